@@ -1,0 +1,57 @@
+"""The encoder block as plain mathematics: textbook formulas, no modules, nothing fused.
+
+This is the statement that the fast modules are tested against. Dosovitskiy et al. 2021
+(arXiv:2010.11929), equations 2 and 3, without biases or learned normalisation.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def layer_norm(x: Tensor, eps: float = 1e-5) -> Tensor:
+    """(x − mean) / √(var + eps) over the last axis, with the population variance."""
+    centred = x - x.mean(dim=-1, keepdim=True)
+    variance = centred.square().mean(dim=-1, keepdim=True)
+    return centred / torch.sqrt(variance + eps)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """The tanh form of GELU (Hendrycks & Gimpel 2016, arXiv:1606.08415, section 2)."""
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def softmax(x: Tensor) -> Tensor:
+    """exp(x) / Σ exp(x) over the last axis; subtracting the maximum only prevents overflow."""
+    exponent = torch.exp(x - x.amax(dim=-1, keepdim=True))
+    return exponent / exponent.sum(dim=-1, keepdim=True)
+
+
+def self_attention(
+    x: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_o: Tensor, num_heads: int
+) -> Tensor:
+    """Multi-head self-attention: (B,T,D) → (B,T,D); every weight is (D,D), applied as x @ w."""
+    head_dim = x.shape[-1] // num_heads
+    heads = []
+    for h in range(num_heads):
+        part = slice(h * head_dim, (h + 1) * head_dim)
+        q, k, v = x @ w_q[:, part], x @ w_k[:, part], x @ w_v[:, part]  # (B,T,Dh)
+        attention = softmax(q @ k.transpose(-2, -1) / math.sqrt(head_dim))  # (B,T,T)
+        heads.append(attention @ v)
+    return torch.cat(heads, dim=-1) @ w_o
+
+
+def encoder_block(
+    x: Tensor,
+    w_q: Tensor,
+    w_k: Tensor,
+    w_v: Tensor,
+    w_o: Tensor,
+    w_mlp1: Tensor,
+    w_mlp2: Tensor,
+    num_heads: int,
+) -> Tensor:
+    """One pre-LN encoder block: (B,T,D) → (B,T,D), with w_mlp1 (D,F) and w_mlp2 (F,D)."""
+    x = x + self_attention(layer_norm(x), w_q, w_k, w_v, w_o, num_heads)
+    return x + gelu_tanh(layer_norm(x) @ w_mlp1) @ w_mlp2

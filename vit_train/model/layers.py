@@ -1,0 +1,134 @@
+"""LayerNorm, GELU, stochastic depth and the MLP, written out.
+
+LayerNorm and GELU are autograd Functions with hand-derived backward passes: as chains of
+elementwise operations autograd would keep every intermediate result, and each of the two would
+cost about 30 % of the training speed.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class LayerNormFunction(torch.autograd.Function):
+    """y = x̂ · w + b with x̂ = (x − μ)/σ, where μ, σ² are the mean and variance over D values.
+
+    Backward. With g = ∂L/∂x̂ = ∂L/∂y · w, and since
+        ∂x̂ᵢ/∂xⱼ = (δᵢⱼ − 1/D − x̂ᵢ x̂ⱼ/D) / σ
+    (the 1/D comes from μ; x̂ᵢx̂ⱼ/D from ∂σ/∂xⱼ = x̂ⱼ/D), the sum over i is
+        ∂L/∂xⱼ = (gⱼ − mean(g) − x̂ⱼ · mean(g · x̂)) / σ.
+    The parameters collect over all other axes: ∂L/∂w = Σ ∂L/∂y · x̂, ∂L/∂b = Σ ∂L/∂y.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        variance, mean = torch.var_mean(x, dim=-1, correction=0, keepdim=True)
+        inverse_std = torch.rsqrt(variance + eps)
+        normalised = (x - mean).mul_(inverse_std)
+        ctx.save_for_backward(normalised, inverse_std, weight)
+        return torch.addcmul(bias, normalised, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        (grad,) = grad_outputs
+        normalised, inverse_std, weight = ctx.saved_tensors
+        rows, dim = grad.reshape(-1, grad.shape[-1]), grad.shape[-1]
+        along_normalised = grad * normalised
+        grad_weight = along_normalised.reshape(-1, dim).sum(0)
+        grad_bias = rows.sum(0)
+        # mean(g) and mean(g · x̂) are products with w, so g itself need not be kept apart.
+        mean_g = (grad @ weight).unsqueeze(-1).div_(dim)
+        mean_gx = (along_normalised @ weight).unsqueeze(-1).div_(dim)
+        grad_x = (grad * weight).sub_(mean_g)
+        grad_x.addcmul_(normalised, mean_gx, value=-1).mul_(inverse_std)
+        return grad_x, grad_weight, grad_bias, None
+
+
+class GELUFunction(torch.autograd.Function):
+    """y = x · Φ(x), Φ the normal distribution function (Hendrycks & Gimpel 2016).
+
+    Φ(x) = (1 + erf(x/√2))/2 and Φ'(x) = φ(x) = exp(−x²/2)/√(2π), so by the product rule
+        ∂y/∂x = Φ(x) + x · φ(x).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return (x * math.sqrt(0.5)).erf_().add_(1).mul_(x).mul_(0.5)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
+        (grad,) = grad_outputs
+        (x,) = ctx.saved_tensors
+        slope = x.square().mul_(-0.5).exp_().mul_(x).mul_(1 / math.sqrt(2 * math.pi))  # x · φ(x)
+        slope.add_((x * math.sqrt(0.5)).erf_().add_(1), alpha=0.5)
+        return slope.mul_(grad)
+
+
+def scratch_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """LayerNorm over the last axis; half precision is computed in float32, as PyTorch does."""
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    return LayerNormFunction.apply(wide, weight, bias, eps)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def fused_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    return F.layer_norm(x, weight.shape, weight, bias, eps)
+
+
+def scratch_gelu(x: Tensor) -> Tensor:
+    """Exact GELU; half precision is computed in float32, as PyTorch does."""
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    return GELUFunction.apply(wide).to(x.dtype)  # type: ignore[no-any-return,no-untyped-call]
+
+
+LAYER_NORMS = {"scratch": scratch_layer_norm, "fused": fused_layer_norm}
+GELUS = {"scratch": scratch_gelu, "fused": F.gelu}
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation of the last axis with learned scale and shift (Ba et al. 2016)."""
+
+    def __init__(self, dim: int, kernels: str = "scratch", eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+        self.eps = eps
+        self.normalise = LAYER_NORMS[kernels]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.normalise(x, self.weight, self.bias, self.eps)
+
+
+class DropPath(nn.Module):
+    """Stochastic depth (Huang et al. 2016): a sample's branch is left out with chance `rate`.
+
+    The kept branches are scaled by 1/(1 − rate), so that the expectation does not change.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
+        keep = x.new_empty(x.shape[0], 1, 1).bernoulli_(1 - self.rate)  # (B,1,1)
+        return x * keep.div_(1 - self.rate)
+
+
+class Mlp(nn.Module):
+    """Two linear layers with a GELU between: (B,T,D) → (B,T,F) → (B,T,D)."""
+
+    def __init__(self, dim: int, hidden_dim: int, dropout: float, kernels: str) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(dim, hidden_dim)
+        self.fc2 = nn.Linear(hidden_dim, dim)
+        self.gelu = GELUS[kernels]
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.dropout(self.gelu(self.fc1(x)))
+        return self.dropout(self.fc2(hidden))  # type: ignore[no-any-return]
