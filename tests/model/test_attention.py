@@ -1,0 +1,100 @@
+"""The written attention against F.scaled_dot_product_attention, and its symmetry."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from vit_train.model.attention import Attention, attend
+
+shapes = pytest.mark.parametrize("shape", [(1, 1, 1, 4), (2, 3, 7, 8), (3, 2, 17, 5)])
+kernels = pytest.mark.parametrize("kernels", ["scratch", "fused"])
+
+
+def random_qkv(shape, scale=1.0):
+    generator = torch.Generator().manual_seed(0)
+    return [
+        (scale * torch.randn(shape, dtype=torch.float64, generator=generator)).requires_grad_()
+        for _ in range(3)
+    ]
+
+
+def build(kernels, dim=24, heads=4):
+    torch.manual_seed(0)
+    return Attention(dim, heads, 0.0, kernels).double(), torch.randn(2, 9, dim).double()
+
+
+@shapes
+def test_attend_agrees_with_torch_in_value_and_all_gradients(shape):
+    qkv = random_qkv(shape)
+    ours, theirs = attend(*qkv)[0], F.scaled_dot_product_attention(*qkv)
+    upstream = torch.randn(shape, generator=torch.Generator().manual_seed(1)).double()
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        torch.autograd.grad(ours, qkv, upstream),
+        torch.autograd.grad(theirs, qkv, upstream),
+        rtol=0,
+        atol=1e-10,
+    )
+
+
+@shapes
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_probabilities_are_nonnegative_and_rows_sum_to_one(shape, scale):
+    probabilities = attend(*random_qkv(shape, scale))[1]
+    batch, heads, tokens, _ = shape
+    assert probabilities.shape == (batch, heads, tokens, tokens)
+    assert (probabilities >= 0).all()
+    torch.testing.assert_close(probabilities.sum(-1), torch.ones(shape[:3]).double())
+
+
+def test_result_is_the_probabilities_times_the_values():
+    q, k, v = random_qkv((2, 3, 7, 8))
+    result, probabilities = attend(q, k, v)
+    torch.testing.assert_close(result, probabilities @ v)
+
+
+@kernels
+def test_permuting_the_tokens_permutes_the_result(kernels):
+    attention, x = build(kernels)
+    order = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(
+        attention(x[:, order])[0], attention(x)[0][:, order], rtol=0, atol=1e-12
+    )
+
+
+def test_permuting_the_tokens_permutes_rows_and_columns_of_the_probabilities():
+    attention, x = build("scratch")
+    order = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(
+        attention(x[:, order], need_weights=True)[1],
+        attention(x, need_weights=True)[1][:, :, order][..., order],
+        rtol=0,
+        atol=1e-12,
+    )
+
+
+@kernels
+def test_asking_for_the_weights_does_not_change_the_result(kernels):
+    attention, x = build(kernels)
+    plain, nothing = attention(x)
+    result, weights = attention(x, need_weights=True)
+    assert nothing is None
+    assert weights.shape == (2, 4, 9, 9)
+    torch.testing.assert_close(result, plain, rtol=0, atol=1e-12)
+
+
+@kernels
+def test_attention_agrees_with_torch_multi_head_attention(kernels):
+    attention, x = build(kernels)
+    reference = torch.nn.MultiheadAttention(24, 4, batch_first=True, dtype=torch.float64)
+    reference.load_state_dict(
+        {
+            "in_proj_weight": attention.qkv.weight,
+            "in_proj_bias": attention.qkv.bias,
+            "out_proj.weight": attention.proj.weight,
+            "out_proj.bias": attention.proj.bias,
+        }
+    )
+    expected = reference(x, x, x, average_attn_weights=False)
+    torch.testing.assert_close(attention(x)[0], expected[0], rtol=0, atol=1e-10)
+    torch.testing.assert_close(attention(x, True), expected, rtol=0, atol=1e-10)

@@ -1,0 +1,41 @@
+"""conf/model/*.yaml: every preset is a valid ViTConfig of a known size."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from vit_train.model.config import ViTConfig
+from vit_train.model.vit import VisionTransformer
+
+PRESETS = Path(__file__).parents[2] / "conf" / "model"
+
+# At 32×32×3 and 10 classes. With patch P, width D, depth L, hidden width F and N = (32/P)²:
+#   patches 3P²D + D, class token and positions D(N + 2),
+#   L blocks of 4D² + 4D (attention), 2DF + F + D (MLP) and 4D (two LayerNorms),
+#   last LayerNorm 2D, head 10D + 10.
+PARAMETERS = {
+    "tiny": 1_205_898,  # P 4, D 128, L 6, F 512
+    "small": 3_722_250,  # P 4, D 256, L 7, F 512
+    "base": 21_342_346,  # P 4, D 384, L 12, F 1536
+}
+
+
+def load(preset):
+    return ViTConfig(**OmegaConf.to_container(OmegaConf.load(PRESETS / f"{preset}.yaml")))
+
+
+def test_table_lists_exactly_the_files_in_conf_model():
+    assert {path.stem for path in PRESETS.glob("*.yaml")} == set(PARAMETERS)
+
+
+@pytest.mark.parametrize("preset", PARAMETERS)
+def test_preset_has_exactly_this_many_parameters(preset):
+    model = VisionTransformer(load(preset), image_size=32, in_channels=3, num_classes=10)
+    assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[preset]
+
+
+# The heads share the width between them: their number does not show in the parameter count.
+@pytest.mark.parametrize("preset, heads", [("tiny", 4), ("small", 4), ("base", 6)])
+def test_preset_has_this_many_heads(preset, heads):
+    assert load(preset).num_heads == heads

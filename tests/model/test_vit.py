@@ -1,0 +1,280 @@
+"""The whole model: against torchvision's, scratch against fused, and what it refuses."""
+
+import functools
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchvision
+from torch import nn
+
+from vit_train.model.config import ViTConfig
+from vit_train.model.vit import VisionTransformer
+
+SIZE, BATCH, CLASSES = 16, 3, 7
+CONFIG = {"patch_size": 4, "embed_dim": 24, "depth": 3, "num_heads": 3, "mlp_ratio": 2.0}
+TOKENS = 1 + (SIZE // 4) ** 2
+
+kernels = pytest.mark.parametrize("kernels", ["scratch", "fused"])
+
+
+def build(dtype=torch.float64, in_channels=3, image_size=SIZE, **config):
+    """A model in evaluation mode with every parameter random, the zero-initialised head too."""
+    model = VisionTransformer(ViTConfig(**(CONFIG | config)), image_size, in_channels, CLASSES)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3, generator=generator)
+    return model.to(dtype).eval()
+
+
+def images(dtype=torch.float64, in_channels=3, image_size=SIZE):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(BATCH, in_channels, image_size, image_size, generator=generator).to(dtype)
+
+
+def logits_and_gradients(model, batch):
+    logits = model(batch)
+    F.cross_entropy(logits, torch.arange(len(batch))).backward()
+    return logits.detach(), {name: p.grad for name, p in model.named_parameters()}
+
+
+def to_torchvision(state):
+    """Our parameters (or their gradients) under torchvision's names."""
+    outer = {
+        "cls_token": "class_token",
+        "pos_embed": "encoder.pos_embedding",
+        "patch_embed.proj": "conv_proj",
+        "norm": "encoder.ln",
+        "head": "heads.head",
+    }
+    inner = {
+        "norm1": "ln_1",
+        "attn.qkv": "self_attention.in_proj",
+        "attn.proj": "self_attention.out_proj",
+        "norm2": "ln_2",
+        "mlp.fc1": "mlp.0",
+        "mlp.fc2": "mlp.3",
+    }
+    renamed = {}
+    for name, value in state.items():
+        if name in outer:
+            renamed[outer[name]] = value
+            continue
+        module, kind = name.rsplit(".", 1)
+        if module.startswith("blocks."):
+            _, index, part = module.split(".", 2)
+            separator = "_" if part == "attn.qkv" else "."
+            prefix = f"encoder.layers.encoder_layer_{index}.{inner[part]}"
+            renamed[f"{prefix}{separator}{kind}"] = value
+        else:
+            renamed[f"{outer[module]}.{kind}"] = value
+    return renamed
+
+
+# torchvision ------------------------------------------------------------------------------------
+
+
+@kernels
+@pytest.mark.parametrize(
+    "config, image_size",
+    [
+        ({}, SIZE),
+        ({"patch_size": 8, "mlp_ratio": 4.0, "num_heads": 1}, 32),
+        ({"depth": 1, "embed_dim": 16, "num_heads": 8}, 20),
+    ],
+)
+def test_logits_and_gradients_are_torchvisions(kernels, config, image_size):
+    model = build(kernels=kernels, image_size=image_size, **config)
+    used = CONFIG | config
+    reference = torchvision.models.VisionTransformer(
+        image_size=image_size,
+        patch_size=used["patch_size"],
+        num_layers=used["depth"],
+        num_heads=used["num_heads"],
+        hidden_dim=used["embed_dim"],
+        mlp_dim=int(used["embed_dim"] * used["mlp_ratio"]),
+        num_classes=CLASSES,
+        norm_layer=functools.partial(nn.LayerNorm, eps=1e-5),
+    )
+    reference.double().eval().load_state_dict(to_torchvision(model.state_dict()))
+    batch = images(image_size=image_size)
+    logits, gradients = logits_and_gradients(model, batch)
+    expected, expected_gradients = logits_and_gradients(reference, batch)
+    assert logits.std() > 0.1  # not the zero-initialised head
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(to_torchvision(gradients), expected_gradients, rtol=0, atol=1e-10)
+
+
+# scratch and fused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "dtype, tolerance",
+    [
+        (torch.float64, {"rtol": 0, "atol": 1e-9}),
+        # Two orders of summation: some float32 roundings (6e-8) per layer, relative to values ≈ 1.
+        (torch.float32, {"rtol": 1e-4, "atol": 1e-5}),
+    ],
+    ids=["float64", "float32"],
+)
+def test_scratch_and_fused_agree_in_logits_and_every_gradient(dtype, tolerance):
+    scratch, fused = (build(dtype, kernels=kernels) for kernels in ("scratch", "fused"))
+    logits, gradients = logits_and_gradients(scratch, images(dtype))
+    expected, expected_gradients = logits_and_gradients(fused, images(dtype))
+    torch.testing.assert_close(logits, expected, **tolerance)
+    torch.testing.assert_close(gradients, expected_gradients, **tolerance)
+    assert all(gradient.abs().max() > 0 for gradient in gradients.values())
+
+
+def test_scratch_and_fused_agree_under_bfloat16_autocast():
+    results = []
+    for kernels in ("scratch", "fused"):
+        model = build(torch.float32, kernels=kernels)
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model(images(torch.float32)).float()
+        F.cross_entropy(logits, torch.arange(BATCH)).backward()
+        results.append((logits.detach(), *(p.grad for p in model.parameters())))
+    for scratch, fused in zip(*results, strict=True):
+        # The attention's roundings differ: a few bfloat16 roundings (4e-3) of the whole tensor.
+        assert (scratch - fused).norm() <= 0.1 * fused.norm()
+
+
+def test_scratch_and_fused_share_their_checkpoints():
+    scratch, fused = build(kernels="scratch"), build(kernels="fused")
+    assert list(scratch.state_dict()) == list(fused.state_dict())
+    fused.load_state_dict(scratch.state_dict())
+
+
+# initialisation ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_untrained_model_gives_every_class_the_same_chance(seed):
+    torch.manual_seed(seed)
+    model = VisionTransformer(ViTConfig(**CONFIG), SIZE, 3, CLASSES)
+    assert torch.equal(model(images(torch.float32)), torch.zeros(BATCH, CLASSES))
+
+
+def test_initial_weights_are_xavier_uniform_with_the_patch_fan_in_and_zero_biases():
+    torch.manual_seed(0)
+    model = VisionTransformer(ViTConfig(embed_dim=128, depth=1), SIZE)
+    bounds = {
+        model.patch_embed.proj: (6 / (3 * 4 * 4 + 128)) ** 0.5,
+        model.blocks[0].attn.qkv: (6 / (128 + 3 * 128)) ** 0.5,
+        model.blocks[0].mlp.fc1: (6 / (128 + 4 * 128)) ** 0.5,
+    }
+    for module, bound in bounds.items():
+        assert module.weight.abs().max().item() == pytest.approx(bound, rel=0.01)
+        assert module.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.03)
+        assert module.bias.count_nonzero() == 0
+    assert model.pos_embed.std().item() == pytest.approx(0.02, rel=0.1)
+
+
+def test_same_seed_gives_the_same_weights_and_another_seed_others():
+    def weights(seed):
+        torch.manual_seed(seed)
+        return VisionTransformer(ViTConfig(**CONFIG), SIZE).patch_embed.proj.weight
+
+    assert torch.equal(weights(0), weights(0))
+    assert not torch.equal(weights(0), weights(1))
+
+
+# structure --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_channels", [1, 3])
+def test_patches_are_the_image_cut_in_row_order_and_mapped_linearly(in_channels):
+    model = build(in_channels=in_channels)
+    batch, proj = images(in_channels=in_channels), model.patch_embed.proj
+    cut = F.unfold(batch, 4, stride=4).transpose(1, 2)  # (B,N,C·P·P), row order
+    expected = F.linear(cut, proj.weight.flatten(1), proj.bias)
+    torch.testing.assert_close(model.patch_embed(batch), expected, rtol=0, atol=1e-12)
+
+
+def test_samples_of_a_batch_do_not_influence_one_another():
+    model, batch = build(), images()
+    one_by_one = torch.cat([model(image[None]) for image in batch])
+    torch.testing.assert_close(model(batch), one_by_one, rtol=0, atol=1e-12)
+
+
+# attention maps ---------------------------------------------------------------------------------
+
+
+@kernels
+def test_return_attention_gives_one_map_a_layer_and_the_same_logits(kernels):
+    model, batch = build(kernels=kernels), images()
+    logits, attention = model(batch, return_attention=True)
+    assert len(attention) == CONFIG["depth"]
+    for layer in attention:
+        assert layer.shape == (BATCH, CONFIG["num_heads"], TOKENS, TOKENS)
+        assert (layer >= 0).all()
+        torch.testing.assert_close(layer.sum(-1), torch.ones_like(layer[..., 0]))
+    torch.testing.assert_close(logits, model(batch), rtol=0, atol=1e-10)
+
+
+def test_attention_maps_do_not_depend_on_the_kernels():
+    scratch, fused = (build(kernels=kernels)(images(), True)[1] for kernels in ("scratch", "fused"))
+    torch.testing.assert_close(scratch, fused, rtol=0, atol=1e-10)
+
+
+# dropout and stochastic depth -------------------------------------------------------------------
+
+
+@kernels
+@pytest.mark.parametrize(
+    "rates", [{"dropout": 0.3}, {"drop_path": 0.5}], ids=lambda r: next(iter(r))
+)
+def test_regularised_model_is_random_in_training_and_deterministic_in_evaluation(kernels, rates):
+    torch.manual_seed(0)
+    model, batch = build(kernels=kernels, **rates), images()
+    assert torch.equal(model(batch), model(batch))
+    torch.testing.assert_close(model(batch), build(kernels=kernels)(batch), rtol=0, atol=1e-12)
+    model.train()
+    assert not torch.equal(model(batch), model(batch))
+
+
+@kernels
+def test_unregularised_model_is_deterministic_in_training(kernels):
+    model, batch = build(kernels=kernels).train(), images()
+    assert torch.equal(model(batch), model(batch))
+
+
+# refusals ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("patch_size, image_size", [(5, 16), (3, 32), (64, 32)])
+def test_patches_that_do_not_tile_the_image_are_refused(patch_size, image_size):
+    with pytest.raises(ValueError, match=rf"model\.patch_size={patch_size} .*{image_size}"):
+        VisionTransformer(ViTConfig(**(CONFIG | {"patch_size": patch_size})), image_size)
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 32, 32), (2, 1, 16, 16), (2, 3, 16, 12), (3, 16, 16), (2, 16, 16, 3)]
+)
+def test_images_of_another_shape_are_refused(shape):
+    with pytest.raises(ValueError, match=r"expected images \(B, 3, 16, 16\), got ") as caught:
+        build()(torch.zeros(shape, dtype=torch.float64))
+    assert str(shape) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        *((key, v) for key in ("patch_size", "embed_dim", "depth", "num_heads") for v in (0, -4)),
+        ("num_heads", 5),
+        ("mlp_ratio", 0),
+        ("mlp_ratio", -1.0),
+        *((key, v) for key in ("dropout", "drop_path") for v in (-0.1, 1.0, float("nan"))),
+        ("kernels", "cuda"),
+        ("kernels", ""),
+    ],
+)
+def test_bad_configuration_is_refused_and_the_message_names_the_key(key, value):
+    with pytest.raises(ValueError, match=rf"model\.{key}=") as caught:
+        ViTConfig(**{key: value})
+    assert f"model.{key}={value}" in str(caught.value)
+
+
+def test_unknown_kernels_are_answered_with_the_known_ones():
+    with pytest.raises(ValueError, match="scratch, fused"):
+        ViTConfig(kernels="magic")

@@ -1,0 +1,57 @@
+"""Where an error becomes a short message on stderr and an exit status."""
+
+import contextlib
+import difflib
+import os
+import re
+import sys
+from collections.abc import Iterator
+
+from hydra.errors import HydraException
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+
+FULL_ERROR = "HYDRA_FULL_ERROR"
+# Asked before `short_errors` sets the variable for Hydra.
+SHOW_TRACEBACKS = os.environ.get(FULL_ERROR) == "1"
+EXPECTED = (ValueError, OSError, ArithmeticError, HydraException, OmegaConfBaseException)
+
+
+@contextlib.contextmanager
+def short_errors(command: str) -> Iterator[None]:
+    """Turn the errors a user can mend into one message; HYDRA_FULL_ERROR=1 shows the traceback.
+
+    Hydra's own printing is switched off by that same variable, so it is set here.
+    """
+    if SHOW_TRACEBACKS:
+        yield
+        return
+    os.environ[FULL_ERROR] = "1"
+    try:
+        yield
+    except EXPECTED as error:
+        sys.exit(f"{command}: {explain(error)}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def explain(error: BaseException) -> str:
+    """The message without what only concerns Hydra and OmegaConf."""
+    cause = error.__cause__ or error
+    if isinstance(cause, ConfigKeyError):
+        return unknown_key(cause)
+    text = str(cause) if isinstance(cause, OmegaConfBaseException) else str(error)
+    text = text.split("Config search path:")[0]
+    internal = re.compile(r"\s*(object_type|reference_type|Set the environment variable)\b")
+    lines = [line.rstrip() for line in text.splitlines() if not internal.match(line)]
+    return re.sub(r"\s*full_key: (.+)", r" (\1)", "\n".join(line for line in lines if line))
+
+
+def unknown_key(error: ConfigKeyError) -> str:
+    """A misspelt key, with the nearest that exists."""
+    asked = error.full_key or str(error.key)
+    parent = asked.rpartition(".")[0]
+    known = [str(key) for key in error.parent_node] if error.parent_node is not None else []
+    near = difflib.get_close_matches(str(error.key), known, n=1)
+    prefix = f"{parent}." if parent else ""
+    hint = f"did you mean {prefix}{near[0]}?" if near else f"there are: {', '.join(known)}"
+    return f"there is no setting {asked}: {hint}"

@@ -1,0 +1,26 @@
+"""vit-eval: evaluate a checkpoint."""
+
+import hydra
+from omegaconf import DictConfig
+
+from vit_train.commands.boundary import short_errors
+from vit_train.config import CONF_DIR, EvalConfig, register_schemas, typed
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="eval")
+def job(composed: DictConfig) -> None:
+    with short_errors("vit-eval"):
+        config = typed(composed, EvalConfig)
+        from vit_train.evaluation import evaluate_checkpoint
+
+        evaluate_checkpoint(config)
+
+
+def main() -> None:
+    register_schemas()
+    with short_errors("vit-eval"):
+        job()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The composed, typed config of each command, and where its YAML files are."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from vit_train.data.config import DATA_CONFIGS, AugmentConfig, DataConfig
+from vit_train.engine.config import (
+    DEVICES,
+    PRECISIONS,
+    LoopConfig,
+    OptimConfig,
+    require_choice,
+)
+from vit_train.model.config import ViTConfig
+
+PACKAGE = Path(__file__).parent
+# Inside the wheel conf/ is a subpackage; in a checkout it stands at the top.
+CONF_DIR = next(path for path in (PACKAGE / "conf", PACKAGE.parent / "conf") if path.is_dir())
+
+
+@dataclass
+class TrainConfig:
+    """All that `vit-train` can be told."""
+
+    model: ViTConfig = field(default_factory=ViTConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    train: LoopConfig = field(default_factory=LoopConfig)
+    seed: int = 0
+    device: str = "auto"
+    precision: str = "auto"
+
+    def __post_init__(self) -> None:
+        require_choice("device", self.device, DEVICES)
+        require_choice("precision", self.precision, PRECISIONS)
+        if self.seed < 0:
+            raise ValueError(f"seed={self.seed} must not be negative")
+
+
+@dataclass
+class EvalDataConfig:
+    """Where to look for the data on this machine; null takes the run's own."""
+
+    root: str | None = None
+    download: bool | None = None
+
+
+@dataclass
+class EvalConfig:
+    """All that `vit-eval` can be told; null means as in training."""
+
+    ckpt: str = MISSING
+    split: str = "test"
+    weights: str = "auto"
+    batch_size: int | None = None
+    device: str = "auto"
+    precision: str | None = None
+    data: EvalDataConfig = field(default_factory=EvalDataConfig)
+
+    def __post_init__(self) -> None:
+        require_choice("split", self.split, ("train", "val", "test"))
+        require_choice("weights", self.weights, ("auto", "ema", "raw"))
+        require_choice("device", self.device, DEVICES)
+        if self.precision is not None:
+            require_choice("precision", self.precision, PRECISIONS)
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"batch_size={self.batch_size} must be at least 1")
+
+
+def register_schemas() -> None:
+    """Give Hydra the dataclasses, so that the YAML files hold presets and no defaults."""
+    store = ConfigStore.instance()
+    store.store(name="train_schema", node=TrainConfig)
+    store.store(name="eval_schema", node=EvalConfig)
+    for name, node in DATA_CONFIGS.items():
+        store.store(group="schema/data", name=name, node=node)
+
+
+Config = TypeVar("Config", TrainConfig, EvalConfig)
+
+
+def typed(config: DictConfig, kind: type[Config]) -> Config:
+    """The dataclass that a composed config describes; ValueError for what cannot be."""
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise ValueError(f"missing: {', '.join(f'{key}=VALUE' for key in missing)}")
+    result = OmegaConf.to_object(config)
+    assert isinstance(result, kind)
+    return result
+
+
+def from_checkpoint(stored: dict[str, Any]) -> TrainConfig:
+    """A checkpoint's config, checked against the closed set of classes above."""
+    source = DATA_CONFIGS.get(stored.get("data", {}).get("name"))
+    if source is None:
+        raise ValueError(f"the checkpoint's data is none of: {', '.join(DATA_CONFIGS)}")
+    schema = OmegaConf.structured(TrainConfig(data=source()))
+    return typed(OmegaConf.merge(schema, OmegaConf.create(stored)), TrainConfig)  # type: ignore[arg-type]
+
+
+def as_dict(config: TrainConfig) -> dict[str, Any]:
+    """Plain nested values, for checkpoints and summaries."""
+    return asdict(config)

@@ -1,0 +1,58 @@
+"""What a data source is, whatever it came from: uint8 tensors with their meaning."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """images uint8 (N,C,S,S), labels int64 (N,), and for drawn data the objects' masks (N,S,S)."""
+
+    images: Tensor
+    labels: Tensor
+    masks: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def subset(self, index: Tensor) -> "ImageSet":
+        masks = None if self.masks is None else self.masks[index]
+        return ImageSet(self.images[index], self.labels[index], masks)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A source's official two parts. mean and std are per channel, of pixels scaled to 0…1."""
+
+    train: ImageSet
+    test: ImageSet
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def resize(images: Tensor, size: int | None, chunk: int = 1000) -> Tensor:
+    """uint8 (N,C,S,S) → uint8 (N,C,size,size), bilinear and antialiased; chunks bound the memory."""
+    if size is None or images.shape[-1] == size:
+        return images
+    parts = [
+        F.interpolate(part.float(), (size, size), mode="bilinear", antialias=True)
+        for part in images.split(chunk)
+    ]
+    return torch.cat([part.round_().clamp_(0, 255).to(torch.uint8) for part in parts])
+
+
+def channel_statistics(images: Tensor, chunk: int = 1000) -> tuple[tuple[float, ...], ...]:
+    """Per-channel (mean, std) of uint8 (N,C,S,S), scaled to 0…1."""
+    total = torch.zeros(images.shape[1], dtype=torch.float64)
+    squares = torch.zeros_like(total)
+    for part in images.split(chunk):
+        pixels = part.double().div_(255)
+        total += pixels.sum((0, 2, 3))
+        squares += pixels.square_().sum((0, 2, 3))
+    mean = total / (images.numel() / images.shape[1])
+    std = (squares / (images.numel() / images.shape[1]) - mean.square()).sqrt()
+    return tuple(mean.tolist()), tuple(std.tolist())

@@ -1,0 +1,61 @@
+"""Training, validation and test: who is allowed to see which image."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vit_train.data.config import DataConfig
+from vit_train.data.dataset import Dataset, ImageSet
+
+
+@dataclass(frozen=True)
+class Splits:
+    train: ImageSet
+    val: ImageSet | None
+    test: ImageSet
+
+    def named(self, name: str) -> ImageSet:
+        """The split called train, val or test; ValueError if there is none."""
+        chosen = {"train": self.train, "val": self.val, "test": self.test}.get(name)
+        if chosen is None:
+            raise ValueError(f"this run has no split called {name!r}")
+        return chosen
+
+
+def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
+    """Carve validation from the training set, then take the subsets; all stratified and seeded."""
+    train, test = dataset.train, dataset.test
+    val = None
+    if config.test_subset is not None:
+        index, _ = stratified(test.labels, config.test_subset, config.split_seed, "test_subset")
+        test = test.subset(index)
+    if config.val == "split":
+        count = max(1, round(len(train) * config.val_fraction))
+        index, rest = stratified(train.labels, count, config.split_seed, "val_fraction")
+        train, val = train.subset(rest), train.subset(index)
+    elif config.val == "test":
+        val = test
+    if config.train_subset is not None:
+        index, _ = stratified(train.labels, config.train_subset, config.split_seed, "train_subset")
+        train = train.subset(index)
+    return Splits(train, val, test)
+
+
+def stratified(labels: Tensor, count: int, seed: int, field: str) -> tuple[Tensor, Tensor]:
+    """Sorted indices of `count` images, every class in its share to within one, and of the rest.
+
+    Each class's images are shuffled and spread evenly over 0…1; the first `count` of all are
+    taken, so that a class with share s gives s · count images.
+    """
+    if count > len(labels):
+        raise ValueError(f"data.{field} asks for {count} images of {len(labels)}: ask for fewer")
+    generator = torch.Generator().manual_seed(seed)
+    place = torch.empty(len(labels), dtype=torch.float64)
+    for label in labels.unique():
+        members = (labels == label).nonzero().squeeze(1)
+        members = members[torch.randperm(len(members), generator=generator)]
+        offset = torch.rand((), generator=generator, dtype=torch.float64)
+        place[members] = (torch.arange(len(members)) + offset) / len(members)
+    order = place.argsort(stable=True)
+    return order[:count].sort().values, order[count:].sort().values

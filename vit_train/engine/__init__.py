@@ -1,0 +1,1 @@
+"""Training and evaluation. Knows no data set, no model by name, no Hydra, no figure."""

@@ -1,0 +1,56 @@
+"""AdamW, the learning rate as a pure function of the step, and the weights' moving average."""
+
+import copy
+import math
+
+import torch
+from torch import nn
+
+from vit_train.engine.config import OptimConfig
+
+
+def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
+    """AdamW that decays the linear and convolution weights and nothing else."""
+    matrices = {
+        module.weight for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)
+    }
+    others = [parameter for parameter in model.parameters() if parameter not in matrices]
+    groups = [
+        {"params": [p for p in model.parameters() if p in matrices]},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        groups,
+        lr=config.lr,
+        betas=(config.beta1, config.beta2),
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+
+
+def learning_rate(step: int, config: OptimConfig, steps_per_epoch: int, epochs: int) -> float:
+    """The rate of step 0, 1, …: linear warm-up, then half a cosine (Loshchilov & Hutter 2017)."""
+    total = steps_per_epoch * epochs
+    warmup = min(round(config.warmup_epochs * steps_per_epoch), total)
+    if step < warmup:
+        return config.lr * (step + 1) / warmup
+    progress = (step - warmup) / max(1, total - warmup)
+    cosine = (1 + math.cos(math.pi * min(1.0, progress))) / 2
+    return config.min_lr + (config.lr - config.min_lr) * cosine
+
+
+class WeightAverage:
+    """An exponential moving average of a model's weights (Polyak averaging).
+
+    The first steps average over fewer than 1/(1 − decay) steps, so that the random
+    initialisation is soon forgotten.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        self.decay = decay
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        weight = 1 - min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(list(self.model.parameters()), list(model.parameters()), weight)

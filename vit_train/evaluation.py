@@ -1,0 +1,69 @@
+"""`vit-eval` after its arguments are accepted: rebuild everything from the checkpoint, measure."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from vit_train.config import EvalConfig
+from vit_train.data.batches import EvalBatches, Normalise
+from vit_train.data.sources import load_dataset
+from vit_train.data.splits import make_splits
+from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
+from vit_train.engine.metrics import Evaluation, evaluate
+from vit_train.report import provenance
+from vit_train.report.summary import result_dict, write_json
+from vit_train.report.terminal import accuracy_line, class_table
+from vit_train.trained import load
+
+logger = logging.getLogger(__name__)
+
+
+def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
+    """Evaluate a checkpoint on one split, print the result and write it into the run's folder."""
+    keep_freed_memory()
+    device = pick_device(config.device)
+    model, meta = load(config.ckpt, device, config.weights)
+    trained = meta.config
+    precision = pick_precision(config.precision or trained.precision, device)
+
+    overrides = {k: v for k, v in vars(config.data).items() if v is not None}
+    data_config = replace(trained.data, **overrides)
+    data = load_dataset(data_config)
+    if list(data.classes) != meta.classes:
+        raise ValueError(f"the data has classes {data.classes}, the model {meta.classes}")
+    part = make_splits(data, data_config).named(config.split)
+    batch_size = config.batch_size or trained.train.eval_batch_size
+    batches = EvalBatches(part, Normalise(meta.mean, meta.std, device), batch_size, device)
+    result = evaluate(model, batches, precision)
+
+    logger.info(
+        f"{meta.path}: epoch {meta.epoch}, {meta.images_seen:,} images seen, {meta.weights} "
+        f"weights, {precision.name} on {device.type}\n"
+        f"{data_config.name}, {config.split}: {accuracy_line(result)}\n"
+        f"{class_table(result, meta.classes)}"
+    )
+    target = run_folder(meta.path) / f"eval-{config.split}.json"
+    write_json(
+        target,
+        {
+            "checkpoint": str(meta.path),
+            "split": config.split,
+            "weights": meta.weights,
+            "epoch": meta.epoch,
+            "images_seen": meta.images_seen,
+            "classes": meta.classes,
+            "result": result_dict(result),
+            "precision": precision.name,
+            "machine": provenance.machine(device),
+            "versions": provenance.versions(),
+            "commit": provenance.commit(),
+        },
+    )
+    logger.info(f"written to {target}")
+    return result
+
+
+def run_folder(checkpoint: Path) -> Path:
+    """The run that a checkpoint belongs to; a file that was copied elsewhere is on its own."""
+    parent = checkpoint.parent
+    return parent.parent if parent.name == "checkpoints" else parent

@@ -1,0 +1,19 @@
+"""summary.json: a run's config and results in one file that other programs read."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from vit_train.engine.metrics import Evaluation
+
+
+def result_dict(result: Evaluation) -> dict[str, Any]:
+    return {**asdict(result), "acc_interval_95": list(result.interval)}
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Written beside and renamed, so that no reader sees half a file."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content, indent=2) + "\n")
+    partial.replace(path)

@@ -1,0 +1,80 @@
+"""What a person at the terminal sees: a bar while it goes, one line an epoch."""
+
+import logging
+import sys
+from types import TracebackType
+
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from vit_train.engine.metrics import Evaluation
+from vit_train.engine.trainer import Observer, Trainer, TrainLog
+
+logger = logging.getLogger(__name__)
+
+
+class Terminal(Observer):
+    """A tqdm bar over an epoch's steps if stderr is a terminal; a line an epoch in any case."""
+
+    def __init__(self, steps_per_epoch: int, epochs: int) -> None:
+        self.epochs = epochs
+        self.bar = tqdm(
+            total=steps_per_epoch,
+            disable=not sys.stderr.isatty(),
+            unit="step",
+            dynamic_ncols=True,
+            leave=False,
+        )
+        self.redirect = logging_redirect_tqdm()
+
+    def __enter__(self) -> "Terminal":
+        self.bar.set_description(f"epoch 1/{self.epochs}")
+        self.redirect.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.bar.close()
+        self.redirect.__exit__(kind, error, traceback)
+
+    def on_step(self, trainer: Trainer) -> None:
+        self.bar.update()
+
+    def on_log(self, trainer: Trainer, log: TrainLog) -> None:
+        self.bar.set_postfix_str(
+            f"loss {log.loss:.3f}, acc {log.acc:.1%}, lr {log.lr:.1e}, {log.images_per_s:.0f} img/s"
+        )
+
+    def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
+        validation = f"  │ val loss {val.loss:.3f} acc {val.acc:6.2%}" if val else ""
+        logger.info(
+            f"epoch {log.epoch:3d}/{self.epochs}  │ train loss {log.loss:.3f} acc {log.acc:6.2%}"
+            f"{validation}  │ lr {log.lr:.1e}  {log.images_per_s:.0f} images/s"
+        )
+        self.bar.reset()
+        self.bar.set_description(f"epoch {min(log.epoch + 1, self.epochs)}/{self.epochs}")
+
+
+def accuracy_line(result: Evaluation) -> str:
+    low, high = result.interval
+    return (
+        f"top-1 {result.acc:.2%} (95 % interval {low:.2%} to {high:.2%})  "
+        f"top-5 {result.top5:.2%}  loss {result.loss:.4f}  on {result.count:,} images"
+    )
+
+
+def class_table(result: Evaluation, classes: list[str]) -> str:
+    """One line a class: name, accuracy, a bar, how many were right of how many."""
+    width = max(len(name) for name in classes)
+    lines = []
+    for name, correct, count in zip(
+        classes, result.per_class_correct, result.per_class_count, strict=True
+    ):
+        share = correct / count if count else 0.0
+        bar = "█" * round(20 * share)
+        lines.append(f"  {name:<{width}}  {share:7.2%}  {bar:<20}  {correct:5d} of {count}")
+    return "\n".join(lines)

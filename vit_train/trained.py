@@ -1,0 +1,81 @@
+"""From a checkpoint back to a model, needing nothing but the file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vit_train.config import TrainConfig, from_checkpoint
+from vit_train.data.dataset import Dataset
+from vit_train.engine.checkpoint import find_checkpoint, read_checkpoint
+from vit_train.model.vit import VisionTransformer
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What a trained model's numbers mean. mean and std are per channel, of pixels in 0…1."""
+
+    path: Path
+    config: TrainConfig
+    classes: list[str]
+    image_shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    epoch: int
+    step: int
+    images_seen: int
+    weights: str
+    versions: dict[str, str]
+
+
+def about_run(config: dict[str, Any], data: Dataset, versions: dict[str, str]) -> dict[str, Any]:
+    """The part of a checkpoint that does not change while training; `load` reads it back."""
+    return {
+        "config": config,
+        "classes": list(data.classes),
+        "image_shape": list(data.train.images.shape[1:]),
+        "mean": list(data.mean),
+        "std": list(data.std),
+        "versions": versions,
+    }
+
+
+def load(
+    path: str | Path, device: torch.device | str = "cpu", weights: str = "auto"
+) -> tuple[VisionTransformer, Meta]:
+    """Load a trained model, in eval mode, and its meta-data.
+
+    `path` is a checkpoint or a run folder (its best checkpoint). `weights` is "ema", "raw" or
+    "auto": the averaged weights where there are any. Raises ValueError if the file is missing,
+    damaged, or not a checkpoint.
+    """
+    path = find_checkpoint(Path(path))
+    content = read_checkpoint(path, device)
+    chosen = pick_weights(content, weights)
+    config = from_checkpoint(content["config"])
+    channels, size, _ = content["image_shape"]
+    model = VisionTransformer(config.model, size, channels, len(content["classes"])).to(device)
+    model.load_state_dict(content["ema" if chosen == "ema" else "model"])
+    meta = Meta(
+        path=path,
+        config=config,
+        classes=content["classes"],
+        image_shape=(channels, size, size),
+        mean=tuple(content["mean"]),
+        std=tuple(content["std"]),
+        epoch=content["epoch"],
+        step=content["step"],
+        images_seen=content["images_seen"],
+        weights=chosen,
+        versions=content["versions"],
+    )
+    return model.eval(), meta
+
+
+def pick_weights(content: dict[str, Any], asked: str) -> str:
+    """"ema" or "raw"; ValueError if the average is asked for and there is none."""
+    averaged = content["ema"] is not None
+    if asked == "ema" and not averaged:
+        raise ValueError("weights=ema, but this run kept no average (train.ema_decay)")
+    return "ema" if averaged and asked != "raw" else "raw"

@@ -1,0 +1,169 @@
+"""`vit-train` after its arguments are accepted: assemble the parts, run, report."""
+
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from vit_train.config import TrainConfig, as_dict
+from vit_train.data.batches import EvalBatches, Normalise, TrainBatches
+from vit_train.data.dataset import Dataset, ImageSet
+from vit_train.data.sources import load_dataset
+from vit_train.data.splits import make_splits
+from vit_train.engine.checkpoint import CheckpointKeeper
+from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
+from vit_train.engine.metrics import Evaluation, evaluate
+from vit_train.engine.trainer import Trainer
+from vit_train.model.vit import VisionTransformer
+from vit_train.report import provenance
+from vit_train.report.metrics_csv import MetricsCsv
+from vit_train.report.summary import result_dict, write_json
+from vit_train.report.tensorboard import TensorBoard
+from vit_train.report.terminal import Terminal, accuracy_line
+from vit_train.trained import about_run, load
+
+logger = logging.getLogger(__name__)
+
+
+def train(config: TrainConfig, folder: Path) -> bool:
+    """Train as the config says and leave everything in `folder`; False if stopped before the end.
+
+    Raises ValueError for what the user can mend, NonFiniteLoss if training diverges.
+    """
+    if (folder / "checkpoints").exists():
+        raise ValueError(f"{folder} already holds a run: choose another hydra.run.dir")
+    started = time.perf_counter()
+    keep_freed_memory()
+    device = pick_device(config.device)
+    precision = pick_precision(config.precision, device)
+    torch.manual_seed(config.seed)
+
+    data = load_dataset(config.data)
+    splits = make_splits(data, config.data)
+    channels, size, _ = data.train.images.shape[1:]
+    model = VisionTransformer(config.model, size, channels, len(data.classes)).to(device)
+
+    normalise = Normalise(data.mean, data.std, device)
+    loop = config.train
+    batches = TrainBatches(
+        splits.train, normalise, config.augment, loop.batch_size, config.seed, device
+    )
+
+    def unaugmented(part: ImageSet) -> EvalBatches:
+        return EvalBatches(part, normalise, loop.eval_batch_size, device)
+
+    val = None if splits.val is None else unaugmented(splits.val)
+
+    settings = as_dict(config)
+    keeper = CheckpointKeeper(
+        folder / "checkpoints", about_run(settings, data, provenance.versions())
+    )
+    board = TensorBoard(folder)
+    terminal = Terminal(len(batches), loop.epochs)
+    observers = [keeper, board, MetricsCsv(folder / "metrics.csv"), terminal]
+    trainer = Trainer(model, batches, val, config.optim, loop, precision, observers)
+
+    board.config(OmegaConf.to_yaml(OmegaConf.create(settings)))
+    board.images(*sample(batches, data))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    sizes = {"train": len(splits.train), "val": len(splits.val or []), "test": len(splits.test)}
+    logger.info(
+        f"{parameters:,} parameters, {precision.name} on {device.type}, {config.model.kernels} "
+        f"kernels\n{config.data.name}: {sizes['train']:,} training, {sizes['val']:,} validation, "
+        f"{sizes['test']:,} test images of {size}×{size}, {len(data.classes)} classes\n"
+        f"run folder: {folder}"
+    )
+    summary = {
+        "status": "running",
+        "command": provenance.command_line(),
+        "commit": provenance.commit(),
+        "versions": provenance.versions(),
+        "machine": provenance.machine(device),
+        "precision": precision.name,
+        "parameters": parameters,
+        "images": sizes,
+        "config": settings,
+    }
+    write_json(folder / "summary.json", summary)
+    with terminal, stop_on_interrupt(trainer):
+        trainer.fit()
+
+    results = (
+        test_results(trainer, keeper, unaugmented(splits.test), config, device)
+        if trainer.finished
+        else {}
+    )
+    for name, result in results.items():
+        board.evaluation(f"test/{name}" if name != "final" else "test", result, trainer.step)
+        logger.info(f"test, {name} weights{selection_note(config)}: {accuracy_line(result)}")
+    summary |= {
+        "status": "finished" if trainer.finished else "interrupted",
+        "epochs": trainer.epoch,
+        "steps": trainer.step,
+        "images_seen": trainer.images_seen,
+        "evaluated_weights": "ema" if trainer.ema else "raw",
+        "best_val": {"acc": keeper.best_acc, "epoch": keeper.best_epoch} if val else None,
+        "selected_on": {"split": "val", "test": "test", "none": None}[config.data.val],
+        "test": {name: result_dict(result) for name, result in results.items()},
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    write_json(folder / "summary.json", summary)
+    board.close(settings, final_metrics(results, keeper if val else None))
+    return trainer.finished
+
+
+def test_results(
+    trainer: Trainer,
+    keeper: CheckpointKeeper,
+    batches: EvalBatches,
+    config: TrainConfig,
+    device: torch.device,
+) -> dict[str, Evaluation]:
+    """The one time the test set is read: the final weights and, with validation, the best."""
+    results = {"final": evaluate(trainer.eval_model, batches, trainer.precision)}
+    if keeper.best.exists():
+        model, _ = load(keeper.best, device)
+        results["best"] = evaluate(model, batches, trainer.precision)
+    return results
+
+
+def final_metrics(
+    results: dict[str, Evaluation], keeper: CheckpointKeeper | None
+) -> dict[str, float]:
+    metrics = {f"test_acc_{name}": result.acc for name, result in results.items()}
+    if keeper:
+        metrics["best_val_acc"] = keeper.best_acc
+    return metrics
+
+
+def selection_note(config: TrainConfig) -> str:
+    return " (selected on test)" if config.data.val == "test" else ""
+
+
+def sample(batches: TrainBatches, data: Dataset, count: int = 32) -> tuple[Any, list[str]]:
+    """The first images of epoch 0 as augmented, uint8 again, with their class names."""
+    images, labels = next(batches.epoch(0))
+    pixels = (images - batches.normalise.shift) / batches.normalise.scale
+    names = [data.classes[label] for label in labels[:count].tolist()]
+    return pixels[:count].round().clamp(0, 255).to(torch.uint8), names
+
+
+@contextlib.contextmanager
+def stop_on_interrupt(trainer: Trainer) -> Iterator[None]:
+    """Ctrl-C ends the run after the current step; a second one ends it at once."""
+
+    def request(number: int, frame: Any) -> None:
+        trainer.stop_requested = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    previous = signal.signal(signal.SIGINT, request)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
