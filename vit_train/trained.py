@@ -74,7 +74,7 @@ def load(
 
 
 def pick_weights(content: dict[str, Any], asked: str) -> str:
-    """"ema" or "raw"; ValueError if the average is asked for and there is none."""
+    """ "ema" or "raw"; ValueError if the average is asked for and there is none."""
     averaged = content["ema"] is not None
     if asked == "ema" and not averaged:
         raise ValueError("weights=ema, but this run kept no average (train.ema_decay)")

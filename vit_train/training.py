@@ -69,14 +69,16 @@ def train(config: TrainConfig, folder: Path) -> bool:
     observers = [keeper, board, MetricsCsv(folder / "metrics.csv"), terminal]
     trainer = Trainer(model, batches, val, config.optim, loop, precision, observers)
 
-    board.config(OmegaConf.to_yaml(OmegaConf.create(settings)))
+    text = OmegaConf.to_yaml(OmegaConf.create(settings))
+    (folder / "config.yaml").write_text(text)
+    board.config(text)
     board.images(*sample(batches, data))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     sizes = {"train": len(splits.train), "val": len(splits.val or []), "test": len(splits.test)}
     logger.info(
         f"{parameters:,} parameters, {precision.name} on {device.type}, {config.model.kernels} "
         f"kernels\n{config.data.name}: {sizes['train']:,} training, {sizes['val']:,} validation, "
-        f"{sizes['test']:,} test images of {size}×{size}, {len(data.classes)} classes\n"
+        f"{sizes['test']:,} test images, {size} by {size}, {len(data.classes)} classes\n"
         f"run folder: {folder}"
     )
     summary = {

@@ -74,6 +74,23 @@ def to_torchvision(state):
 # torchvision ------------------------------------------------------------------------------------
 
 
+def build_torchvision(state, image_size=SIZE, **config):
+    used = CONFIG | config
+    reference = torchvision.models.VisionTransformer(
+        image_size=image_size,
+        patch_size=used["patch_size"],
+        num_layers=used["depth"],
+        num_heads=used["num_heads"],
+        hidden_dim=used["embed_dim"],
+        mlp_dim=int(used["embed_dim"] * used["mlp_ratio"]),
+        dropout=used.get("dropout", 0.0),
+        num_classes=CLASSES,
+        norm_layer=functools.partial(nn.LayerNorm, eps=1e-5),
+    )
+    reference.double().load_state_dict(to_torchvision(state))
+    return reference.eval()
+
+
 @kernels
 @pytest.mark.parametrize(
     "config, image_size",
@@ -85,24 +102,22 @@ def to_torchvision(state):
 )
 def test_logits_and_gradients_are_torchvisions(kernels, config, image_size):
     model = build(kernels=kernels, image_size=image_size, **config)
-    used = CONFIG | config
-    reference = torchvision.models.VisionTransformer(
-        image_size=image_size,
-        patch_size=used["patch_size"],
-        num_layers=used["depth"],
-        num_heads=used["num_heads"],
-        hidden_dim=used["embed_dim"],
-        mlp_dim=int(used["embed_dim"] * used["mlp_ratio"]),
-        num_classes=CLASSES,
-        norm_layer=functools.partial(nn.LayerNorm, eps=1e-5),
-    )
-    reference.double().eval().load_state_dict(to_torchvision(model.state_dict()))
+    reference = build_torchvision(model.state_dict(), image_size, **config)
     batch = images(image_size=image_size)
     logits, gradients = logits_and_gradients(model, batch)
     expected, expected_gradients = logits_and_gradients(reference, batch)
     assert logits.std() > 0.1  # not the zero-initialised head
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-10)
     torch.testing.assert_close(to_torchvision(gradients), expected_gradients, rtol=0, atol=1e-10)
+
+
+@kernels
+def test_dropout_acts_where_torchvisions_does(kernels, monkeypatch):
+    # Masks depend on the memory layout; a visible function in their place does not.
+    monkeypatch.setattr(nn.Dropout, "forward", lambda self, x: x.sin() * self.p)
+    model = build(kernels=kernels, dropout=0.3).train()
+    reference = build_torchvision(model.state_dict(), dropout=0.3).train()
+    torch.testing.assert_close(model(images()), reference(images()), rtol=0, atol=1e-10)
 
 
 # scratch and fused ------------------------------------------------------------------------------
@@ -168,6 +183,7 @@ def test_initial_weights_are_xavier_uniform_with_the_patch_fan_in_and_zero_biase
         assert module.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.03)
         assert module.bias.count_nonzero() == 0
     assert model.pos_embed.std().item() == pytest.approx(0.02, rel=0.1)
+    assert model.cls_token.std().item() == pytest.approx(0.02, rel=0.25)
 
 
 def test_same_seed_gives_the_same_weights_and_another_seed_others():

@@ -35,7 +35,7 @@ class Dataset:
 
 
 def resize(images: Tensor, size: int | None, chunk: int = 1000) -> Tensor:
-    """uint8 (N,C,S,S) → uint8 (N,C,size,size), bilinear and antialiased; chunks bound the memory."""
+    """uint8 (N,C,S,S) → uint8 (N,C,size,size), bilinear, antialiased; in chunks to save memory."""
     if size is None or images.shape[-1] == size:
         return images
     parts = [

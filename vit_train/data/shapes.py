@@ -1,2 +1,184 @@
-CLASSES=()
-def draw(*a): raise NotImplementedError
+"""`shapes`: the built-in data, bright figures on dark textured grounds, drawn from a seed.
+
+The class is the figure's form and nothing else: place, size, rotation, colours, ground and
+distractors are drawn independently of it. Everything is a batched tensor program.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# A figure maps coordinates (n,S,S), in units of its radius, to about the distance from its edge:
+# negative inside, positive outside.
+Figure = Callable[[Tensor, Tensor], Tensor]
+
+
+def disc(u: Tensor, v: Tensor) -> Tensor:
+    """ρ < 0.9"""
+    return torch.hypot(u, v) - 0.9
+
+
+def ring(u: Tensor, v: Tensor) -> Tensor:
+    """0.55 < ρ < 1"""
+    return (torch.hypot(u, v) - 0.775).abs() - 0.225
+
+
+def square(u: Tensor, v: Tensor) -> Tensor:
+    """both |u| and |v| < 0.8"""
+    return torch.maximum(u.abs(), v.abs()) - 0.8
+
+
+def triangle(u: Tensor, v: Tensor) -> Tensor:
+    """three half-planes, 120° apart, at distance 0.55 from the centre"""
+    slanted = math.sqrt(0.75) * u.abs() - 0.5 * v
+    return torch.maximum(slanted, v) - 0.55
+
+
+def cross(u: Tensor, v: Tensor) -> Tensor:
+    """two bars of half-width 0.27"""
+    a, b = u.abs(), v.abs()
+    return torch.maximum(torch.minimum(a, b) - 0.27, torch.maximum(a, b) - 1)
+
+
+def star(u: Tensor, v: Tensor) -> Tensor:
+    """a radius that swings five times between 0.35 and 1.05"""
+    return (torch.hypot(u, v) - 0.7 - 0.35 * torch.cos(5 * torch.atan2(u, v))) * 0.6
+
+
+def crescent(u: Tensor, v: Tensor) -> Tensor:
+    """a disc without a second one, shifted by 0.5"""
+    return torch.maximum(torch.hypot(u, v) - 1, 0.8 - torch.hypot(u, v + 0.5))
+
+
+def bar(u: Tensor, v: Tensor) -> Tensor:
+    """|u| < 0.28, |v| < 1.05"""
+    return torch.maximum(u.abs() - 0.28, v.abs() - 1.05)
+
+
+def hourglass(u: Tensor, v: Tensor) -> Tensor:
+    """|u| < |v| < 0.85"""
+    return torch.maximum((u.abs() - v.abs()) * math.sqrt(0.5), v.abs() - 0.85)
+
+
+def pair(u: Tensor, v: Tensor) -> Tensor:
+    """two discs side by side"""
+    return torch.hypot(u.abs() - 0.62, v) - 0.42
+
+
+FIGURES: tuple[Figure, ...] = (
+    disc,
+    ring,
+    square,
+    triangle,
+    cross,
+    star,
+    crescent,
+    bar,
+    hourglass,
+    pair,
+)
+CLASSES = tuple(figure.__name__ for figure in FIGURES)
+
+RADIUS = (0.22, 0.34)  # of the image's side
+ROTATION = math.pi / 8  # either way
+CHUNK_PIXELS = 1_000_000  # bounds the memory at any image size
+
+
+def draw(
+    count: int, image_size: int = 32, num_classes: int = 10, seed: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw a set: images uint8 (N,3,S,S), balanced labels int64 (N,), object masks bool (N,S,S).
+
+    The same arguments give the same set. Raises ValueError for fewer than 1 image, a side below
+    16 pixels, or a number of classes outside 2…10.
+    """
+    if count < 1:
+        raise ValueError(f"cannot draw {count} images: ask for at least 1")
+    if image_size < 16:
+        raise ValueError(f"data.image_size={image_size} is too small for shapes: at least 16")
+    if not 2 <= num_classes <= len(FIGURES):
+        raise ValueError(f"data.num_classes={num_classes}: shapes has 2 to {len(FIGURES)} classes")
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randperm(count, generator=generator) % num_classes
+    chunks = labels.split(max(1, CHUNK_PIXELS // image_size**2))
+    drawn = [_draw_chunk(chunk, image_size, generator) for chunk in chunks]
+    images, masks = (torch.cat(parts) for parts in zip(*drawn, strict=True))
+    return images, labels, masks
+
+
+def _draw_chunk(labels: Tensor, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Paint ground, distractors, figure, grain, in this order: (n,) → (n,3,S,S), (n,S,S)."""
+    canvas = _ground(len(labels), size, generator)
+    for _ in range(4):
+        canvas = _paint(canvas, _distractor(len(labels), size, generator), 0.35, 0.8, generator)
+    coverage = _object(labels, size, generator)
+    canvas = _paint(canvas, coverage, 0.65, 1.0, generator)
+    canvas += torch.randn(canvas.shape, generator=generator) * 0.04
+    return canvas.mul_(255).round_().clamp_(0, 255).to(torch.uint8), coverage > 0.5
+
+
+def _uniform(count: int, low: float, high: float, generator: torch.Generator) -> Tensor:
+    """(n,1,1), so that it broadcasts over pixels."""
+    return torch.rand(count, 1, 1, generator=generator) * (high - low) + low
+
+
+def _ground(count: int, size: int, generator: torch.Generator) -> Tensor:
+    """A dark colour with soft clouds and stripes: (n,3,S,S) in 0…1."""
+    colour = torch.rand(count, 3, 1, 1, generator=generator) * 0.35
+    clouds = torch.randn(count, 3, 5, 5, generator=generator) * 0.09
+    canvas = colour + F.interpolate(clouds, (size, size), mode="bilinear", align_corners=True)
+    u, v = _coordinates(count, size, math.pi, (0.1, 0.3), generator)
+    phase = u * _uniform(count, 0.5, 2.5, generator) + 0 * v
+    return canvas + 0.06 * torch.sin(math.pi * phase).unsqueeze(1)
+
+
+def _coordinates(
+    count: int, size: int, rotation: float, radius: tuple[float, float], generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Pixel centres as seen from a randomly placed, rotated and scaled figure: two (n,S,S).
+
+    The circle of its radius stays inside the image. v points down.
+    """
+    scale = _uniform(count, *radius, generator) * size
+    angle = _uniform(count, -rotation, rotation, generator)
+    x0 = scale + _uniform(count, 0, 1, generator) * (size - 2 * scale)
+    y0 = scale + _uniform(count, 0, 1, generator) * (size - 2 * scale)
+    centres = torch.arange(size) + 0.5
+    x, y = (centres - x0) / scale, (centres.view(-1, 1) - y0) / scale
+    return x * angle.cos() + y * angle.sin(), y * angle.cos() - x * angle.sin()
+
+
+def _coverage(distance: Tensor, pixel: Tensor) -> Tensor:
+    """How much of each pixel is inside: an edge one pixel wide."""
+    return (0.5 - distance / pixel).clamp_(0, 1)
+
+
+def _object(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """Each label's figure: (n,) → coverage (n,S,S)."""
+    u, v = _coordinates(len(labels), size, ROTATION, RADIUS, generator)
+    pixel = torch.hypot(u[:, :1, 1:2] - u[:, :1, :1], v[:, :1, 1:2] - v[:, :1, :1])  # (n,1,1)
+    distance = torch.empty_like(u)
+    for label, figure in enumerate(FIGURES):
+        members = labels == label
+        distance[members] = figure(u[members], v[members])
+    return _coverage(distance, pixel)
+
+
+def _distractor(count: int, size: int, generator: torch.Generator) -> Tensor:
+    """A short stroke, smaller than any object: coverage (n,S,S)."""
+    u, v = _coordinates(count, size, math.pi, (0.06, 0.12), generator)
+    pixel = torch.hypot(u[:, :1, 1:2] - u[:, :1, :1], v[:, :1, 1:2] - v[:, :1, :1])
+    return _coverage(torch.maximum(u.abs() - 1, v.abs() - 0.25), pixel)
+
+
+def _paint(
+    canvas: Tensor, coverage: Tensor, darkest: float, brightest: float, generator: torch.Generator
+) -> Tensor:
+    """Lay one random colour per image over the canvas; its brightest channel is in the range."""
+    colour = torch.rand(len(canvas), 3, 1, 1, generator=generator)
+    peak = _uniform(len(canvas), darkest, brightest, generator).unsqueeze(1)
+    colour = (0.3 + 0.7 * colour / colour.amax(1, keepdim=True)) * peak
+    return torch.lerp(canvas, colour, coverage.unsqueeze(1))

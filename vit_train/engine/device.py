@@ -18,7 +18,9 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device(next(kind for kind, present in available.items() if present))
     if not available[name]:
-        raise ValueError(f"device={name}, but PyTorch sees none here: use device=cpu or device=auto")
+        raise ValueError(
+            f"device={name}, but PyTorch sees none here: use device=cpu or device=auto"
+        )
     return torch.device(name)
 
 

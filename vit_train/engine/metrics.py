@@ -49,9 +49,10 @@ def evaluate(
             logits = model(images)
         logits = logits.float()
         losses.append(F.cross_entropy(logits, labels, reduction="none"))
-        # A sample's rank: how many classes score above the true one. Ties count against it.
+        # A sample's rank: how many other classes are not clearly below the true one. Written so
+        # that ties, and logits that are NaN, count against the model.
         truth = logits.gather(1, labels.unsqueeze(1))
-        ranks.append((logits >= truth).sum(1) - 1)
+        ranks.append(logits.shape[1] - 1 - (logits < truth).sum(1))
         labels_seen.append(labels)
         num_classes = logits.shape[1]
     model.train(was_training)

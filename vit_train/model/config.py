@@ -31,8 +31,8 @@ class ViTConfig:
                 f"model.embed_dim={self.embed_dim} must be a multiple of "
                 f"model.num_heads={self.num_heads}: each head takes an equal share"
             )
-        if self.mlp_ratio <= 0:
-            raise ValueError(f"model.mlp_ratio={self.mlp_ratio} must be positive")
+        if not self.embed_dim * self.mlp_ratio >= 1:
+            raise ValueError(f"model.mlp_ratio={self.mlp_ratio} leaves the MLP no hidden unit")
         for field in ("dropout", "drop_path"):
             if not 0 <= getattr(self, field) < 1:
                 raise ValueError(f"model.{field}={getattr(self, field)} must be in [0, 1)")

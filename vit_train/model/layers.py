@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 
 class LayerNormFunction(torch.autograd.Function):
@@ -32,6 +33,7 @@ class LayerNormFunction(torch.autograd.Function):
         return torch.addcmul(bias, normalised, weight)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         (grad,) = grad_outputs
         normalised, inverse_std, weight = ctx.saved_tensors
@@ -60,6 +62,7 @@ class GELUFunction(torch.autograd.Function):
         return (x * math.sqrt(0.5)).erf_().add_(1).mul_(x).mul_(0.5)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
         (grad,) = grad_outputs
         (x,) = ctx.saved_tensors
@@ -68,10 +71,15 @@ class GELUFunction(torch.autograd.Function):
         return slope.mul_(grad)
 
 
+def widened(x: Tensor) -> Tensor:
+    """Half precision as float32, as PyTorch computes these functions inside; others unchanged."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
 def scratch_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """LayerNorm over the last axis; half precision is computed in float32, as PyTorch does."""
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    return LayerNormFunction.apply(wide, weight, bias, eps)  # type: ignore[no-any-return,no-untyped-call]
+    """LayerNorm over the last axis, in x's own precision."""
+    normalised: Tensor = LayerNormFunction.apply(widened(x), widened(weight), widened(bias), eps)
+    return normalised.to(x.dtype)
 
 
 def fused_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -79,9 +87,9 @@ def fused_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Ten
 
 
 def scratch_gelu(x: Tensor) -> Tensor:
-    """Exact GELU; half precision is computed in float32, as PyTorch does."""
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    return GELUFunction.apply(wide).to(x.dtype)  # type: ignore[no-any-return,no-untyped-call]
+    """Exact GELU, in x's own precision."""
+    activated: Tensor = GELUFunction.apply(widened(x))
+    return activated.to(x.dtype)
 
 
 LAYER_NORMS = {"scratch": scratch_layer_norm, "fused": fused_layer_norm}

@@ -7,9 +7,8 @@ from pathlib import Path
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Observer, Trainer, TrainLog
 
-COLUMNS = (
-    "epoch step images_seen lr train_loss train_acc val_loss val_acc val_top5 images_per_s seconds"
-).split()
+COLUMNS = ["epoch", "step", "images_seen", "lr", "train_loss", "train_acc"]
+COLUMNS += ["val_loss", "val_acc", "val_top5", "images_per_s", "seconds"]
 
 
 class MetricsCsv(Observer):

@@ -1,0 +1,68 @@
+"""Drives the commands in this process: a subprocess would spend its time importing torch."""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from vit_train.commands import evaluate, train
+
+MAINS = {"vit-train": train.main, "vit-eval": evaluate.main}
+SMALL = [
+    "data.train_images=200",
+    "data.test_images=60",
+    "model.embed_dim=16",
+    "model.depth=2",
+    "train.epochs=2",
+    "train.batch_size=32",
+    "train.log_every=2",
+]
+
+
+@dataclass
+class Outcome:
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture(autouse=True)
+def no_leftover_logging() -> Iterator[None]:
+    """Hydra configures logging for the process; put it back, so that no file stays open."""
+    yield
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if type(handler) in (logging.StreamHandler, logging.FileHandler):
+            root.removeHandler(handler)
+            handler.close()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """run("vit-train", "data=shapes", …) in an empty folder, as if typed there."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(command: str, *arguments: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", [command, *arguments])
+        GlobalHydra.instance().clear()
+        capfd.readouterr()
+        status = 0
+        try:
+            MAINS[command]()
+        except SystemExit as end:
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
+                status = 1
+            else:
+                status = int(end.code or 0)
+        captured = capfd.readouterr()
+        return Outcome(status, captured.out, captured.err)
+
+    return call

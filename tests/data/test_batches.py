@@ -1,0 +1,93 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from vit_train.data.batches import EvalBatches, Normalise, TrainBatches
+from vit_train.data.config import AugmentConfig
+from vit_train.data.dataset import ImageSet, channel_statistics, resize
+
+CPU = torch.device("cpu")
+RAW = Normalise((0.0,) * 3, (1 / 255,) * 3, CPU)  # leaves pixel values as they are
+
+
+def random_set(count: int, size: int = 8) -> ImageSet:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(1, 256, (count, 3, size, size), generator=generator).to(torch.uint8)
+    return ImageSet(images, torch.arange(count))
+
+
+def batches(data: ImageSet, padding: int, flip: bool, batch_size: int = 16) -> TrainBatches:
+    return TrainBatches(data, RAW, AugmentConfig(padding, flip), batch_size, 0, CPU)
+
+
+def test_every_augmented_image_is_a_crop_of_its_own_padded_image_drawn_per_image() -> None:
+    data = random_set(64)
+    source, seen = batches(data, 2, flip=True), set()
+    for images, labels in source.epoch(0):
+        for image, label in zip(images, labels.tolist(), strict=True):
+            padded = F.pad(data.images[label].float(), (2, 2, 2, 2))
+            found = [
+                (dy, dx, flipped)
+                for dy in range(5)
+                for dx in range(5)
+                for flipped in (False, True)
+                if torch.equal(
+                    image.flip(-1) if flipped else image, padded[:, dy : dy + 8, dx : dx + 8]
+                )
+            ]
+            assert len(found) == 1
+            seen.add(found[0])
+    assert len(seen) > 25  # of 50 possible; one draw per batch would give 4
+
+
+def test_offsets_and_flips_are_uniform() -> None:
+    data = ImageSet(torch.arange(1, 10).view(1, 1, 1, 9).expand(5000, 1, 9, 9).to(torch.uint8),
+                    torch.zeros(5000, dtype=torch.long))  # fmt: skip
+    normalise = Normalise((0.0,), (1 / 255,), CPU)
+    source = TrainBatches(data, normalise, AugmentConfig(1, True), 5000, 0, CPU)
+    images, _ = next(source.epoch(0))
+    middle = images[:, 0, 4]
+    flipped = middle[:, 3] > middle[:, 5]
+    assert abs(flipped.float().mean() - 0.5) < 0.03
+    shift = middle[:, 4].int().bincount(minlength=7)[4:7]
+    assert (shift / 5000 - 1 / 3).abs().max() < 0.03
+
+
+def test_an_epoch_is_a_permutation_and_a_pure_function_of_seed_and_number() -> None:
+    source = batches(random_set(50), 0, flip=False, batch_size=10)
+
+    def order(epoch: int) -> list[int]:
+        return torch.cat([labels for _, labels in source.epoch(epoch)]).tolist()
+
+    assert sorted(order(0)) == list(range(50))
+    assert order(0) == order(0) != order(1)
+
+
+def test_an_incomplete_batch_is_left_out_unless_it_is_all_there_is() -> None:
+    assert [len(labels) for _, labels in batches(random_set(50), 0, False).epoch(0)] == [16] * 3
+    assert [len(labels) for _, labels in batches(random_set(5), 0, False).epoch(0)] == [5]
+
+
+def test_evaluation_sees_every_image_once_in_order() -> None:
+    data = random_set(50)
+    parts = list(EvalBatches(data, RAW, 16, CPU))
+    assert [len(labels) for _, labels in parts] == [16, 16, 16, 2]
+    assert torch.equal(torch.cat([images for images, _ in parts]), data.images.float())
+    assert torch.equal(torch.cat([labels for _, labels in parts]), data.labels)
+
+
+def test_normalised_with_its_own_statistics_a_set_has_mean_0_and_std_1() -> None:
+    data = random_set(2500)
+    mean, std = channel_statistics(data.images, chunk=700)
+    pixels = Normalise(mean, std, CPU)(data.images).double()
+    assert pixels.mean((0, 2, 3)).abs().max() < 1e-5
+    assert (pixels.std((0, 2, 3)) - 1).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("size", [4, 8, 12])
+def test_resize_keeps_the_mean_and_the_same_size_is_the_same_tensor(size: int) -> None:
+    images = random_set(10).images
+    resized = resize(images, size, chunk=3)
+    assert resized.shape == (10, 3, size, size) and resized.dtype == torch.uint8
+    assert abs(resized.float().mean() - images.float().mean()) < 3
+    assert resize(images, None) is images and resize(images, 8) is images

@@ -1,0 +1,74 @@
+import pytest
+import torch
+
+from vit_train.data.shapes import CLASSES, draw
+
+
+def test_a_set_depends_on_its_arguments_alone() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = draw(300, seed=3)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert all(torch.equal(a, b) for a, b in zip(first, draw(300, seed=3), strict=True))
+    assert not torch.equal(first[0], draw(300, seed=4)[0])
+
+
+@pytest.mark.parametrize(("size", "classes"), [(16, 2), (32, 10), (48, 3)])
+def test_shapes_types_and_balance(size: int, classes: int) -> None:
+    images, labels, masks = draw(203, size, classes)
+    assert images.shape == (203, 3, size, size) and images.dtype == torch.uint8
+    assert masks.shape == (203, size, size) and masks.dtype == torch.bool
+    counts = torch.bincount(labels, minlength=classes)
+    assert len(counts) == classes and counts.max() - counts.min() <= 1
+
+
+def test_objects_cover_at_most_a_fifth_and_every_one_is_visible() -> None:
+    _, labels, masks = draw(2000)
+    coverage = masks.float().mean((1, 2))
+    assert coverage.mean() <= 0.20
+    assert coverage.min() > 0.01
+    for label in range(len(CLASSES)):
+        assert coverage[labels == label].mean() > 0.05
+
+
+def test_the_mask_marks_the_object() -> None:
+    """The object has one colour and the ground has many: pixels vary far less inside the mask."""
+    images, _, masks = draw(500)
+    pixels = images.float() / 255
+    weight = masks.unsqueeze(1).float()
+
+    def spread(weight: torch.Tensor) -> torch.Tensor:
+        total = weight.sum((2, 3))
+        mean = (pixels * weight).sum((2, 3), keepdim=True) / total[..., None, None]
+        return ((pixels - mean).square() * weight).sum((2, 3)) / total
+
+    assert spread(weight).mean() < 0.5 * spread(1 - weight).mean()
+    brightness = pixels.amax(1)
+    inside = (brightness * masks).sum() / masks.sum()
+    outside = (brightness * ~masks).sum() / (~masks).sum()
+    assert inside > outside + 0.3
+
+
+def test_a_linear_classifier_stays_under_40_percent() -> None:
+    (images, labels, _), (test_images, test_labels, _) = draw(4000), draw(1000, seed=1)
+
+    def pixels(images: torch.Tensor) -> torch.Tensor:
+        return torch.cat((images.flatten(1).float() / 255 - 0.3, torch.ones(len(images), 1)), 1)
+
+    x, targets = pixels(images), torch.eye(10)[labels]
+    # Ridge regression, the strength chosen generously: on the test images themselves.
+    best = 0.0
+    for ridge in (30.0, 100.0, 300.0, 1000.0):
+        weights = torch.linalg.solve(x.T @ x + ridge * torch.eye(x.shape[1]), x.T @ targets)
+        right = (pixels(test_images) @ weights).argmax(1) == test_labels
+        best = max(best, right.float().mean().item())
+    assert 0.12 < best < 0.40
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"count": 0}, {"image_size": 8}, {"num_classes": 1}, {"num_classes": 11}]
+)
+def test_what_cannot_be_drawn_is_refused(arguments: dict[str, int]) -> None:
+    with pytest.raises(ValueError):
+        draw(**{"count": 10, **arguments})

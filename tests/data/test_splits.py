@@ -1,0 +1,61 @@
+import pytest
+import torch
+
+from vit_train.data.config import DataConfig
+from vit_train.data.dataset import Dataset, ImageSet
+from vit_train.data.splits import make_splits, stratified
+
+
+def numbered(count: int, offset: int) -> ImageSet:
+    """Images that carry their own number, in unequal classes: 0 is half of all."""
+    numbers = torch.arange(offset, offset + count)
+    labels = (torch.arange(count) % 4).clamp(max=2)
+    return ImageSet(numbers.view(-1, 1, 1, 1), labels, numbers.view(-1, 1, 1) > 0)
+
+
+DATA = Dataset(numbered(400, 0), numbered(100, 1000), ("a", "b", "c"), (0.5,), (0.5,))
+
+
+def ids(part: ImageSet | None) -> set[int]:
+    assert part is not None
+    return set(part.images.flatten().tolist())
+
+
+def test_no_image_is_in_two_splits_and_none_is_lost() -> None:
+    splits = make_splits(DATA, DataConfig())
+    assert ids(splits.train) | ids(splits.val) == ids(DATA.train)
+    assert not ids(splits.train) & ids(splits.val)
+    assert ids(splits.test) == ids(DATA.test)
+    assert len(splits.val or []) == 40
+
+
+def test_the_training_subset_leaves_validation_as_it_was() -> None:
+    whole, part = make_splits(DATA, DataConfig()), make_splits(DATA, DataConfig(train_subset=40))
+    assert ids(whole.val) == ids(part.val)
+    assert len(part.train) == 40 and ids(part.train) < ids(whole.train)
+
+
+@pytest.mark.parametrize("count", [3, 40, 97, 400])
+def test_every_class_keeps_its_share(count: int) -> None:
+    labels = DATA.train.labels
+    chosen, rest = stratified(labels, count, 0, "train_subset")
+    assert len(chosen) == count and len(chosen) + len(rest) == len(labels)
+    shares = torch.bincount(labels) / len(labels) * count
+    assert (torch.bincount(labels[chosen], minlength=3) - shares).abs().max() <= 1
+
+
+def test_the_seed_decides_and_nothing_else() -> None:
+    def val(seed: int) -> set[int]:
+        return ids(make_splits(DATA, DataConfig(split_seed=seed)).val)
+
+    assert val(0) == val(0) != val(1)
+
+
+def test_other_protocols() -> None:
+    assert make_splits(DATA, DataConfig(val="none")).val is None
+    tested = make_splits(DATA, DataConfig(val="test", test_subset=10))
+    assert ids(tested.val) == ids(tested.test) and len(tested.test) == 10
+    with pytest.raises(ValueError, match=r"data\.test_subset asks for 101"):
+        make_splits(DATA, DataConfig(test_subset=101))
+    with pytest.raises(ValueError, match="no split called 'val'"):
+        make_splits(DATA, DataConfig(val="none")).named("val")

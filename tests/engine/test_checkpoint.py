@@ -1,0 +1,54 @@
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from vit_train.engine import checkpoint
+from vit_train.engine.checkpoint import find_checkpoint, read_checkpoint, save_checkpoint
+
+
+def test_what_is_saved_is_what_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoints" / "last.pt"
+    save_checkpoint(path, {"model": {"w": torch.eye(3)}, "rng": checkpoint.rng_states()})
+    content = read_checkpoint(path)
+    assert torch.equal(content["model"]["w"], torch.eye(3))
+    assert torch.equal(content["rng"]["torch"], torch.get_rng_state())
+
+
+def test_a_failed_write_leaves_the_previous_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "last.pt"
+    save_checkpoint(path, {"step": 1})
+
+    def full_disk(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError):
+        save_checkpoint(path, {"step": 2})
+    assert read_checkpoint(path)["step"] == 1
+
+
+def test_a_pickle_that_would_run_code_is_refused_and_does_nothing(tmp_path: Path) -> None:
+    class Attack:
+        def __reduce__(self) -> tuple[object, ...]:
+            return os.mkdir, (str(tmp_path / "attacked"),)
+
+    torch.save({"format": checkpoint.FORMAT, "model": Attack()}, tmp_path / "evil.pt")
+    (tmp_path / "plain.pt").write_bytes(pickle.dumps(Attack()))
+    for name in ("evil.pt", "plain.pt"):
+        with pytest.raises(ValueError, match="damaged, or not a checkpoint"):
+            read_checkpoint(tmp_path / name)
+    assert not (tmp_path / "attacked").exists()
+
+
+def test_a_folder_means_its_best_checkpoint_or_its_last(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no checkpoints"):
+        find_checkpoint(tmp_path)
+    save_checkpoint(tmp_path / "checkpoints/last.pt", {})
+    assert find_checkpoint(tmp_path).name == "last.pt"
+    save_checkpoint(tmp_path / "checkpoints/best.pt", {})
+    assert find_checkpoint(tmp_path).name == "best.pt"

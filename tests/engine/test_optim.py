@@ -1,0 +1,45 @@
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from vit_train.engine.config import OptimConfig
+from vit_train.engine.optim import WeightAverage, learning_rate, make_optimizer
+from vit_train.model.config import ViTConfig
+from vit_train.model.vit import VisionTransformer
+
+
+def test_decay_is_on_matrices_only() -> None:
+    model = VisionTransformer(ViTConfig(embed_dim=8, depth=1, num_heads=2))
+    decayed, others = make_optimizer(model, OptimConfig(weight_decay=0.3)).param_groups
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.3, 0.0)
+    assert {names[p] for p in decayed["params"]} == {
+        "patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.attn.proj.weight",
+        "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight", "head.weight",
+    }  # fmt: skip
+    assert len(decayed["params"]) + len(others["params"]) == len(names)
+
+
+def test_the_schedule_climbs_in_a_line_and_falls_as_a_cosine() -> None:
+    config = OptimConfig(lr=1.0, min_lr=0.1, warmup_epochs=2)
+    rates = [learning_rate(step, config, steps_per_epoch=5, epochs=10) for step in range(51)]
+    assert rates[:10] == pytest.approx([0.1 * (i + 1) for i in range(10)])
+    assert rates[10] == 1.0 and rates[30] == pytest.approx(0.55) and rates[50] == pytest.approx(0.1)
+    assert all(a > b for a, b in pairwise(rates[10:]))
+    late = [learning_rate(s, OptimConfig(lr=1.0, warmup_epochs=99), 5, 2) for s in range(10)]
+    assert max(late) == late[-1] == 1.0
+
+
+def test_the_average_follows_its_recurrence() -> None:
+    model = nn.Linear(3, 2).double()
+    average = WeightAverage(model, decay=0.5)
+    expected = model.weight.detach().clone()
+    for step in range(1, 6):
+        with torch.no_grad():
+            model.weight.add_(step)
+        average.update(model, step)
+        keep = min(0.5, (1 + step) / (10 + step))
+        expected = keep * expected + (1 - keep) * model.weight.detach()
+    torch.testing.assert_close(average.model.weight, expected, rtol=1e-12, atol=0)

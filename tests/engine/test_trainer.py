@@ -1,0 +1,131 @@
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vit_train.engine.config import LoopConfig, OptimConfig
+from vit_train.engine.device import Precision
+from vit_train.engine.metrics import Evaluation
+from vit_train.engine.optim import learning_rate
+from vit_train.engine.trainer import NonFiniteLoss, Observer, Trainer, TrainLog
+
+FP32 = Precision("fp32", torch.device("cpu"))
+
+
+class Data:
+    """Six batches of eight float64 samples."""
+
+    batch_size = 8
+
+    def __init__(self, scale: float = 1.0) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.x = scale * torch.randn(48, 5, generator=generator, dtype=torch.float64)
+        self.y = torch.randint(3, (48,), generator=generator)
+
+    def __len__(self) -> int:
+        return 6
+
+    def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from zip(self.x.split(8), self.y.split(8), strict=True)
+
+
+class Recorder(Observer):
+    def __init__(self) -> None:
+        self.steps, self.logs, self.epochs, self.stops = 0, [], [], 0
+
+    def on_step(self, trainer: Trainer) -> None:
+        self.steps += 1
+
+    def on_log(self, trainer: Trainer, log: TrainLog) -> None:
+        self.logs.append(log)
+
+    def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
+        self.epochs.append((log, val))
+
+    def on_stop(self, trainer: Trainer) -> None:
+        self.stops += 1
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(5, 3).double()
+
+
+def train(data: Data, observers: tuple[Observer, ...] = (), **loop: object) -> Trainer:
+    config = LoopConfig(**{"epochs": 2, "batch_size": 8, "log_every": 4, **loop})
+    val = list(data.epoch(0))
+    trainer = Trainer(make_model(), data, val, OptimConfig(), config, FP32, observers)
+    trainer.fit()
+    return trainer
+
+
+def test_the_loop_is_the_textbook_one() -> None:
+    data, model = Data(), make_model()
+    config = OptimConfig()
+    optimizer = torch.optim.AdamW([
+        {"params": [model.weight], "weight_decay": config.weight_decay},
+        {"params": [model.bias], "weight_decay": 0.0},
+    ])  # fmt: skip
+    for step in range(12):
+        x, y = list(data.epoch(0))[step % 6]
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, config, 6, 2)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y, label_smoothing=0.1).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    trained = train(data).model
+    torch.testing.assert_close(trained.weight, model.weight, rtol=1e-9, atol=1e-12)
+
+
+def test_accumulation_changes_nothing_but_rounding() -> None:
+    whole, pieces = train(Data()), train(Data(), accumulate=4)
+    assert whole.step == pieces.step
+    torch.testing.assert_close(whole.model.weight, pieces.model.weight, rtol=1e-9, atol=1e-12)
+
+
+def test_observers_hear_steps_logs_and_epochs() -> None:
+    recorder = Recorder()
+    train(Data(), (recorder,))
+    assert recorder.steps == 12
+    # Every 4th step of the run; an epoch has 6.
+    assert [log.step for log in recorder.logs] == [4, 8, 12]
+    assert [log.images_seen for log, _ in recorder.epochs] == [48, 96]
+    assert all(val.count == 48 for _, val in recorder.epochs)
+
+
+def test_the_average_is_what_is_evaluated() -> None:
+    trainer = train(Data(), ema_decay=0.9)
+    assert trainer.eval_model is not trainer.model
+    assert not torch.equal(trainer.eval_model.weight, trainer.model.weight)
+
+
+def test_a_request_to_stop_is_followed_after_the_step() -> None:
+    class StopAt8(Recorder):
+        def on_step(self, trainer: Trainer) -> None:
+            super().on_step(trainer)
+            trainer.stop_requested = self.steps == 8
+
+    recorder = StopAt8()
+    trainer = train(Data(), (recorder,))
+    assert (trainer.step, recorder.stops, len(recorder.epochs)) == (8, 1, 1)
+    assert not trainer.finished
+
+
+def test_a_non_finite_loss_ends_the_run_before_its_epoch_is_reported() -> None:
+    recorder = Recorder()
+    with pytest.raises(NonFiniteLoss, match="step 4"):
+        train(Data(scale=float("inf")), (recorder,))
+    assert not recorder.epochs
+
+
+def test_bf16_autocast_trains() -> None:
+    data = Data()
+    data.x = data.x.float()
+    precision = Precision("bf16", torch.device("cpu"))
+    model = nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 3))
+    trainer = Trainer(model, data, None, OptimConfig(), LoopConfig(epochs=2), precision)
+    trainer.fit()
+    assert all(p.dtype == torch.float32 and p.isfinite().all() for p in model.parameters())

@@ -1,0 +1,194 @@
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SMALL, Run
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import vit_train
+
+
+def train_small(run: Run, folder: str, *overrides: str) -> dict:
+    outcome = run("vit-train", *SMALL, f"hydra.run.dir={folder}", *overrides)
+    assert outcome.status == 0, outcome.err
+    return json.loads((Path(folder) / "summary.json").read_text())
+
+
+def metric_rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_leaves_the_folder_that_the_readme_promises(run: Run) -> None:
+    summary = train_small(run, "run")
+    folder = Path("run")
+    for name in ("config.yaml", "train.log", "metrics.csv", "summary.json"):
+        assert (folder / name).is_file(), name
+    assert {p.name for p in (folder / "checkpoints").iterdir()} == {"last.pt", "best.pt"}
+    assert summary["status"] == "finished"
+    assert summary["images_seen"] == 2 * (180 // 32) * 32
+    assert summary["images"] == {"train": 180, "val": 20, "test": 60}
+    assert set(summary["test"]) == {"final", "best"}
+    rows = metric_rows(folder)
+    assert [row["epoch"] for row in rows] == ["1", "2"]
+
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    tags = events.Tags()
+    assert {"train/loss", "train/acc", "train/lr", "train/images_per_s"} <= set(tags["scalars"])
+    assert {"val/loss", "val/acc", "test/acc"} <= set(tags["scalars"])
+    assert tags["images"] == ["data/train_augmented"]
+    assert "config/text_summary" in tags["tensors"]
+    test_acc = events.Scalars("test/acc")[0].value
+    assert test_acc == pytest.approx(summary["test"]["final"]["acc"])
+
+
+@pytest.mark.parametrize("extra", [[], ["train.ema_decay=0.9"]], ids=["raw", "ema"])
+def test_vit_eval_gives_the_accuracy_that_training_reported(run: Run, extra: list[str]) -> None:
+    summary = train_small(run, "run", *extra)
+    outcome = run("vit-eval", "ckpt=run")
+    assert outcome.status == 0, outcome.err
+    assert "triangle" in outcome.out
+    evaluated = json.loads(Path("run/eval-test.json").read_text())["result"]
+    assert evaluated == summary["test"]["best"]
+    run("vit-eval", "ckpt=run/checkpoints/last.pt", "split=val")
+    rows = metric_rows(Path("run"))
+    validation = json.loads(Path("run/eval-val.json").read_text())["result"]
+    assert validation["acc"] == float(rows[-1]["val_acc"])
+
+
+def test_same_seed_same_numbers_and_another_seed_others(run: Run) -> None:
+    def weights(folder: str, *extra: str) -> torch.Tensor:
+        train_small(run, folder, "train.epochs=1", "model.dropout=0.1", *extra)
+        model, _ = vit_train.load(folder)
+        return torch.cat([p.flatten() for p in model.parameters()])
+
+    first = weights("a")
+    assert torch.equal(first, weights("b"))
+    assert not torch.equal(first, weights("c", "seed=1"))
+
+
+def test_load_gives_a_model_that_predicts_in_a_notebook(run: Run) -> None:
+    train_small(run, "run", "data.num_classes=3", "data.image_size=24")
+    model, meta = vit_train.load("run")
+    assert meta.classes == ["disc", "ring", "square"]
+    assert meta.image_shape == (3, 24, 24)
+    assert model(torch.randn(2, *meta.image_shape)).shape == (2, 3)
+
+
+def test_val_none_keeps_no_best_and_val_test_says_so(run: Run) -> None:
+    summary = train_small(run, "none", "data.val=none")
+    assert set(summary["test"]) == {"final"} and summary["selected_on"] is None
+    assert not Path("none/checkpoints/best.pt").exists()
+    assert train_small(run, "test", "data.val=test")["selected_on"] == "test"
+
+
+def test_divergence_stops_with_a_message_and_leaves_the_last_good_checkpoint(run: Run) -> None:
+    outcome = run(
+        "vit-train", *SMALL, "hydra.run.dir=run", "optim.lr=1e38", "optim.clip_norm=null",
+        "optim.warmup_epochs=0", "train.log_every=1",
+    )  # fmt: skip
+    assert outcome.status == 1
+    assert "the loss became" in outcome.err and "optim.lr" in outcome.err
+    # It diverged in the first epoch, so there is no good checkpoint, and above all no bad one.
+    assert not Path("run/checkpoints").exists()
+
+
+def test_a_run_folder_is_never_written_twice(run: Run) -> None:
+    train_small(run, "run", "train.epochs=1")
+    before = Path("run/checkpoints/last.pt").read_bytes()
+    outcome = run("vit-train", *SMALL, "hydra.run.dir=run")
+    assert outcome.status == 1 and "already holds a run" in outcome.err
+    assert Path("run/checkpoints/last.pt").read_bytes() == before
+
+
+BAD_TRAIN = {
+    "misspelt key": (["model.detph=3"], "did you mean model.depth?"),
+    "misspelt group key": (["trian.epochs=3"], "did you mean train?"),
+    "wrong type": (["train.epochs=many"], "train.epochs"),
+    "unknown model": (["model=huge"], "tiny"),
+    "unknown data": (["data=imagenet"], "cifar10"),
+    "patch": (["model.patch_size=5"], "must divide the image size 32"),
+    "heads": (["model.num_heads=3"], "model.embed_dim=128"),
+    "kernels": (["model.kernels=cudnn"], "scratch, fused"),
+    "no cuda": (["device=cuda"], "device=cpu"),
+    "device": (["device=tpu"], "auto, cpu, cuda, mps"),
+    "fp16 on cpu": (["device=cpu", "precision=fp16"], "precision=fp32"),
+    "missing data": (["data=cifar10", "data.root=nowhere"], "data.download=true"),
+    "too large a subset": (["data.train_subset=99999"], "ask for fewer"),
+    "accumulate": (["train.accumulate=7"], "must divide train.batch_size"),
+    "folder in the way": (["hydra.run.dir=file/run"], "file"),
+    "grammar": (["model.depth=="], "depth"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TRAIN)
+def test_bad_input_gets_a_short_message(run: Run, case: str) -> None:
+    if case == "no cuda" and torch.cuda.is_available():
+        pytest.skip("this machine has what the test wants absent")
+    arguments, hint = BAD_TRAIN[case]
+    Path("file").write_text("in the way")
+    outcome = run("vit-train", *SMALL[:2], "hydra.run.dir=run", *arguments)
+    assert outcome.status == 1
+    assert outcome.err.startswith("vit-train: ") and hint in outcome.err
+    assert "Traceback" not in outcome.err and outcome.err.count("\n") <= 8
+
+
+def test_an_unreadable_or_foreign_checkpoint_is_refused(run: Run) -> None:
+    Path("empty.pt").write_bytes(b"")
+    Path("noise.pt").write_bytes(os.urandom(1000))
+    torch.save({"weights": torch.zeros(3)}, "foreign.pt")
+    Path("folder").mkdir()
+    for path, hint in {
+        "empty.pt": "damaged",
+        "noise.pt": "damaged",
+        "foreign.pt": "not a checkpoint",
+        "folder": "no checkpoints/best.pt",
+        "nothing.pt": "no checkpoint at",
+    }.items():
+        outcome = run("vit-eval", f"ckpt={path}")
+        assert outcome.status == 1 and hint in outcome.err, outcome.err
+        assert "Traceback" not in outcome.err
+    assert "ckpt=VALUE" in run("vit-eval").err
+
+
+def test_help_and_a_typo_are_answered_without_importing_torch() -> None:
+    code = (
+        "import sys; sys.argv = ['vit-train', {argument!r}]\n"
+        "from vit_train.commands.train import main\n"
+        "try: main()\n"
+        "finally: assert 'torch' not in sys.modules, 'torch was imported'\n"
+    )
+    for argument, status in (("--help", 0), ("model.detph=3", 1)):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(argument=argument)], capture_output=True, text=True
+        )
+        assert done.returncode == status and "torch was imported" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_ctrl_c_ends_cleanly_with_a_checkpoint(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "vit_train.commands.train", *SMALL, "hydra.run.dir=run"]
+    process = subprocess.Popen(
+        [*command, "train.epochs=100000"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "run/checkpoints/last.pt").exists():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130 and "Traceback" not in errors
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["status"] == "interrupted" and summary["images_seen"] > 0
+    _, meta = vit_train.load(tmp_path / "run/checkpoints/last.pt")
+    assert meta.step == summary["steps"]
