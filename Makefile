@@ -19,7 +19,7 @@ help: ## list the targets
 setup: .venv/installed ## create .venv and install the project into it
 
 train: setup ## train ViT-Tiny on the built-in shapes (ARGS="train.epochs=2" adds overrides)
-	$(BIN)/vit-train $(ARGS)
+	$(BIN)/vit-train experiment=quickstart $(ARGS)
 
 test: setup ## run the tests (ARGS="-m slow" adds pytest options)
 	$(BIN)/python -m pytest $(ARGS)

@@ -81,7 +81,7 @@ def train(config: TrainConfig, folder: Path) -> bool:
         f"{sizes['test']:,} test images, {size} by {size}, {len(data.classes)} classes\n"
         f"run folder: {folder}"
     )
-    summary = {
+    summary: dict[str, Any] = {
         "status": "running",
         "command": provenance.command_line(),
         "commit": provenance.commit(),

@@ -67,11 +67,11 @@ class TrainBatches:
 
     def augmented(self, index: Tensor, generator: torch.Generator) -> Tensor:
         """Each image's own crop and flip: (B,) indices → uint8 (B,C,S,S)."""
-        draw = {"generator": generator, "device": self.device}
-        dy, dx = torch.randint(self.shifts, (2, len(index)), **draw)
+        count, device = len(index), self.device
+        dy, dx = torch.randint(self.shifts, (2, count), generator=generator, device=device)
         images = self.crops[index, :, dy, dx]
         if self.flip:
-            flipped = torch.rand(len(index), **draw) < 0.5
+            flipped = torch.rand(count, generator=generator, device=device) < 0.5
             images = torch.where(flipped.view(-1, 1, 1, 1), images.flip(-1), images)
         return images
 

@@ -130,17 +130,17 @@ def _ground(count: int, size: int, generator: torch.Generator) -> Tensor:
     colour = torch.rand(count, 3, 1, 1, generator=generator) * 0.35
     clouds = torch.randn(count, 3, 5, 5, generator=generator) * 0.09
     canvas = colour + F.interpolate(clouds, (size, size), mode="bilinear", align_corners=True)
-    u, v = _coordinates(count, size, math.pi, (0.1, 0.3), generator)
-    phase = u * _uniform(count, 0.5, 2.5, generator) + 0 * v
-    return canvas + 0.06 * torch.sin(math.pi * phase).unsqueeze(1)
+    u, _, _ = _coordinates(count, size, math.pi, (0.05, 0.5), generator)
+    return canvas + 0.06 * torch.sin(math.pi * u).unsqueeze(1)
 
 
 def _coordinates(
     count: int, size: int, rotation: float, radius: tuple[float, float], generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Pixel centres as seen from a randomly placed, rotated and scaled figure: two (n,S,S).
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Pixel centres as seen from a randomly placed, rotated and scaled figure.
 
-    The circle of its radius stays inside the image. v points down.
+    Returns u and v (v points down), both (n,S,S) in units of the figure's radius, and the width
+    of a pixel in the same unit (n,1,1). The circle of that radius stays inside the image.
     """
     scale = _uniform(count, *radius, generator) * size
     angle = _uniform(count, -rotation, rotation, generator)
@@ -148,7 +148,8 @@ def _coordinates(
     y0 = scale + _uniform(count, 0, 1, generator) * (size - 2 * scale)
     centres = torch.arange(size) + 0.5
     x, y = (centres - x0) / scale, (centres.view(-1, 1) - y0) / scale
-    return x * angle.cos() + y * angle.sin(), y * angle.cos() - x * angle.sin()
+    u, v = x * angle.cos() + y * angle.sin(), y * angle.cos() - x * angle.sin()
+    return u, v, 1 / scale
 
 
 def _coverage(distance: Tensor, pixel: Tensor) -> Tensor:
@@ -158,8 +159,7 @@ def _coverage(distance: Tensor, pixel: Tensor) -> Tensor:
 
 def _object(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:
     """Each label's figure: (n,) → coverage (n,S,S)."""
-    u, v = _coordinates(len(labels), size, ROTATION, RADIUS, generator)
-    pixel = torch.hypot(u[:, :1, 1:2] - u[:, :1, :1], v[:, :1, 1:2] - v[:, :1, :1])  # (n,1,1)
+    u, v, pixel = _coordinates(len(labels), size, ROTATION, RADIUS, generator)
     distance = torch.empty_like(u)
     for label, figure in enumerate(FIGURES):
         members = labels == label
@@ -169,8 +169,7 @@ def _object(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:
 
 def _distractor(count: int, size: int, generator: torch.Generator) -> Tensor:
     """A short stroke, smaller than any object: coverage (n,S,S)."""
-    u, v = _coordinates(count, size, math.pi, (0.06, 0.12), generator)
-    pixel = torch.hypot(u[:, :1, 1:2] - u[:, :1, :1], v[:, :1, 1:2] - v[:, :1, :1])
+    u, v, pixel = _coordinates(count, size, math.pi, (0.06, 0.12), generator)
     return _coverage(torch.maximum(u.abs() - 1, v.abs() - 0.25), pixel)
 
 

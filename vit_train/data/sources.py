@@ -20,27 +20,27 @@ def load_cifar10(config: Cifar10Config) -> Dataset:
     """CIFAR-10 (Krizhevsky 2009) as torchvision reads it."""
     from torchvision.datasets import CIFAR10
 
-    def read(train: bool) -> ImageSet:
-        try:
-            source = CIFAR10(config.root, train=train, download=config.download)
-        except (RuntimeError, OSError) as error:
-            raise ValueError(
-                f"cannot read CIFAR-10 from {Path(config.root).resolve() / CIFAR10.base_folder} "
-                f"({error})\n"
-                "  - data.download=true downloads it there (170 MB)\n"
-                "  - data.root=FOLDER (or $VIT_TRAIN_DATA) names the folder that holds "
-                f"{CIFAR10.base_folder}/ or {CIFAR10.filename}\n"
-                "  - data=shapes trains on the built-in data instead"
-            ) from error
+    try:
+        train, test = (
+            CIFAR10(config.root, train=train, download=config.download) for train in (True, False)
+        )
+    except (RuntimeError, OSError) as error:
+        raise ValueError(
+            f"cannot read CIFAR-10 from {Path(config.root).resolve() / CIFAR10.base_folder}: "
+            f"{error}\n"
+            "  - data.download=true downloads it there (170 MB)\n"
+            "  - data.root=FOLDER (or $VIT_TRAIN_DATA) names the folder that holds "
+            f"{CIFAR10.base_folder}/ or {CIFAR10.filename}\n"
+            "  - data=shapes trains on the built-in data instead"
+        ) from error
+
+    def image_set(source: CIFAR10) -> ImageSet:
         images = torch.from_numpy(source.data).permute(0, 3, 1, 2).contiguous()  # (N,3,32,32)
-        classes[:] = source.classes
         return ImageSet(resize(images, config.image_size), torch.tensor(source.targets))
 
-    classes: list[str] = []
-    train, test = read(train=True), read(train=False)
     # Of the 50,000 training images, as commonly quoted.
     mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-    return Dataset(train, test, tuple(classes), mean, std)
+    return Dataset(image_set(train), image_set(test), tuple(train.classes), mean, std)
 
 
 def load_shapes(config: ShapesConfig) -> Dataset:

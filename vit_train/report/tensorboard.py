@@ -14,7 +14,7 @@ from vit_train.report.figures import image_grid
 
 class TensorBoard(Observer):
     def __init__(self, folder: Path) -> None:
-        self.writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+        self.writer = SummaryWriter(str(folder))
 
     def config(self, text: str) -> None:
         self._text("config", f"```yaml\n{text}\n```")
@@ -25,7 +25,7 @@ class TensorBoard(Observer):
     def images(self, images: Tensor, labels: list[str]) -> None:
         """The first batch as the model sees it: uint8 (N,C,S,S) and class names."""
         figure = image_grid(images, labels)
-        self.writer.add_figure("data/train_augmented", figure)  # type: ignore[no-untyped-call]
+        self.writer.add_figure("data/train_augmented", figure)
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
         for tag in ("loss", "acc", "lr", "images_per_s"):
@@ -35,24 +35,24 @@ class TensorBoard(Observer):
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         if val is not None:
             self.evaluation("val", val, log.step)
-        self.writer.flush()  # type: ignore[no-untyped-call]
+        self.writer.flush()
 
     def evaluation(self, tag: str, result: Evaluation, step: int) -> None:
         for name in ("loss", "acc", "top5"):
             self.scalar(f"{tag}/{name}", getattr(result, name), step)
 
     def scalar(self, tag: str, value: float, step: int) -> None:
-        self.writer.add_scalar(tag, value, step)  # type: ignore[no-untyped-call]
+        self.writer.add_scalar(tag, value, step)
 
     def close(self, config: dict[str, Any], metrics: dict[str, float]) -> None:
         """Write the hyper-parameters with the final metrics, and flush everything."""
         flat = dict(flatten(config))
         finals = {f"final/{name}": value for name, value in metrics.items()}
-        self.writer.add_hparams(flat, finals, run_name=".")  # type: ignore[no-untyped-call]
-        self.writer.close()  # type: ignore[no-untyped-call]
+        self.writer.add_hparams(flat, finals, run_name=".")
+        self.writer.close()
 
     def _text(self, tag: str, text: str) -> None:
-        self.writer.add_text(tag, text)  # type: ignore[no-untyped-call]
+        self.writer.add_text(tag, text)
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
