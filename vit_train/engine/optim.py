@@ -2,6 +2,7 @@
 
 import copy
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,7 +16,7 @@ def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
         module.weight for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)
     }
     others = [parameter for parameter in model.parameters() if parameter not in matrices]
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [p for p in model.parameters() if p in matrices]},
         {"params": others, "weight_decay": 0.0},
     ]

@@ -1,5 +1,7 @@
 """Multi-head self-attention (Vaswani et al. 2017, equation 1), with one fused qkv projection."""
 
+from collections.abc import Callable
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -16,7 +18,10 @@ def scratch_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return attend(q, k, v)[0]
 
 
-ATTENTIONS = {"scratch": scratch_attention, "fused": F.scaled_dot_product_attention}
+ATTENTIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "scratch": scratch_attention,
+    "fused": F.scaled_dot_product_attention,
+}
 
 
 class Attention(nn.Module):
