@@ -33,21 +33,12 @@ def test_objects_cover_at_most_a_fifth_and_every_one_is_visible() -> None:
 
 
 def test_the_mask_marks_the_object() -> None:
-    """The object has one colour and the ground has many: pixels vary far less inside the mask."""
+    """Objects are bright and grounds are dark: image by image, not only on average."""
     images, _, masks = draw(500)
-    pixels = images.float() / 255
-    weight = masks.unsqueeze(1).float()
-
-    def spread(weight: torch.Tensor) -> torch.Tensor:
-        total = weight.sum((2, 3))
-        mean = (pixels * weight).sum((2, 3), keepdim=True) / total[..., None, None]
-        return ((pixels - mean).square() * weight).sum((2, 3)) / total
-
-    assert spread(weight).mean() < 0.5 * spread(1 - weight).mean()
-    brightness = pixels.amax(1)
-    inside = (brightness * masks).sum() / masks.sum()
-    outside = (brightness * ~masks).sum() / (~masks).sum()
-    assert inside > outside + 0.3
+    brightness = images.amax(1).float() / 255  # (N,S,S)
+    inside = (brightness * masks).sum((1, 2)) / masks.sum((1, 2))
+    outside = (brightness * ~masks).sum((1, 2)) / (~masks).sum((1, 2))
+    assert (inside - outside).min() > 0.1 and (inside - outside).mean() > 0.3
 
 
 def test_a_linear_classifier_stays_under_40_percent() -> None:

@@ -89,7 +89,7 @@ def test_functions_leave_their_inputs_and_the_upstream_gradient_untouched():
 # bfloat16 has 8 significant bits: 2⁻⁸ relative is half a unit in the last place, 2⁻⁷ a whole one.
 def test_layer_norm_of_bfloat16_is_torch_float32_result_to_rounding():
     draw = drawer(5)
-    x, upstream = draw(3, 5, 16).bfloat16(), draw(3, 5, 16).float()
+    x, upstream = draw(3, 5, 16).bfloat16(), draw(3, 5, 16).bfloat16().float()
     parameters = draw(16).float(), draw(16).float()
     ours = value_and_gradients(
         lambda *a: scratch_layer_norm(*a, 1e-5).float(), (x, *parameters), upstream

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from hydra.errors import HydraException
-from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 # Asked before `short_errors` sets the variable for Hydra.
@@ -37,7 +37,7 @@ def short_errors(command: str) -> Iterator[None]:
 def explain(error: BaseException) -> str:
     """The message without what only concerns Hydra and OmegaConf."""
     cause = error.__cause__ or error
-    if isinstance(cause, ConfigKeyError):
+    if isinstance(cause, ConfigKeyError | ConfigAttributeError):
         return unknown_key(cause)
     text = str(cause) if isinstance(cause, OmegaConfBaseException) else str(error)
     text = text.split("Config search path:")[0]
@@ -46,7 +46,7 @@ def explain(error: BaseException) -> str:
     return re.sub(r"\s*full_key: (.+)", r" (\1)", "\n".join(line for line in lines if line))
 
 
-def unknown_key(error: ConfigKeyError) -> str:
+def unknown_key(error: ConfigKeyError | ConfigAttributeError) -> str:
     """A misspelt key, with the nearest that exists."""
     asked = error.full_key or str(error.key)
     parent = asked.rpartition(".")[0]

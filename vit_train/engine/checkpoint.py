@@ -3,6 +3,7 @@
 import os
 import pickle
 import random
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,9 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     if not path.is_file():
         raise ValueError(f"no checkpoint at {path}")
     try:
-        content = torch.load(path, map_location=device, weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a foreign file is refused below, in our words
+            content = torch.load(path, map_location=device, weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise ValueError(
             f"cannot read {path}: it is damaged, or not a checkpoint of vit-train"

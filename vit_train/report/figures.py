@@ -8,14 +8,14 @@ from torch import Tensor
 
 
 def image_grid(images: Tensor, titles: Sequence[str], columns: int = 8) -> Figure:
-    """uint8 (N,C,S,S) as a grid with a title above each image."""
+    """RGB uint8 (N,3,S,S) as a grid with a title above each image."""
     rows = math.ceil(len(images) / columns)
     figure = Figure(figsize=(1.25 * columns, 1.4 * rows), dpi=100, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flat
     for axis in axes:
         axis.set_axis_off()
     for axis, image, title in zip(figure.axes, images, titles, strict=False):
-        pixels = image.permute(1, 2, 0).cpu()  # (S,S,C)
-        axis.imshow(pixels.squeeze(-1), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        pixels = image.permute(1, 2, 0).cpu().numpy()  # (S,S,C)
+        axis.imshow(pixels, interpolation="nearest")
         axis.set_title(title, fontsize=9, pad=3)
     return figure
