@@ -148,7 +148,7 @@ def selection_note(config: TrainConfig) -> str:
     return " (selected on test)" if config.data.val == "test" else ""
 
 
-def sample(batches: TrainBatches, data: Dataset, count: int = 32) -> tuple[Any, list[str]]:
+def sample(batches: TrainBatches, data: Dataset, count: int = 18) -> tuple[Any, list[str]]:
     """The first images of epoch 0 as augmented, uint8 again, with their class names."""
     images, labels = next(batches.epoch(0))
     pixels = (images - batches.normalise.shift) / batches.normalise.scale
