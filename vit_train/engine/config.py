@@ -46,7 +46,7 @@ class LoopConfig:
 
     epochs: int = 30
     # Images an optimizer step, in `accumulate` equal pieces.
-    batch_size: int = 128
+    batch_size: int = 64
     accumulate: int = 1
     eval_batch_size: int = 256
     label_smoothing: float = 0.1
