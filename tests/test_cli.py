@@ -96,6 +96,7 @@ def test_divergence_stops_with_a_message_and_leaves_the_last_good_checkpoint(run
     )  # fmt: skip
     assert outcome.status == 1
     assert "the loss became" in outcome.err and "optim.lr" in outcome.err
+    assert json.loads(Path("run/summary.json").read_text())["status"] == "diverged"
     # It diverged in the first epoch, so there is no good checkpoint, and above all no bad one.
     assert not Path("run/checkpoints").exists()
 

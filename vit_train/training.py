@@ -19,7 +19,7 @@ from vit_train.data.splits import make_splits
 from vit_train.engine.checkpoint import CheckpointKeeper
 from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.metrics import Evaluation, evaluate
-from vit_train.engine.trainer import Trainer
+from vit_train.engine.trainer import NonFiniteLoss, Trainer
 from vit_train.model.vit import VisionTransformer
 from vit_train.report import provenance
 from vit_train.report.metrics_csv import MetricsCsv
@@ -93,8 +93,12 @@ def train(config: TrainConfig, folder: Path) -> bool:
         "config": settings,
     }
     write_json(folder / "summary.json", summary)
-    with terminal, stop_on_interrupt(trainer):
-        trainer.fit()
+    try:
+        with terminal, stop_on_interrupt(trainer):
+            trainer.fit()
+    except NonFiniteLoss:
+        write_json(folder / "summary.json", summary | {"status": "diverged"})
+        raise
 
     results = (
         test_results(trainer, keeper, unaugmented(splits.test), config, device)

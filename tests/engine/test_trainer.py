@@ -17,8 +17,6 @@ FP32 = Precision("fp32", torch.device("cpu"))
 class Data:
     """Six batches of eight float64 samples."""
 
-    batch_size = 8
-
     def __init__(self, scale: float = 1.0) -> None:
         generator = torch.Generator().manual_seed(0)
         self.x = scale * torch.randn(48, 5, generator=generator, dtype=torch.float64)

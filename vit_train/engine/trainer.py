@@ -24,8 +24,6 @@ class NonFiniteLoss(ArithmeticError):
 class Source(Protocol):
     """What the loop needs of its training data: `vit_train.data.batches.TrainBatches`."""
 
-    batch_size: int
-
     def __len__(self) -> int: ...
     def epoch(self, epoch: int) -> Iterator[Batch]: ...
 

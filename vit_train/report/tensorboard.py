@@ -17,10 +17,7 @@ class TensorBoard(Observer):
         self.writer = SummaryWriter(str(folder))
 
     def config(self, text: str) -> None:
-        self._text("config", f"```yaml\n{text}\n```")
-
-    def summary(self, text: str) -> None:
-        self._text("summary", text)
+        self.writer.add_text("config", f"```yaml\n{text}\n```")
 
     def images(self, images: Tensor, labels: list[str]) -> None:
         """The first batch as the model sees it: uint8 (N,C,S,S) and class names."""
@@ -50,9 +47,6 @@ class TensorBoard(Observer):
         finals = {f"final/{name}": value for name, value in metrics.items()}
         self.writer.add_hparams(flat, finals, run_name=".")
         self.writer.close()
-
-    def _text(self, tag: str, text: str) -> None:
-        self.writer.add_text(tag, text)
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
