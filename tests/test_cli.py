@@ -145,10 +145,14 @@ def test_an_unreadable_or_foreign_checkpoint_is_refused(run: Run) -> None:
     Path("empty.pt").write_bytes(b"")
     Path("noise.pt").write_bytes(os.urandom(1000))
     torch.save({"weights": torch.zeros(3)}, "foreign.pt")
+    # A real one, cut short.
+    torch.save({"weights": torch.zeros(3000)}, "whole.pt")
+    Path("cut.pt").write_bytes(Path("whole.pt").read_bytes()[:5000])
     Path("folder").mkdir()
     for path, hint in {
         "empty.pt": "damaged",
         "noise.pt": "damaged",
+        "cut.pt": "damaged",
         "foreign.pt": "not a checkpoint",
         "folder": "no checkpoints/best.pt",
         "nothing.pt": "no checkpoint at",

@@ -52,7 +52,14 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a foreign file is refused below, in our words
             content = torch.load(path, map_location=device, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+    except (
+        pickle.UnpicklingError,
+        RuntimeError,
+        EOFError,
+        OSError,
+        LookupError,
+        ValueError,
+    ) as error:
         raise ValueError(
             f"cannot read {path}: it is damaged, or not a checkpoint of vit-train"
         ) from error
