@@ -103,9 +103,12 @@ def draw(
         raise ValueError(f"data.num_classes={num_classes}: shapes has 2 to {len(FIGURES)} classes")
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randperm(count, generator=generator) % num_classes
-    chunks = labels.split(max(1, CHUNK_PIXELS // image_size**2))
-    drawn = [_draw_chunk(chunk, image_size, generator) for chunk in chunks]
-    images, masks = (torch.cat(parts) for parts in zip(*drawn, strict=True))
+    images = torch.empty(count, 3, image_size, image_size, dtype=torch.uint8)
+    masks = torch.empty(count, image_size, image_size, dtype=torch.bool)
+    chunk = max(1, CHUNK_PIXELS // image_size**2)
+    for start in range(0, count, chunk):
+        part = slice(start, start + chunk)
+        images[part], masks[part] = _draw_chunk(labels[part], image_size, generator)
     return images, labels, masks
 
 
