@@ -33,7 +33,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
         raise ValueError(f"the data has classes {data.classes}, the model {meta.classes}")
     part = make_splits(data, data_config).named(config.split)
     batch_size = config.batch_size or trained.train.eval_batch_size
-    batches = EvalBatches(part, Normalise(meta.mean, meta.std, device), batch_size, device)
+    batches = EvalBatches(part, Normalise(meta.statistics, device), batch_size, device)
     result = evaluate(model, batches, precision)
 
     logger.info(

@@ -7,21 +7,20 @@ from typing import Any
 import torch
 
 from vit_train.config import TrainConfig, from_checkpoint
-from vit_train.data.dataset import Dataset
+from vit_train.data.dataset import Dataset, Statistics
 from vit_train.engine.checkpoint import find_checkpoint, read_checkpoint
 from vit_train.model.vit import VisionTransformer
 
 
 @dataclass(frozen=True)
 class Meta:
-    """What a trained model's numbers mean. mean and std are per channel, of pixels in 0…1."""
+    """What a trained model's numbers mean."""
 
     path: Path
     config: TrainConfig
     classes: list[str]
     image_shape: tuple[int, int, int]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    statistics: Statistics
     epoch: int
     step: int
     images_seen: int
@@ -29,14 +28,16 @@ class Meta:
     versions: dict[str, str]
 
 
-def about_run(config: dict[str, Any], data: Dataset, versions: dict[str, str]) -> dict[str, Any]:
+def about_run(
+    config: dict[str, Any], data: Dataset, statistics: Statistics, versions: dict[str, str]
+) -> dict[str, Any]:
     """The part of a checkpoint that does not change while training; `load` reads it back."""
     return {
         "config": config,
         "classes": list(data.classes),
         "image_shape": list(data.train.images.shape[1:]),
-        "mean": list(data.mean),
-        "std": list(data.std),
+        "mean": list(statistics.mean),
+        "std": list(statistics.std),
         "versions": versions,
     }
 
@@ -62,8 +63,7 @@ def load(
         config=config,
         classes=content["classes"],
         image_shape=(channels, size, size),
-        mean=tuple(content["mean"]),
-        std=tuple(content["std"]),
+        statistics=Statistics(tuple(content["mean"]), tuple(content["std"])),
         epoch=content["epoch"],
         step=content["step"],
         images_seen=content["images_seen"],

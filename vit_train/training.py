@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from vit_train.config import TrainConfig, as_dict
 from vit_train.data.batches import EvalBatches, Normalise, TrainBatches
-from vit_train.data.dataset import Dataset, ImageSet
+from vit_train.data.dataset import Dataset, ImageSet, channel_statistics
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.engine.checkpoint import CheckpointKeeper
@@ -49,7 +49,8 @@ def train(config: TrainConfig, folder: Path) -> bool:
     channels, size, _ = data.train.images.shape[1:]
     model = VisionTransformer(config.model, size, channels, len(data.classes)).to(device)
 
-    normalise = Normalise(data.mean, data.std, device)
+    statistics = data.statistics or channel_statistics(splits.train.images)
+    normalise = Normalise(statistics, device)
     loop = config.train
     batches = TrainBatches(
         splits.train, normalise, config.augment, loop.batch_size, config.seed, device
@@ -62,7 +63,7 @@ def train(config: TrainConfig, folder: Path) -> bool:
 
     settings = as_dict(config)
     keeper = CheckpointKeeper(
-        folder / "checkpoints", about_run(settings, data, provenance.versions())
+        folder / "checkpoints", about_run(settings, data, statistics, provenance.versions())
     )
     board = TensorBoard(folder)
     terminal = Terminal(len(batches), loop.epochs)

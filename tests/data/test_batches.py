@@ -4,10 +4,10 @@ import torch.nn.functional as F
 
 from vit_train.data.batches import EvalBatches, Normalise, TrainBatches
 from vit_train.data.config import AugmentConfig
-from vit_train.data.dataset import ImageSet, channel_statistics, resize
+from vit_train.data.dataset import ImageSet, Statistics, channel_statistics, resize
 
 CPU = torch.device("cpu")
-RAW = Normalise((0.0,) * 3, (1 / 255,) * 3, CPU)  # leaves pixel values as they are
+RAW = Normalise(Statistics((0.0,) * 3, (1 / 255,) * 3), CPU)  # leaves pixel values as they are
 
 
 def random_set(count: int, size: int = 8) -> ImageSet:
@@ -43,7 +43,7 @@ def test_every_augmented_image_is_a_crop_of_its_own_padded_image_drawn_per_image
 def test_offsets_and_flips_are_uniform() -> None:
     data = ImageSet(torch.arange(1, 10).view(1, 1, 1, 9).expand(5000, 1, 9, 9).to(torch.uint8),
                     torch.zeros(5000, dtype=torch.long))  # fmt: skip
-    normalise = Normalise((0.0,), (1 / 255,), CPU)
+    normalise = Normalise(Statistics((0.0,), (1 / 255,)), CPU)
     source = TrainBatches(data, normalise, AugmentConfig(1, True), 5000, 0, CPU)
     images, _ = next(source.epoch(0))
     middle = images[:, 0, 4]
@@ -78,8 +78,8 @@ def test_evaluation_sees_every_image_once_in_order() -> None:
 
 def test_normalised_with_its_own_statistics_a_set_has_mean_0_and_std_1() -> None:
     data = random_set(2500)
-    mean, std = channel_statistics(data.images, chunk=700)
-    pixels = Normalise(mean, std, CPU)(data.images).double()
+    statistics = channel_statistics(data.images, chunk=700)
+    pixels = Normalise(statistics, CPU)(data.images).double()
     assert pixels.mean((0, 2, 3)).abs().max() < 1e-5
     assert (pixels.std((0, 2, 3)) - 1).abs().max() < 1e-3
 

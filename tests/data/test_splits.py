@@ -13,7 +13,7 @@ def numbered(count: int, offset: int) -> ImageSet:
     return ImageSet(numbers.view(-1, 1, 1, 1), labels, numbers.view(-1, 1, 1) > 0)
 
 
-DATA = Dataset(numbered(400, 0), numbered(100, 1000), ("a", "b", "c"), (0.5,), (0.5,))
+DATA = Dataset(numbered(400, 0), numbered(100, 1000), ("a", "b", "c"))
 
 
 def ids(part: ImageSet | None) -> set[int]:

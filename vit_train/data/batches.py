@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit_train.data.config import AugmentConfig
-from vit_train.data.dataset import ImageSet
+from vit_train.data.dataset import ImageSet, Statistics
 
 Batch = tuple[Tensor, Tensor]
 
@@ -15,12 +15,10 @@ Batch = tuple[Tensor, Tensor]
 class Normalise:
     """uint8 (B,C,S,S) → float32, each channel with the training set's mean 0 and std 1."""
 
-    def __init__(
-        self, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
-    ) -> None:
-        std_pixels = torch.tensor(std, device=device).view(-1, 1, 1) * 255
-        self.scale = 1 / std_pixels
-        self.shift = -torch.tensor(mean, device=device).view(-1, 1, 1) * 255 / std_pixels
+    def __init__(self, statistics: Statistics, device: torch.device) -> None:
+        mean, std = (torch.tensor(each, device=device).view(-1, 1, 1) for each in statistics)
+        self.scale = 1 / (255 * std)
+        self.shift = -mean / std
 
     def __call__(self, images: Tensor) -> Tensor:
         return images.float().mul_(self.scale).add_(self.shift)

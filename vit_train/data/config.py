@@ -1,8 +1,10 @@
 """What can be said about the data; torch-free, so that a bad value is refused at once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 VAL_CHOICES = ("split", "none", "test")
+ON_ERROR_CHOICES = ("refuse", "skip")
+FOLDS = 10
 
 
 @dataclass
@@ -12,10 +14,12 @@ class DataConfig:
     name: str = "???"
     # The folder that holds the data sets.
     root: str = "${oc.env:VIT_TRAIN_DATA,data}"
+    # Fetch what is missing below root, where the source can be downloaded.
     download: bool = False
     # Every image is resized to this, once, when it is loaded; null keeps the source's own size.
     image_size: int | None = None
-    # split: a tenth of the training set. none: no validation, no best checkpoint.
+    # split: the source's own validation images, else a share of its training set.
+    # none: no validation, no best checkpoint.
     # test: validate on the test set, to repeat others' protocols; results are labelled so.
     val: str = "split"
     val_fraction: float = 0.1
@@ -30,17 +34,85 @@ class DataConfig:
             raise ValueError(f"data.val={self.val} must be one of: {', '.join(VAL_CHOICES)}")
         if not 0 < self.val_fraction < 1:
             raise ValueError(f"data.val_fraction={self.val_fraction} must be between 0 and 1")
-        for field in ("image_size", "train_subset", "test_subset"):
-            value = getattr(self, field)
+        for key in ("image_size", "train_subset", "test_subset"):
+            value = getattr(self, key)
             if value is not None and value < 1:
-                raise ValueError(f"data.{field}={value} must be at least 1")
+                raise ValueError(f"data.{key}={value} must be at least 1")
 
 
 @dataclass
-class Cifar10Config(DataConfig):
+class ArchiveConfig(DataConfig):
+    """A source that comes as one archive from the web; the preset's YAML lists the mirrors."""
+
+    # Tried in this order; every copy is checked against the same MD5.
+    urls: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for url in self.urls:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"data.urls: {url} must begin with http:// or https://")
+
+
+@dataclass
+class Cifar10Config(ArchiveConfig):
     """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 images, 32×32, 10 classes."""
 
     name: str = "cifar10"
+
+
+@dataclass
+class Cifar100Config(ArchiveConfig):
+    """CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 images, 32×32, 100 classes."""
+
+    name: str = "cifar100"
+
+
+@dataclass
+class Stl10Config(ArchiveConfig):
+    """STL-10 (Coates, Ng and Lee 2011): 5,000 + 8,000 images, 96×96, 10 classes."""
+
+    name: str = "stl10"
+    # Train on one of the ten official folds of 1,000 images; null takes all 5,000.
+    fold: int | None = None
+    # Also the 100,000 images without labels (2.8 GB on disk), for tasks that need none.
+    unlabelled: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fold is not None and not 0 <= self.fold < FOLDS:
+            raise ValueError(f"data.fold={self.fold} must be 0 to {FOLDS - 1}, or null for all")
+
+
+@dataclass
+class FolderConfig(DataConfig):
+    """Your own images: root/train/CLASS/* and root/test/CLASS/*, or root/CLASS/* alone."""
+
+    name: str = "folder"
+    root: str = "???"
+    # The shorter side is scaled to this, then the centre is cut out.
+    image_size: int | None = 64
+    # Set apart for testing where the tree has neither test/ nor val/.
+    test_fraction: float = 0.1
+    # What to do about files that cannot be decoded: name them and stop, or go on without them.
+    on_error: str = "refuse"
+    # Images with more pixels count as files that cannot be decoded.
+    max_pixels: int = 64_000_000
+    # Keep the decoded images in the user's cache folder, for the next run.
+    cache: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.image_size is None:
+            raise ValueError("data.image_size must be a number for data=folder, for example 64")
+        if self.on_error not in ON_ERROR_CHOICES:
+            raise ValueError(
+                f"data.on_error={self.on_error} must be one of: {', '.join(ON_ERROR_CHOICES)}"
+            )
+        if not 0 < self.test_fraction < 1:
+            raise ValueError(f"data.test_fraction={self.test_fraction} must be between 0 and 1")
+        if self.max_pixels < 1:
+            raise ValueError(f"data.max_pixels={self.max_pixels} must be at least 1")
 
 
 @dataclass
@@ -54,7 +126,13 @@ class ShapesConfig(DataConfig):
     draw_seed: int = 0
 
 
-DATA_CONFIGS: dict[str, type[DataConfig]] = {"cifar10": Cifar10Config, "shapes": ShapesConfig}
+DATA_CONFIGS: dict[str, type[DataConfig]] = {
+    "cifar10": Cifar10Config,
+    "cifar100": Cifar100Config,
+    "stl10": Stl10Config,
+    "folder": FolderConfig,
+    "shapes": ShapesConfig,
+}
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """What a data source is, whatever it came from: uint8 tensors with their meaning."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,15 +24,26 @@ class ImageSet:
         return ImageSet(self.images[index], self.labels[index], masks)
 
 
+class Statistics(NamedTuple):
+    """Per channel, of pixels scaled to 0…1."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
 @dataclass(frozen=True)
 class Dataset:
-    """A source's official two parts. mean and std are per channel, of pixels scaled to 0…1."""
+    """A source's official parts, and its statistics where they are known constants.
+
+    unlabelled: uint8 (N,C,S,S), possibly still on disk.
+    """
 
     train: ImageSet
     test: ImageSet
     classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    statistics: Statistics | None = None
+    val: ImageSet | None = None
+    unlabelled: Tensor | None = None
 
 
 def resize(images: Tensor, size: int | None, chunk: int = 1000) -> Tensor:
@@ -45,8 +57,8 @@ def resize(images: Tensor, size: int | None, chunk: int = 1000) -> Tensor:
     return torch.cat([part.round_().clamp_(0, 255).to(torch.uint8) for part in parts])
 
 
-def channel_statistics(images: Tensor, chunk: int = 1000) -> tuple[tuple[float, ...], ...]:
-    """Per-channel (mean, std) of uint8 (N,C,S,S), scaled to 0…1."""
+def channel_statistics(images: Tensor, chunk: int = 1000) -> Statistics:
+    """Of uint8 (N,C,S,S). A constant channel gets the std of one grey level, to divide by."""
     total = torch.zeros(images.shape[1], dtype=torch.float64)
     squares = torch.zeros_like(total)
     for part in images.split(chunk):
@@ -54,5 +66,5 @@ def channel_statistics(images: Tensor, chunk: int = 1000) -> tuple[tuple[float, 
         total += pixels.sum((0, 2, 3))
         squares += pixels.square_().sum((0, 2, 3))
     mean = total / (images.numel() / images.shape[1])
-    std = (squares / (images.numel() / images.shape[1]) - mean.square()).sqrt()
-    return tuple(mean.tolist()), tuple(std.tolist())
+    std = (squares / (images.numel() / images.shape[1]) - mean.square()).clamp(min=0).sqrt()
+    return Statistics(tuple(mean.tolist()), tuple(std.clamp(min=1 / 255).tolist()))

@@ -11,6 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vit_train.data.config import ShapesConfig
+from vit_train.data.dataset import Dataset, ImageSet
+
 # A figure maps coordinates (n,S,S), in units of its radius, to about the distance from its edge:
 # negative inside, positive outside.
 Figure = Callable[[Tensor, Tensor], Tensor]
@@ -85,6 +88,20 @@ CLASSES = tuple(figure.__name__ for figure in FIGURES)
 RADIUS = (0.22, 0.34)  # of the image's side
 ROTATION = math.pi / 8  # either way
 CHUNK_PIXELS = 1_000_000  # bounds the memory at any image size
+
+
+def load_shapes(config: ShapesConfig) -> Dataset:
+    """The built-in data; test images have a seed of their own."""
+    size = config.image_size or 32
+
+    def image_set(count: int, seed: int) -> ImageSet:
+        return ImageSet(*draw(count, size, config.num_classes, seed))
+
+    return Dataset(
+        train=image_set(config.train_images, 2 * config.draw_seed),
+        test=image_set(config.test_images, 2 * config.draw_seed + 1),
+        classes=CLASSES[: config.num_classes],
+    )
 
 
 def draw(

@@ -24,13 +24,16 @@ class Splits:
 
 
 def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
-    """Carve validation from the training set, then take the subsets; all stratified and seeded."""
+    """Carve validation from the training set where the source has none, then take the subsets.
+
+    All is stratified and seeded.
+    """
     train, test = dataset.train, dataset.test
-    val = None
+    val = dataset.val if config.val == "split" else None
     if config.test_subset is not None:
         index, _ = stratified(test.labels, config.test_subset, config.split_seed, "test_subset")
         test = test.subset(index)
-    if config.val == "split":
+    if config.val == "split" and val is None:
         count = max(1, round(len(train) * config.val_fraction))
         index, rest = stratified(train.labels, count, config.split_seed, "val_fraction")
         train, val = train.subset(rest), train.subset(index)

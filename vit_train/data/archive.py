@@ -1,0 +1,188 @@
+"""A data set that comes as one .tar.gz: fetched if it must be, unpacked safely, checked always."""
+
+import contextlib
+import logging
+import os
+import tarfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from filelock import FileLock, Timeout
+
+from vit_train.data.config import ArchiveConfig
+from vit_train.data.download import (
+    CHUNK,
+    DownloadError,
+    MirroredStream,
+    fetch_file,
+    has_md5,
+    new_md5,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class DamagedArchive(ValueError):
+    """The archive does not hold what it should."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What is known of a published archive; `members` are the files wanted of its `folder`."""
+
+    title: str
+    filename: str
+    md5: str
+    size: str
+    folder: str
+    members: dict[str, str]  # name → MD5
+    max_bytes: int  # unpacked, more than this is not the real one
+    # Unpack it while it comes and do not keep it: for one that is much larger than what is wanted.
+    streamed: bool = False
+
+
+def obtain(archive: Archive, config: ArchiveConfig) -> Path:
+    """The folder that holds the archive's members, each with the right MD5.
+
+    Missing or damaged ones are unpacked from the archive if it lies in config.root, or else
+    downloaded if config.download says so. One process at a time does this; a member appears under
+    its name only when it is whole. Raises ValueError with what the user can do.
+    """
+    root = Path(config.root)
+    if not missing(archive, root):
+        return root / archive.folder
+    if not config.download and not (root / archive.filename).is_file():
+        raise ValueError(how_to_get(archive, root))
+    root.mkdir(parents=True, exist_ok=True)
+    with only_one_process(root / f".{archive.folder}.lock"):
+        if wanted := missing(archive, root):  # still, after a wait for another process
+            unpack_or_fetch(archive, config, root, wanted)
+    return root / archive.folder
+
+
+def missing(archive: Archive, root: Path) -> dict[str, str]:
+    """The members that are not there or not whole: path inside the archive → MD5."""
+    paths = {f"{archive.folder}/{name}": md5 for name, md5 in archive.members.items()}
+    return {path: md5 for path, md5 in paths.items() if not has_md5(root / path, md5)}
+
+
+def unpack_or_fetch(
+    archive: Archive, config: ArchiveConfig, root: Path, wanted: dict[str, str]
+) -> None:
+    local = root / archive.filename
+    if local.is_file():
+        try:
+            return extract_file(local, root, wanted, archive.max_bytes)
+        except DamagedArchive as error:
+            if not config.download:
+                raise DamagedArchive(
+                    f"{local}: {error}\nRemove it, and data.download=true downloads another"
+                ) from error
+            logger.warning(f"{local}: {error}; downloading another")
+    if not config.urls:
+        raise ValueError("data.urls is empty: there is nothing to download from")
+    try:
+        if archive.streamed:
+            stream_from_mirrors(archive, config.urls, root, wanted)
+        else:
+            fetch_file(config.urls, local, archive.md5)
+            extract_file(local, root, wanted, archive.max_bytes)
+    except DownloadError as error:
+        raise DownloadError(
+            f"{error}\nOr put {archive.filename} (MD5 {archive.md5}) at {local.resolve()} "
+            "by hand, and run the same command again"
+        ) from error
+
+
+def stream_from_mirrors(
+    archive: Archive, urls: list[str], root: Path, wanted: dict[str, str]
+) -> None:
+    """Unpack from the network; where a mirror's bytes are wrong the next one is read instead."""
+    for i, url in enumerate(urls):
+        try:
+            with MirroredStream(urls[i:], archive.filename) as stream:
+                return extract(stream, root, wanted, archive.max_bytes)
+        except DamagedArchive as error:
+            logger.warning(f"{url}: {error}")
+    raise DownloadError(f"no mirror delivered a whole {archive.filename}")
+
+
+def extract_file(path: Path, root: Path, wanted: dict[str, str], max_bytes: int) -> None:
+    logger.info(f"unpacking {path}")
+    with path.open("rb") as file:
+        extract(file, root, wanted, max_bytes)
+
+
+def extract(
+    compressed: IO[bytes] | MirroredStream, root: Path, wanted: dict[str, str], max_bytes: int
+) -> None:
+    """Write the wanted members (path → MD5) of a .tar.gz below root, and stop reading after them.
+
+    Only regular files whose path was asked for are written, so links, devices and paths that
+    climb out of root come to nothing. Raises DamagedArchive.
+    """
+    still = dict(wanted)
+    unpacked = 0
+    try:
+        with tarfile.open(fileobj=compressed, mode="r|gz") as tar:
+            for member in tar:
+                unpacked += member.size
+                if unpacked > max_bytes:
+                    raise DamagedArchive(f"it unpacks to more than {max_bytes:,} bytes")
+                path = member.name.removeprefix("./")
+                content = tar.extractfile(member) if path in still and member.isreg() else None
+                if content is not None:
+                    write_member(content, root / path, still.pop(path))
+                if not still:
+                    return
+    except (tarfile.TarError, zlib.error, EOFError) as error:
+        raise DamagedArchive(f"the archive is damaged ({error})") from error
+    raise DamagedArchive(f"the archive is damaged: it lacks {', '.join(still)}")
+
+
+def write_member(content: IO[bytes], target: Path, md5: str) -> None:
+    """Write next to the target, check, then rename: the target is never half written."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f"{target.name}.part")
+    digest = new_md5()
+    with part.open("wb") as file:
+        while chunk := content.read(CHUNK):
+            digest.update(chunk)
+            file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+    if digest.hexdigest() != md5:
+        part.unlink()
+        raise DamagedArchive(f"{target.name} in it has MD5 {digest.hexdigest()}, not {md5}")
+    os.replace(part, target)
+
+
+@contextlib.contextmanager
+def only_one_process(path: Path) -> Iterator[None]:
+    """Hold a lock file, which a killed process gives up, too."""
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        logger.info("another process is fetching the same data: waiting for it")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def how_to_get(archive: Archive, root: Path) -> str:
+    folder = root.resolve() / archive.folder
+    lacking = [path.rpartition("/")[2] for path in missing(archive, root)]
+    fault = f"{', '.join(lacking)} missing or damaged" if folder.is_dir() else "no such folder"
+    return (
+        f"cannot read {archive.title} from {folder}: {fault}\n"
+        f"  - data.download=true downloads it there ({archive.size})\n"
+        f"  - data.root=FOLDER (or $VIT_TRAIN_DATA) names the folder that holds "
+        f"{archive.folder}/ or {archive.filename}\n"
+        "  - data=shapes trains on the built-in data instead"
+    )

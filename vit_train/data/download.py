@@ -1,0 +1,224 @@
+"""Bytes from the web: mirrors in turn, broken connections resumed, every MD5 checked."""
+
+import hashlib
+import io
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from tqdm import tqdm
+
+CHUNK = 1 << 18
+# A connection that brought this much before it broke is worth resuming at the same mirror.
+WORTH_RESUMING = 1 << 20
+MAX_IDLE_ROUNDS = 2
+
+
+class DownloadError(ValueError):
+    """No mirror could deliver; the message says what each of them answered."""
+
+
+class Stalled(OSError):
+    """A connection is open and next to nothing comes."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """When a connection counts as stalled, and how long to wait before trying all mirrors again."""
+
+    min_bytes_per_s: float = 10_000
+    window_s: float = 20
+    pause_s: float = 5
+
+
+PATIENCE = Patience()
+
+
+def fetch_file(urls: Sequence[str], target: Path, md5: str, patience: Patience = PATIENCE) -> None:
+    """Download `target` from the first of `urls` that delivers the bytes with this MD5.
+
+    Unfinished bytes stay in `target`.part, and the next call goes on from there; `target` itself
+    appears only when it is whole. Raises DownloadError if every mirror fails.
+    """
+    part = target.with_name(f"{target.name}.part")
+    failures: dict[str, str] = {}
+    # All mirrors may complete one file together. If its MD5 is wrong, each gets a try of its own.
+    for group in (urls, *([url] for url in urls)):
+        if failures.keys() >= set(group):
+            continue
+        start = part.stat().st_size if part.exists() else 0
+        stream = MirroredStream(group, target.name, start, patience)
+        try:
+            with stream, part.open("ab") as file:
+                shutil.copyfileobj(stream, file, CHUNK)
+        except DownloadError:
+            failures |= stream.failures
+            continue
+        if has_md5(part, md5):
+            os.replace(part, target)
+            return
+        part.unlink()
+        failures |= stream.failures
+        if start == 0 and len(stream.sources) == 1:
+            failures[stream.sources[0]] = f"delivered a file whose MD5 is not {md5}"
+    raise DownloadError(f"could not download {target.name}:\n{listed(failures)}")
+
+
+def has_md5(path: Path, md5: str) -> bool:
+    """Whether the file exists and holds the expected bytes."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, new_md5).hexdigest() == md5
+
+
+def new_md5() -> "hashlib._Hash":
+    """MD5 guards against accidents here; it also exists where it is banned as cryptography."""
+    return hashlib.md5(usedforsecurity=False)
+
+
+def listed(failures: dict[str, str]) -> str:
+    return "\n".join(f"  - {url}: {reason}" for url, reason in failures.items())
+
+
+class MirroredStream(io.RawIOBase):
+    """One remote file that several mirrors hold, as a stream of its bytes from `start` on.
+
+    A connection that breaks is resumed by an HTTP range at the byte where it broke; one that
+    brought little, refuses or stalls is left for the next mirror. After the last mirror all are
+    tried again as long as the download has got anywhere. Reading raises DownloadError when it
+    cannot go on. Shows a bar once the first bytes come.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], name: str, start: int = 0, patience: Patience = PATIENCE
+    ) -> None:
+        self.urls = urls
+        self.name = name
+        self.start = self.offset = start
+        self.patience = patience
+        self.sources: list[str] = []  # the mirrors whose bytes were used
+        self.failures: dict[str, str] = {}
+        self._bar: tqdm | None = None
+        self._chunks = self._rounds()
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        if not self._rest:
+            self._rest = memoryview(next(self._chunks, b""))
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+    def close(self) -> None:
+        self._chunks.close()
+        if self._bar is not None:
+            self._bar.close()
+        super().close()
+
+    def _rounds(self) -> Generator[bytes, None, None]:
+        idle = 0
+        while True:
+            before = self.offset
+            for url in self.urls:
+                while True:
+                    at = self.offset
+                    try:
+                        yield from self._connection(url)
+                        return
+                    except (OSError, HTTPException) as error:
+                        self.failures[url] = self._reason(error)
+                        if isinstance(error, Stalled) or self.offset - at < WORTH_RESUMING:
+                            break
+            idle = 0 if self.offset > before else idle + 1
+            if self.offset == self.start or idle == MAX_IDLE_ROUNDS:
+                raise DownloadError(f"could not download {self.name}:\n{listed(self.failures)}")
+            time.sleep(self.patience.pause_s)
+
+    def _connection(self, url: str) -> Iterator[bytes]:
+        """What one connection brings beyond `offset`; OSError if it ends before the file does."""
+        headers = {"User-Agent": "vit-train"}
+        if self.offset:
+            headers["Range"] = f"bytes={self.offset}-"
+        try:
+            response: HTTPResponse = urlopen(
+                Request(url, headers=headers), timeout=self.patience.window_s
+            )
+        except HTTPError as error:
+            if error.code == 416:  # the range begins at the end: there is nothing more
+                return
+            raise
+        with response:
+            position, total = extent(response)
+            if position > self.offset:
+                raise OSError(f"sent bytes from {position:,} on, asked for {self.offset:,}")
+            self._show(url, total)
+            for chunk in self._watched(response):
+                position += len(chunk)
+                # A server without ranges sends again what is already here.
+                new = position - self.offset
+                if new > 0:
+                    self.offset = position
+                    yield chunk[-new:]
+            if total is not None and position < total:
+                raise OSError(f"cut off after {position:,} of {total:,} bytes")
+
+    def _watched(self, response: HTTPResponse) -> Iterator[bytes]:
+        """The response's chunks; Stalled where fewer bytes come than patience allows."""
+        began, received = time.monotonic(), 0
+        while chunk := response.read1(CHUNK):
+            received += len(chunk)
+            elapsed = time.monotonic() - began
+            if elapsed > self.patience.window_s:
+                if received < self.patience.min_bytes_per_s * elapsed:
+                    raise Stalled(f"only {received / elapsed / 1000:.1f} kB/s")
+                began, received = time.monotonic(), 0
+            assert self._bar is not None
+            self._bar.update(len(chunk))
+            yield chunk
+
+    def _show(self, url: str, total: int | None) -> None:
+        if url not in self.sources:
+            self.sources.append(url)
+        if self._bar is None:
+            # In a log file a line a minute is enough.
+            self._bar = tqdm(
+                desc=self.name,
+                unit="B",
+                unit_scale=True,
+                mininterval=0.1 if sys.stderr.isatty() else 60,
+                dynamic_ncols=True,
+            )
+        self._bar.total = total
+        self._bar.n = self.offset
+
+    def _reason(self, error: Exception) -> str:
+        if isinstance(error, HTTPError):
+            return f"HTTP {error.code} {error.reason}"
+        cause = error.reason if isinstance(error, URLError) else error
+        if isinstance(cause, TimeoutError):
+            return f"no answer for {self.patience.window_s:g} s"
+        return str(cause) or type(cause).__name__
+
+
+def extent(response: HTTPResponse) -> tuple[int, int | None]:
+    """Where in the file the response begins, and the size of the whole file if it says so."""
+    if response.status == 206:
+        found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers["Content-Range"] or "")
+        if found is None:
+            raise OSError("a partial answer that does not say which part")
+        return int(found[1]), None if found[2] == "*" else int(found[2])
+    length = response.headers["Content-Length"]
+    return 0, int(length) if length and length.isdigit() else None

@@ -1,0 +1,177 @@
+"""`folder`: a tree of image files, one folder a class."""
+
+import logging
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from vit_train.data.cache import decode_cached
+from vit_train.data.config import FolderConfig
+from vit_train.data.dataset import Dataset, ImageSet
+from vit_train.data.images import SUFFIXES, Decoded, decode
+from vit_train.data.splits import stratified
+
+logger = logging.getLogger(__name__)
+
+NAMED_AT_MOST = 10
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One part of the data on disk: its image files, sorted, each with its class's name."""
+
+    root: Path
+    classes: list[str]
+    files: list[tuple[Path, str]]
+    other_files: list[Path]
+
+
+def load_folder(config: FolderConfig) -> Dataset:
+    """Read root/train and root/test or root/val, or split one tree of classes by the seed.
+
+    With both test/ and val/, validation uses val/. Raises ValueError for a tree without images,
+    an empty class, a class that only the test set has, and for files that cannot be decoded
+    unless config.on_error says to skip them.
+    """
+    root = Path(config.root).expanduser()
+    trees = find_parts(root)
+    classes = class_names(trees, config)
+    sets = {part: image_set(tree, classes, config) for part, tree in trees.items()}
+    for label, name in enumerate(classes):
+        if not (sets["train"].labels == label).any():
+            raise ValueError(f"class {printable(name)} has no training image that can be read")
+    train, test, val = sets["train"], sets.get("test"), sets.get("val")
+    if test is None and val is not None:
+        test, val = val, None
+    if test is None:
+        count = max(1, round(len(train) * config.test_fraction))
+        index, rest = stratified(train.labels, count, config.split_seed, "test_fraction")
+        train, test = train.subset(rest), train.subset(index)
+    return Dataset(train, test, tuple(printable(name) for name in classes), val=val)
+
+
+def find_parts(root: Path) -> dict[str, Tree]:
+    """The trees called train, test and val; a root without a train folder is train itself."""
+    if not root.is_dir():
+        raise ValueError(f"data.root={root} is not a folder")
+    if not any(child.is_dir() for child in visible(root / "train")):
+        return {"train": scan(root)}
+    return {part: scan(root / part) for part in ("train", "test", "val") if (root / part).is_dir()}
+
+
+def visible(folder: Path) -> list[Path]:
+    """What is in the folder, sorted, hidden files left out; nothing if there is no such folder."""
+    if not folder.is_dir():
+        return []
+    return sorted(child for child in folder.iterdir() if not child.name.startswith("."))
+
+
+def scan(root: Path) -> Tree:
+    children = visible(root)
+    classes = [child for child in children if child.is_dir()]
+    files, others = [], [child for child in children if not child.is_dir()]
+    for folder in classes:
+        for path in walk(folder):
+            if path.suffix.lower() in SUFFIXES:
+                files.append((path, folder.name))
+            else:
+                others.append(path)
+    return Tree(root, [folder.name for folder in classes], files, others)
+
+
+def walk(folder: Path) -> list[Path]:
+    """All visible files below, sorted."""
+    found = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(place) / name for name in names if not name.startswith(".")]
+    return sorted(found)
+
+
+def class_names(trees: dict[str, Tree], config: FolderConfig) -> list[str]:
+    """The training tree's classes; an empty one is refused or, with on_error=skip, left out."""
+    tree = trees["train"]
+    counts = Counter(name for _, name in tree.files)
+    empty = [name for name in tree.classes if not counts[name]]
+    if empty and config.on_error == "refuse":
+        raise ValueError(
+            f"no images in:{listed([tree.root / name for name in empty])}\n"
+            "Remove the folder, or set data.on_error=skip to leave the class out"
+        )
+    if empty:
+        logger.warning(f"left out, no images in:{listed([tree.root / name for name in empty])}")
+    if len(counts) < 2:
+        raise ValueError(
+            f"{tree.root} needs at least two folders of images, one a class, and has {len(counts)}"
+            f": put JPEG, PNG, WebP or BMP files into {tree.root / 'CLASS'}/"
+        )
+    for part in trees.values():
+        unknown = sorted({name for _, name in part.files} - counts.keys())
+        if unknown:
+            raise ValueError(
+                f"{part.root} has classes that {tree.root} has not: "
+                f"{', '.join(map(printable, unknown))}"
+            )
+    return sorted(counts)
+
+
+def image_set(tree: Tree, classes: list[str], config: FolderConfig) -> ImageSet:
+    if tree.other_files:
+        logger.info(f"not JPEG, PNG, WebP or BMP, left out:{listed(tree.other_files)}")
+    if not tree.files:
+        raise ValueError(f"{tree.root} has no images in folders named as the classes are")
+    paths = [path for path, _ in tree.files]
+    decoded = pixels(paths, config)
+    if decoded.broken:
+        report = listed([paths[index] for index in decoded.broken], list(decoded.broken.values()))
+        if config.on_error == "refuse":
+            raise ValueError(
+                f"{len(decoded.broken)} of {len(paths)} image files cannot be used:{report}\n"
+                "Mend or remove them, or set data.on_error=skip to go on without them"
+            )
+        logger.warning(f"{len(decoded.broken)} of {len(paths)} image files are left out:{report}")
+    label_of = {name: label for label, name in enumerate(classes)}
+    labels = torch.tensor([label_of[name] for _, name in tree.files])
+    whole = ImageSet(decoded.images, labels)
+    if not decoded.broken:
+        return whole
+    kept = torch.ones(len(paths), dtype=torch.bool)
+    kept[list(decoded.broken)] = False
+    return whole.subset(kept.nonzero().squeeze(1))
+
+
+def pixels(paths: list[Path], config: FolderConfig) -> Decoded:
+    size = config.image_size
+    assert size is not None
+    needed, there = len(paths) * 3 * size**2, memory_bytes()
+    if needed > there:
+        raise ValueError(
+            f"{len(paths):,} images of {size} by {size} need {needed / 1e9:.0f} GB of memory, this "
+            f"machine has {there / 1e9:.0f}: choose a smaller data.image_size"
+        )
+    return (decode_cached if config.cache else decode)(paths, size, config.max_pixels)
+
+
+def memory_bytes() -> float:
+    """What the machine has; no limit where the system does not say (Windows)."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError):
+        return float("inf")
+
+
+def listed(paths: list[Path], reasons: list[str] | None = None) -> str:
+    """One line a path, the first ten, then how many more."""
+    lines = [printable(str(path)) for path in paths[:NAMED_AT_MOST]]
+    if reasons:
+        lines = [f"{line}: {reason}" for line, reason in zip(lines, reasons, strict=False)]
+    more = len(paths) - len(lines)
+    return "".join(f"\n  - {line}" for line in lines) + (f"\n  and {more} more" if more else "")
+
+
+def printable(text: str) -> str:
+    """Names may hold anything; control characters and bytes that are no text are spelt out."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

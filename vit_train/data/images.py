@@ -1,0 +1,96 @@
+"""Image files of any size and mode become square RGB arrays; a broken one only has a reason."""
+
+import os
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+from tqdm import tqdm
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+
+
+class BrokenImage(Exception):
+    """A file that cannot become pixels; the message says why, for a person."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """images uint8 (N,3,S,S), one a file; black for the files in `broken` (index → why)."""
+
+    images: Tensor
+    broken: dict[int, str]
+
+
+def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
+    """Read all files, in parallel: Pillow leaves Python's lock while it decodes and resizes."""
+    images = torch.zeros(len(paths), 3, size, size, dtype=torch.uint8)
+    pixels = images.numpy()
+    broken = {}
+
+    def one(index: int) -> None:
+        try:
+            pixels[index] = read_image(paths[index], size, max_pixels).transpose(2, 0, 1)
+        except BrokenImage as error:
+            broken[index] = str(error)
+
+    with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
+        # Pillow warns of odd metadata, and of large images, which are refused below.
+        warnings.simplefilter("ignore")
+        done = pool.map(one, range(len(paths)))
+        for _ in tqdm(done, "decoding", len(paths), unit="images", disable=None, leave=False):
+            pass
+    return Decoded(images, dict(sorted(broken.items())))
+
+
+def read_image(path: Path, size: int, max_pixels: int) -> np.ndarray:
+    """The file as uint8 (size,size,3): turned as its EXIF says, scaled, its centre cut out.
+
+    Transparent parts become white. Scaling is bilinear and antialiased, as for the other sources.
+    Raises BrokenImage whatever is wrong with the file.
+    """
+    if not path.is_file():  # above all no pipe: opening one would wait for ever
+        raise BrokenImage("not a regular file")
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            width, height = image.size
+            if width * height > max_pixels:
+                raise BrokenImage(
+                    f"{width} by {height} pixels are more than data.max_pixels={max_pixels}"
+                )
+            # A large JPEG is decoded at a fraction of its size; twice the target loses nothing.
+            image.draft("RGB", (2 * size, 2 * size))
+            upright = ImageOps.exif_transpose(image)
+            return np.asarray(centre_square(as_rgb(upright), size))
+    except BrokenImage:
+        raise
+    except UnidentifiedImageError:
+        raise BrokenImage("not a JPEG, PNG, WebP or BMP image") from None
+    except Image.DecompressionBombError:
+        raise BrokenImage(f"it has more pixels than data.max_pixels={max_pixels}") from None
+    except Exception as error:  # decoders of damaged files raise whatever they run into
+        raise BrokenImage(str(error) or type(error).__name__) from error
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):  # 16 bits a pixel, which convert() would clip at 255
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    return image.convert("RGB")
+
+
+def centre_square(image: Image.Image, size: int) -> Image.Image:
+    side = min(image.size)
+    left, top = ((length - side) // 2 for length in image.size)
+    box = (left, top, left + side, top + side)
+    return image.resize((size, size), Image.Resampling.BILINEAR, box=box)

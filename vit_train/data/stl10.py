@@ -1,0 +1,67 @@
+"""STL-10 (Coates, Ng and Lee 2011) from its official binary files."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vit_train.data.archive import Archive, obtain
+from vit_train.data.config import Stl10Config
+from vit_train.data.dataset import Dataset, ImageSet, resize
+
+SIZE = 96
+LABELLED = {
+    "train_X.bin": "918c2871b30a85fa023e0c44e0bee87f",
+    "train_y.bin": "5a34089d4802c674881badbb80307741",
+    "test_X.bin": "7f263ba9f9e0b06b93213547f721ac82",
+    "test_y.bin": "36f9794fa4beb8a2c72628de14fa638e",
+    "class_names.txt": "6de44d022411c4d5cda4673b7f147c3f",
+    "fold_indices.txt": "4bbf8cd098ab9f87fe03fbcb37c06b28",
+}
+UNLABELLED = {"unlabeled_X.bin": "5242ba1fed5e4be9e1e742405eb56ca4"}
+
+
+def load_stl10(config: Stl10Config) -> Dataset:
+    """5,000 (or a fold's 1,000) training and 8,000 test images, and the unlabelled if asked for."""
+    archive = Archive(
+        title="STL-10",
+        filename="stl10_binary.tar.gz",
+        md5="91f7769df0f17e558f3565bffb0c7dfb",
+        size="2.6 GB come, 0.4 GB are kept; 3.1 GB with data.unlabelled=true",
+        folder="stl10_binary",
+        members=LABELLED | (UNLABELLED if config.unlabelled else {}),
+        max_bytes=4 * 10**9,
+        streamed=True,
+    )
+    folder = obtain(archive, config)
+    train = read_part(folder, "train", config.image_size)
+    if config.fold is not None:
+        train = train.subset(fold_indices(folder, config.fold))
+    return Dataset(
+        train=train,
+        test=read_part(folder, "test", config.image_size),
+        classes=tuple((folder / "class_names.txt").read_text().split()),
+        unlabelled=resize(map_images(folder / "unlabeled_X.bin"), config.image_size)
+        if config.unlabelled
+        else None,
+    )
+
+
+def read_part(folder: Path, part: str, image_size: int | None) -> ImageSet:
+    images = map_images(folder / f"{part}_X.bin").contiguous()
+    labels = np.fromfile(folder / f"{part}_y.bin", dtype=np.uint8).astype(np.int64) - 1
+    return ImageSet(resize(images, image_size), torch.from_numpy(labels))
+
+
+def map_images(path: Path) -> Tensor:
+    """uint8 (N,3,96,96), left on disk until it is read. The file keeps each channel by columns."""
+    # Copy-on-write: a tensor must be writable, and the file must stay as it is.
+    pixels = np.memmap(path, dtype=np.uint8, mode="c").reshape(-1, 3, SIZE, SIZE)
+    return torch.from_numpy(pixels).transpose(2, 3)
+
+
+def fold_indices(folder: Path, fold: int) -> Tensor:
+    """The training images of one official fold: a line of 1,000 indices."""
+    line = (folder / "fold_indices.txt").read_text().splitlines()[fold]
+    return torch.tensor([int(index) for index in line.split()])
