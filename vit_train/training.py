@@ -49,7 +49,7 @@ def train(config: TrainConfig, folder: Path) -> bool:
     channels, size, _ = data.train.images.shape[1:]
     model = VisionTransformer(config.model, size, channels, len(data.classes)).to(device)
 
-    statistics = data.statistics or channel_statistics(splits.train.images)
+    statistics = channel_statistics(splits.train.images)
     normalise = Normalise(statistics, device)
     loop = config.train
     batches = TrainBatches(

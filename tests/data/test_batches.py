@@ -78,7 +78,7 @@ def test_evaluation_sees_every_image_once_in_order() -> None:
 
 def test_normalised_with_its_own_statistics_a_set_has_mean_0_and_std_1() -> None:
     data = random_set(2500)
-    statistics = channel_statistics(data.images, chunk=700)
+    statistics = channel_statistics(data.images)
     pixels = Normalise(statistics, CPU)(data.images).double()
     assert pixels.mean((0, 2, 3)).abs().max() < 1e-5
     assert (pixels.std((0, 2, 3)) - 1).abs().max() < 1e-3

@@ -1,52 +1,62 @@
-import hashlib
-import pickle
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import loopback as server
 import numpy as np
 import pytest
 import torch
-from torchvision.datasets import CIFAR10
+from loopback import Loopback
+from small_sets import small_cifar, small_stl10, tar_gz
+from torchvision.datasets import CIFAR10, CIFAR100, STL10
 
-from vit_train.data.config import Cifar10Config, ShapesConfig
-from vit_train.data.sources import load_dataset
-
-NAMES = [f"class {i}" for i in range(10)]
+from vit_train.data.config import (
+    DATA_CONFIGS,
+    Cifar10Config,
+    Cifar100Config,
+    ShapesConfig,
+    Stl10Config,
+)
+from vit_train.data.sources import SOURCES, load_dataset
+from vit_train.data.splits import make_splits
 
 
 @pytest.fixture
-def small_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
-    """The official files' format with 20 images a batch; returns all pixels (120,3,32,32)."""
-    folder = tmp_path / CIFAR10.base_folder
-    folder.mkdir()
-    pixels = np.random.default_rng(0).integers(0, 256, (120, 3072), dtype=np.uint8)
-
-    def write(name: str, content: object) -> tuple[str, str]:
-        data = pickle.dumps(content)
-        (folder / name).write_bytes(data)
-        return name, hashlib.md5(data).hexdigest()
-
-    def batch(name: str, start: int) -> tuple[str, str]:
-        labels = [i % 10 for i in range(20)]
-        return write(name, {"data": pixels[start : start + 20], "labels": labels})
-
-    train = [batch(f"data_batch_{i + 1}", 20 * i) for i in range(5)]
-    monkeypatch.setattr(CIFAR10, "train_list", train)
-    monkeypatch.setattr(CIFAR10, "test_list", [batch("test_batch", 100)])
-    name, digest = write("batches.meta", {"label_names": NAMES})
-    meta = {"filename": name, "key": "label_names", "md5": digest}
-    monkeypatch.setattr(CIFAR10, "meta", meta)
-    return pixels.reshape(120, 3, 32, 32)
+def web() -> Iterator[Loopback]:
+    with server.serve() as loopback:
+        yield loopback
 
 
-def test_cifar10_comes_as_it_is_in_the_files(tmp_path: Path, small_cifar: np.ndarray) -> None:
-    data = load_dataset(Cifar10Config(root=str(tmp_path)))
-    assert torch.equal(data.train.images, torch.from_numpy(small_cifar[:100]))
-    assert torch.equal(data.test.images, torch.from_numpy(small_cifar[100:]))
-    assert data.test.labels.tolist() == [i % 10 for i in range(20)]
-    assert data.classes == tuple(NAMES)
+def test_every_source_that_can_be_configured_can_be_loaded() -> None:
+    assert SOURCES.keys() == DATA_CONFIGS.keys()
+    for name, config in DATA_CONFIGS.items():
+        assert config.name == name
 
 
-def test_cifar10_is_resized_once_at_load(tmp_path: Path, small_cifar: np.ndarray) -> None:
+@pytest.mark.parametrize(
+    ("kind", "config", "labels_key", "train"),
+    [(CIFAR10, Cifar10Config, "labels", 100), (CIFAR100, Cifar100Config, "fine_labels", 20)],
+    ids=["cifar10", "cifar100"],
+)
+def test_cifar_comes_as_it_is_in_the_files(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[CIFAR10],
+    config: type[Cifar10Config] | type[Cifar100Config],
+    labels_key: str,
+    train: int,
+) -> None:
+    pixels = small_cifar(monkeypatch, tmp_path, kind, labels_key)
+    data = load_dataset(config(root=str(tmp_path)))
+    assert torch.equal(data.train.images, torch.from_numpy(pixels[:train]))
+    assert torch.equal(data.test.images, torch.from_numpy(pixels[train:]))
+    assert data.train.labels.tolist() == sorted(i % 10 for i in range(train))
+    assert data.classes == tuple(f"class {i}" for i in range(10))
+
+
+def test_cifar10_is_resized_once_at_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_cifar(monkeypatch, tmp_path, CIFAR10)
     data = load_dataset(Cifar10Config(root=str(tmp_path), image_size=16))
     assert data.train.images.shape == (100, 3, 16, 16)
 
@@ -64,3 +74,73 @@ def test_shapes_test_images_are_not_training_images() -> None:
     data = load_dataset(ShapesConfig(train_images=50, test_images=50, num_classes=4))
     assert data.classes == ("disc", "ring", "square", "triangle")
     assert data.train.masks is not None and not torch.equal(data.train.images, data.test.images)
+
+
+def test_stl10_is_what_torchvision_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_stl10(monkeypatch, tmp_path)
+    data = load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True))
+    assert data.classes == tuple(f"class{i}" for i in range(10))
+    for part, split in ((data.train, "train"), (data.test, "test")):
+        theirs = STL10(tmp_path, split)
+        assert torch.equal(part.images, torch.from_numpy(theirs.data.copy()))
+        assert np.array_equal(part.labels, theirs.labels)
+    theirs = STL10(tmp_path, "unlabeled")
+    assert data.unlabelled is not None
+    assert torch.equal(data.unlabelled, torch.from_numpy(theirs.data.copy()))
+    for fold in range(10):
+        part = load_dataset(Stl10Config(root=str(tmp_path), fold=fold)).train
+        images = torch.from_numpy(STL10(tmp_path, "train", folds=fold).data.copy())
+        assert len(part) == 6 and torch.equal(part.images, images)
+
+
+def test_stl10_needs_no_unlabelled_images_unless_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (small_stl10(monkeypatch, tmp_path) / "unlabeled_X.bin").unlink()
+    assert load_dataset(Stl10Config(root=str(tmp_path))).unlabelled is None
+    with pytest.raises(ValueError, match=r"unlabeled_X\.bin missing"):
+        load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True))
+
+
+def test_stl10_unlabelled_images_stay_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = small_stl10(monkeypatch, tmp_path) / "unlabeled_X.bin"
+    before = file.read_bytes()
+    images = load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True)).unlabelled
+    assert images is not None and images.shape == (40, 3, 96, 96)
+    if sys.platform == "linux":
+        assert str(file) in Path("/proc/self/maps").read_text()
+    images.zero_()  # a private copy of the pages: the file keeps its bytes
+    assert file.read_bytes() == before
+    small = load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True, image_size=8)).unlabelled
+    assert small is not None and small.shape == (40, 3, 8, 8)
+
+
+def test_stl10_is_streamed_and_only_what_is_asked_for_is_kept(
+    web: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tar_gz(small_stl10(monkeypatch, tmp_path / "made"))
+    urls = [web.url("/stl", server.whole(archive))]
+    root = tmp_path / "new"
+    data = load_dataset(Stl10Config(root=str(root), download=True, urls=urls))
+    assert len(data.train) == 30 and data.unlabelled is None
+    kept = {path.name for path in root.rglob("*") if path.suffix in (".bin", ".txt", ".gz")}
+    assert "train_X.bin" in kept and "unlabeled_X.bin" not in kept
+    assert "stl10_binary.tar.gz" not in kept
+    data = load_dataset(Stl10Config(root=str(root), download=True, urls=urls, unlabelled=True))
+    assert data.unlabelled is not None and len(web.requests) == 2
+
+
+@pytest.mark.parametrize("fold", [-1, 10])
+def test_a_fold_that_does_not_exist_is_refused(fold: int) -> None:
+    with pytest.raises(ValueError, match="0 to 9"):
+        Stl10Config(fold=fold)
+
+
+def test_a_source_with_validation_images_of_its_own_uses_them() -> None:
+    data = load_dataset(ShapesConfig(train_images=50, test_images=20))
+    own = load_dataset(ShapesConfig(train_images=10, test_images=5, draw_seed=1)).train
+    splits = make_splits(replace(data, val=own), ShapesConfig())
+    assert splits.val is own and len(splits.train) == 50
+    assert make_splits(replace(data, val=own), ShapesConfig(val="none")).val is None

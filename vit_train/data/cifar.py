@@ -6,31 +6,25 @@ import torch
 
 from vit_train.data.archive import Archive, obtain
 from vit_train.data.config import ArchiveConfig, Cifar10Config, Cifar100Config
-from vit_train.data.dataset import Dataset, ImageSet, Statistics, resize
+from vit_train.data.dataset import Dataset, ImageSet, resize
 
 if TYPE_CHECKING:
     from torchvision.datasets import CIFAR10
-
-# Of the 50,000 training images of each, as commonly quoted.
-CIFAR10_STATISTICS = Statistics((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
-CIFAR100_STATISTICS = Statistics((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 
 
 def load_cifar10(config: Cifar10Config) -> Dataset:
     from torchvision.datasets import CIFAR10
 
-    return load(config, CIFAR10, "CIFAR-10", CIFAR10_STATISTICS)
+    return load(config, CIFAR10, "CIFAR-10")
 
 
 def load_cifar100(config: Cifar100Config) -> Dataset:
     from torchvision.datasets import CIFAR100
 
-    return load(config, CIFAR100, "CIFAR-100", CIFAR100_STATISTICS)
+    return load(config, CIFAR100, "CIFAR-100")
 
 
-def load(
-    config: ArchiveConfig, kind: "type[CIFAR10]", title: str, statistics: Statistics
-) -> Dataset:
+def load(config: ArchiveConfig, kind: "type[CIFAR10]", title: str) -> Dataset:
     meta = (kind.meta["filename"], kind.meta["md5"])
     archive = Archive(
         title=title,
@@ -48,4 +42,4 @@ def load(
         return ImageSet(resize(images, config.image_size), torch.tensor(source.targets))
 
     train, test = (kind(config.root, train=train) for train in (True, False))
-    return Dataset(image_set(train), image_set(test), tuple(train.classes), statistics)
+    return Dataset(image_set(train), image_set(test), tuple(train.classes))

@@ -33,15 +33,11 @@ class Statistics(NamedTuple):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A source's official parts, and its statistics where they are known constants.
-
-    unlabelled: uint8 (N,C,S,S), possibly still on disk.
-    """
+    """A source's official parts. unlabelled: uint8 (N,C,S,S), possibly still on disk."""
 
     train: ImageSet
     test: ImageSet
     classes: tuple[str, ...]
-    statistics: Statistics | None = None
     val: ImageSet | None = None
     unlabelled: Tensor | None = None
 
@@ -57,14 +53,16 @@ def resize(images: Tensor, size: int | None, chunk: int = 1000) -> Tensor:
     return torch.cat([part.round_().clamp_(0, 255).to(torch.uint8) for part in parts])
 
 
-def channel_statistics(images: Tensor, chunk: int = 1000) -> Statistics:
-    """Of uint8 (N,C,S,S). A constant channel gets the std of one grey level, to divide by."""
-    total = torch.zeros(images.shape[1], dtype=torch.float64)
-    squares = torch.zeros_like(total)
-    for part in images.split(chunk):
-        pixels = part.double().div_(255)
-        total += pixels.sum((0, 2, 3))
-        squares += pixels.square_().sum((0, 2, 3))
-    mean = total / (images.numel() / images.shape[1])
-    std = (squares / (images.numel() / images.shape[1]) - mean.square()).clamp(min=0).sqrt()
-    return Statistics(tuple(mean.tolist()), tuple(std.clamp(min=1 / 255).tolist()))
+def channel_statistics(images: Tensor) -> Statistics:
+    """Of uint8 (N,C,S,S), exactly, from each channel's histogram.
+
+    A constant channel gets the std of one grey level, so that it can be divided by.
+    """
+    counts = torch.stack(
+        [channel.flatten().bincount(minlength=256) for channel in images.unbind(1)]
+    )
+    share = counts.double() / counts.sum(1, keepdim=True)  # (C,256)
+    level = torch.arange(256, dtype=torch.float64) / 255
+    mean = share @ level
+    std = (share * (level - mean.unsqueeze(1)).square()).sum(1).sqrt().clamp(min=1 / 255)
+    return Statistics(tuple(mean.tolist()), tuple(std.tolist()))
