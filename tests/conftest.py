@@ -12,15 +12,14 @@ from hydra.core.global_hydra import GlobalHydra
 from vit_train.commands import evaluate, train
 
 MAINS = {"vit-train": train.main, "vit-eval": evaluate.main}
-SMALL = [
-    "data.train_images=200",
-    "data.test_images=60",
+SMALL_MODEL = [
     "model.embed_dim=16",
     "model.depth=2",
     "train.epochs=2",
     "train.batch_size=32",
     "train.log_every=2",
 ]
+SMALL = ["data.train_images=200", "data.test_images=60", *SMALL_MODEL]
 
 
 @dataclass

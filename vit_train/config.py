@@ -44,10 +44,11 @@ class TrainConfig:
 
 @dataclass
 class EvalDataConfig:
-    """Where to look for the data on this machine; null takes the run's own."""
+    """Where to look for the data on this machine; root=null takes the run's own."""
 
     root: str | None = None
-    download: bool | None = None
+    # Never as in training: opening somebody's checkpoint must not start a download.
+    download: bool = False
 
 
 @dataclass
@@ -99,7 +100,7 @@ def from_checkpoint(stored: dict[str, Any]) -> TrainConfig:
     source = DATA_CONFIGS.get(stored.get("data", {}).get("name"))
     if source is None:
         raise ValueError(f"the checkpoint's data is none of: {', '.join(DATA_CONFIGS)}")
-    schema = OmegaConf.structured(TrainConfig(data=source()))
+    schema = OmegaConf.merge(OmegaConf.structured(TrainConfig), {"data": source})
     return typed(OmegaConf.merge(schema, OmegaConf.create(stored)), TrainConfig)  # type: ignore[arg-type]
 
 

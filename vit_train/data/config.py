@@ -89,7 +89,7 @@ class FolderConfig(DataConfig):
     """Your own images: root/train/CLASS/* and root/test/CLASS/*, or root/CLASS/* alone."""
 
     name: str = "folder"
-    root: str = "???"
+    root: str = ""
     # The shorter side is scaled to this, then the centre is cut out.
     image_size: int | None = 64
     # Set apart for testing where the tree has neither test/ nor val/.
@@ -103,6 +103,8 @@ class FolderConfig(DataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.root:
+            raise ValueError("data.root=FOLDER must name the folder that holds your images")
         if self.image_size is None:
             raise ValueError("data.image_size must be a number for data=folder, for example 64")
         if self.on_error not in ON_ERROR_CHOICES:

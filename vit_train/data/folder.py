@@ -96,6 +96,11 @@ def class_names(trees: dict[str, Tree], config: FolderConfig) -> list[str]:
     tree = trees["train"]
     counts = Counter(name for _, name in tree.files)
     empty = [name for name in tree.classes if not counts[name]]
+    if len(counts) < 2:
+        raise ValueError(
+            f"{tree.root} needs at least two folders of images, one a class, and has {len(counts)}"
+            f": put JPEG, PNG, WebP or BMP files into {tree.root / 'CLASS'}/"
+        )
     if empty and config.on_error == "refuse":
         raise ValueError(
             f"no images in:{listed([tree.root / name for name in empty])}\n"
@@ -103,11 +108,6 @@ def class_names(trees: dict[str, Tree], config: FolderConfig) -> list[str]:
         )
     if empty:
         logger.warning(f"left out, no images in:{listed([tree.root / name for name in empty])}")
-    if len(counts) < 2:
-        raise ValueError(
-            f"{tree.root} needs at least two folders of images, one a class, and has {len(counts)}"
-            f": put JPEG, PNG, WebP or BMP files into {tree.root / 'CLASS'}/"
-        )
     for part in trees.values():
         unknown = sorted({name for _, name in part.files} - counts.keys())
         if unknown:

@@ -41,7 +41,9 @@ def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
         except BrokenImage as error:
             broken[index] = str(error)
 
-    with warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
+    # Beyond a few threads Python's own share of the work stands in the way.
+    threads = min(8, os.cpu_count() or 1)
+    with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:
         # Pillow warns of odd metadata, and of large images, which are refused below.
         warnings.simplefilter("ignore")
         done = pool.map(one, range(len(paths)))

@@ -1,0 +1,366 @@
+import io
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from vit_train.data import cache as cache_module
+from vit_train.data.cache import decode_cached
+from vit_train.data.config import FolderConfig
+from vit_train.data.dataset import resize
+from vit_train.data.images import BrokenImage, decode, read_image
+from vit_train.data.sources import load_dataset
+
+LIMIT = 10**7
+RNG = np.random.default_rng(0)
+
+
+def noise(height: int, width: int, channels: int = 3) -> np.ndarray:
+    return RNG.integers(0, 256, (height, width, channels), dtype=np.uint8)
+
+
+def save(path: Path, image: Image.Image | np.ndarray | None = None, **options: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = noise(8, 8) if image is None else image
+    image = Image.fromarray(image) if isinstance(image, np.ndarray) else image
+    image.save(path, **options)
+    return path
+
+
+def tree(
+    root: Path, *parts: str, classes: tuple[str, ...] = ("cat", "dog"), count: int = 4
+) -> Path:
+    for part in parts or ("",):
+        for name in classes:
+            for i in range(count):
+                save(root / part / name / f"{i}.png")
+    return root
+
+
+def config(root: Path, **settings: object) -> FolderConfig:
+    return FolderConfig(root=str(root), **({"image_size": 8} | settings))  # type: ignore[arg-type]
+
+
+def test_train_and_test_folders_come_exactly_and_in_order(tmp_path: Path) -> None:
+    data = load_dataset(config(tree(tmp_path, "train", "test")))
+    assert data.classes == ("cat", "dog") and data.val is None
+    for part, images in (("train", data.train), ("test", data.test)):
+        assert images.labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+        paths = sorted((tmp_path / part).rglob("*.png"))
+        pixels = np.stack([np.asarray(Image.open(path)) for path in paths])
+        assert torch.equal(images.images, torch.from_numpy(pixels).permute(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize(("parts", "test_images", "val"), [
+    (("train", "val"), 8, False),
+    (("train", "test", "val"), 8, True),
+    (("train",), 1, False),
+    ((), 1, False),
+])  # fmt: skip
+def test_which_parts_of_the_tree_are_what(
+    tmp_path: Path, parts: tuple[str, ...], test_images: int, val: bool
+) -> None:
+    data = load_dataset(config(tree(tmp_path, *parts)))
+    assert len(data.test) == test_images and (data.val is not None) == val
+    if test_images == 1:  # carved from the one tree, a tenth
+        assert len(data.train) == 7
+
+
+def test_one_tree_is_split_by_the_seed_and_nothing_is_lost(tmp_path: Path) -> None:
+    tree(tmp_path, count=10)
+
+    def split(seed: int) -> tuple[set[bytes], set[bytes]]:
+        data = load_dataset(config(tmp_path, split_seed=seed, test_fraction=0.3))
+        train, test = (
+            {image.numpy().tobytes() for image in part.images} for part in (data.train, data.test)
+        )
+        assert len(train) == 14 and len(test) == 6 and not train & test
+        return train, test
+
+    assert split(0) == split(0) and split(0) != split(1)
+
+
+def test_names_with_spaces_and_other_letters_and_nested_folders(tmp_path: Path) -> None:
+    tree(tmp_path, classes=("große Katze", "犬", "a b"))
+    save(tmp_path / "犬" / "more" / "ünter.PNG")
+    save(tmp_path / ".hidden" / "0.png")
+    data = load_dataset(config(tmp_path))
+    assert data.classes == ("a b", "große Katze", "犬")
+    assert len(data.train) + len(data.test) == 13
+
+
+def test_a_class_called_train_is_a_class(tmp_path: Path) -> None:
+    assert load_dataset(config(tree(tmp_path, classes=("car", "train")))).classes == (
+        "car",
+        "train",
+    )
+
+
+def jpeg(size: tuple[int, int] = (64, 64)) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(noise(*size)).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+def damaged_tree(root: Path) -> Path:
+    """A tree with one of everything that goes wrong."""
+    tree(root)
+    (root / "cat" / "cut.jpg").write_bytes(jpeg()[:-600])
+    (root / "cat" / "empty.png").write_bytes(b"")
+    (root / "dog" / "gif.png").write_bytes(b"")
+    save(root / "dog" / "gif.gif", Image.new("P", (8, 8)))
+    (root / "dog" / "gif.gif").rename(root / "dog" / "gif.png")
+    (root / "dog" / "text.jpeg").write_text("no image")
+    (root / "dog" / "dangling.jpg").symlink_to("nowhere")
+    os.mkfifo(root / "dog" / "pipe.jpg")
+    save(root / "dog" / "real.gif", Image.new("P", (8, 8)))
+    (root / "dog" / "notes.txt").write_text("hello")
+    return root
+
+
+BROKEN = ["cut.jpg", "empty.png", "gif.png", "text.jpeg", "dangling.jpg", "pipe.jpg"]
+
+
+def test_broken_files_are_named_counted_and_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError) as caught:
+        load_dataset(config(damaged_tree(tmp_path)))
+    message = str(caught.value)
+    assert "6 of 14 image files cannot be used" in message and "data.on_error=skip" in message
+    for name in BROKEN:
+        assert name in message
+    assert "not a JPEG, PNG, WebP or BMP image" in message and "not a regular file" in message
+
+
+def test_broken_files_are_skipped_if_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "nothing here").mkdir()
+    with caplog.at_level("INFO"):
+        data = load_dataset(config(damaged_tree(tmp_path), on_error="skip"))
+    assert data.classes == ("cat", "dog") and len(data.train) + len(data.test) == 8
+    for words in (*BROKEN, "6 of 14", "notes.txt", "real.gif", "nothing here"):
+        assert words in caplog.text
+
+
+def test_an_image_bomb_is_refused_by_its_header_alone(tmp_path: Path) -> None:
+    Image.new("1", (20_000, 20_000)).save(tmp_path / "bomb.png")
+    with pytest.raises(BrokenImage, match=r"data\.max_pixels"):
+        read_image(tmp_path / "bomb.png", 8, LIMIT)
+    # Nothing was decoded: that would have taken 20,000² bytes.
+    assert decode([tmp_path / "bomb.png"], 8, LIMIT).broken.keys() == {0}
+
+
+BAD_TREES = {
+    "nothing there": ([], {}, "is not a folder"),
+    "empty": (["train/"], {}, "at least two folders"),
+    "one class": (["cat/1.png"], {}, "at least two folders"),
+    "no classes": (["1.png", "2.png"], {}, "at least two folders"),
+    "empty class": (["cat/1.png", "dog/1.png", "cow/"], {}, "no images in"),
+    "class only in test": (
+        ["train/a/1.png", "train/b/1.png", "test/a/1.png", "test/c/1.png"], {}, "has classes that"
+    ),
+    "empty test": (["train/a/1.png", "train/b/1.png", "test/a/"], {}, "has no images"),
+    "too large": (["a/1.png", "b/1.png"], {"image_size": 10**7}, "choose a smaller"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_TREES)
+def test_a_tree_that_makes_no_sense_is_refused(tmp_path: Path, case: str) -> None:
+    names, settings, words = BAD_TREES[case]
+    root = tmp_path / "root"
+    for name in names:
+        if name.endswith("/"):
+            (root / name).mkdir(parents=True)
+        else:
+            save(root / name)
+    with pytest.raises(ValueError, match=words):
+        load_dataset(config(root, **settings))
+
+
+def test_a_class_that_loses_its_only_image_is_named(tmp_path: Path) -> None:
+    tree(tmp_path, "train", "test")
+    (tmp_path / "train" / "emu").mkdir()
+    (tmp_path / "train" / "emu" / "1.png").write_bytes(b"")
+    with pytest.raises(ValueError, match="class emu has no training image"):
+        load_dataset(config(tmp_path, on_error="skip"))
+
+
+def test_control_characters_in_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    tree(tmp_path, classes=("a\x1b[31m", "b"))
+    assert load_dataset(config(tmp_path)).classes == ("a\\x1b[31m", "b")
+
+
+# Pixels.
+
+
+def solid(mode: str, colour: object) -> Image.Image:
+    return Image.new(mode, (9, 9), colour)  # type: ignore[arg-type]
+
+
+MODES = {
+    "RGB": (solid("RGB", (10, 20, 30)), (10, 20, 30)),
+    "L": (solid("L", 77), (77, 77, 77)),
+    "1": (solid("1", 1), (255, 255, 255)),
+    "16 bit": (Image.fromarray(np.full((9, 9), 0x4D12, np.uint16)), (0x4D, 0x4D, 0x4D)),
+    "opaque": (solid("RGBA", (10, 20, 30, 255)), (10, 20, 30)),
+    "transparent": (solid("RGBA", (10, 20, 30, 0)), (255, 255, 255)),
+    "half": (solid("LA", (0, 127)), (128, 128, 128)),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_becomes_rgb(tmp_path: Path, mode: str) -> None:
+    image, expected = MODES[mode]
+    pixels = read_image(save(tmp_path / "a.png", image), 9, LIMIT)
+    assert pixels.shape == (9, 9, 3) and pixels.dtype == np.uint8
+    assert (pixels == np.array(expected)).all()
+
+
+def test_palette_with_a_transparent_colour(tmp_path: Path) -> None:
+    image = Image.new("P", (4, 4), 1)
+    image.putpalette([9, 9, 9, 1, 2, 3])
+    path = save(tmp_path / "a.png", image)
+    assert (read_image(path, 4, LIMIT) == (1, 2, 3)).all()
+    assert (read_image(save(path, image, transparency=1), 4, LIMIT) == 255).all()
+
+
+def test_cmyk_jpeg(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.jpg", solid("CMYK", (0, 255, 255, 0)), quality=95)  # red
+    assert np.abs(read_image(path, 9, LIMIT).astype(int) - (255, 0, 0)).max() < 6
+
+
+@pytest.mark.parametrize("suffix", ["png", "webp", "bmp"])
+def test_lossless_formats_come_exactly(tmp_path: Path, suffix: str) -> None:
+    image = noise(12, 12)
+    options = {"lossless": True} if suffix == "webp" else {}
+    assert (read_image(save(tmp_path / f"a.{suffix}", image, **options), 12, LIMIT) == image).all()
+
+
+@pytest.mark.parametrize(("orientation", "turn"), [(1, 0), (3, 2), (6, 3), (8, 1)])
+def test_exif_rotation_is_undone(tmp_path: Path, orientation: int, turn: int) -> None:
+    image = noise(8, 8)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = save(tmp_path / "a.png", image, exif=exif)
+    assert (read_image(path, 8, LIMIT) == np.rot90(image, turn)).all()
+
+
+def test_the_centre_is_cut_out(tmp_path: Path) -> None:
+    image = noise(10, 30)
+    assert (read_image(save(tmp_path / "a.png", image), 10, LIMIT) == image[:, 10:20]).all()
+    assert (read_image(save(tmp_path / "b.png", image.swapaxes(0, 1)), 10, LIMIT)
+            == image.swapaxes(0, 1)[10:20]).all()  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [7, 16, 48])
+def test_scaling_agrees_with_the_other_sources_to_one_grey_level(tmp_path: Path, size: int) -> None:
+    image = noise(32, 32)
+    theirs = resize(torch.from_numpy(image).permute(2, 0, 1)[None], size)[0]
+    ours = torch.from_numpy(
+        read_image(save(tmp_path / "a.png", image), size, LIMIT).transpose(2, 0, 1).copy()
+    )
+    assert (ours.int() - theirs.int()).abs().max() <= 1
+
+
+def test_a_large_jpeg_is_decoded_small_with_hardly_a_difference(tmp_path: Path) -> None:
+    waves = F.interpolate(torch.rand(1, 3, 20, 20), (800, 800), mode="bicubic").clamp(0, 1)
+    pixels = (waves[0] * 255).byte()
+    path = save(tmp_path / "a.jpg", pixels.permute(1, 2, 0).numpy(), quality=95)
+    exact = resize(pixels[None], 32)[0].permute(1, 2, 0).numpy().astype(int)
+    assert np.abs(read_image(path, 32, LIMIT) - exact).mean() < 2
+
+
+# The cache.
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "vit_train" / "decoded"
+
+
+def entries(cache: Path) -> list[Path]:
+    return sorted(cache.iterdir()) if cache.exists() else []
+
+
+def test_the_cache_gives_the_same_without_decoding(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = damaged_tree(tmp_path / "root")
+    settings = {"cache": True, "on_error": "skip"}
+    first = load_dataset(config(root, **settings))
+    assert [path.suffix for path in entries(cache)] == [".pt"]
+    monkeypatch.setattr(cache_module, "decode", lambda *_: pytest.fail("decoded again"))
+    second = load_dataset(config(root, **settings))
+    assert torch.equal(first.train.images, second.train.images)
+    assert torch.equal(first.test.labels, second.test.labels)
+    # What is broken is remembered as broken.
+    with pytest.raises(ValueError, match="6 of 14"):
+        load_dataset(config(root, cache=True))
+
+
+def test_the_cache_is_off_unless_asked_and_never_inside_the_data(
+    tmp_path: Path, cache: Path
+) -> None:
+    root = tree(tmp_path / "root")
+    before = sorted(root.rglob("*"))
+    load_dataset(config(root))
+    assert entries(cache) == []
+    load_dataset(config(root, cache=True))
+    assert len(entries(cache)) == 1 and sorted(root.rglob("*")) == before
+
+
+def test_another_content_or_setting_is_another_entry(tmp_path: Path, cache: Path) -> None:
+    path = save(tmp_path / "a.png")
+    stamp = path.stat().st_mtime_ns
+    decode_cached([path], 8, LIMIT)
+    decode_cached([path], 4, LIMIT)
+    assert len(entries(cache)) == 2
+    changed = noise(8, 8)
+    save(path, changed)
+    os.utime(path, ns=(stamp, stamp))  # the same name, size and time: only the bytes differ
+    images = decode_cached([path], 8, LIMIT).images
+    assert torch.equal(images[0].permute(1, 2, 0), torch.from_numpy(changed))
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "foreign"])
+def test_a_damaged_entry_is_made_anew(tmp_path: Path, cache: Path, damage: str) -> None:
+    path = save(tmp_path / "a.png")
+    expected = decode_cached([path], 8, LIMIT).images.clone()
+    (entry,) = entries(cache)
+    content = entry.read_bytes()
+    if damage == "foreign":
+        torch.save({"something": 1}, entry)
+    else:
+        entry.write_bytes(b"" if damage == "empty" else content[: len(content) // 2])
+    assert torch.equal(decode_cached([path], 8, LIMIT).images, expected)
+    assert torch.equal(decode_cached([path], 8, LIMIT).images, expected)
+
+
+def test_two_writers_leave_one_whole_entry(tmp_path: Path, cache: Path) -> None:
+    paths = [save(tmp_path / f"{i}.png") for i in range(20)]
+    results: list[torch.Tensor] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(decode_cached(paths, 8, LIMIT).images))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4 and all(torch.equal(results[0], other) for other in results)
+    assert [path.suffix for path in entries(cache)] == [".pt"]
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert decode_cached([save(tmp_path / "a.png")], 8, LIMIT).broken == {}
+    assert "not kept" in caplog.text

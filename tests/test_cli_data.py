@@ -1,0 +1,116 @@
+"""Each source as its user meets it: through the command line."""
+
+import csv
+import json
+from pathlib import Path
+
+import loopback as server
+import pytest
+from conftest import SMALL_MODEL, Run
+from PIL import Image
+from small_sets import small_cifar, small_stl10, tar_gz
+from torchvision.datasets import CIFAR10
+
+from vit_train.data.config import Cifar10Config
+from vit_train.data.sources import load_dataset
+
+TRAIN = ["vit-train", *SMALL_MODEL, "hydra.run.dir=run"]
+
+
+def test_download_train_evaluate(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_cifar(monkeypatch, tmp_path / "made", CIFAR10)
+    content = tar_gz(tmp_path / "made" / CIFAR10.base_folder)
+    with server.serve() as web:
+        urls = [web.url("/down", server.failing(503)), web.url("/up", server.whole(content))]
+        fetching = ["data=cifar10", "data.download=true", f"data.urls=[{','.join(urls)}]"]
+        outcome = run(*TRAIN, *fetching, "data.root=new")
+        assert outcome.status == 0, outcome.err
+    assert Path("new", CIFAR10.base_folder, "test_batch").exists()
+    # The data is found again without a download, and elsewhere if it is said where.
+    assert run("vit-eval", "ckpt=run").status == 0
+    Path("new").rename("moved")
+    outcome = run("vit-eval", "ckpt=run")
+    assert outcome.status == 1 and "data.root=FOLDER" in outcome.err
+    assert run("vit-eval", "ckpt=run", "data.root=moved").status == 0
+
+
+def test_all_mirrors_down_is_one_message(run: Run) -> None:
+    with server.serve() as web:
+        url = web.url("/down", server.failing(503))
+        outcome = run(*TRAIN, "data=cifar10", "data.download=true", f"data.urls=[{url}]")
+    assert outcome.status == 1 and "Traceback" not in outcome.err
+    assert f"{url}: HTTP 503" in outcome.err and "by hand" in outcome.err
+    assert outcome.err.startswith("vit-train: could not download cifar-10-python.tar.gz")
+
+
+def test_an_address_that_is_none_is_refused(run: Run) -> None:
+    outcome = run(*TRAIN, "data=cifar10", "data.urls=[file:///etc/passwd]")
+    assert outcome.status == 1 and "must begin with http://" in outcome.err
+
+
+def losses(folder: str) -> list[str]:
+    with Path(folder, "metrics.csv").open() as file:
+        return [row["train_loss"] + row["val_loss"] for row in csv.DictReader(file)]
+
+
+def test_the_same_images_as_files_train_the_same(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_cifar(monkeypatch, tmp_path, CIFAR10)
+    data = load_dataset(Cifar10Config(root=str(tmp_path)))
+    for part, images in (("train", data.train), ("test", data.test)):
+        for i, (image, label) in enumerate(zip(images.images, images.labels, strict=True)):
+            path = Path("png", part, data.classes[label], f"{i:03d}.png")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
+    train = ["vit-train", *SMALL_MODEL, "data.val_fraction=0.3"]
+    for arguments in (
+        ["hydra.run.dir=a", "data=cifar10", f"data.root={tmp_path}"],
+        ["hydra.run.dir=b", "data=folder", "data.root=png", "data.image_size=32"],
+    ):
+        outcome = run(*train, *arguments)
+        assert outcome.status == 0, outcome.err
+    assert losses("a") == losses("b") and len(losses("a")) == 2
+    summaries = [json.loads(Path(name, "summary.json").read_text()) for name in "ab"]
+    assert summaries[0]["test"] == summaries[1]["test"]
+
+
+def test_stl10_trains_on_a_fold(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_stl10(monkeypatch, tmp_path)
+    outcome = run(
+        *TRAIN, "data=stl10", f"data.root={tmp_path}", "data.fold=3", "data.val=none",
+        "model.patch_size=16",
+    )  # fmt: skip
+    assert outcome.status == 0, outcome.err
+    assert "6 training, 0 validation, 20 test images, 96 by 96" in outcome.out
+
+
+def test_a_folder_without_a_root_says_so(run: Run) -> None:
+    outcome = run(*TRAIN, "data=folder")
+    assert outcome.status == 1 and "data.root=FOLDER" in outcome.err
+
+
+def test_a_broken_image_is_one_message_and_can_be_skipped(run: Run) -> None:
+    for i in range(12):
+        path = Path("tree", "ab"[i % 2], f"{i}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 30), (20 * i, 0, 0)).save(path)
+    Path("tree/a/broken.jpg").write_bytes(b"\xff\xd8\xff")
+    folder = [*TRAIN, "data=folder", "data.root=tree", "data.image_size=16"]
+    outcome = run(*folder)
+    assert outcome.status == 1 and "tree/a/broken.jpg" in outcome.err
+    assert outcome.err.startswith("vit-train: 1 of 13 image files cannot be used")
+    outcome = run(*folder, "data.on_error=skip")
+    assert outcome.status == 0 and "tree/a/broken.jpg" in outcome.out
+
+
+def test_presets_of_ones_own(run: Run) -> None:
+    Path("mine/data").mkdir(parents=True)
+    Path("mine/data/pets.yaml").write_text("defaults: [folder]\nroot: pets\nimage_size: 24\n")
+    for option in (
+        ["--config-dir", "mine"],
+        [f"hydra.searchpath=[file://{Path('mine').resolve()}]"],
+    ):
+        outcome = run("vit-train", *option, "data=pets", "--cfg", "job")
+        assert outcome.status == 0, outcome.err
+        assert "name: folder" in outcome.out and "image_size: 24" in outcome.out
