@@ -1,0 +1,84 @@
+"""The package works wherever it is installed: wheel, source distribution, or a bare checkout."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import SMALL
+
+ROOT = Path(__file__).parent.parent
+SOURCES = ("vit_train", "conf", "pyproject.toml", "README.md", "LICENSE")
+OTHER_PLACE = {**os.environ, "PYTHONPATH": ""}
+
+
+def call(*command: object, cwd: Path) -> str:
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, env=OTHER_PLACE
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources alone, as a clone has them."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, copy)
+    return copy
+
+
+def content(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {
+            name: archive.read(name) for name in archive.namelist() if not name.endswith("RECORD")
+        }
+
+
+@pytest.mark.slow
+def test_wheel_and_source_distribution(checkout: Path, tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "build", "--no-isolation"]
+    call(*build, "--wheel", "--outdir", tmp_path / "direct", checkout, cwd=tmp_path)
+    # Without --wheel or --sdist: the source distribution, then the wheel from it.
+    call(*build, "--outdir", tmp_path / "dist", checkout, cwd=tmp_path)
+    (direct,) = (tmp_path / "direct").glob("*.whl")
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    assert content(wheel) == content(direct)
+    packed = {Path(name) for name in content(wheel)}
+    for preset in (ROOT / "conf").rglob("*.yaml"):
+        assert "vit_train" / preset.relative_to(ROOT) in packed
+    for module in (ROOT / "vit_train").rglob("*.py"):
+        assert module.relative_to(ROOT) in packed
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    call(sys.executable, "-m", "venv", "--without-pip", tmp_path / "env", cwd=tmp_path)
+    scripts = tmp_path / "env" / ("Scripts" if os.name == "nt" else "bin")
+    python = scripts / "python"
+    find = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = Path(call(python, "-c", find, cwd=elsewhere).strip())
+    # The dependencies come from this environment; its editable install does not.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index"]
+    call(*pip, wheel, cwd=elsewhere)
+    where = call(python, "-c", "import vit_train; print(vit_train.__file__)", cwd=elsewhere)
+    assert Path(where.strip()).is_relative_to(site)
+
+    call(scripts / "vit-train", *SMALL, "hydra.run.dir=run", "data=shapes", cwd=elsewhere)
+    assert "triangle" in call(scripts / "vit-eval", "ckpt=run", cwd=elsewhere)
+    assert {path.name for path in elsewhere.iterdir()} == {"run"}
+
+
+@pytest.mark.slow
+def test_a_checkout_runs_without_being_installed(checkout: Path) -> None:
+    module = [sys.executable, "-m", "vit_train.commands.train"]
+    call(*module, *SMALL, "hydra.run.dir=run", cwd=checkout)
+    assert (checkout / "run" / "checkpoints" / "last.pt").exists()
