@@ -92,7 +92,7 @@ def test_a_folder_without_a_root_says_so(run: Run) -> None:
 
 def test_a_broken_image_is_one_message_and_can_be_skipped(run: Run) -> None:
     for i in range(12):
-        path = Path("tree", "ab"[i % 2], f"{i}.png")
+        path = Path("tree", ("a", "犬 $x$")[i % 2], f"{i}.png")
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (20, 30), (20 * i, 0, 0)).save(path)
     Path("tree/a/broken.jpg").write_bytes(b"\xff\xd8\xff")

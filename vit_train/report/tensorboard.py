@@ -1,6 +1,7 @@
 """TensorBoard: curves, the augmented training images, the config, final metrics."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ class TensorBoard(Observer):
 
     def images(self, images: Tensor, labels: list[str]) -> None:
         """The first batch as the model sees it: uint8 (N,C,S,S) and class names."""
-        figure = image_grid(images, labels)
-        self.writer.add_figure("data/train_augmented", figure)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph")  # a letter the font lacks becomes a box
+            self.writer.add_figure("data/train_augmented", image_grid(images, labels))
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
         for tag in ("loss", "acc", "lr", "images_per_s"):
