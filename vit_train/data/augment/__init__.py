@@ -1,0 +1,1 @@
+"""How training images vary: every draw is made per image, every operation works on the batch."""
