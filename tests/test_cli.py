@@ -123,7 +123,7 @@ BAD_TRAIN = {
     "fp16 on cpu": (["device=cpu", "precision=fp16"], "precision=fp32"),
     "missing data": (["data=cifar10", "data.root=nowhere"], "data.download=true"),
     "too large a subset": (["data.train_subset=99999"], "ask for fewer"),
-    "accumulate": (["train.accumulate=7"], "must divide train.batch_size"),
+    "micro batch": (["train.micro_batch=0"], "train.micro_batch=0 must be at least 1"),
     "folder in the way": (["hydra.run.dir=file/run"], "file"),
     "grammar": (["model.depth=="], "depth"),
 }

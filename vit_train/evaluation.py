@@ -9,6 +9,7 @@ from vit_train.data.batches import EvalBatches, Normalise
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
+from vit_train.engine.lanes import make_lanes
 from vit_train.engine.metrics import Evaluation, evaluate
 from vit_train.report import provenance
 from vit_train.report.summary import result_dict, write_json
@@ -34,7 +35,8 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     part = make_splits(data, data_config).named(config.split)
     batch_size = config.batch_size or trained.train.eval_batch_size
     batches = EvalBatches(part, Normalise(meta.statistics, device), batch_size, device)
-    result = evaluate(model, batches, precision)
+    with make_lanes(model, device, batch_size) as lanes:
+        result = evaluate(model, batches, precision, lanes)
 
     logger.info(
         f"{meta.path}: epoch {meta.epoch}, {meta.images_seen:,} images seen, {meta.weights} "

@@ -18,7 +18,7 @@ from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.engine.checkpoint import CheckpointKeeper
 from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
-from vit_train.engine.metrics import Evaluation, evaluate
+from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import NonFiniteLoss, Trainer
 from vit_train.model.vit import VisionTransformer
 from vit_train.report import provenance
@@ -133,10 +133,11 @@ def test_results(
     device: torch.device,
 ) -> dict[str, Evaluation]:
     """The one time the test set is read: the final weights and, with validation, the best."""
-    results = {"final": evaluate(trainer.eval_model, batches, trainer.precision)}
-    if keeper.best.exists():
-        model, _ = load(keeper.best, device)
-        results["best"] = evaluate(model, batches, trainer.precision)
+    with trainer.lanes:
+        results = {"final": trainer.evaluate(trainer.eval_model, batches)}
+        if keeper.best.exists():
+            model, _ = load(keeper.best, device)
+            results["best"] = trainer.evaluate(model, batches)
     return results
 
 

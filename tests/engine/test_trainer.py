@@ -79,7 +79,7 @@ def test_the_loop_is_the_textbook_one() -> None:
 
 
 def test_accumulation_changes_nothing_but_rounding() -> None:
-    whole, pieces = train(Data()), train(Data(), accumulate=4)
+    whole, pieces = train(Data()), train(Data(), micro_batch=3)
     assert whole.step == pieces.step
     torch.testing.assert_close(whole.model.weight, pieces.model.weight, rtol=1e-9, atol=1e-12)
 

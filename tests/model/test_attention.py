@@ -98,3 +98,20 @@ def test_attention_agrees_with_torch_multi_head_attention(kernels):
     expected = reference(x, x, x, average_attn_weights=False)
     torch.testing.assert_close(attention(x)[0], expected[0], rtol=0, atol=1e-10)
     torch.testing.assert_close(attention(x, True), expected, rtol=0, atol=1e-10)
+
+
+@kernels
+@pytest.mark.parametrize("queries", [1, 4])
+def test_fewer_queries_give_the_first_rows_and_their_gradients(kernels, queries):
+    attention, x = build(kernels)
+    direction = torch.randn(2, queries, 24, dtype=torch.float64)
+    inputs = [x.requires_grad_(), *attention.parameters()]
+    whole = attention(x)[0][:, :queries]
+    few = attention(x, queries=queries)[0]
+    torch.testing.assert_close(few, whole, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        torch.autograd.grad((few * direction).sum(), inputs),
+        torch.autograd.grad((whole * direction).sum(), inputs),
+        rtol=0,
+        atol=1e-11,
+    )

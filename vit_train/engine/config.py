@@ -45,9 +45,10 @@ class LoopConfig:
     """The length and shape of a run."""
 
     epochs: int = 30
-    # Images an optimizer step, in `accumulate` equal pieces.
+    # Images an optimizer step.
     batch_size: int = 64
-    accumulate: int = 1
+    # Images computed at once, their gradients added up; null: what the device does fastest.
+    micro_batch: int | None = None
     eval_batch_size: int = 256
     label_smoothing: float = 0.1
     # Evaluate an exponential average of the weights, with this decay; null keeps none.
@@ -56,13 +57,10 @@ class LoopConfig:
     log_every: int = 20
 
     def __post_init__(self) -> None:
-        for field in ("epochs", "batch_size", "accumulate", "eval_batch_size", "log_every"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"train.{field}={getattr(self, field)} must be at least 1")
-        if self.batch_size % self.accumulate:
-            raise ValueError(
-                f"train.accumulate={self.accumulate} must divide train.batch_size={self.batch_size}"
-            )
+        for field in ("epochs", "batch_size", "micro_batch", "eval_batch_size", "log_every"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise ValueError(f"train.{field}={value} must be at least 1")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"train.label_smoothing={self.label_smoothing} must be in [0, 1)")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:

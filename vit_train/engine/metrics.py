@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.engine.device import Precision
+from vit_train.engine.lanes import ONE_LANE, Lanes
 
 
 @dataclass(frozen=True)
@@ -36,18 +37,24 @@ def wilson_interval(successes: int, count: int, z: float = 1.959964) -> tuple[fl
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-@torch.no_grad()
 def evaluate(
-    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], precision: Precision
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    precision: Precision,
+    lanes: Lanes = ONE_LANE,
 ) -> Evaluation:
     """Run the model over every batch; nothing is copied from the device until the end."""
+
+    @torch.no_grad()
+    def forward(images: Tensor) -> Tensor:
+        with precision.autocast():
+            return model(images).float()  # type: ignore[no-any-return]
+
     was_training = model.training
     model.eval()
     losses, ranks, labels_seen = [], [], []
     for images, labels in batches:
-        with precision.autocast():
-            logits = model(images)
-        logits = logits.float()
+        logits = torch.cat(list(lanes.over(forward, images)))
         losses.append(F.cross_entropy(logits, labels, reduction="none"))
         # A sample's rank: how many other classes are not clearly below the true one. Written so
         # that ties, and logits that are NaN, count against the model.

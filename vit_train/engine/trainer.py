@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.device import Precision
+from vit_train.engine.lanes import make_lanes
 from vit_train.engine.metrics import Evaluation, evaluate
 from vit_train.engine.optim import WeightAverage, learning_rate, make_optimizer
 
@@ -57,6 +58,14 @@ class Observer:
         """Once, when a run was asked to stop before its end."""
 
 
+def correct_answers(logits: Tensor, targets: Tensor) -> Tensor:
+    """How many labels (B,) are predicted; of mixed targets (B,K), how much of them is."""
+    predicted = logits.argmax(1)
+    if targets.ndim == 1:
+        return (predicted == targets).sum()
+    return targets.gather(1, predicted.unsqueeze(1)).sum()
+
+
 class Averages:
     """Sums that stay on the device, so that the loop never waits for it between two logs."""
 
@@ -94,6 +103,11 @@ class Trainer:
         self.optimizer = make_optimizer(model, optim)
         self.scaler = precision.scaler()
         self.ema = WeightAverage(model, loop.ema_decay) if loop.ema_decay else None
+        self.lanes = make_lanes(model, precision.device, loop.batch_size, loop.micro_batch)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = gradient
         self.step = self.epoch = self.images_seen = 0
         self.stop_requested = False
 
@@ -121,16 +135,20 @@ class Trainer:
     def fit(self) -> None:
         """Train until the last epoch or until `stop_requested`; NonFiniteLoss if it diverges."""
         self.model.train()
-        while not self.finished:
-            log = self._run_epoch()
-            if log is None:
+        with self.lanes:
+            while not self.finished:
+                log = self._run_epoch()
+                if log is None:
+                    for observer in self.observers:
+                        observer.on_stop(self)
+                    return
+                self.epoch += 1
+                val = None if self.val is None else self.evaluate(self.eval_model, self.val)
                 for observer in self.observers:
-                    observer.on_stop(self)
-                return
-            self.epoch += 1
-            val = None if self.val is None else evaluate(self.eval_model, self.val, self.precision)
-            for observer in self.observers:
-                observer.on_epoch(self, log, val)
+                    observer.on_epoch(self, log, val)
+
+    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> Evaluation:
+        return evaluate(model, batches, self.precision, self.lanes)
 
     def _run_epoch(self) -> TrainLog | None:
         """One pass over the data; None if a stop was asked for on the way."""
@@ -153,34 +171,43 @@ class Trainer:
     def _averages(self) -> Averages:
         return Averages(self.precision.device)
 
-    def _take_step(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _take_step(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """One optimizer step; returns the mean loss and the number of correct answers."""
         lr = learning_rate(self.step, self.optim, len(self.train), self.loop.epochs)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        loss_sum = torch.zeros((), device=images.device)
-        correct = torch.zeros((), device=images.device, dtype=torch.long)
-        piece = -(-len(labels) // self.loop.accumulate)
-        for part, truth in zip(images.split(piece), labels.split(piece), strict=True):
-            with self.precision.autocast():
-                logits = self.model(part)
-                loss = F.cross_entropy(
-                    logits, truth, label_smoothing=self.loop.label_smoothing, reduction="sum"
-                ) / len(labels)
-            self.scaler.scale(loss).backward()
-            loss_sum += loss.detach()
-            correct += (logits.argmax(1) == truth).sum()
+        loss, correct = self._compute_gradients(images, targets)
         if self.optim.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.optim.clip_norm)
+            nn.utils.clip_grad_norm_(self.parameters, self.optim.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=False)
         self.step += 1
-        self.images_seen += len(labels)
+        self.images_seen += len(images)
         if self.ema:
             self.ema.update(self.model, self.step)
-        return loss_sum, correct
+        return loss, correct
+
+    def _compute_gradients(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Add up the gradient of the batch's mean loss; returns the loss and correct answers."""
+        count = len(images)
+
+        def compute(part: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+            with self.precision.autocast():
+                logits = self.model(part)
+                smoothing = self.loop.label_smoothing
+                loss = F.cross_entropy(logits, truth, label_smoothing=smoothing, reduction="sum")
+            loss = loss / count
+            gradients = torch.autograd.grad(self.scaler.scale(loss), self.parameters)
+            return loss.detach(), correct_answers(logits.detach(), truth), gradients
+
+        results = torch.zeros(2, device=images.device)
+        for loss, correct, additions in self.lanes.over(compute, images, targets):
+            results[0] += loss
+            results[1] += correct
+            torch._foreach_add_(self.gradients, additions)
+        return results[0], results[1]
 
     def _log(self, averages: Averages) -> TrainLog:
         loss, acc, speed = averages.read()

@@ -7,7 +7,10 @@ from torch import Tensor, nn
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """softmax(q kᵀ/√Dh) v and the probabilities: three (B,H,T,Dh) → (B,H,T,Dh), (B,H,T,T)."""
+    """softmax(q kᵀ/√Dh) v and the probabilities.
+
+    q (B,H,Q,Dh), k and v (B,H,T,Dh) → (B,H,Q,Dh), (B,H,Q,T).
+    """
     # Scaling q touches T·Dh values; scaling the logits would touch T·T.
     logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
     probabilities = logits.softmax(dim=-1)
@@ -28,7 +31,8 @@ class Attention(nn.Module):
     """Multi-head self-attention: (B,T,D) → (B,T,D).
 
     `need_weights=True` returns the probabilities (B,H,T,T) as well; they exist only on the
-    written path, which is then taken whatever `kernels` says.
+    written path, which is then taken whatever `kernels` says. `queries=Q` asks for the first Q
+    tokens only, (B,Q,D): the others are looked at, but do not look.
     """
 
     def __init__(self, dim: int, num_heads: int, dropout: float, kernels: str) -> None:
@@ -39,11 +43,25 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.attention = ATTENTIONS[kernels]
 
-    def forward(self, x: Tensor, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
-        batch, tokens, dim = x.shape
-        # (B,T,3D) → (B,T,3,H,Dh) → (3,B,H,T,Dh)
-        qkv = self.qkv(x).view(batch, tokens, 3, self.num_heads, dim // self.num_heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+    def forward(
+        self, x: Tensor, need_weights: bool = False, queries: int | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        q, k, v = self.project(x, queries)
         heads, weights = attend(q, k, v) if need_weights else (self.attention(q, k, v), None)
-        joined = heads.transpose(1, 2).reshape(batch, tokens, dim)
+        joined = heads.transpose(1, 2).flatten(2)  # (B,Q,D)
         return self.dropout(self.proj(joined)), weights
+
+    def project(self, x: Tensor, queries: int | None) -> tuple[Tensor, ...]:
+        """The queries (B,H,Q,Dh), keys and values (B,H,T,Dh)."""
+        if queries is None:
+            return self.split(self.qkv(x), 3)
+        dim = x.shape[-1]
+        weight_q, weight_kv = self.qkv.weight.split((dim, 2 * dim))
+        bias_q, bias_kv = self.qkv.bias.split((dim, 2 * dim))
+        q = F.linear(x[:, :queries], weight_q, bias_q)
+        return self.split(q, 1) + self.split(F.linear(x, weight_kv, bias_kv), 2)
+
+    def split(self, joined: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """(B,T,parts·D) → `parts` × (B,H,T,Dh)."""
+        batch, tokens, _ = joined.shape
+        return joined.view(batch, tokens, parts, self.num_heads, -1).permute(2, 0, 3, 1, 4).unbind()

@@ -36,9 +36,12 @@ class Block(nn.Module):
         self.mlp = Mlp(dim, int(dim * config.mlp_ratio), config.dropout, kernels)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Tensor, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
-        attended, weights = self.attn(self.norm1(x), need_weights)
-        x = x + self.drop_path(attended)
+    def forward(
+        self, x: Tensor, need_weights: bool = False, queries: int | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B,T,D) → (B,T,D), or its first `queries` tokens; and the attention if asked for."""
+        attended, weights = self.attn(self.norm1(x), need_weights, queries)
+        x = x[:, :queries] + self.drop_path(attended)
         return x + self.drop_path(self.mlp(self.norm2(x))), weights
 
 
@@ -102,7 +105,9 @@ class VisionTransformer(nn.Module):
         x = self.dropout(torch.cat((cls, patches), dim=1) + self.pos_embed)  # (B,T,D), T = N+1
         attention = []
         for block in self.blocks:
-            x, weights = block(x, return_attention)
+            # After the last block only the class token is read: the others are not computed.
+            last = block is self.blocks[-1] and not return_attention
+            x, weights = block(x, return_attention, queries=1 if last else None)
             attention.append(weights)
         # Equation 4 normalises the class token alone; LayerNorm acts token by token.
         logits = self.head(self.norm(x[:, 0]))

@@ -8,7 +8,6 @@ RGB (N,3,S,S); magnitudes are float64 (N,) on the CPU, where what depends on the
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 BOUND = 255
@@ -101,12 +100,16 @@ def equalize(images: Tensor, magnitude: Tensor) -> Tensor:
     """
     pixels = images.flatten(2).flatten(0, 1).long()  # (N·C, S·S)
     counts = torch.zeros(len(pixels), BOUND + 1, dtype=torch.long, device=images.device)
-    counts.scatter_add_(1, pixels, torch.ones((), dtype=torch.long, device=images.device).expand_as(pixels))
+    counts.scatter_add_(
+        1, pixels, torch.ones((), dtype=torch.long, device=images.device).expand_as(pixels)
+    )
     greatest = counts.gather(1, pixels.amax(1, keepdim=True))
     step = (pixels.shape[1] - greatest) // BOUND
     below = counts.cumsum(1) - counts
     table = (below + step // 2) // step.clamp(min=1)
-    table = torch.where(step > 0, table.clamp_(0, BOUND), torch.arange(BOUND + 1, device=images.device))
+    table = torch.where(
+        step > 0, table.clamp_(0, BOUND), torch.arange(BOUND + 1, device=images.device)
+    )
     return table.to(torch.uint8).gather(1, pixels).view_as(images)
 
 
