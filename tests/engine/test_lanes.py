@@ -47,9 +47,9 @@ def test_the_number_of_threads_is_put_back(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_gradients_do_not_depend_on_the_number_of_lanes() -> None:
     torch.manual_seed(0)
-    model = VisionTransformer(ViTConfig(embed_dim=16, depth=2))
+    model = VisionTransformer(ViTConfig(embed_dim=16, depth=2)).double()
     nn.init.normal_(model.head.weight)
-    images = torch.randn(40, 3, 32, 32)
+    images = torch.randn(40, 3, 32, 32, dtype=torch.float64)
 
     def gradient(piece: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.autograd.grad(model(piece).square().sum(), list(model.parameters()))
@@ -62,7 +62,7 @@ def test_gradients_do_not_depend_on_the_number_of_lanes() -> None:
                 torch._foreach_add_(total, part)
         results.append(total)
     for other in results[1:]:
-        torch.testing.assert_close(other, results[0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(other, results[0], rtol=1e-9, atol=1e-9)
     assert all(map(torch.equal, results[1], results[2]))
 
 
