@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from vit_train.commands import evaluate, train
+from vit_train.commands import augment, evaluate, train
 
-MAINS = {"vit-train": train.main, "vit-eval": evaluate.main}
+MAINS = {"vit-train": train.main, "vit-eval": evaluate.main, "vit-augment": augment.main}
 SMALL_MODEL = [
     "model.embed_dim=16",
     "model.depth=2",

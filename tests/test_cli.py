@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import SMALL, Run
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
@@ -123,6 +124,9 @@ BAD_TRAIN = {
     "fp16 on cpu": (["device=cpu", "precision=fp16"], "precision=fp32"),
     "missing data": (["data=cifar10", "data.root=nowhere"], "data.download=true"),
     "too large a subset": (["data.train_subset=99999"], "ask for fewer"),
+    "augmentation policy": (["augment.policy=autocontrast"], "none of: none, randaugment"),
+    "mixup": (["augment.mixup_alpha=0"], "augment.mixup_alpha=0.0 must be positive"),
+    "erasing": (["augment.erase_prob=2"], "augment.erase_prob=2.0 must be in [0, 1]"),
     "micro batch": (["train.micro_batch=0"], "train.micro_batch=0 must be at least 1"),
     "folder in the way": (["hydra.run.dir=file/run"], "file"),
     "grammar": (["model.depth=="], "depth"),
@@ -197,3 +201,19 @@ def test_ctrl_c_ends_cleanly_with_a_checkpoint(tmp_path: Path) -> None:
     assert summary["status"] == "interrupted" and summary["images_seen"] > 0
     _, meta = vit_train.load(tmp_path / "run/checkpoints/last.pt")
     assert meta.step == summary["steps"]
+
+
+def test_every_augmentation_preset_trains(run: Run) -> None:
+    for preset in ("none", "light", "strong"):
+        result = run("vit-train", *SMALL, f"augment={preset}", f"hydra.run.dir=runs/{preset}")
+        assert result.status == 0, result.err
+        assert json.loads(Path(f"runs/{preset}/summary.json").read_text())["status"] == "finished"
+
+
+def test_augment_draws_a_contact_sheet(run: Run) -> None:
+    result = run("vit-augment", "data.train_images=60", "images=3", "variants=2", "out=sheet.png")
+    assert result.status == 0, result.err
+    with Image.open("sheet.png") as sheet:
+        assert min(sheet.size) > 300
+    refused = run("vit-augment", "out=sheet.docx")
+    assert refused.status == 1 and "must end in .png" in refused.err

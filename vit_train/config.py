@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from vit_train.data.config import DATA_CONFIGS, AugmentConfig, DataConfig
+from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.config import DATA_CONFIGS, DataConfig
 from vit_train.engine.config import (
     DEVICES,
     PRECISIONS,
@@ -34,6 +35,10 @@ class TrainConfig:
     seed: int = 0
     device: str = "auto"
     precision: str = "auto"
+    # Compile the model first: half a minute on a CPU, some more on a GPU, then faster steps.
+    compile: bool = False
+    # The same bits on every run on a GPU, too, which is slower; on a CPU they always are.
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         require_choice("device", self.device, DEVICES)
@@ -73,16 +78,36 @@ class EvalConfig:
             raise ValueError(f"batch_size={self.batch_size} must be at least 1")
 
 
+@dataclass
+class SheetConfig:
+    """All that `vit-augment` can be told."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    images: int = 6
+    variants: int = 8
+    seed: int = 0
+    out: str = "augmented.png"
+
+    def __post_init__(self) -> None:
+        for key in ("images", "variants"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"{key}={getattr(self, key)} must be at least 1")
+        if self.seed < 0:
+            raise ValueError(f"seed={self.seed} must not be negative")
+
+
 def register_schemas() -> None:
     """Give Hydra the dataclasses, so that the YAML files hold presets and no defaults."""
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
     store.store(name="eval_schema", node=EvalConfig)
+    store.store(name="sheet_schema", node=SheetConfig)
     for name, node in DATA_CONFIGS.items():
         store.store(group="schema/data", name=name, node=node)
 
 
-Config = TypeVar("Config", TrainConfig, EvalConfig)
+Config = TypeVar("Config", TrainConfig, EvalConfig, SheetConfig)
 
 
 def typed(config: DictConfig, kind: type[Config]) -> Config:

@@ -10,14 +10,17 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
+from torch import Tensor
 
 from vit_train.config import TrainConfig, as_dict
+from vit_train.contact_sheet import label_title
 from vit_train.data.batches import EvalBatches, Normalise, TrainBatches
 from vit_train.data.dataset import Dataset, ImageSet, channel_statistics
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.engine.checkpoint import CheckpointKeeper
-from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
+from vit_train.engine.compiling import compile_model
+from vit_train.engine.device import be_deterministic, keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import NonFiniteLoss, Trainer
 from vit_train.model.vit import VisionTransformer
@@ -42,6 +45,8 @@ def train(config: TrainConfig, folder: Path) -> bool:
     keep_freed_memory()
     device = pick_device(config.device)
     precision = pick_precision(config.precision, device)
+    if config.deterministic and device.type != "cpu":
+        be_deterministic()
     torch.manual_seed(config.seed)
 
     data = load_dataset(config.data)
@@ -53,7 +58,13 @@ def train(config: TrainConfig, folder: Path) -> bool:
     normalise = Normalise(statistics, device)
     loop = config.train
     batches = TrainBatches(
-        splits.train, normalise, config.augment, loop.batch_size, config.seed, device
+        splits.train,
+        len(data.classes),
+        normalise,
+        config.augment,
+        loop.batch_size,
+        config.seed,
+        device,
     )
 
     def unaugmented(part: ImageSet) -> EvalBatches:
@@ -69,6 +80,10 @@ def train(config: TrainConfig, folder: Path) -> bool:
     terminal = Terminal(len(batches), loop.epochs)
     observers = [keeper, board, MetricsCsv(folder / "metrics.csv"), terminal]
     trainer = Trainer(model, batches, val, config.optim, loop, precision, observers)
+
+    if config.compile:
+        images, targets = (each[: trainer.lanes.piece] for each in next(batches.epoch(0)))
+        compile_model(model, images, targets, precision)
 
     text = OmegaConf.to_yaml(OmegaConf.create(settings))
     (folder / "config.yaml").write_text(text)
@@ -154,12 +169,11 @@ def selection_note(config: TrainConfig) -> str:
     return " (selected on test)" if config.data.val == "test" else ""
 
 
-def sample(batches: TrainBatches, data: Dataset, count: int = 18) -> tuple[Any, list[str]]:
-    """The first images of epoch 0 as augmented, uint8 again, with their class names."""
-    images, labels = next(batches.epoch(0))
-    pixels = (images - batches.normalise.shift) / batches.normalise.scale
-    names = [data.classes[label] for label in labels[:count].tolist()]
-    return pixels[:count].round().clamp(0, 255).to(torch.uint8), names
+def sample(batches: TrainBatches, data: Dataset, count: int = 18) -> tuple[Tensor, list[str]]:
+    """The first images of epoch 0 as augmented, uint8 again, with their labels in words."""
+    pixels, targets = next(batches.epoch(0))
+    titles = [label_title(target, data.classes) for target in targets[:count]]
+    return batches.normalise.undo(pixels[:count]), titles
 
 
 @contextlib.contextmanager

@@ -2,8 +2,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalise, TrainBatches
-from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, Statistics, channel_statistics, resize
 
 CPU = torch.device("cpu")
@@ -17,7 +17,8 @@ def random_set(count: int, size: int = 8) -> ImageSet:
 
 
 def batches(data: ImageSet, padding: int, flip: bool, batch_size: int = 16) -> TrainBatches:
-    return TrainBatches(data, RAW, AugmentConfig(padding, flip), batch_size, 0, CPU)
+    augment = AugmentConfig(crop_padding=padding, flip=flip)
+    return TrainBatches(data, len(data), RAW, augment, batch_size, 0, CPU)
 
 
 def test_every_augmented_image_is_a_crop_of_its_own_padded_image_drawn_per_image() -> None:
@@ -44,7 +45,7 @@ def test_offsets_and_flips_are_uniform() -> None:
     data = ImageSet(torch.arange(1, 10).view(1, 1, 1, 9).expand(5000, 1, 9, 9).to(torch.uint8),
                     torch.zeros(5000, dtype=torch.long))  # fmt: skip
     normalise = Normalise(Statistics((0.0,), (1 / 255,)), CPU)
-    source = TrainBatches(data, normalise, AugmentConfig(1, True), 5000, 0, CPU)
+    source = TrainBatches(data, 1, normalise, AugmentConfig(crop_padding=1), 5000, 0, CPU)
     images, _ = next(source.epoch(0))
     middle = images[:, 0, 4]
     flipped = middle[:, 3] > middle[:, 5]
@@ -91,3 +92,33 @@ def test_resize_keeps_the_mean_and_the_same_size_is_the_same_tensor(size: int) -
     assert resized.shape == (10, 3, size, size) and resized.dtype == torch.uint8
     assert abs(resized.float().mean() - images.float().mean()) < 3
     assert resize(images, None) is images and resize(images, 8) is images
+
+
+STRONG = AugmentConfig(
+    policy="randaugment", erase_prob=0.5, mixup_alpha=0.8, cutmix_alpha=1.0, crop_scale=0.5
+)
+
+
+@pytest.mark.parametrize("augment", [AugmentConfig(), STRONG])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_shares_of_several_processes_are_the_batch_of_one(
+    augment: AugmentConfig, ranks: int
+) -> None:
+    data = random_set(40)
+
+    def epoch(rank: int, ranks: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return list(TrainBatches(data, 40, RAW, augment, 16, 7, CPU, rank, ranks).epoch(3))
+
+    shares = zip(*(epoch(rank, ranks) for rank in range(ranks)), strict=True)
+    for whole, parts in zip(epoch(0, 1), shares, strict=True):
+        joined = tuple(map(torch.cat, zip(*parts, strict=True)))
+        torch.testing.assert_close(joined, whole, rtol=0, atol=1e-6)
+
+
+def test_strong_augmentation_is_a_pure_function_of_the_seed() -> None:
+    data = random_set(40)
+
+    def first(seed: int) -> torch.Tensor:
+        return next(TrainBatches(data, 40, RAW, STRONG, 16, seed, CPU).epoch(0))[0]
+
+    assert torch.equal(first(0), first(0)) and not torch.equal(first(0), first(1))

@@ -1,12 +1,19 @@
 """Batches cut from tensors that live where the model lives: no workers, no per-image Python."""
 
 from collections.abc import Iterator
+from typing import TypeVar
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from vit_train.data.config import AugmentConfig
+from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.augment.cropping import Cropper, Cuts
+from vit_train.data.augment.erasing import Eraser
+from vit_train.data.augment.mixing import Mixer, Mixture
+from vit_train.data.augment.operations import apply_operations
+from vit_train.data.augment.policies import POLICIES, Round
+from vit_train.data.augment.rectangles import Rectangles
 from vit_train.data.dataset import ImageSet, Statistics
 
 Batch = tuple[Tensor, Tensor]
@@ -23,55 +30,89 @@ class Normalise:
     def __call__(self, images: Tensor) -> Tensor:
         return images.float().mul_(self.scale).add_(self.shift)
 
+    def undo(self, pixels: Tensor) -> Tensor:
+        """float32 (B,C,S,S) → uint8, to be looked at."""
+        return ((pixels - self.shift) / self.scale).round_().clamp_(0, 255).to(torch.uint8)
+
 
 class TrainBatches:
-    """Shuffled, augmented batches; epoch e is a pure function of the seed and e.
+    """Shuffled, augmented batches; batch b of epoch e is a pure function of the seed, e and b.
 
-    An incomplete last batch is left out (its images come in another epoch's order), unless the
-    whole set is smaller than one batch.
+    All random numbers are drawn on the CPU, for the whole batch: every device sees the same
+    images, and of several processes each makes its share, `rank` of `ranks`, of one batch. An
+    incomplete last batch is left out (its images come in another epoch's order), unless the whole
+    set is smaller than one batch.
     """
 
     def __init__(
         self,
         data: ImageSet,
+        num_classes: int,
         normalise: Normalise,
         augment: AugmentConfig,
         batch_size: int,
         seed: int,
         device: torch.device,
+        rank: int = 0,
+        ranks: int = 1,
     ) -> None:
+        self.images_per_epoch = len(data)
         self.labels = data.labels.to(device)
         self.normalise = normalise
-        self.flip = augment.flip
         self.batch_size = min(batch_size, len(data))
-        self.seed = seed
-        self.device = device
-        self.shifts = 2 * augment.crop_padding + 1
+        self.seed, self.rank, self.ranks = seed, rank, ranks
         size = data.images.shape[-1]
-        padded = F.pad(data.images.to(device), (augment.crop_padding,) * 4)
-        # Every crop of every image, as a view: (N,C,shifts,shifts,S,S).
-        self.crops = padded.unfold(2, size, 1).unfold(3, size, 1)
+        self.cropper = Cropper(data.images.to(device), augment)
+        self.policy = POLICIES[augment.policy](size, augment)
+        self.eraser = Eraser(size, augment) if augment.erase_prob else None
+        mixes = augment.mixup_alpha is not None or augment.cutmix_alpha is not None
+        self.mixer = Mixer(size, num_classes, augment) if mixes else None
 
     def __len__(self) -> int:
-        return len(self.labels) // self.batch_size
+        return self.images_per_epoch // self.batch_size
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
-        """Yield (images (B,C,S,S) float32, labels (B,)) in this epoch's order."""
-        generator = torch.Generator(self.device).manual_seed(self.seed * 1_000_003 + epoch)
-        order = torch.randperm(len(self.labels), generator=generator, device=self.device)
-        for start in range(0, len(self) * self.batch_size, self.batch_size):
-            index = order[start : start + self.batch_size]
-            yield self.normalise(self.augmented(index, generator)), self.labels[index]
+        """Yield (images (B,C,S,S) float32, labels (B,) or mixed targets (B,K)) of this epoch."""
+        order = torch.from_numpy(self.generator(epoch).permutation(self.images_per_epoch))
+        for number in range(len(self)):
+            index = order[number * self.batch_size : (number + 1) * self.batch_size]
+            yield self.batch(index, self.generator(epoch, number))
 
-    def augmented(self, index: Tensor, generator: torch.Generator) -> Tensor:
-        """Each image's own crop and flip: (B,) indices → uint8 (B,C,S,S)."""
-        count, device = len(index), self.device
-        dy, dx = torch.randint(self.shifts, (2, count), generator=generator, device=device)
-        images = self.crops[index, :, dy, dx]
-        if self.flip:
-            flipped = torch.rand(count, generator=generator, device=device) < 0.5
-            images = torch.where(flipped.view(-1, 1, 1, 1), images.flip(-1), images)
-        return images
+    def generator(self, *place: int) -> np.random.Generator:
+        return np.random.default_rng((self.seed, *place))
+
+    def batch(self, index: Tensor, rng: np.random.Generator) -> Batch:
+        """This process's part of the batch of images at `index` (B,)."""
+        count = len(index)
+        cuts, boxes = self.cropper.draw(rng, count)
+        rounds = self.policy.rounds(rng, count)
+        erased = self.eraser.draw(rng, count) if self.eraser else None
+        mixture = self.mixer.draw(rng, count) if self.mixer else None
+
+        # Each image is mixed with the one before it, which is made here, too; −1 is the last.
+        rows = torch.arange(self.rank * count // self.ranks, (self.rank + 1) * count // self.ranks)
+        if mixture is not None:
+            rows = torch.cat((rows[:1] - 1, rows))
+        images = self.cropper.cut(index[rows], at(cuts, rows), boxes and at(boxes, rows))
+        for each in rounds:
+            images = apply_operations(images, *at(each, rows))
+        pixels = self.normalise(images)
+        if self.eraser and erased is not None:
+            pixels = self.eraser.erase(pixels, at(erased, rows))
+        labels = self.labels[index[rows].to(self.labels.device)]
+        if self.mixer is None or mixture is None:
+            return pixels, labels
+        return self.mixer.mix(
+            pixels[1:], labels[1:], pixels[:-1], labels[:-1], at(mixture, rows[1:])
+        )
+
+
+Drawn = TypeVar("Drawn", Cuts, Rectangles, Round, Mixture)
+
+
+def at(drawn: Drawn, rows: Tensor) -> Drawn:
+    """These rows of all that was drawn for a batch."""
+    return type(drawn)(*(each[rows] for each in drawn))
 
 
 class EvalBatches:

@@ -135,16 +135,3 @@ DATA_CONFIGS: dict[str, type[DataConfig]] = {
     "folder": FolderConfig,
     "shapes": ShapesConfig,
 }
-
-
-@dataclass
-class AugmentConfig:
-    """How training images vary; each draw is made per image."""
-
-    # Pad by this many black pixels, then crop back to the image size at a random place.
-    crop_padding: int = 4
-    flip: bool = True
-
-    def __post_init__(self) -> None:
-        if self.crop_padding < 0:
-            raise ValueError(f"augment.crop_padding={self.crop_padding} must not be negative")

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import os
 import sys
 from dataclasses import dataclass
 
@@ -50,6 +51,13 @@ def pick_precision(name: str, device: torch.device) -> Precision:
     if name == "fp16" and device.type == "cpu":
         raise ValueError("precision=fp16 needs a GPU: use precision=fp32 or precision=bf16 here")
     return Precision(name, device)
+
+
+def be_deterministic() -> None:
+    """The same bits on every run, on a GPU too, at some cost in speed; a CPU needs nothing."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def keep_freed_memory() -> None:

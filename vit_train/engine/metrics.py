@@ -48,7 +48,8 @@ def evaluate(
     @torch.no_grad()
     def forward(images: Tensor) -> Tensor:
         with precision.autocast():
-            return model(images).float()  # type: ignore[no-any-return]
+            # Not model(images): compiled code would be compiled again for each new batch size.
+            return model.forward(images).float()  # type: ignore[no-any-return]
 
     was_training = model.training
     model.eval()

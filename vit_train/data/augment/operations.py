@@ -8,6 +8,7 @@ RGB (N,3,S,S); magnitudes are float64 (N,) on the CPU, where what depends on the
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 BOUND = 255
@@ -63,8 +64,8 @@ def sharpness(images: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def posterize(images: Tensor, magnitude: Tensor) -> Tensor:
-    """Keep the highest `magnitude` bits."""
-    dropped = 2 ** (8 - magnitude.long()) - 1
+    """Keep the highest `magnitude` bits, to the nearest whole number."""
+    dropped = 2 ** (8 - magnitude.round().long()) - 1
     return images & per_image(BOUND - dropped, images, torch.uint8)
 
 
@@ -79,17 +80,12 @@ def invert(images: Tensor, magnitude: Tensor) -> Tensor:
 
 def autocontrast(images: Tensor, magnitude: Tensor) -> Tensor:
     """Stretch each channel to 0…255; a constant channel stays."""
-    lowest, highest = images.aminmax_over_pixels() if False else extremes(images)
-    flat = highest == lowest
-    scale = BOUND / (highest - lowest).masked_fill(flat, BOUND)
-    lowest = lowest.masked_fill(flat, 0)
-    return ((images - lowest) * scale).clamp_(0, BOUND).to(torch.uint8)
-
-
-def extremes(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Each channel's least and greatest value: two float32 (N,C,1,1)."""
     pixels = images.flatten(2)
-    return pixels.amin(2)[..., None, None].float(), pixels.amax(2)[..., None, None].float()
+    lowest, highest = (each[..., None, None].float() for each in (pixels.amin(2), pixels.amax(2)))
+    constant = lowest == highest
+    scale = (BOUND / (highest - lowest)).masked_fill(constant, 1)
+    lowest = lowest.masked_fill(constant, 0)
+    return ((images - lowest) * scale).clamp_(0, BOUND).to(torch.uint8)
 
 
 def equalize(images: Tensor, magnitude: Tensor) -> Tensor:
@@ -99,17 +95,17 @@ def equalize(images: Tensor, magnitude: Tensor) -> Tensor:
     ⌊(Σ_{u<v} h[u] + ⌊q/2⌋) / q⌋; a channel with q = 0 stays.
     """
     pixels = images.flatten(2).flatten(0, 1).long()  # (N·C, S·S)
-    counts = torch.zeros(len(pixels), BOUND + 1, dtype=torch.long, device=images.device)
-    counts.scatter_add_(
-        1, pixels, torch.ones((), dtype=torch.long, device=images.device).expand_as(pixels)
-    )
+    levels = torch.arange(BOUND + 1, device=images.device)
+    # All histograms as one: a sum over one axis is deterministic on a GPU, too.
+    rows = torch.arange(len(pixels), device=images.device).unsqueeze(1) * len(levels)
+    counts = levels.new_zeros(len(pixels) * len(levels))
+    counts.scatter_add_(0, (pixels + rows).flatten(), levels.new_ones(()).expand(pixels.numel()))
+    counts = counts.view(len(pixels), -1)
     greatest = counts.gather(1, pixels.amax(1, keepdim=True))
     step = (pixels.shape[1] - greatest) // BOUND
     below = counts.cumsum(1) - counts
-    table = (below + step // 2) // step.clamp(min=1)
-    table = torch.where(
-        step > 0, table.clamp_(0, BOUND), torch.arange(BOUND + 1, device=images.device)
-    )
+    table = ((below + step // 2) // step.clamp(min=1)).clamp_(max=BOUND)
+    table = torch.where(step > 0, table, levels)
     return table.to(torch.uint8).gather(1, pixels).view_as(images)
 
 
@@ -125,3 +121,82 @@ PIXEL_OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "AutoContrast": autocontrast,
     "Equalize": equalize,
 }
+
+
+def affine(xx: Tensor, xy: Tensor, x: Tensor, yx: Tensor, yy: Tensor, y: Tensor) -> Tensor:
+    """(N,2,3): the place in the old image, in pixels from its centre, of each pixel of the new."""
+    return torch.stack((xx, xy, x, yx, yy, y), dim=1).view(-1, 2, 3)
+
+
+def shear_x(magnitude: Tensor, size: int) -> Tensor:
+    one, zero = torch.ones_like(magnitude), torch.zeros_like(magnitude)
+    return affine(one, magnitude, magnitude * size / 2, zero, one, zero)
+
+
+def shear_y(magnitude: Tensor, size: int) -> Tensor:
+    one, zero = torch.ones_like(magnitude), torch.zeros_like(magnitude)
+    return affine(one, zero, zero, magnitude, one, magnitude * size / 2)
+
+
+def translate_x(magnitude: Tensor, size: int) -> Tensor:
+    one, zero = torch.ones_like(magnitude), torch.zeros_like(magnitude)
+    return affine(one, zero, -magnitude.trunc(), zero, one, zero)
+
+
+def translate_y(magnitude: Tensor, size: int) -> Tensor:
+    one, zero = torch.ones_like(magnitude), torch.zeros_like(magnitude)
+    return affine(one, zero, zero, zero, one, -magnitude.trunc())
+
+
+def rotate(magnitude: Tensor, size: int) -> Tensor:
+    """By `magnitude` degrees, anticlockwise."""
+    cos, sin = magnitude.deg2rad().cos(), magnitude.deg2rad().sin()
+    zero = torch.zeros_like(magnitude)
+    return affine(cos, -sin, zero, sin, cos, zero)
+
+
+GEOMETRIC_OPERATIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "ShearX": shear_x,
+    "ShearY": shear_y,
+    "TranslateX": translate_x,
+    "TranslateY": translate_y,
+    "Rotate": rotate,
+}
+
+OPERATIONS = (*PIXEL_OPERATIONS, *GEOMETRIC_OPERATIONS)
+
+
+def resample(images: Tensor, matrices: Tensor) -> Tensor:
+    """Every image through its own map (N,2,3), nearest neighbour, black outside."""
+    size = images.shape[-1]
+    place = torch.arange(size, device=images.device) - (size - 1) / 2
+    # grid_sample wants −1…1 from edge to edge.
+    scaled = matrices.to(torch.float32).to(images.device, non_blocking=True) / (size / 2)
+    along_x, along_y, shift = scaled.view(-1, 2, 3, 1, 1).unbind(2)  # each (N,2,1,1)
+    source = along_x * place + (along_y * place.view(-1, 1) + shift)  # (N,2,S,S)
+    source = source.permute(0, 2, 3, 1)
+    sampled: Tensor = F.grid_sample(images.float(), source, mode="nearest", align_corners=False)
+    return sampled.to(torch.uint8)
+
+
+def apply_operations(images: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
+    """Image i through OPERATIONS[operation[i]] with magnitude[i]; both are (N,), on the CPU.
+
+    Images of the same operation go through it together, all geometric ones through one sampling.
+    """
+    result = images.clone()
+    moved, matrices = [], []
+    for number, name in enumerate(OPERATIONS):
+        rows = (operation == number).nonzero().squeeze(1)
+        if not len(rows) or name == "Identity":
+            continue
+        if name in GEOMETRIC_OPERATIONS:
+            moved.append(rows)
+            matrices.append(GEOMETRIC_OPERATIONS[name](magnitude[rows], images.shape[-1]))
+            continue
+        there = rows.to(images.device, non_blocking=True)
+        result[there] = PIXEL_OPERATIONS[name](images[there], magnitude[rows])
+    if moved:
+        there = torch.cat(moved).to(images.device, non_blocking=True)
+        result[there] = resample(images[there], torch.cat(matrices))
+    return result

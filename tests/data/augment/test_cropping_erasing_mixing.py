@@ -1,0 +1,141 @@
+"""torchvision is the oracle for fixed draws, and for how they are distributed."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torchvision.transforms import InterpolationMode, RandomErasing, RandomResizedCrop, functional
+from torchvision.transforms import v2 as transforms
+
+from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.augment.cropping import ASPECTS, resized_crop
+from vit_train.data.augment.erasing import Eraser
+from vit_train.data.augment.mixing import Mixer, Mixture
+from vit_train.data.augment.rectangles import Rectangles, random_rectangles
+
+SIZE, COUNT = 24, 5000
+
+
+def boxes_of(*rows: tuple[int, int, int, int]) -> Rectangles:
+    return Rectangles(*torch.tensor(rows).unbind(1))
+
+
+def test_a_resized_crop_is_torchvisions_to_one_grey_level() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (5, 3, SIZE, SIZE), generator=generator).to(torch.uint8)
+    boxes = boxes_of((0, 0, 24, 24), (3, 5, 10, 13), (0, 11, 24, 13), (20, 20, 4, 4), (7, 0, 1, 9))
+    ours = resized_crop(images, boxes)
+    for image, box, result in zip(images, zip(*boxes, strict=True), ours, strict=True):
+        theirs = functional.resized_crop(
+            image, *map(int, box), [SIZE, SIZE], InterpolationMode.BILINEAR, antialias=True
+        )
+        assert (result.int() - theirs.int()).abs().max() <= 1
+    assert torch.equal(ours[0], images[0])
+
+
+def moments(values: list[float]) -> Tensor:
+    values_ = torch.tensor(values, dtype=torch.float64)
+    return torch.stack((values_.mean(), values_.std()))
+
+
+@pytest.mark.parametrize("share", [(0.08, 1.0), (0.5, 1.0)])
+def test_crops_are_distributed_as_torchvisions(share: tuple[float, float]) -> None:
+    boxes, _ = random_rectangles(np.random.default_rng(0), COUNT, SIZE, share, ASPECTS, SIZE)
+    torch.manual_seed(0)
+    image = torch.zeros(3, SIZE, SIZE)
+    theirs = zip(
+        *(RandomResizedCrop.get_params(image, share, ASPECTS) for _ in range(COUNT)), strict=True
+    )
+    for ours, other in zip(boxes, theirs, strict=True):
+        torch.testing.assert_close(moments(ours.tolist()), moments(other), rtol=0.03, atol=0.1)
+
+
+def test_erased_rectangles_are_distributed_as_torchvisions_and_become_0() -> None:
+    config = AugmentConfig(erase_prob=0.25, erase_area=0.4)
+    eraser = Eraser(SIZE, config)
+    boxes = eraser.draw(np.random.default_rng(0), COUNT)
+    images = eraser.erase(torch.ones(COUNT, 3, SIZE, SIZE), boxes)
+    torch.manual_seed(0)
+    transform = RandomErasing(0.25, (0.02, 0.4))
+    theirs = torch.stack([transform(torch.ones(3, SIZE, SIZE)) for _ in range(COUNT)])
+    for erased in (images == 0, theirs == 0):
+        assert torch.equal(erased.all(1), erased.any(1))  # all channels alike
+    ours, other = ((x == 0).float().mean((1, 2, 3)) for x in (images, theirs))
+    assert abs((ours > 0).float().mean() - 0.25) < 0.02
+    torch.testing.assert_close(
+        moments(ours[ours > 0].tolist()), moments(other[other > 0].tolist()), rtol=0.06, atol=0
+    )
+    # A place is erased as often as there.
+    torch.testing.assert_close(
+        (images == 0).float().mean((0, 1)), (theirs == 0).float().mean((0, 1)), rtol=0, atol=0.03
+    )
+
+
+def mixer(**config: float) -> Mixer:
+    return Mixer(SIZE, 7, AugmentConfig(**config))
+
+
+def batch(count: int = 6) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(count, 3, SIZE, SIZE, generator=generator)
+    return images, torch.randint(7, (count,), generator=generator)
+
+
+def test_mixup_with_a_given_share_is_torchvisions() -> None:
+    images, labels = batch()
+    share = torch.full((6,), 0.3, dtype=torch.float64)
+    nothing = torch.zeros(6, dtype=torch.long)
+    drawn = Mixture(share, share, nothing, nothing, nothing, nothing)
+    ours = mixer(mixup_alpha=1.0).mix(images, labels, images.roll(1, 0), labels.roll(1), drawn)
+    oracle = transforms.MixUp(num_classes=7)
+    oracle._dist = torch.distributions.Uniform(0.3, 0.3 + 1e-9, validate_args=False)
+    torch.testing.assert_close(ours, tuple(oracle(images, labels)), rtol=0, atol=1e-6)
+
+
+def test_cutmix_with_a_given_rectangle_is_torchvisions() -> None:
+    images, labels = batch()
+    oracle = transforms.CutMix(num_classes=7)
+    oracle.make_params = lambda _: {"box": (4, 2, 15, 24), "lam_adjusted": 1 - 11 * 22 / SIZE**2}
+    one = torch.ones(6, dtype=torch.float64)
+    box = (torch.full((6,), each) for each in (2, 4, 22, 11))
+    drawn = Mixture(one, 0 * one, *box)
+    ours = mixer(cutmix_alpha=1.0).mix(images, labels, images.roll(1, 0), labels.roll(1), drawn)
+    torch.testing.assert_close(ours, tuple(oracle(images, labels)), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0])
+def test_shares_are_beta_distributed_and_drawn_per_image(alpha: float) -> None:
+    drawn = mixer(mixup_alpha=alpha).draw(np.random.default_rng(0), COUNT)
+    assert torch.equal(drawn.outside, drawn.inside) and len(drawn.outside.unique()) > 2000
+    variance = 1 / (4 * (2 * alpha + 1))
+    expected = torch.tensor([0.5, variance**0.5], dtype=torch.float64)
+    torch.testing.assert_close(moments(drawn.outside.tolist()), expected, rtol=0, atol=0.02)
+
+
+def test_rectangles_of_cutmix_are_distributed_as_torchvisions() -> None:
+    drawn = mixer(cutmix_alpha=1.0).draw(np.random.default_rng(0), COUNT)
+    oracle = transforms.CutMix(num_classes=7)
+    torch.manual_seed(0)
+    parameters = [oracle.make_params([torch.zeros(2, 3, SIZE, SIZE)]) for _ in range(COUNT)]
+    x1, y1, x2, y2 = zip(*(p["box"] for p in parameters), strict=True)
+    for ours, theirs in (
+        (drawn.top, y1),
+        (drawn.left, x1),
+        (drawn.top + drawn.height, y2),
+        (drawn.left + drawn.width, x2),
+    ):
+        torch.testing.assert_close(moments(ours.tolist()), moments(theirs), rtol=0.04, atol=0.1)
+
+
+def test_the_label_says_how_much_of_each_image_is_seen() -> None:
+    config = {"mixup_alpha": 0.8, "cutmix_alpha": 1.0, "mix_prob": 0.5}
+    drawn = mixer(**config).draw(np.random.default_rng(0), 400)
+    ones, zeros = torch.ones(400, 3, SIZE, SIZE), torch.zeros(400, 3, SIZE, SIZE)
+    labels = torch.zeros(400, dtype=torch.long)
+    images, targets = mixer(**config).mix(ones, labels, zeros, labels + 1, drawn)
+    torch.testing.assert_close(images.mean((1, 2, 3)), targets[:, 0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(targets.sum(1), torch.ones(400))
+    assert abs((targets[:, 0] == 1).float().mean() - 0.5) < 0.1
+    untouched, flat = (targets[:, 0] == 1), images.flatten(1).std(1) == 0
+    # Of the mixed ones about half are mixed evenly, the others in a rectangle.
+    assert abs(flat[~untouched].float().mean() - 0.5) < 0.15

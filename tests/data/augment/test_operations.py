@@ -1,0 +1,165 @@
+"""torchvision is the oracle: its tensor functions, image by image."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torchvision.transforms import InterpolationMode, autoaugment
+
+from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.augment.operations import (
+    GEOMETRIC_OPERATIONS,
+    OPERATIONS,
+    PIXEL_OPERATIONS,
+    apply_operations,
+)
+from vit_train.data.augment.policies import POLICIES
+
+MAGNITUDES = {
+    "Brightness": [-0.9, -0.27, 0.27, 0.99],
+    "Color": [-0.9, -0.27, 0.27, 0.99],
+    "Contrast": [-0.9, -0.27, 0.27, 0.99],
+    "Sharpness": [-0.9, -0.27, 0.27, 0.99],
+    "Posterize": [2, 4, 7, 8],
+    "Solarize": [0, 77.5, 178.5, 255],
+    "ShearX": [-0.99, -0.09, 0.09, 0.3],
+    "ShearY": [-0.99, -0.09, 0.09, 0.3],
+    "TranslateX": [-32, -4.35, 4.35, 14.5],
+    "TranslateY": [-32, -4.35, 4.35, 14.5],
+    "Rotate": [-135, -9, 9, 30],
+}
+
+
+def pictures(count: int, size: int) -> Tensor:
+    """Noise, smooth gradients, a constant image, and one with a single odd pixel."""
+    generator = torch.Generator().manual_seed(size)
+    noise = torch.randint(256, (count, 3, size, size), generator=generator)
+    ramp = torch.linspace(0, 255, size).long()
+    noise[0] = ramp
+    noise[1] = ramp.view(-1, 1) // 2 + 60
+    noise[2] = 97
+    noise[3] = 200
+    noise[3, :, 1, 1] = 13
+    return noise.to(torch.uint8)
+
+
+def torchvisions(image: Tensor, name: str, magnitude: float) -> Tensor:
+    return autoaugment._apply_op(image, name, magnitude, InterpolationMode.NEAREST, None)
+
+
+@pytest.mark.parametrize("size", [8, 32, 45])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_is_torchvisions(name: str, size: int) -> None:
+    images = pictures(24, size)
+    chosen = (MAGNITUDES.get(name, [0.0]) * 24)[:24]
+    number = torch.full((24,), OPERATIONS.index(name))
+    ours = apply_operations(images, number, torch.tensor(chosen, dtype=torch.float64))
+    theirs = torch.stack(
+        [torchvisions(image, name, m) for image, m in zip(images, chosen, strict=True)]
+    )
+    if name in PIXEL_OPERATIONS:
+        assert torch.equal(ours, theirs)
+    else:  # a sampling position half way between two pixels may round either way
+        assert (ours != theirs).any(1).float().mean() < 0.005
+
+
+def test_every_image_of_a_batch_gets_its_own_operation() -> None:
+    images = pictures(60, 16)
+    number = torch.arange(60) % len(OPERATIONS)
+    magnitude = torch.tensor([MAGNITUDES.get(OPERATIONS[n], [0.0])[-1] for n in number]).double()
+    together = apply_operations(images, number, magnitude)
+    for i in range(60):
+        alone = apply_operations(images[i : i + 1], number[i : i + 1], magnitude[i : i + 1])
+        assert torch.equal(together[i : i + 1], alone)
+
+
+def test_the_operations_are_those_of_torchvision() -> None:
+    theirs = autoaugment.TrivialAugmentWide()._augmentation_space(31).keys() | {"Invert"}
+    assert set(OPERATIONS) == theirs
+    assert not PIXEL_OPERATIONS.keys() & GEOMETRIC_OPERATIONS.keys()
+
+
+def drawn(policy: str, count: int, size: int = 32) -> list[Counter[tuple[str, float]]]:
+    """How often our policy draws each (operation, magnitude), round by round."""
+    rounds = POLICIES[policy](size, AugmentConfig()).rounds(np.random.default_rng(0), count)
+    names = np.array(OPERATIONS)
+    return [
+        Counter(
+            zip(names[each.operation], np.round(each.magnitude.numpy(), 4).tolist(), strict=True)
+        )
+        for each in rounds
+    ]
+
+
+def torchvisions_draws(
+    transform: torch.nn.Module, count: int, monkeypatch: pytest.MonkeyPatch
+) -> list[list[tuple[str, float]]]:
+    """What torchvision applies to each of so many images."""
+    applied: list[list[tuple[str, float]]] = []
+
+    def note(image: Tensor, name: str, magnitude: float, *rest: object, **more: object) -> Tensor:
+        applied[-1].append((name, round(magnitude, 4)))
+        return image
+
+    monkeypatch.setattr(autoaugment, "_apply_op", note)
+    image = torch.zeros(3, 32, 32, dtype=torch.uint8)
+    torch.manual_seed(0)
+    for _ in range(count):
+        applied.append([])
+        transform(image)
+    return applied
+
+
+def compare(ours: Counter[tuple[str, float]], theirs: Counter[tuple[str, float]], n: int) -> None:
+    """Same support and, within five standard errors, the same frequencies."""
+
+    def normal(counts: Counter[tuple[str, float]]) -> dict[tuple[str, float], float]:
+        merged: Counter[tuple[str, float]] = Counter()
+        for (name, magnitude), count in counts.items():
+            bits = round(magnitude) if name == "Posterize" else magnitude
+            merged[name, bits + 0.0] += count
+        return {key: count / counts.total() for key, count in merged.items()}
+
+    a, b = normal(ours), normal(theirs)
+    for key in a.keys() | b.keys():
+        p, q = a.get(key, 0.0), b.get(key, 0.0)
+        assert abs(p - q) < 5 * (max(p, q) / n * 2) ** 0.5, (key, p, q)
+
+
+@pytest.mark.parametrize(
+    "policy, transform",
+    [
+        ("randaugment", autoaugment.RandAugment(2, 9)),
+        ("trivialaugment", autoaugment.TrivialAugmentWide()),
+    ],
+)
+def test_uniform_policies_draw_as_torchvision_does(
+    policy: str, transform: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 6000
+    theirs = torchvisions_draws(transform, count, monkeypatch)
+    for place, ours in enumerate(drawn(policy, 20 * count)):
+        compare(ours, Counter(each[place] for each in theirs), count)
+
+
+def test_autoaugment_draws_as_torchvision_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 6000
+    transform = autoaugment.AutoAugment(autoaugment.AutoAugmentPolicy.CIFAR10)
+    theirs = Counter(
+        each for image in torchvisions_draws(transform, count, monkeypatch) for each in image
+    )
+    first, second = drawn("autoaugment", 20 * count)
+    ours = first + second
+    ours = Counter({key: n for key, n in ours.items() if key[0] != "Identity"})
+    assert abs(ours.total() / (20 * count) - theirs.total() / count) < 0.05
+    compare(ours, theirs, theirs.total())
+
+
+def test_the_25_pairs_are_torchvisions() -> None:
+    theirs = autoaugment.AutoAugment(autoaugment.AutoAugmentPolicy.CIFAR10).policies
+    ours = POLICIES["autoaugment"](32, AugmentConfig()).CIFAR10
+    assert [
+        tuple((name, chance, number or 0) for name, chance, number in pair) for pair in theirs
+    ] == list(ours)

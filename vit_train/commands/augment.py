@@ -1,0 +1,26 @@
+"""vit-augment: a contact sheet of augmented training images."""
+
+import hydra
+from omegaconf import DictConfig
+
+from vit_train.commands.boundary import short_errors
+from vit_train.config import CONF_DIR, SheetConfig, register_schemas, typed
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="augmentations")
+def job(composed: DictConfig) -> None:
+    with short_errors("vit-augment"):
+        config = typed(composed, SheetConfig)
+        from vit_train.contact_sheet import draw_contact_sheet
+
+        draw_contact_sheet(config)
+
+
+def main() -> None:
+    register_schemas()
+    with short_errors("vit-augment"):
+        job()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""`vit-augment` after its arguments are accepted: a picture of what the model would be shown."""
+
+import logging
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vit_train.config import SheetConfig
+from vit_train.data.batches import Normalise, TrainBatches
+from vit_train.data.dataset import channel_statistics
+from vit_train.data.sources import load_dataset
+from vit_train.data.splits import make_splits
+from vit_train.report.figures import image_grid
+
+logger = logging.getLogger(__name__)
+
+
+def draw_contact_sheet(config: SheetConfig) -> None:
+    """One row an image: as it is, then `variants` times augmented."""
+    if Path(config.out).suffix not in (".png", ".pdf", ".svg"):
+        raise ValueError(f"out={config.out} must end in .png, .pdf or .svg")
+    data = load_dataset(config.data)
+    train = make_splits(data, config.data).train
+    normalise = Normalise(channel_statistics(train.images), torch.device("cpu"))
+    batches = TrainBatches(
+        train,
+        len(data.classes),
+        normalise,
+        config.augment,
+        config.images,
+        config.seed,
+        torch.device("cpu"),
+    )
+    chosen = torch.from_numpy(batches.generator().permutation(len(train))[: config.images])
+    columns = [(train.images[chosen], train.labels[chosen])]
+    for variant in range(config.variants):
+        pixels, targets = batches.batch(chosen, batches.generator(variant))
+        columns.append((normalise.undo(pixels), targets))
+
+    images = torch.stack([images for images, _ in columns], dim=1).flatten(0, 1)
+    titles = [
+        label_title(targets[row], data.classes)
+        for row in range(len(chosen))
+        for _, targets in columns
+    ]
+    image_grid(images, titles, columns=len(columns)).savefig(config.out)
+    logger.info(f"{len(chosen)} images of {config.data.name} written to {config.out}")
+
+
+def label_title(target: Tensor, classes: tuple[str, ...]) -> str:
+    """The class, or what a mixed label is made of: "cat .7 dog .3"."""
+    if target.ndim == 0:
+        return classes[int(target)]
+    shares = [(share, name) for share, name in zip(target.tolist(), classes, strict=True) if share]
+    if len(shares) == 1:
+        return shares[0][1]
+    return " ".join(f"{name} {share:.1f}"[-40:] for share, name in sorted(shares, reverse=True))

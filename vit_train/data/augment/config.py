@@ -1,0 +1,49 @@
+"""How training images may vary; torch-free, so that a bad value is refused at once."""
+
+from dataclasses import dataclass
+
+POLICY_NAMES = ("none", "randaugment", "trivialaugment", "autoaugment")
+
+
+@dataclass
+class AugmentConfig:
+    """Each draw is made per image, in the order of these fields."""
+
+    # Pad by this many black pixels, then crop back to the image size at a random place.
+    crop_padding: int = 4
+    # Cut out this share of the image's area or more and stretch it to the whole; null does not.
+    crop_scale: float | None = None
+    flip: bool = True
+    # Colours and geometry; num_ops and magnitude (0 to 30) are RandAugment's.
+    policy: str = "none"
+    num_ops: int = 2
+    magnitude: int = 9
+    # Chance that a rectangle, of this share of the area at most, is replaced by the mean colour.
+    erase_prob: float = 0.0
+    erase_area: float = 0.33
+    # Mix each image and its label with another's: the Beta distribution's α, null does not. With
+    # both, every image draws one of the two.
+    mixup_alpha: float | None = None
+    cutmix_alpha: float | None = None
+    mix_prob: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.crop_scale is not None and not 0 < self.crop_scale <= 1:
+            raise ValueError(f"augment.crop_scale={self.crop_scale} must be in (0, 1], or null")
+        if self.crop_padding < 0:
+            raise ValueError(f"augment.crop_padding={self.crop_padding} must not be negative")
+        if self.policy not in POLICY_NAMES:
+            raise ValueError(f"augment.policy={self.policy} is none of: {', '.join(POLICY_NAMES)}")
+        if self.num_ops < 1:
+            raise ValueError(f"augment.num_ops={self.num_ops} must be at least 1")
+        if not 0 <= self.magnitude <= 30:
+            raise ValueError(f"augment.magnitude={self.magnitude} must be between 0 and 30")
+        for field in ("erase_prob", "mix_prob"):
+            if not 0 <= getattr(self, field) <= 1:
+                raise ValueError(f"augment.{field}={getattr(self, field)} must be in [0, 1]")
+        if not 0.02 <= self.erase_area < 1:
+            raise ValueError(f"augment.erase_area={self.erase_area} must be in [0.02, 1)")
+        for field in ("mixup_alpha", "cutmix_alpha"):
+            value = getattr(self, field)
+            if value is not None and value <= 0:
+                raise ValueError(f"augment.{field}={value} must be positive, or null")

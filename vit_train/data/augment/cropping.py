@@ -1,0 +1,69 @@
+"""Where an image is cut from its picture: padded crops, resized crops, flips."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.augment.rectangles import Rectangles, random_rectangles
+
+ASPECTS = (3 / 4, 4 / 3)
+
+
+class Cuts(NamedTuple):
+    """What is drawn for each image, (B,): the crop's corner and whether it is mirrored."""
+
+    dy: Tensor
+    dx: Tensor
+    flip: Tensor
+
+
+class Cropper:
+    """Cuts batches out of uint8 (N,C,S,S) images that live on the device."""
+
+    def __init__(self, images: Tensor, config: AugmentConfig) -> None:
+        self.size = images.shape[-1]
+        self.shifts = 2 * config.crop_padding + 1
+        self.flip, self.crop_scale = config.flip, config.crop_scale
+        padded = F.pad(images, (config.crop_padding,) * 4)
+        # Every crop of every image, as a view: (N,C,shifts,shifts,S,S).
+        self.crops = padded.unfold(2, self.size, 1).unfold(3, self.size, 1)
+
+    def draw(self, rng: np.random.Generator, count: int) -> tuple[Cuts, Rectangles | None]:
+        dy, dx = torch.from_numpy(rng.integers(self.shifts, size=(2, count)))
+        flip = torch.from_numpy(rng.random(count) < 0.5 * self.flip)
+        boxes = None
+        if self.crop_scale is not None:
+            share = (self.crop_scale, 1.0)
+            boxes, _ = random_rectangles(rng, count, self.size, share, ASPECTS, self.size)
+        return Cuts(dy, dx, flip), boxes
+
+    def cut(self, index: Tensor, cuts: Cuts, boxes: Rectangles | None) -> Tensor:
+        """The images at `index` (B,), each cut in its own way: uint8 (B,C,S,S)."""
+        device = self.crops.device
+        index, dy, dx, flip = (each.to(device, non_blocking=True) for each in (index, *cuts))
+        images = self.crops[index, :, dy, dx]
+        images = torch.where(flip.view(-1, 1, 1, 1), images.flip(-1), images)
+        return images if boxes is None else resized_crop(images, boxes)
+
+
+def resized_crop(images: Tensor, boxes: Rectangles) -> Tensor:
+    """Each image's rectangle stretched to the whole, bilinear: uint8 (B,C,S,S)."""
+    size = images.shape[-1]
+    centre = (torch.arange(size, dtype=torch.float64) + 0.5) / size
+
+    def source(start: Tensor, length: Tensor) -> Tensor:
+        """Where each output line lies in the image, kept inside the rectangle: (B,S)."""
+        first, last = start.unsqueeze(1), (start + length - 1).unsqueeze(1)
+        place = first + centre * length.unsqueeze(1) - 0.5
+        return torch.minimum(torch.maximum(place, first), last)
+
+    y, x = source(boxes.top, boxes.height), source(boxes.left, boxes.width)
+    grid = torch.stack(
+        (x.unsqueeze(1).expand(-1, size, -1), y.unsqueeze(2).expand(-1, -1, size)), dim=-1
+    )
+    grid = (grid * 2 / max(1, size - 1) - 1).float().to(images.device, non_blocking=True)
+    return F.grid_sample(images.float(), grid, align_corners=True).round_().to(torch.uint8)

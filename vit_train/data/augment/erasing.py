@@ -1,0 +1,29 @@
+"""Random erasing (Zhong et al. 2017, arXiv:1708.04896)."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.augment.rectangles import Rectangles, random_rectangles
+
+SMALLEST = 0.02
+ASPECTS = (0.3, 3.3)
+
+
+class Eraser:
+    """Replaces a rectangle of some normalised images by 0, the mean colour."""
+
+    def __init__(self, size: int, config: AugmentConfig) -> None:
+        self.size, self.prob = size, config.erase_prob
+        self.share = (SMALLEST, config.erase_area)
+
+    def draw(self, rng: np.random.Generator, count: int) -> Rectangles:
+        """The rectangles; of an image that is left alone, one without height."""
+        boxes, found = random_rectangles(rng, count, self.size, self.share, ASPECTS, self.size - 1)
+        chosen = found & torch.from_numpy(rng.random(count) < self.prob)
+        return boxes._replace(height=boxes.height * chosen)
+
+    def erase(self, images: Tensor, boxes: Rectangles) -> Tensor:
+        """float (B,C,S,S), in place."""
+        return images.masked_fill_(boxes.contain(self.size, images.device), 0)

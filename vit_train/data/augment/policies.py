@@ -1,0 +1,157 @@
+"""Which operation an image gets, and how strongly: RandAugment, TrivialAugmentWide, AutoAugment.
+
+A policy draws rounds of operations and magnitudes for a batch, distributed as torchvision's are.
+Strengths are numbered from 0 to the last of so many bins.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.augment.operations import OPERATIONS
+
+BINS = 31
+CHOICES = [number for number, name in enumerate(OPERATIONS) if name != "Invert"]
+
+
+class Round(NamedTuple):
+    """One operation an image: indices into OPERATIONS (B,), float64 magnitudes (B,)."""
+
+    operation: Tensor
+    magnitude: Tensor
+
+
+class Policy(Protocol):
+    def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
+        """What happens to `count` images, one round after the other."""
+
+
+class Magnitudes:
+    """Every operation's magnitudes by the number of their strength."""
+
+    def __init__(
+        self, shear: float, shift: float, degrees: float, blend: float, bits: int, bins: int
+    ) -> None:
+        signed = {"ShearX": shear, "ShearY": shear, "TranslateX": shift, "TranslateY": shift}
+        signed |= {"Rotate": degrees}
+        signed |= dict.fromkeys(("Brightness", "Color", "Contrast", "Sharpness"), blend)
+        ends = {name: (0.0, end) for name, end in signed.items()}
+        ends |= {"Posterize": (8, bits), "Solarize": (255, 0)}
+        self.table = torch.stack(
+            [torch.linspace(*ends.get(name, (0, 0)), bins).double() for name in OPERATIONS]
+        )
+        self.signed = torch.tensor([name in signed for name in OPERATIONS])
+
+    def round(self, operation: Tensor, strength: Tensor | int, rng: np.random.Generator) -> Round:
+        """Signed magnitudes go either way, by a coin for each image."""
+        magnitude = self.table[operation, strength]
+        negative = self.signed[operation] & torch.from_numpy(rng.random(len(operation)) < 0.5)
+        return Round(operation, torch.where(negative, -magnitude, magnitude))
+
+
+def moderate(size: int, bins: int) -> Magnitudes:
+    """Of RandAugment and AutoAugment, whose authors shifted by up to 150 of 331 pixels."""
+    return Magnitudes(0.3, 150 / 331 * size, 30, 0.9, 4, bins)
+
+
+def any_operation(rng: np.random.Generator, count: int) -> Tensor:
+    return torch.from_numpy(rng.choice(CHOICES, count))
+
+
+class RandAugment:
+    """`num_ops` operations, any of 14, of one strength (Cubuk et al. 2019, arXiv:1909.13719)."""
+
+    def __init__(self, size: int, config: AugmentConfig) -> None:
+        self.num_ops, self.strength = config.num_ops, config.magnitude
+        self.magnitudes = moderate(size, BINS)
+
+    def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
+        return [
+            self.magnitudes.round(any_operation(rng, count), self.strength, rng)
+            for _ in range(self.num_ops)
+        ]
+
+
+class TrivialAugment:
+    """One operation of any strength, in wide ranges (Müller and Hutter 2021, arXiv:2103.10158)."""
+
+    def __init__(self, size: int, config: AugmentConfig) -> None:
+        self.magnitudes = Magnitudes(0.99, 32, 135, 0.99, 2, BINS)
+
+    def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
+        operation, strength = (
+            any_operation(rng, count),
+            torch.from_numpy(rng.integers(BINS, size=count)),
+        )
+        return [self.magnitudes.round(operation, strength, rng)]
+
+
+class AutoAugment:
+    """One of 25 learned pairs of operations (Cubuk et al. 2019, arXiv:1805.09501, table 7)."""
+
+    # Each operation with its chance and its strength of 0…9.
+    CIFAR10 = (
+        (("Invert", 0.1, 0), ("Contrast", 0.2, 6)),
+        (("Rotate", 0.7, 2), ("TranslateX", 0.3, 9)),
+        (("Sharpness", 0.8, 1), ("Sharpness", 0.9, 3)),
+        (("ShearY", 0.5, 8), ("TranslateY", 0.7, 9)),
+        (("AutoContrast", 0.5, 0), ("Equalize", 0.9, 0)),
+        (("ShearY", 0.2, 7), ("Posterize", 0.3, 7)),
+        (("Color", 0.4, 3), ("Brightness", 0.6, 7)),
+        (("Sharpness", 0.3, 9), ("Brightness", 0.7, 9)),
+        (("Equalize", 0.6, 0), ("Equalize", 0.5, 0)),
+        (("Contrast", 0.6, 7), ("Sharpness", 0.6, 5)),
+        (("Color", 0.7, 7), ("TranslateX", 0.5, 8)),
+        (("Equalize", 0.3, 0), ("AutoContrast", 0.4, 0)),
+        (("TranslateY", 0.4, 3), ("Sharpness", 0.2, 6)),
+        (("Brightness", 0.9, 6), ("Color", 0.2, 8)),
+        (("Solarize", 0.5, 2), ("Invert", 0.0, 0)),
+        (("Equalize", 0.2, 0), ("AutoContrast", 0.6, 0)),
+        (("Equalize", 0.2, 0), ("Equalize", 0.6, 0)),
+        (("Color", 0.9, 9), ("Equalize", 0.6, 0)),
+        (("AutoContrast", 0.8, 0), ("Solarize", 0.2, 8)),
+        (("Brightness", 0.1, 3), ("Color", 0.7, 0)),
+        (("Solarize", 0.4, 5), ("AutoContrast", 0.9, 0)),
+        (("TranslateY", 0.9, 9), ("TranslateY", 0.7, 9)),
+        (("AutoContrast", 0.9, 0), ("Solarize", 0.8, 3)),
+        (("Equalize", 0.8, 0), ("Invert", 0.1, 0)),
+        (("TranslateY", 0.7, 9), ("AutoContrast", 0.9, 0)),
+    )
+
+    def __init__(self, size: int, config: AugmentConfig) -> None:
+        self.magnitudes = moderate(size, bins=10)
+        # Each (25 pairs, 2 rounds).
+        self.operation = torch.tensor(
+            [[OPERATIONS.index(n) for n, _, _ in p] for p in self.CIFAR10]
+        )
+        self.chance = torch.tensor([[chance for _, chance, _ in pair] for pair in self.CIFAR10])
+        self.strength = torch.tensor([[number for _, _, number in pair] for pair in self.CIFAR10])
+
+    def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
+        pair = torch.from_numpy(rng.integers(len(self.CIFAR10), size=count))
+        rounds = []
+        for place in range(2):
+            happens = torch.from_numpy(rng.random(count)) < self.chance[pair, place]
+            operation = self.operation[pair, place].where(happens, OPERATIONS.index("Identity"))
+            rounds.append(self.magnitudes.round(operation, self.strength[pair, place], rng))
+        return rounds
+
+
+class NoPolicy:
+    def __init__(self, size: int, config: AugmentConfig) -> None:
+        pass
+
+    def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
+        return []
+
+
+POLICIES: dict[str, Callable[[int, AugmentConfig], Policy]] = {
+    "none": NoPolicy,
+    "randaugment": RandAugment,
+    "trivialaugment": TrivialAugment,
+    "autoaugment": AutoAugment,
+}

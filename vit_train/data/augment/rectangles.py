@@ -1,0 +1,53 @@
+"""Random rectangles in a square image, for cropping and for erasing."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+TRIES = 10
+
+
+class Rectangles(NamedTuple):
+    """One rectangle an image, in pixels, each int64 (B,)."""
+
+    top: Tensor
+    left: Tensor
+    height: Tensor
+    width: Tensor
+
+    def contain(self, size: int, device: torch.device) -> Tensor:
+        """Which pixels lie inside: bool (B,1,size,size)."""
+        top, left, height, width = (
+            each.view(-1, 1, 1, 1).to(device, non_blocking=True) for each in self
+        )
+        place = torch.arange(size, device=device)
+        x, y = place.view(1, 1, 1, -1), place.view(1, 1, -1, 1)
+        return (y >= top) & (y < top + height) & (x >= left) & (x < left + width)
+
+
+def random_rectangles(
+    rng: np.random.Generator,
+    count: int,
+    size: int,
+    share: tuple[float, float],
+    aspect: tuple[float, float],
+    largest: int,
+) -> tuple[Rectangles, Tensor]:
+    """Uniform in their share of the area, in the logarithm of height/width, and in place.
+
+    Sides may be `largest` at most. Each image has a few tries; the second result, bool (B,), says
+    where one was found. Elsewhere the rectangle is the whole image.
+    """
+    area = rng.uniform(*share, (TRIES, count)) * size**2
+    ratio = np.exp(rng.uniform(math.log(aspect[0]), math.log(aspect[1]), (TRIES, count)))
+    height, width = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
+    fits = (np.minimum(height, width) >= 1) & (np.maximum(height, width) <= largest)
+    found, first = fits.any(0), (fits.argmax(0), np.arange(count))
+    height = np.where(found, height[first], size).astype(np.int64)
+    width = np.where(found, width[first], size).astype(np.int64)
+    top, left = rng.integers(size - height + 1), rng.integers(size - width + 1)
+    sides = map(torch.from_numpy, (top, left, height, width))
+    return Rectangles(*sides), torch.from_numpy(found)
