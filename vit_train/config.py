@@ -18,6 +18,7 @@ from vit_train.engine.config import (
 )
 from vit_train.model.config import ViTConfig
 
+PEERS = ("timm", "torchvision", "vit-pytorch")
 PACKAGE = Path(__file__).parent
 # Inside the wheel conf/ is a subpackage; in a checkout it stands at the top.
 CONF_DIR = next(path for path in (PACKAGE / "conf", PACKAGE.parent / "conf") if path.is_dir())
@@ -45,6 +46,36 @@ class TrainConfig:
         require_choice("precision", self.precision, PRECISIONS)
         if self.seed < 0:
             raise ValueError(f"seed={self.seed} must not be negative")
+
+
+@dataclass
+class BenchOptions:
+    """What is measured, against whom, and for how long."""
+
+    # Images a step; several are measured one after the other.
+    batch_sizes: list[int] = field(default_factory=lambda: [64])
+    # Other libraries' models of the same architecture: timm, torchvision, vit-pytorch.
+    peers: list[str] = field(default_factory=list)
+    # Every contender is measured so many times, in turn, for so long each time.
+    rounds: int = 5
+    seconds: float = 3.0
+    # Leave a trace of some training steps, for https://ui.perfetto.dev.
+    profile: bool = False
+
+    def __post_init__(self) -> None:
+        for peer in self.peers:
+            require_choice("bench.peers", peer, PEERS)
+        if not self.batch_sizes or min(self.batch_sizes) < 1:
+            raise ValueError(f"bench.batch_sizes={self.batch_sizes} must be numbers of at least 1")
+        if self.rounds < 1 or self.seconds <= 0:
+            raise ValueError("bench.rounds and bench.seconds must be positive")
+
+
+@dataclass
+class BenchConfig(TrainConfig):
+    """All that `vit-bench` can be told: a training run, and how to measure it."""
+
+    bench: BenchOptions = field(default_factory=BenchOptions)
 
 
 @dataclass
@@ -103,11 +134,12 @@ def register_schemas() -> None:
     store.store(name="train_schema", node=TrainConfig)
     store.store(name="eval_schema", node=EvalConfig)
     store.store(name="sheet_schema", node=SheetConfig)
+    store.store(name="bench_schema", node=BenchConfig)
     for name, node in DATA_CONFIGS.items():
         store.store(group="schema/data", name=name, node=node)
 
 
-Config = TypeVar("Config", TrainConfig, EvalConfig, SheetConfig)
+Config = TypeVar("Config", TrainConfig, EvalConfig, SheetConfig, BenchConfig)
 
 
 def typed(config: DictConfig, kind: type[Config]) -> Config:

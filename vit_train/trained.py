@@ -35,7 +35,7 @@ def about_run(
     return {
         "config": config,
         "classes": list(data.classes),
-        "image_shape": list(data.train.images.shape[1:]),
+        "image_shape": list(data.image_shape),
         "mean": list(statistics.mean),
         "std": list(statistics.std),
         "versions": versions,

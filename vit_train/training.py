@@ -51,7 +51,7 @@ def train(config: TrainConfig, folder: Path) -> bool:
 
     data = load_dataset(config.data)
     splits = make_splits(data, config.data)
-    channels, size, _ = data.train.images.shape[1:]
+    channels, size, _ = data.image_shape
     model = VisionTransformer(config.model, size, channels, len(data.classes)).to(device)
 
     statistics = channel_statistics(splits.train.images)
@@ -83,7 +83,8 @@ def train(config: TrainConfig, folder: Path) -> bool:
 
     if config.compile:
         images, targets = (each[: trainer.lanes.piece] for each in next(batches.epoch(0)))
-        compile_model(model, images, targets, precision)
+        with trainer.lanes:  # compiled code is bound to a number of threads
+            compile_model(model, images, targets, precision)
 
     text = OmegaConf.to_yaml(OmegaConf.create(settings))
     (folder / "config.yaml").write_text(text)
@@ -150,7 +151,9 @@ def test_results(
     """The one time the test set is read: the final weights and, with validation, the best."""
     with trainer.lanes:
         results = {"final": trainer.evaluate(trainer.eval_model, batches)}
-        if keeper.best.exists():
+        if keeper.best_epoch == trainer.epoch:
+            results["best"] = results["final"]
+        elif keeper.best.exists():
             model, _ = load(keeper.best, device)
             results["best"] = trainer.evaluate(model, batches)
     return results

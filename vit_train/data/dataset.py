@@ -41,6 +41,12 @@ class Dataset:
     val: ImageSet | None = None
     unlabelled: Tensor | None = None
 
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C,S,S)."""
+        channels, height, width = self.train.images.shape[1:]
+        return channels, height, width
+
 
 def resize(images: Tensor, size: int | None, chunk: int = 1000) -> Tensor:
     """uint8 (N,C,S,S) → uint8 (N,C,size,size), bilinear, antialiased; in chunks to save memory."""

@@ -137,7 +137,7 @@ class Trainer:
         self.model.train()
         with self.lanes:
             while not self.finished:
-                log = self._run_epoch()
+                log = self.run_epoch()
                 if log is None:
                     for observer in self.observers:
                         observer.on_stop(self)
@@ -150,13 +150,13 @@ class Trainer:
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> Evaluation:
         return evaluate(model, batches, self.precision, self.lanes)
 
-    def _run_epoch(self) -> TrainLog | None:
+    def run_epoch(self) -> TrainLog | None:
         """One pass over the data; None if a stop was asked for on the way."""
         whole, recent = self._averages(), self._averages()
         for images, labels in self.train.epoch(self.epoch):
             if self.stop_requested:
                 return None
-            loss, correct = self._take_step(images, labels)
+            loss, correct = self.take_step(images, labels)
             whole.add(loss, correct, len(labels))
             recent.add(loss, correct, len(labels))
             for observer in self.observers:
@@ -171,12 +171,12 @@ class Trainer:
     def _averages(self) -> Averages:
         return Averages(self.precision.device)
 
-    def _take_step(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def take_step(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """One optimizer step; returns the mean loss and the number of correct answers."""
         lr = learning_rate(self.step, self.optim, len(self.train), self.loop.epochs)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        loss, correct = self._compute_gradients(images, targets)
+        loss, correct = self.compute_gradients(images, targets)
         if self.optim.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.parameters, self.optim.clip_norm)
@@ -189,7 +189,7 @@ class Trainer:
             self.ema.update(self.model, self.step)
         return loss, correct
 
-    def _compute_gradients(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def compute_gradients(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Add up the gradient of the batch's mean loss; returns the loss and correct answers."""
         count = len(images)
 

@@ -1,0 +1,218 @@
+"""One library's model in this process, and the pieces of work that are timed."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._C._profiler import _ExperimentalConfig
+from torch.utils.flop_counter import FlopCounterMode
+
+from vit_train.bench.machine import gemm_ceiling, synchronise
+from vit_train.bench.peers import build_peer
+from vit_train.config import BenchConfig
+from vit_train.data.batches import Normalise, TrainBatches
+from vit_train.data.dataset import channel_statistics
+from vit_train.data.sources import load_dataset
+from vit_train.engine.compiling import compile_model
+from vit_train.engine.device import Precision, keep_freed_memory, pick_device, pick_precision
+from vit_train.engine.optim import make_optimizer
+from vit_train.engine.trainer import Batch, Trainer
+from vit_train.model.vit import VisionTransformer
+from vit_train.report.metrics_csv import MetricsCsv
+from vit_train.report.tensorboard import TensorBoard
+from vit_train.report.terminal import Terminal
+
+OURS = "vit_train"
+LOOP_STEPS = 8
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Who is measured, on which shape. `keep_memory` gives a peer our allocator settings."""
+
+    library: str
+    keep_memory: bool
+    batch_size: int
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    config: BenchConfig
+
+    @property
+    def name(self) -> str:
+        ours = self.library == OURS
+        return self.library if ours or not self.keep_memory else f"{self.library}, our allocator"
+
+
+class Bench:
+    """What can be timed, by name; each call handles `images` images."""
+
+    def __init__(self, contender: Contender) -> None:
+        if contender.keep_memory:
+            keep_freed_memory()
+        config = contender.config
+        self.device = pick_device(config.device)
+        self.precision = pick_precision(config.precision, self.device)
+        torch.manual_seed(config.seed)
+        count, classes = contender.batch_size, contender.num_classes
+        self.images = torch.randn(count, *contender.image_shape, device=self.device)
+        self.labels = torch.randint(classes, (count,), device=self.device)
+        self.exit = ExitStack()
+        build = our_work if contender.library == OURS else peer_work
+        self.model, self.work = build(self, contender)
+        self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
+
+    def time(self, name: str, seconds: float) -> float:
+        """The median time of a call, over so many seconds, after a warm-up."""
+        work = self.work[name]
+        for _ in range(2):
+            work()
+        synchronise(self.device)
+        times: list[float] = []
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end or len(times) < 3:
+            started = time.perf_counter()
+            work()
+            synchronise(self.device)
+            times.append(time.perf_counter() - started)
+        return median(times)
+
+    def trace(self, path: str) -> None:
+        """Write what three training steps do, for Perfetto or chrome://tracing."""
+        every_lane = _ExperimentalConfig(profile_all_threads=True)
+        with torch.profiler.profile(experimental_config=every_lane) as profiler:
+            for _ in range(3):
+                self.work["train"]()
+        profiler.export_chrome_trace(path)
+
+    def ceiling(self, seconds: float) -> float:
+        dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+        return gemm_ceiling(self.device, dtypes[self.precision.name], seconds)
+
+
+def peer_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, Work]]:
+    """The loop that every tutorial shows: the whole batch, forward, backward, step."""
+    config = contender.config
+    _, size, _ = contender.image_shape
+    model = build_peer(contender.library, config.model, size, contender.num_classes)
+    model.to(bench.device).train()
+    optimizer = make_optimizer(model, config.optim)
+    clip = config.optim.clip_norm
+
+    def train() -> None:
+        with bench.precision.autocast():
+            loss = F.cross_entropy(
+                model(bench.images), bench.labels, label_smoothing=config.train.label_smoothing
+            )
+        loss.backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    def infer_whole() -> None:
+        model.eval()
+        infer(model, bench.images, bench.precision)
+        model.train()
+
+    return model, {"train": train, "infer": infer_whole}
+
+
+@torch.inference_mode()
+def infer(model: nn.Module, images: Tensor, precision: Precision) -> None:
+    with precision.autocast():
+        model.forward(images)  # not the compiled code, which is for training alone
+
+
+class Limited:
+    """So many batches of a source, then the next ones: a short epoch of the real loop."""
+
+    def __init__(self, source: TrainBatches, steps: int) -> None:
+        self.source, self.steps = source, steps
+        self.batches = self.endless()
+
+    def endless(self) -> Iterator[Batch]:
+        epoch = 0
+        while True:
+            yield from self.source.epoch(epoch)
+            epoch += 1
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        for _ in range(self.steps):
+            yield next(self.batches)
+
+
+def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, Work]]:
+    """The trainer's own step, its parts, and the whole loop with its data and reports."""
+    config, device = contender.config, bench.device
+    channels, size, _ = contender.image_shape
+    model = VisionTransformer(config.model, size, channels, contender.num_classes).to(device)
+    data = load_dataset(config.data).train
+    source = TrainBatches(
+        data,
+        contender.num_classes,
+        Normalise(channel_statistics(data.images), device),
+        config.augment,
+        contender.batch_size,
+        config.seed,
+        device,
+    )
+    batches = Limited(source, LOOP_STEPS)
+    folder = Path(bench.exit.enter_context(tempfile.TemporaryDirectory()))
+    observers = [
+        TensorBoard(folder),
+        MetricsCsv(folder / "metrics.csv"),
+        bench.exit.enter_context(Terminal(LOOP_STEPS, 1)),
+    ]
+    loop = replace(config.train, batch_size=contender.batch_size)
+    trainer = Trainer(model, batches, None, config.optim, loop, bench.precision, observers)
+    lanes = bench.exit.enter_context(trainer.lanes)
+    if config.compile:
+        piece = lanes.piece or contender.batch_size
+        compile_model(model, bench.images[:piece], bench.labels[:piece], bench.precision)
+
+    def forward(images: Tensor) -> Tensor:
+        with bench.precision.autocast():
+            logits: Tensor = model(images)
+        return logits.detach()
+
+    def everything() -> None:
+        log = trainer.run_epoch()
+        assert log is not None
+        for observer in observers:
+            observer.on_epoch(trainer, log, None)
+
+    def infer_on_lanes() -> None:
+        model.eval()
+        list(lanes.over(lambda images: infer(model, images, bench.precision), bench.images))
+        model.train()
+
+    return model, {
+        "train": lambda: trainer.take_step(bench.images, bench.labels),
+        "infer": infer_on_lanes,
+        "forward": lambda: list(lanes.over(forward, bench.images)),
+        "gradients": lambda: trainer.compute_gradients(bench.images, bench.labels),
+        "input": lambda: next(batches.batches),
+        "loop": everything,
+    }
+
+
+def flops_per_image(contender: Contender) -> int:
+    """Of the matrix products in one training step, as our model computes it."""
+    config = replace(contender.config.model, kernels="scratch")
+    channels, size, _ = contender.image_shape
+    model: Any = VisionTransformer(config, size, channels, contender.num_classes)
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros(1, *contender.image_shape)).sum().backward()
+    return int(counter.get_total_flops())

@@ -1,0 +1,57 @@
+"""What the machine can do, and whether it was ours alone while we measured."""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+
+from vit_train.engine.lanes import CORES
+
+STAT = Path("/proc/stat")
+
+
+class LoadMeter:
+    """How many cores other programs (and other guests of the host) used meanwhile."""
+
+    def __init__(self) -> None:
+        self.started, self.busy = time.perf_counter(), self.total_busy()
+
+    @staticmethod
+    def total_busy() -> float | None:
+        """Seconds of all cores' work since the machine started; None where nothing tells."""
+        if not STAT.exists():
+            return None
+        user, nice, system, _idle, _wait, *interrupts = STAT.read_text().split("\n")[0].split()[1:9]
+        ticks = sum(map(int, (user, nice, system, *interrupts)))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def others(self, ours: float) -> float | None:
+        """Cores that were busy with anything but our `ours` seconds of work, since the start."""
+        busy = self.total_busy()
+        if busy is None or self.busy is None:
+            return None
+        return max(0.0, busy - self.busy - ours) / (time.perf_counter() - self.started)
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def gemm_ceiling(device: torch.device, dtype: torch.dtype, seconds: float = 0.5) -> float:
+    """FLOP/s of the best of several products of large square matrices, with every core."""
+    size = 2048 if device.type == "cpu" else 8192
+    threads = torch.get_num_threads()
+    torch.set_num_threads(CORES)
+    left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    result = left @ right
+    best, end = 0.0, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        synchronise(device)
+        started = time.perf_counter()
+        torch.matmul(left, right, out=result)
+        synchronise(device)
+        best = max(best, 2 * size**3 / (time.perf_counter() - started))
+    torch.set_num_threads(threads)
+    return best

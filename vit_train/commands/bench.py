@@ -1,0 +1,29 @@
+"""vit-bench: how fast training and inference are here, and compared with whom."""
+
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from vit_train.commands.boundary import short_errors
+from vit_train.config import CONF_DIR, BenchConfig, register_schemas, typed
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="bench")
+def job(composed: DictConfig) -> None:
+    with short_errors("vit-bench"):
+        config = typed(composed, BenchConfig)
+        from vit_train.benchmark import benchmark
+
+        benchmark(config, Path(HydraConfig.get().runtime.output_dir))
+
+
+def main() -> None:
+    register_schemas()
+    with short_errors("vit-bench"):
+        job()
+
+
+if __name__ == "__main__":
+    main()
