@@ -76,6 +76,7 @@ def measure(contenders: list[Contender], trace: Path | None) -> tuple[list[Resul
     with ExitStack() as stack:
         processes = [stack.enter_context(ContenderProcess(each)) for each in contenders]
         results = [Result(each.contender, each.wait_until_ready()) for each in processes]
+        check_parameters(results)
         ceilings = []
         rounds = tqdm(range(options.rounds), "rounds", disable=not sys.stderr.isatty(), leave=False)
         for _ in rounds:
@@ -88,3 +89,14 @@ def measure(contenders: list[Contender], trace: Path | None) -> tuple[list[Resul
         if trace is not None:
             processes[0].call("trace", str(trace / f"trace-{contenders[0].batch_size}.json"))
     return results, ceilings
+
+
+def check_parameters(results: list[Result]) -> None:
+    """ValueError if a peer has built something else; vit-pytorch's is 0.2 % smaller."""
+    ours = results[0].parameters
+    for result in results:
+        if abs(result.parameters / ours - 1) > 0.01:
+            raise ValueError(
+                f"{result.contender.name} builds a model of {result.parameters:,} parameters, ours "
+                f"has {ours:,}: nothing to compare"
+            )

@@ -52,6 +52,7 @@ def notes(ours: Result, flops: int, ceilings: Sequence[float], results: Sequence
             f"whole loop {figure_of(ours.speed('loop'))} images/s, "
             f"{figure_of(ours.ratio('loop', ours, 'train'), 3)} of the bare step",
             f"a step of the loop: {shares}",
+            f"input alone: {ours.speed('input').median:,.0f} images/s, on one thread of a CPU",
             f"{flops / 1e9:.3f} GFLOP an image: {rate:,.0f} GFLOP/s, {rate / ceiling.median:.0%} "
             f"of what large matrix products reach here ({figure_of(ceiling)})",
             "the load of this machine cannot be read"
@@ -75,7 +76,7 @@ def as_json(results: Sequence[Result], flops: int, ceilings: Sequence[float]) ->
                 "peak_memory_bytes": result.peak_memory,
                 "images_per_s": {
                     name: asdict(result.speed(name)) | {"rounds": result.speeds(name)}
-                    for name in ("train", "infer", "loop")
+                    for name in ("train", "infer", "loop", "input")
                     if name in result.timings
                 },
                 "ours_to_it": {

@@ -14,6 +14,7 @@ from vit_train.data.augment.mixing import Mixer, Mixture
 from vit_train.data.augment.operations import apply_operations
 from vit_train.data.augment.policies import POLICIES, Round
 from vit_train.data.augment.rectangles import Rectangles
+from vit_train.data.augment.transfer import sent
 from vit_train.data.dataset import ImageSet, Statistics
 
 Batch = tuple[Tensor, Tensor]
@@ -93,13 +94,14 @@ class TrainBatches:
         rows = torch.arange(self.rank * count // self.ranks, (self.rank + 1) * count // self.ranks)
         if mixture is not None:
             rows = torch.cat((rows[:1] - 1, rows))
-        images = self.cropper.cut(index[rows], at(cuts, rows), boxes and at(boxes, rows))
+        index = sent(index[rows], self.labels.device)
+        images = self.cropper.cut(index, at(cuts, rows), boxes and at(boxes, rows))
         for each in rounds:
             images = apply_operations(images, *at(each, rows))
         pixels = self.normalise(images)
         if self.eraser and erased is not None:
             pixels = self.eraser.erase(pixels, at(erased, rows))
-        labels = self.labels[index[rows].to(self.labels.device)]
+        labels = self.labels[index]
         if self.mixer is None or mixture is None:
             return pixels, labels
         return self.mixer.mix(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.rectangles import Rectangles
+from vit_train.data.augment.transfer import sent
 
 
 class Mixture(NamedTuple):
@@ -61,7 +62,7 @@ class Mixer:
         share = area * drawn.inside + (1 - area) * drawn.outside
 
         def there(weight: Tensor, *shape: int) -> Tensor:
-            return weight.float().view(-1, *shape).to(device, non_blocking=True)
+            return sent(weight.float().view(-1, *shape), device)
 
         inside = box.contain(self.size, device)
 

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vit_train.data.augment.transfer import sent
+
 TRIES = 10
 
 
@@ -21,7 +23,7 @@ class Rectangles(NamedTuple):
     def contain(self, size: int, device: torch.device) -> Tensor:
         """Which pixels lie inside: bool (B,1,size,size)."""
         top, left, height, width = (
-            each.view(-1, 1, 1, 1).to(device, non_blocking=True) for each in self
+            sent(each.view(-1, 1, 1, 1), device) for each in self
         )
         place = torch.arange(size, device=device)
         x, y = place.view(1, 1, 1, -1), place.view(1, 1, -1, 1)
