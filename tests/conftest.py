@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from vit_train.commands import augment, bench, evaluate, train
+from vit_train.commands import augment, bench, evaluate, results, train
 
 MAINS = {
     "vit-train": train.main,
     "vit-eval": evaluate.main,
     "vit-augment": augment.main,
     "vit-bench": bench.main,
+    "vit-results": results.main,
 }
 SMALL_MODEL = [
     "model.embed_dim=16",

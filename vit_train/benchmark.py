@@ -14,6 +14,7 @@ from vit_train.bench.results import Result
 from vit_train.config import BenchConfig, as_dict
 from vit_train.data.sources import load_dataset
 from vit_train.engine.device import pick_device, pick_precision
+from vit_train.model.config import ViTConfig
 from vit_train.report import provenance
 from vit_train.report.summary import write_json
 
@@ -62,12 +63,11 @@ def benchmark(config: BenchConfig, folder: Path) -> None:
 
 
 def describe(config: BenchConfig, size: int, where: str) -> str:
-    model = config.model
-    compiled = ", compiled" if config.compile else ""
-    return (
-        f"ViT {model.embed_dim}/{model.depth}, patch {model.patch_size}, {size}×{size}, "
-        f"{model.kernels} kernels{compiled}, {where}"
-    )
+    model, name = config.model, config.model.name
+    if isinstance(model, ViTConfig):
+        shape = f"ViT {model.embed_dim}/{model.depth}, patch {model.patch_size}"
+        name = f"{shape}, {model.kernels} kernels"
+    return f"{name}{', compiled' if config.compile else ''}, {size}×{size}, {where}"
 
 
 def measure(contenders: list[Contender], trace: Path | None) -> tuple[list[Result], list[float]]:

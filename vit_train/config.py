@@ -16,8 +16,10 @@ from vit_train.engine.config import (
     OptimConfig,
     require_choice,
 )
-from vit_train.model.config import ViTConfig
+from vit_train.model.config import MODEL_CONFIGS, ModelConfig
 
+# The closed set of classes that the field `name` of a group selects from.
+CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {"model": MODEL_CONFIGS, "data": DATA_CONFIGS}
 PEERS = ("timm", "torchvision", "vit-pytorch")
 PACKAGE = Path(__file__).parent
 # Inside the wheel conf/ is a subpackage; in a checkout it stands at the top.
@@ -28,7 +30,7 @@ CONF_DIR = next(path for path in (PACKAGE / "conf", PACKAGE.parent / "conf") if 
 class TrainConfig:
     """All that `vit-train` can be told."""
 
-    model: ViTConfig = field(default_factory=ViTConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -85,6 +87,8 @@ class EvalDataConfig:
     root: str | None = None
     # Never as in training: opening somebody's checkpoint must not start a download.
     download: bool = False
+    # Evaluate at another size than in training; the learned positions are interpolated.
+    image_size: int | None = None
 
 
 @dataclass
@@ -135,8 +139,9 @@ def register_schemas() -> None:
     store.store(name="eval_schema", node=EvalConfig)
     store.store(name="sheet_schema", node=SheetConfig)
     store.store(name="bench_schema", node=BenchConfig)
-    for name, node in DATA_CONFIGS.items():
-        store.store(group="schema/data", name=name, node=node)
+    for group, classes in CHOSEN_BY_NAME.items():
+        for name, node in classes.items():
+            store.store(group=f"schema/{group}", name=name, node=node)
 
 
 Config = TypeVar("Config", TrainConfig, EvalConfig, SheetConfig, BenchConfig)
@@ -154,10 +159,13 @@ def typed(config: DictConfig, kind: type[Config]) -> Config:
 
 def from_checkpoint(stored: dict[str, Any]) -> TrainConfig:
     """A checkpoint's config, checked against the closed set of classes above."""
-    source = DATA_CONFIGS.get(stored.get("data", {}).get("name"))
-    if source is None:
-        raise ValueError(f"the checkpoint's data is none of: {', '.join(DATA_CONFIGS)}")
-    schema = OmegaConf.merge(OmegaConf.structured(TrainConfig), {"data": source})
+    chosen = {}
+    for group, classes in CHOSEN_BY_NAME.items():
+        name = stored.get(group, {}).get("name")
+        if name not in classes:
+            raise ValueError(f"the checkpoint's {group} is none of: {', '.join(classes)}")
+        chosen[group] = classes[name]
+    schema = OmegaConf.merge(OmegaConf.structured(TrainConfig), chosen)
     return typed(OmegaConf.merge(schema, OmegaConf.create(stored)), TrainConfig)  # type: ignore[arg-type]
 
 

@@ -23,7 +23,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     """Evaluate a checkpoint on one split, print the result and write it into the run's folder."""
     keep_freed_memory()
     device = pick_device(config.device)
-    model, meta = load(config.ckpt, device, config.weights)
+    model, meta = load(config.ckpt, device, config.weights, config.data.image_size)
     trained = meta.config
     precision = pick_precision(config.precision or trained.precision, device)
 

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from vit_train.config import TrainConfig, from_checkpoint
 from vit_train.data.dataset import Dataset, Statistics
 from vit_train.engine.checkpoint import find_checkpoint, read_checkpoint
-from vit_train.model.vit import VisionTransformer
+from vit_train.model.positions import resize_positions
+from vit_train.model.registry import build_model
 
 
 @dataclass(frozen=True)
@@ -43,26 +45,33 @@ def about_run(
 
 
 def load(
-    path: str | Path, device: torch.device | str = "cpu", weights: str = "auto"
-) -> tuple[VisionTransformer, Meta]:
+    path: str | Path,
+    device: torch.device | str = "cpu",
+    weights: str = "auto",
+    image_size: int | None = None,
+) -> tuple[nn.Module, Meta]:
     """Load a trained model, in eval mode, and its meta-data.
 
     `path` is a checkpoint or a run folder (its best checkpoint). `weights` is "ema", "raw" or
-    "auto": the averaged weights where there are any. Raises ValueError if the file is missing,
-    damaged, or not a checkpoint.
+    "auto": the averaged weights where there are any. `image_size` builds the model for images of
+    another size than it was trained on, with its learned positions interpolated. Raises
+    ValueError if the file is missing, damaged, or not a checkpoint.
     """
     path = find_checkpoint(Path(path))
     content = read_checkpoint(path, device)
     chosen = pick_weights(content, weights)
     config = from_checkpoint(content["config"])
-    channels, size, _ = content["image_shape"]
-    model = VisionTransformer(config.model, size, channels, len(content["classes"])).to(device)
-    model.load_state_dict(content["ema" if chosen == "ema" else "model"])
+    channels, trained_size, _ = content["image_shape"]
+    size = image_size or trained_size
+    image_shape = (channels, size, size)
+    model = build_model(config.model, image_shape, len(content["classes"])).to(device)
+    state = content["ema" if chosen == "ema" else "model"]
+    model.load_state_dict(resize_positions(state, model))
     meta = Meta(
         path=path,
         config=config,
         classes=content["classes"],
-        image_shape=(channels, size, size),
+        image_shape=image_shape,
         statistics=Statistics(tuple(content["mean"]), tuple(content["std"])),
         epoch=content["epoch"],
         step=content["step"],

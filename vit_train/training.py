@@ -23,12 +23,12 @@ from vit_train.engine.compiling import compile_model
 from vit_train.engine.device import be_deterministic, keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import NonFiniteLoss, Trainer
-from vit_train.model.vit import VisionTransformer
+from vit_train.model.registry import build_model
 from vit_train.report import provenance
 from vit_train.report.metrics_csv import MetricsCsv
 from vit_train.report.summary import result_dict, write_json
 from vit_train.report.tensorboard import TensorBoard
-from vit_train.report.terminal import Terminal, accuracy_line
+from vit_train.report.terminal import Terminal, accuracy_line, parameter_breakdown
 from vit_train.trained import about_run, load
 
 logger = logging.getLogger(__name__)
@@ -51,8 +51,7 @@ def train(config: TrainConfig, folder: Path) -> bool:
 
     data = load_dataset(config.data)
     splits = make_splits(data, config.data)
-    channels, size, _ = data.image_shape
-    model = VisionTransformer(config.model, size, channels, len(data.classes)).to(device)
+    model = build_model(config.model, data.image_shape, len(data.classes)).to(device)
 
     statistics = channel_statistics(splits.train.images)
     normalise = Normalise(statistics, device)
@@ -90,13 +89,13 @@ def train(config: TrainConfig, folder: Path) -> bool:
     (folder / "config.yaml").write_text(text)
     board.config(text)
     board.images(*sample(batches, data))
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    _, size, _ = data.image_shape
     sizes = {"train": len(splits.train), "val": len(splits.val or []), "test": len(splits.test)}
     logger.info(
-        f"{parameters:,} parameters, {precision.name} on {device.type}, {config.model.kernels} "
-        f"kernels\n{config.data.name}: {sizes['train']:,} training, {sizes['val']:,} validation, "
+        f"{parameter_breakdown(model)}\n"
+        f"{config.data.name}: {sizes['train']:,} training, {sizes['val']:,} validation, "
         f"{sizes['test']:,} test images, {size} by {size}, {len(data.classes)} classes\n"
-        f"run folder: {folder}"
+        f"{precision.name} on {device.type}, run folder: {folder}"
     )
     summary: dict[str, Any] = {
         "status": "running",
@@ -105,7 +104,7 @@ def train(config: TrainConfig, folder: Path) -> bool:
         "versions": provenance.versions(),
         "machine": provenance.machine(device),
         "precision": precision.name,
-        "parameters": parameters,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "images": sizes,
         "config": settings,
     }

@@ -1,14 +1,10 @@
-"""conf/model/*.yaml: every preset is a valid ViTConfig of a known size."""
-
-from pathlib import Path
+"""conf/model/*.yaml: every preset is a valid model of a known size."""
 
 import pytest
-from omegaconf import OmegaConf
+from hydra import compose, initialize_config_dir
 
-from vit_train.model.config import ViTConfig
-from vit_train.model.vit import VisionTransformer
-
-PRESETS = Path(__file__).parents[2] / "conf" / "model"
+from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
+from vit_train.model.registry import build_model
 
 # At 32×32×3 and 10 classes. With patch P, width D, depth L, hidden width F and N = (32/P)²:
 #   patches 3P²D + D, class token and positions D(N + 2),
@@ -18,20 +14,24 @@ PARAMETERS = {
     "tiny": 1_205_898,  # P 4, D 128, L 6, F 512
     "small": 3_722_250,  # P 4, D 256, L 7, F 512
     "base": 21_342_346,  # P 4, D 384, L 12, F 1536
+    "cnn": 141_354,
+    "resnet": 175_258,
 }
 
 
 def load(preset):
-    return ViTConfig(**OmegaConf.to_container(OmegaConf.load(PRESETS / f"{preset}.yaml")))
+    register_schemas()
+    with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        return typed(compose("train", [f"model={preset}"]), TrainConfig).model
 
 
 def test_table_lists_exactly_the_files_in_conf_model():
-    assert {path.stem for path in PRESETS.glob("*.yaml")} == set(PARAMETERS)
+    assert {path.stem for path in (CONF_DIR / "model").glob("*.yaml")} == set(PARAMETERS)
 
 
 @pytest.mark.parametrize("preset", PARAMETERS)
 def test_preset_has_exactly_this_many_parameters(preset):
-    model = VisionTransformer(load(preset), image_size=32, in_channels=3, num_classes=10)
+    model = build_model(load(preset), (3, 32, 32), 10)
     assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[preset]
 
 

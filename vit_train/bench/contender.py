@@ -25,7 +25,8 @@ from vit_train.engine.compiling import compile_model
 from vit_train.engine.device import Precision, keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.optim import make_optimizer
 from vit_train.engine.trainer import Batch, Trainer
-from vit_train.model.vit import VisionTransformer
+from vit_train.model.config import ViTConfig
+from vit_train.model.registry import build_model
 from vit_train.report.metrics_csv import MetricsCsv
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.report.terminal import Terminal
@@ -102,6 +103,8 @@ def peer_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, 
     """The loop that every tutorial shows: the whole batch, forward, backward, step."""
     config = contender.config
     _, size, _ = contender.image_shape
+    if not isinstance(config.model, ViTConfig):
+        raise ValueError(f"peers have a ViT to compare with, no model.name={config.model.name}")
     model = build_peer(contender.library, config.model, size, contender.num_classes)
     model.to(bench.device).train()
     optimizer = make_optimizer(model, config.optim)
@@ -156,8 +159,7 @@ class Limited:
 def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, Work]]:
     """The trainer's own step, its parts, and the whole loop with its data and reports."""
     config, device = contender.config, bench.device
-    channels, size, _ = contender.image_shape
-    model = VisionTransformer(config.model, size, channels, contender.num_classes).to(device)
+    model = build_model(config.model, contender.image_shape, contender.num_classes).to(device)
     data = load_dataset(config.data).train
     source = TrainBatches(
         data,
@@ -210,9 +212,10 @@ def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, W
 
 def flops_per_image(contender: Contender) -> int:
     """Of the matrix products in one training step, as our model computes it."""
-    config = replace(contender.config.model, kernels="scratch")
-    channels, size, _ = contender.image_shape
-    model: Any = VisionTransformer(config, size, channels, contender.num_classes)
+    config = contender.config.model
+    if isinstance(config, ViTConfig):  # only the written products can be counted everywhere
+        config = replace(config, kernels="scratch")
+    model: Any = build_model(config, contender.image_shape, contender.num_classes)
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, *contender.image_shape)).sum().backward()
     return int(counter.get_total_flops())

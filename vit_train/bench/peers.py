@@ -18,7 +18,7 @@ def timm(config: ViTConfig, image_size: int, num_classes: int) -> nn.Module:
         embed_dim=config.embed_dim,
         depth=config.depth,
         num_heads=config.num_heads,
-        mlp_ratio=config.mlp_ratio,
+        mlp_ratio=config.hidden_dim / config.embed_dim,
     )
     return model
 
@@ -31,7 +31,7 @@ def torchvision(config: ViTConfig, image_size: int, num_classes: int) -> nn.Modu
         num_layers=config.depth,
         num_heads=config.num_heads,
         hidden_dim=config.embed_dim,
-        mlp_dim=int(config.embed_dim * config.mlp_ratio),
+        mlp_dim=config.hidden_dim,
         num_classes=num_classes,
     )
     return model
@@ -48,7 +48,7 @@ def vit_pytorch(config: ViTConfig, image_size: int, num_classes: int) -> nn.Modu
         depth=config.depth,
         heads=config.num_heads,
         dim_head=config.embed_dim // config.num_heads,
-        mlp_dim=int(config.embed_dim * config.mlp_ratio),
+        mlp_dim=config.hidden_dim,
     )
     return model
 

@@ -55,3 +55,5 @@ class WeightAverage:
     def update(self, model: nn.Module, step: int) -> None:
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(list(self.model.parameters()), list(model.parameters()), weight)
+        for average, buffer in zip(self.model.buffers(), model.buffers(), strict=True):
+            average.copy_(buffer)  # BatchNorm's statistics are averages already

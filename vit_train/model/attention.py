@@ -2,64 +2,115 @@
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """softmax(q kᵀ/√Dh) v and the probabilities.
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """softmax(q kᵀ/√Dh + bias) v and the probabilities.
 
-    q (B,H,Q,Dh), k and v (B,H,T,Dh) → (B,H,Q,Dh), (B,H,Q,T).
+    q (B,H,Q,Dh), k and v (B,H,T,Dh), bias broadcast to (B,H,Q,T) → (B,H,Q,Dh), (B,H,Q,T).
     """
-    # Scaling q touches T·Dh values; scaling the logits would touch T·T.
+    # Scaling q touches Q·Dh values; scaling the logits would touch Q·T.
     logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
+    if bias is not None:
+        logits = logits + bias
     probabilities = logits.softmax(dim=-1)
     return probabilities.to(v.dtype) @ v, probabilities
 
 
-def scratch_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return attend(q, k, v)[0]
+def scratch_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    return attend(q, k, v, bias)[0]
 
 
-ATTENTIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+
+ATTENTIONS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]] = {
     "scratch": scratch_attention,
-    "fused": F.scaled_dot_product_attention,
+    "fused": fused_attention,
 }
 
 
-class Attention(nn.Module):
-    """Multi-head self-attention: (B,T,D) → (B,T,D).
+def masked(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """A mask (…,Q,T), True where a query may look, as a bias of 0 and −∞, and who sees anything.
 
-    `need_weights=True` returns the probabilities (B,H,T,T) as well; they exist only on the
-    written path, which is then taken whatever `kernels` says. `queries=Q` asks for the first Q
+    A softmax over nothing is 0/0. A query that may look nowhere therefore gets no bias here; its
+    result is set to 0 afterwards, in value and gradient, by `sees` (…,Q,1).
+    """
+    sees = mask.any(dim=-1, keepdim=True)
+    allowed = mask | ~sees
+    bias = torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, float("-inf"))
+    return bias, sees
+
+
+class Attention(nn.Module):
+    """Multi-head attention of tokens to each other, or to a `context` (B,T',D): (B,T,D) → (B,T,D).
+
+    `mask` (T,T) is True where a token (row) may look at another (column); causal is the lower
+    triangle. `need_weights=True` returns the probabilities (B,H,T,T) as well; they exist only on
+    the written path, which is then taken whatever `kernels` says. `queries=Q` asks for the first Q
     tokens only, (B,Q,D): the others are looked at, but do not look.
     """
 
-    def __init__(self, dim: int, num_heads: int, dropout: float, kernels: str) -> None:
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        dropout: float,
+        kernels: str,
+        qkv_bias: bool = True,
+        proj_bias: bool = True,
+        relative: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.proj = nn.Linear(dim, dim)
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.proj = nn.Linear(dim, dim, bias=proj_bias)
+        self.relative = relative
         self.dropout = nn.Dropout(dropout)
         self.attention = ATTENTIONS[kernels]
 
     def forward(
-        self, x: Tensor, need_weights: bool = False, queries: int | None = None
+        self,
+        x: Tensor,
+        need_weights: bool = False,
+        queries: int | None = None,
+        mask: Tensor | None = None,
+        context: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        q, k, v = self.project(x, queries)
-        heads, weights = attend(q, k, v) if need_weights else (self.attention(q, k, v), None)
+        q, k, v = self.project(x, queries, context)
+        bias = sees = None
+        if self.relative is not None:
+            bias = self.relative(q * q.shape[-1] ** -0.5)
+        if mask is not None:
+            blocked, sees = masked(mask[:queries], q.dtype)
+            bias = blocked if bias is None else bias + blocked
+        heads, weights = (
+            attend(q, k, v, bias) if need_weights else (self.attention(q, k, v, bias), None)
+        )
+        if sees is not None:
+            heads = heads.masked_fill(~sees, 0)
+            weights = None if weights is None else weights.masked_fill(~sees, 0)
         joined = heads.transpose(1, 2).flatten(2)  # (B,Q,D)
         return self.dropout(self.proj(joined)), weights
 
-    def project(self, x: Tensor, queries: int | None) -> tuple[Tensor, ...]:
+    def project(
+        self, x: Tensor, queries: int | None = None, context: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
         """The queries (B,H,Q,Dh), keys and values (B,H,T,Dh)."""
-        if queries is None:
+        if queries is None and context is None:
             return self.split(self.qkv(x), 3)
         dim = x.shape[-1]
         weight_q, weight_kv = self.qkv.weight.split((dim, 2 * dim))
-        bias_q, bias_kv = self.qkv.bias.split((dim, 2 * dim))
+        bias_q, bias_kv = (
+            (None, None) if self.qkv.bias is None else self.qkv.bias.split((dim, 2 * dim))
+        )
         q = F.linear(x[:, :queries], weight_q, bias_q)
-        return self.split(q, 1) + self.split(F.linear(x, weight_kv, bias_kv), 2)
+        seen = x if context is None else context
+        return self.split(q, 1) + self.split(F.linear(seen, weight_kv, bias_kv), 2)
 
     def split(self, joined: Tensor, parts: int) -> tuple[Tensor, ...]:
         """(B,T,parts·D) → `parts` × (B,H,T,Dh)."""

@@ -1,13 +1,28 @@
-"""What a Vision Transformer is made of; torch-free, so that a bad value is refused at once."""
+"""What the models are made of; torch-free, so that a bad value is refused at once."""
 
+import dataclasses
 from dataclasses import dataclass
 
-KERNELS = ("scratch", "fused")
+CHOICES = {
+    "kernels": ("scratch", "fused"),
+    "activation": ("gelu", "gelu_tanh"),
+    "positions": ("none", "learned", "learned_2d", "relative", "sinusoidal", "sincos_2d"),
+    "positions_at": ("stem", "layers", "shared"),
+    "head": ("token", "token_mlp", "gap"),
+    "init": ("xavier", "torch"),
+}
 
 
 @dataclass
-class ViTConfig:
-    """The architecture. Image size, channels and classes are not here: they come from the data."""
+class ModelConfig:
+    """`name` selects the model. Image size, channels and classes come from the data."""
+
+    name: str = "???"
+
+
+@dataclass
+class ViTConfig(ModelConfig):
+    """The Vision Transformer and its variants."""
 
     name: str = "vit"
     patch_size: int = 4
@@ -15,10 +30,34 @@ class ViTConfig:
     depth: int = 6
     num_heads: int = 4
     mlp_ratio: float = 4.0
+    # The MLP's hidden width; null is mlp_ratio · embed_dim.
+    mlp_dim: int | None = None
+    activation: str = "gelu"
+    # x + f(LN(x)), or as in the first Transformers LN(x + f(x)).
+    pre_norm: bool = True
+    # Learned scale and shift in the LayerNorms.
+    norm_affine: bool = True
+    qkv_bias: bool = True
+    proj_bias: bool = True
+    mlp_bias: bool = True
+    # Where a patch is. Absolute positions are added once after the patches (stem), or before every
+    # layer, with a table for each (layers) or the same for all (shared).
+    positions: str = "learned"
+    positions_at: str = "stem"
+    # What is classified: the class token, linearly or through a hidden tanh layer; or, without a
+    # class token, the mean of all patches.
+    head: str = "token"
     # After the positions, the attention's output projection and both layers of the MLP.
     dropout: float = 0.0
+    # On the two residual branches alone.
+    branch_dropout: float = 0.0
     # Chance of leaving a residual branch out, rising linearly from 0 to this at the last block.
     drop_path: float = 0.0
+    # Linear maps: Xavier-uniform with zero biases and a zero head, or PyTorch's default. Class
+    # token and positions: normal, with these standard deviations.
+    init: str = "xavier"
+    cls_std: float = 0.02
+    pos_std: float = 0.02
     # Who computes LayerNorm, GELU and attention: this package or PyTorch. Same numbers.
     kernels: str = "scratch"
 
@@ -31,10 +70,76 @@ class ViTConfig:
                 f"model.embed_dim={self.embed_dim} must be a multiple of "
                 f"model.num_heads={self.num_heads}: each head takes an equal share"
             )
-        if not self.embed_dim * self.mlp_ratio >= 1:
-            raise ValueError(f"model.mlp_ratio={self.mlp_ratio} leaves the MLP no hidden unit")
-        for field in ("dropout", "drop_path"):
+        if not self.hidden_dim >= 1:
+            raise ValueError(
+                f"model.mlp_ratio={self.mlp_ratio}, model.mlp_dim={self.mlp_dim}: the MLP has no "
+                "hidden unit"
+            )
+        for field in ("dropout", "branch_dropout", "drop_path"):
             if not 0 <= getattr(self, field) < 1:
                 raise ValueError(f"model.{field}={getattr(self, field)} must be in [0, 1)")
-        if self.kernels not in KERNELS:
-            raise ValueError(f"model.kernels={self.kernels} must be one of: {', '.join(KERNELS)}")
+        for field in ("cls_std", "pos_std"):
+            if getattr(self, field) < 0:
+                raise ValueError(f"model.{field}={getattr(self, field)} must not be negative")
+        for field, choices in CHOICES.items():
+            if getattr(self, field) not in choices:
+                raise ValueError(
+                    f"model.{field}={getattr(self, field)} must be one of: {', '.join(choices)}"
+                )
+        divisor = {"learned_2d": 2, "sinusoidal": 2, "sincos_2d": 4}.get(self.positions, 1)
+        if self.embed_dim % divisor:
+            raise ValueError(
+                f"model.positions={self.positions} needs model.embed_dim={self.embed_dim} to be a "
+                f"multiple of {divisor}"
+            )
+        if self.positions_at != "stem" and self.positions in ("none", "relative"):
+            raise ValueError(
+                f"model.positions_at={self.positions_at} is for absolute positions: with "
+                f"model.positions={self.positions} use positions_at=stem"
+            )
+
+    @property
+    def hidden_dim(self) -> int:
+        """The MLP's."""
+        return int(self.embed_dim * self.mlp_ratio) if self.mlp_dim is None else self.mlp_dim
+
+    @property
+    def has_class_token(self) -> bool:
+        return self.head != "gap"
+
+
+@dataclass
+class CnnConfig(ModelConfig):
+    """Plain convolutions, one for each width."""
+
+    name: str = "cnn"
+    widths: list[int] = dataclasses.field(default_factory=lambda: [32, 32, 64, 64, 128])
+
+    def __post_init__(self) -> None:
+        require_widths(self.widths)
+
+
+@dataclass
+class ResNetConfig(ModelConfig):
+    """A residual network with so many blocks in a stage for each width."""
+
+    name: str = "resnet"
+    widths: list[int] = dataclasses.field(default_factory=lambda: [16, 32, 64])
+    blocks: int = 2
+
+    def __post_init__(self) -> None:
+        require_widths(self.widths)
+        if self.blocks < 1:
+            raise ValueError(f"model.blocks={self.blocks} must be at least 1")
+
+
+def require_widths(widths: list[int]) -> None:
+    if not widths or min(widths) < 1:
+        raise ValueError(f"model.widths={widths} must be numbers of at least 1")
+
+
+MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
+    "vit": ViTConfig,
+    "cnn": CnnConfig,
+    "resnet": ResNetConfig,
+}

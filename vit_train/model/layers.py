@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from vit_train.model.functional import gelu_tanh
+
 
 class LayerNormFunction(torch.autograd.Function):
     """y = x̂ · w + b with x̂ = (x − μ)/σ, where μ, σ² are the mean and variance over D values.
@@ -102,20 +104,38 @@ def scratch_gelu(x: Tensor) -> Tensor:
     return activated.to(x.dtype)
 
 
+def fused_gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
 LAYER_NORMS: dict[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = {
     "scratch": scratch_layer_norm,
     "fused": fused_layer_norm,
 }
-GELUS: dict[str, Callable[[Tensor], Tensor]] = {"scratch": scratch_gelu, "fused": F.gelu}
+# By the activation and by who computes it; the tanh form, for old weights, is the textbook's.
+GELUS: dict[tuple[str, str], Callable[[Tensor], Tensor]] = {
+    ("gelu", "scratch"): scratch_gelu,
+    ("gelu", "fused"): F.gelu,
+    ("gelu_tanh", "scratch"): gelu_tanh,
+    ("gelu_tanh", "fused"): fused_gelu_tanh,
+}
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation of the last axis with learned scale and shift (Ba et al. 2016)."""
+    """Layer normalisation of the last axis (Ba et al. 2016), scale and shift learned or not."""
 
-    def __init__(self, dim: int, kernels: str = "scratch", eps: float = 1e-5) -> None:
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(
+        self, dim: int, kernels: str = "scratch", eps: float = 1e-5, affine: bool = True
+    ) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.bias = nn.Parameter(torch.zeros(dim))
+        for name, value in (("weight", torch.ones(dim)), ("bias", torch.zeros(dim))):
+            if affine:
+                self.register_parameter(name, nn.Parameter(value))
+            else:
+                self.register_buffer(name, value, persistent=False)
         self.eps = eps
         self.normalise = LAYER_NORMS[kernels]
 
@@ -143,11 +163,19 @@ class DropPath(nn.Module):
 class Mlp(nn.Module):
     """Two linear layers with a GELU between: (B,T,D) → (B,T,F) → (B,T,D)."""
 
-    def __init__(self, dim: int, hidden_dim: int, dropout: float, kernels: str) -> None:
+    def __init__(
+        self,
+        dim: int,
+        hidden_dim: int,
+        dropout: float,
+        kernels: str,
+        activation: str = "gelu",
+        bias: bool = True,
+    ) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(dim, hidden_dim)
-        self.fc2 = nn.Linear(hidden_dim, dim)
-        self.gelu = GELUS[kernels]
+        self.fc1 = nn.Linear(dim, hidden_dim, bias=bias)
+        self.fc2 = nn.Linear(hidden_dim, dim, bias=bias)
+        self.gelu = GELUS[activation, kernels]
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -5,9 +5,10 @@ from typing import overload
 import torch
 from torch import Tensor, nn
 
-from vit_train.model.attention import Attention
+from vit_train.model.blocks import Block
 from vit_train.model.config import ViTConfig
-from vit_train.model.layers import DropPath, LayerNorm, Mlp
+from vit_train.model.layers import LayerNorm
+from vit_train.model.positions import TABLES, RelativeKeys
 
 
 class PatchEmbed(nn.Module):
@@ -22,27 +23,6 @@ class PatchEmbed(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.proj(images).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
-
-
-class Block(nn.Module):
-    """Equations 2 and 3, pre-LN: x + MSA(LN(x)), then x + MLP(LN(x))."""
-
-    def __init__(self, config: ViTConfig, drop_path: float) -> None:
-        super().__init__()
-        dim, kernels = config.embed_dim, config.kernels
-        self.norm1 = LayerNorm(dim, kernels)
-        self.attn = Attention(dim, config.num_heads, config.dropout, kernels)
-        self.norm2 = LayerNorm(dim, kernels)
-        self.mlp = Mlp(dim, int(dim * config.mlp_ratio), config.dropout, kernels)
-        self.drop_path = DropPath(drop_path)
-
-    def forward(
-        self, x: Tensor, need_weights: bool = False, queries: int | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """(B,T,D) → (B,T,D), or its first `queries` tokens; and the attention if asked for."""
-        attended, weights = self.attn(self.norm1(x), need_weights, queries)
-        x = x[:, :queries] + self.drop_path(attended)
-        return x + self.drop_path(self.mlp(self.norm2(x))), weights
 
 
 class VisionTransformer(nn.Module):
@@ -60,32 +40,63 @@ class VisionTransformer(nn.Module):
                 f"model.patch_size={config.patch_size} must divide the image size {image_size}: "
                 "change one of model.patch_size and data.image_size"
             )
-        dim, num_patches = config.embed_dim, (image_size // config.patch_size) ** 2
+        self.config = config
+        dim, grid = config.embed_dim, image_size // config.patch_size
         self.image_shape = (in_channels, image_size, image_size)
         self.patch_embed = PatchEmbed(in_channels, dim, config.patch_size)
-        self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
-        self.pos_embed = nn.Parameter(torch.empty(1, 1 + num_patches, dim))
+        self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if config.has_class_token else None
+        self.pos_embed = self.make_tables(grid)
         self.dropout = nn.Dropout(config.dropout)
         rates = torch.linspace(0, config.drop_path, config.depth).tolist()
-        self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
-        self.norm = LayerNorm(dim, config.kernels)
+        self.blocks = nn.ModuleList(
+            Block(config, rate, self.make_relative_keys(grid)) for rate in rates
+        )
+        self.norm = LayerNorm(dim, config.kernels, affine=config.norm_affine)
+        self.pre_head = (
+            nn.Sequential(nn.Linear(dim, dim), nn.Tanh())
+            if config.head == "token_mlp"
+            else nn.Identity()
+        )
         self.head = nn.Linear(dim, num_classes)
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """Draw the initial weights: Xavier-uniform linear maps, as the paper's code, zero biases.
+    def make_tables(self, grid: int) -> nn.ModuleList:
+        """The absolute positions: none, one, or one for every layer."""
+        config = self.config
+        if config.positions not in TABLES:
+            return nn.ModuleList()
+        count = config.depth if config.positions_at == "layers" else 1
+        make = TABLES[config.positions]
+        return nn.ModuleList(
+            make(grid, config.embed_dim, config.has_class_token) for _ in range(count)
+        )
 
-        Patches are flattened first, so their fan-in is P²·C. The head starts at zero: the first
-        loss is log(num_classes) whatever the seed.
+    def make_relative_keys(self, grid: int) -> nn.Module | None:
+        config = self.config
+        if config.positions != "relative":
+            return None
+        return RelativeKeys(grid**2, config.embed_dim // config.num_heads, config.has_class_token)
+
+    def reset_parameters(self) -> None:
+        """Draw the initial weights as the config's `init` says.
+
+        xavier: as the paper's code, Xavier-uniform linear maps with zero biases; patches are
+        flattened first, so their fan-in is P²·C; the head starts at zero: the first loss is
+        log(num_classes) whatever the seed. torch: PyTorch's default for each module.
         """
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Conv2d):
-                nn.init.xavier_uniform_(module.weight.flatten(1))
-                assert module.bias is not None
-                nn.init.zeros_(module.bias)
-        nn.init.normal_(self.cls_token, std=0.02)
-        nn.init.normal_(self.pos_embed, std=0.02)
-        nn.init.zeros_(self.head.weight)
+        if self.config.init == "xavier":
+            for module in self.modules():
+                if isinstance(module, nn.Linear | nn.Conv2d):
+                    nn.init.xavier_uniform_(module.weight.flatten(1))
+                    if module.bias is not None:
+                        nn.init.zeros_(module.bias)
+            nn.init.zeros_(self.head.weight)
+        if self.cls_token is not None:
+            nn.init.normal_(self.cls_token, std=self.config.cls_std)
+        relative = (module for module in self.modules() if isinstance(module, RelativeKeys))
+        for positions in (self.pos_embed, *relative):
+            for parameter in positions.parameters():
+                nn.init.normal_(parameter, std=self.config.pos_std)
 
     @overload
     def forward(self, images: Tensor) -> Tensor: ...
@@ -95,20 +106,42 @@ class VisionTransformer(nn.Module):
         self, images: Tensor, return_attention: bool = False
     ) -> Tensor | tuple[Tensor, list[Tensor]]:
         """Return the logits and, if asked for, every layer's attention (B,H,T,T)."""
+        x, attention = self.encode(self.tokens(images), return_attention)
+        logits = self.head(self.pre_head(self.pooled(x)))
+        return (logits, attention) if return_attention else logits
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """The class token, where there is one, and the patches: (B,T,D)."""
         if images.shape[1:] != self.image_shape:
             raise ValueError(
                 f"expected images (B, {', '.join(map(str, self.image_shape))}), "
                 f"got {tuple(images.shape)}"
             )
         patches = self.patch_embed(images)  # (B,N,D)
-        cls = self.cls_token.expand(len(images), -1, -1)
-        x = self.dropout(torch.cat((cls, patches), dim=1) + self.pos_embed)  # (B,T,D), T = N+1
+        if self.cls_token is None:
+            return patches  # type: ignore[no-any-return]
+        return torch.cat((self.cls_token.expand(len(images), -1, -1), patches), dim=1)
+
+    def encode(self, x: Tensor, need_weights: bool) -> tuple[Tensor, list[Tensor]]:
+        """All blocks: (B,T,D) → (B,T,D), or (B,1,D) where only the class token is read."""
+        at_stem = self.config.positions_at == "stem"
+        if at_stem:
+            for table in self.pos_embed:
+                x = x + table()
+        x = self.dropout(x)
         attention = []
-        for block in self.blocks:
+        for number, block in enumerate(self.blocks):
+            if not at_stem:
+                x = x + self.pos_embed[number % len(self.pos_embed)]()
             # After the last block only the class token is read: the others are not computed.
-            last = block is self.blocks[-1] and not return_attention
-            x, weights = block(x, return_attention, queries=1 if last else None)
+            last = number == len(self.blocks) - 1
+            alone = last and self.config.has_class_token and not need_weights
+            x, weights = block(x, need_weights, queries=1 if alone else None)
             attention.append(weights)
-        # Equation 4 normalises the class token alone; LayerNorm acts token by token.
-        logits = self.head(self.norm(x[:, 0]))
-        return (logits, attention) if return_attention else logits
+        return x, attention
+
+    def pooled(self, x: Tensor) -> Tensor:
+        """What is classified, (B,D). Equation 4 normalises; LayerNorm acts token by token."""
+        if self.config.has_class_token:
+            return self.norm(x[:, 0])  # type: ignore[no-any-return]
+        return self.norm(x).mean(dim=1)  # type: ignore[no-any-return]

@@ -4,10 +4,10 @@ import os
 import platform
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
-import torchvision
 
 import vit_train
 
@@ -17,7 +17,7 @@ def versions() -> dict[str, str]:
         "vit_train": vit_train.__version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "torchvision": torchvision.__version__,
+        "torchvision": version("torchvision"),
     }
 
 

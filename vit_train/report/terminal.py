@@ -4,6 +4,7 @@ import logging
 import sys
 from types import TracebackType
 
+from torch import nn
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
@@ -78,3 +79,19 @@ def class_table(result: Evaluation, classes: list[str]) -> str:
         bar = "█" * round(20 * share)
         lines.append(f"  {name:<{width}}  {share:7.2%}  {bar:<20}  {correct:5d} of {count}")
     return "\n".join(lines)
+
+
+def parameter_breakdown(model: nn.Module) -> str:
+    """How many parameters, and where: "1,290 parameters = 1,280 body + 10 head"."""
+
+    def count(module: nn.Module) -> int:
+        return sum(parameter.numel() for parameter in module.parameters())
+
+    parts = [f"{each.numel():,} {name}" for name, each in model.named_parameters(recurse=False)]
+    for name, child in model.named_children():
+        sizes = {count(each) for each in child.children()}
+        if isinstance(child, nn.ModuleList) and len(child) > 1 and len(sizes) == 1:
+            parts.append(f"{len(child)} × {sizes.pop():,} {name}")
+        elif count(child):
+            parts.append(f"{count(child):,} {name}")
+    return f"{count(model):,} parameters = {' + '.join(parts)}"

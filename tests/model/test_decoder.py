@@ -1,0 +1,70 @@
+import pytest
+import torch
+from torch import nn
+
+from vit_train.model.config import ViTConfig
+from vit_train.model.decoder import Decoder
+
+kernels = pytest.mark.parametrize("kernels", ["scratch", "fused"])
+
+
+def build(kernels: str = "scratch") -> tuple[Decoder, torch.Tensor, torch.Tensor]:
+    """A decoder of 9 patches, an encoder's 5 tokens, the patches' embeddings."""
+    torch.manual_seed(0)
+    config = ViTConfig(embed_dim=12, depth=2, num_heads=3, kernels=kernels)
+    decoder = Decoder(config, grid=3).double()
+    for parameter in decoder.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    memory = torch.randn(2, 5, 12, dtype=torch.float64)
+    return decoder, memory, torch.randn(2, 9, 12, dtype=torch.float64)
+
+
+def test_the_number_of_parameters_is_the_published_one() -> None:
+    decoder = Decoder(ViTConfig(depth=4, mlp_dim=512), grid=8)
+    assert sum(parameter.numel() for parameter in decoder.parameters()) == 1_066_880
+
+
+@kernels
+def test_blocks_are_those_of_torch_transformer_decoder_layer(kernels: str) -> None:
+    decoder, memory, _ = build(kernels)
+    x = torch.randn(2, 9, 12, dtype=torch.float64)
+    mask = torch.ones(9, 9, dtype=torch.bool).tril()
+    ours = decoder.blocks[0]
+    theirs = nn.TransformerDecoderLayer(
+        12, 3, 48, 0.0, "gelu", batch_first=True, norm_first=True, dtype=torch.float64
+    )
+    names = {"self_attn.qkv.": "self_attn.in_proj_", "cross_attn.qkv.": "multihead_attn.in_proj_"}
+    names |= {"self_attn.proj": "self_attn.out_proj", "cross_attn.proj": "multihead_attn.out_proj"}
+    names |= {"mlp.fc1": "linear1", "mlp.fc2": "linear2"}
+    state = {}
+    for name, value in ours.state_dict().items():
+        for here, there in names.items():
+            name = name.replace(here, there)
+        state[name] = value
+    theirs.load_state_dict(state)
+    expected = theirs(x, memory, tgt_mask=~mask)  # there True = may not look
+    torch.testing.assert_close(ours(x, memory, mask), expected, rtol=0, atol=1e-10)
+
+
+@kernels
+def test_a_patch_depends_on_earlier_ones_alone_in_value_and_gradient(kernels: str) -> None:
+    decoder, memory, patches = build(kernels)
+    patches.requires_grad_()
+    before = decoder(memory, patches)
+    changed = patches.detach().clone()
+    changed[:, 4:] += 1
+    after = decoder(memory, changed)
+    assert torch.equal(before[:, :5], after[:, :5])  # patch 4 is the input of prediction 5
+    assert not torch.equal(before[:, 5], after[:, 5])
+    (gradient,) = torch.autograd.grad(before[:, 3].sum(), patches)
+    assert (gradient[:, 3:] == 0).all() and (gradient[:, :3] != 0).all()
+
+
+def test_all_at_once_every_patch_sees_every_token_of_the_encoder() -> None:
+    decoder, memory, _ = build()
+    memory.requires_grad_()
+    result = decoder(memory)
+    assert result.shape == (2, 9, 12)
+    for patch in range(9):
+        (gradient,) = torch.autograd.grad(result[0, patch].sum(), memory, retain_graph=True)
+        assert (gradient[0] != 0).all() and (gradient[1] == 0).all()

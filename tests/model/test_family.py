@@ -1,0 +1,206 @@
+"""One family: counts that publications state, variants against formulas, foreign weights."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from vit_train.model.attention import Attention
+from vit_train.model.blocks import Block
+from vit_train.model.config import ViTConfig
+from vit_train.model.convert import (
+    fuse_heads,
+    fuse_qkv,
+    reshape_to_convolution,
+    unfold_to_convolution,
+)
+from vit_train.model.functional import encoder_block
+from vit_train.model.vit import PatchEmbed, VisionTransformer
+
+STL10 = {"patch_size": 8, "embed_dim": 256, "num_heads": 8}
+
+
+def count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize(
+    "config, image_size, classes, expected",
+    [
+        ({}, 32, 10, 1_205_898),  # E
+        ({"embed_dim": 64, "depth": 4}, 128, 3, 269_059),  # C's worked example
+        ({"depth": 4, "mlp_dim": 512}, 32, 10, 809_354),  # D's default
+        (STL10, 96, 10, 4_828_426),  # D's published run, F = 1024
+        (STL10 | {"mlp_dim": 512}, 96, 10, 3_252_490),  # and F = 512
+    ],
+)
+def test_models_have_the_published_number_of_parameters(
+    config: dict, image_size: int, classes: int, expected: int
+) -> None:
+    assert count(VisionTransformer(ViTConfig(**config), image_size, 3, classes)) == expected
+
+
+def test_the_block_with_biases_in_the_mlp_alone_has_12_d_squared_plus_9_d() -> None:
+    for dim in (8, 128):
+        config = ViTConfig(embed_dim=dim, qkv_bias=False, proj_bias=False)
+        assert count(Block(config)) == 12 * dim**2 + 9 * dim
+
+
+@pytest.mark.parametrize("kernels", ["scratch", "fused"])
+def test_the_bare_configuration_is_the_functional_block(kernels: str) -> None:
+    """No biases, no learned normalisation, tanh GELU: the module is the formula, as it stands."""
+    config = ViTConfig(
+        embed_dim=24, mlp_dim=40, num_heads=4, kernels=kernels, activation="gelu_tanh",
+        norm_affine=False, qkv_bias=False, proj_bias=False, mlp_bias=False,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    block = Block(config).double()
+    assert sorted(name for name, _ in block.named_parameters()) == [
+        "attn.proj.weight", "attn.qkv.weight", "mlp.fc1.weight", "mlp.fc2.weight",
+    ]  # fmt: skip
+    x = torch.randn(2, 7, 24, dtype=torch.float64)
+    q, k, v = (part.t() for part in block.attn.qkv.weight.split(24))
+    expected = encoder_block(
+        x,
+        q,
+        k,
+        v,
+        block.attn.proj.weight.t(),
+        block.mlp.fc1.weight.t(),
+        block.mlp.fc2.weight.t(),
+        4,
+    )
+    torch.testing.assert_close(block(x)[0], expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("pre_norm", [True, False])
+def test_norm_order_is_that_of_torch_transformer_encoder_layer(pre_norm: bool) -> None:
+    torch.manual_seed(0)
+    ours = Block(ViTConfig(embed_dim=24, num_heads=4, pre_norm=pre_norm)).double().eval()
+    theirs = nn.TransformerEncoderLayer(
+        24, 4, 96, 0.0, "gelu", batch_first=True, norm_first=pre_norm, dtype=torch.float64
+    )
+    for parameter in ours.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    names = {"attn.qkv.": "self_attn.in_proj_", "attn.proj": "self_attn.out_proj"}
+    names |= {"mlp.fc1": "linear1", "mlp.fc2": "linear2"}
+    state = {}
+    for name, value in ours.state_dict().items():
+        for here, there in names.items():
+            name = name.replace(here, there)
+        state[name] = value
+    theirs.load_state_dict(state)
+    x = torch.randn(2, 5, 24, dtype=torch.float64)
+    torch.testing.assert_close(ours(x)[0], theirs(x), rtol=0, atol=1e-10)
+
+
+def test_heads_classify_what_they_say() -> None:
+    torch.manual_seed(0)
+    images = torch.randn(2, 3, 16, 16)
+    for head in ("token", "token_mlp", "gap"):
+        config = ViTConfig(embed_dim=16, depth=2, num_heads=2, head=head, init="torch")
+        model = VisionTransformer(config, 16).eval()
+        x, _ = model.encode(model.tokens(images), need_weights=True)  # all tokens
+        assert x.shape[1] == 16 + (head != "gap")
+        y = model.norm(x).mean(1) if head == "gap" else model.norm(x[:, 0])
+        if head == "token_mlp":
+            y = torch.tanh(model.pre_head[0](y))
+        torch.testing.assert_close(model(images), model.head(y))
+
+
+@pytest.mark.parametrize("field", ["dropout", "branch_dropout"])
+def test_dropout_acts_where_the_config_says(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the positions and all dense layers but qkv (C), or on the two branches alone (D)."""
+    calls: list[tuple[int, ...]] = []
+
+    def note(x: torch.Tensor, p: float, *rest: object) -> torch.Tensor:
+        if p:
+            calls.append(tuple(x.shape[1:]))
+        return x
+
+    monkeypatch.setattr(F, "dropout", note)
+    model = VisionTransformer(ViTConfig(embed_dim=16, depth=1, mlp_dim=40, **{field: 0.1}), 8)
+    model(torch.randn(2, 3, 8, 8))
+    branches = [(1, 16), (1, 16)]
+    expected = {"dropout": [(5, 16), (1, 16), (1, 40), (1, 16)], "branch_dropout": branches}
+    assert calls == expected[field]
+
+
+def test_initialisations() -> None:
+    torch.manual_seed(0)
+    config = ViTConfig(init="torch", cls_std=1.0, pos_std=1.0)
+    model = VisionTransformer(config)
+    assert abs(model.cls_token.std() - 1) < 0.3 and abs(model.pos_embed[0].weight.std() - 1) < 0.05
+    bound = 1 / 128**0.5  # nn.Linear's default
+    for weight in (model.head.weight, model.blocks[0].attn.qkv.weight):
+        assert 0.9 * bound < weight.abs().max() <= bound
+
+
+def test_separate_maps_become_one() -> None:
+    torch.manual_seed(0)
+    attention = Attention(12, 3, 0.0, "scratch")
+    maps = nn.ModuleDict({name: nn.Linear(12, 12) for name in "qkv"})
+    state = {f"attn.{key}": value for key, value in maps.state_dict().items()}
+    fused = fuse_qkv(state | {"attn.proj.weight": attention.proj.weight})
+    assert sorted(fused) == ["attn.proj.weight", "attn.qkv.bias", "attn.qkv.weight"]
+    attention.qkv.weight.data, attention.qkv.bias.data = (
+        fused["attn.qkv.weight"],
+        fused["attn.qkv.bias"],
+    )
+    x = torch.randn(2, 5, 12)
+    for ours, name in zip(attention.project(x, None), "qkv", strict=True):
+        torch.testing.assert_close(ours.transpose(1, 2).flatten(2), maps[name](x))
+
+
+def test_one_module_a_head_becomes_the_fused_form() -> None:
+    """Each head a small module, concatenated, then the output map."""
+    torch.manual_seed(0)
+    heads = nn.ModuleList(
+        nn.ModuleDict({name: nn.Linear(12, 4) for name in "qkv"}) for _ in range(3)
+    )
+    proj = nn.Linear(12, 12)
+    x = torch.randn(2, 5, 12)
+    results = []
+    for head in heads:
+        q, k, v = (head[name](x) for name in "qkv")
+        results.append((q @ k.transpose(1, 2) / 2).softmax(-1) @ v)
+    expected = proj(torch.cat(results, dim=-1))
+
+    state = {f"heads.{key}": value for key, value in heads.state_dict().items()}
+    state |= {f"proj.{key}": value for key, value in proj.state_dict().items()}
+    attention = Attention(12, 3, 0.0, "scratch")
+    attention.load_state_dict(fuse_heads(state))
+    torch.testing.assert_close(attention(x)[0], expected)
+
+
+@pytest.mark.parametrize("form", ["unfold", "reshape"])
+def test_patches_cut_and_mapped_linearly_are_the_convolution(form: str) -> None:
+    torch.manual_seed(0)
+    patches, images, linear = PatchEmbed(3, 10, 4), torch.randn(2, 3, 12, 12), nn.Linear(48, 10)
+    if form == "unfold":
+        cut = F.unfold(images, 4, stride=4).transpose(1, 2)  # (B,N,C·P²)
+        convert = unfold_to_convolution
+    else:
+        grid = images.unfold(2, 4, 4).unfold(3, 4, 4)  # (B,C,3,3,P,P)
+        cut = grid.permute(0, 2, 3, 4, 5, 1).reshape(2, 9, 48)
+        convert = reshape_to_convolution
+    state = {f"patch_embed.proj.{key}": value for key, value in linear.state_dict().items()}
+    converted = {key.removeprefix("patch_embed."): v for key, v in convert(state, 4).items()}
+    patches.load_state_dict(converted)
+    torch.testing.assert_close(patches(images), linear(cut))
+
+
+@pytest.mark.parametrize(
+    "bad, message",
+    [
+        ({"positions": "rotary"}, "model.positions=rotary must be one of: none, learned"),
+        ({"positions": "relative", "positions_at": "layers"}, "is for absolute positions"),
+        ({"positions": "sincos_2d", "embed_dim": 6, "num_heads": 2}, "multiple of 4"),
+        ({"head": "mean"}, "token, token_mlp, gap"),
+        ({"mlp_dim": 0}, "no hidden unit"),
+        ({"branch_dropout": 1.0}, "model.branch_dropout=1.0"),
+    ],
+)
+def test_what_cannot_be_is_refused(bad: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ViTConfig(**bad)

@@ -1,0 +1,77 @@
+"""Masks, True = may look: causality in values and gradients, and rows that may look nowhere."""
+
+import pytest
+import torch
+
+from vit_train.model.attention import Attention
+from vit_train.model.blocks import Block
+from vit_train.model.config import ViTConfig
+from vit_train.model.functional import softmax
+
+kernels = pytest.mark.parametrize("kernels", ["scratch", "fused"])
+TOKENS, DIM = 6, 12
+CAUSAL = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
+
+
+def build(kernels: str) -> tuple[Attention, torch.Tensor]:
+    torch.manual_seed(0)
+    x = torch.randn(2, TOKENS, DIM, dtype=torch.float64, requires_grad=True)
+    return Attention(DIM, 3, 0.0, kernels).double(), x
+
+
+@kernels
+def test_a_masked_row_is_the_attention_over_what_it_may_see(kernels: str) -> None:
+    attention, x = build(kernels)
+    mask = torch.rand(TOKENS, TOKENS, generator=torch.Generator().manual_seed(3)) < 0.5
+    mask.fill_diagonal_(True)
+    result, weights = attention(x, need_weights=True, mask=mask)
+    torch.testing.assert_close(attention(x, mask=mask)[0], result, rtol=0, atol=1e-12)
+    q, k, v = attention.project(x, None)
+    for row in range(TOKENS):
+        seen = mask[row]
+        logits = q[:, :, row : row + 1] @ k[:, :, seen].transpose(2, 3) / 2
+        share = softmax(logits)
+        torch.testing.assert_close(weights[:, :, row][:, :, seen], share.squeeze(2))
+        heads = (share @ v[:, :, seen]).transpose(1, 2).flatten(2)
+        torch.testing.assert_close(result[:, row], attention.proj(heads)[:, 0])
+        assert (weights[:, :, row][:, :, ~seen] == 0).all()
+
+
+@kernels
+@pytest.mark.parametrize("pre_norm", [True, False])
+def test_causal_tokens_do_not_see_later_ones_in_value_or_gradient(
+    kernels: str, pre_norm: bool
+) -> None:
+    torch.manual_seed(0)
+    config = ViTConfig(embed_dim=DIM, num_heads=3, kernels=kernels, pre_norm=pre_norm)
+    block = Block(config).double()
+    x = torch.randn(2, TOKENS, DIM, dtype=torch.float64, requires_grad=True)
+    changed = x.detach().clone()
+    changed[:, 4:] += 1
+    before, after = block(x, mask=CAUSAL)[0], block(changed, mask=CAUSAL)[0]
+    assert torch.equal(before[:, :4], after[:, :4]) and not torch.equal(before[:, 4], after[:, 4])
+    (gradient,) = torch.autograd.grad(before[:, 2].sum(), x)
+    assert (gradient[:, 3:] == 0).all() and (gradient[:, :3] != 0).any()
+
+
+@kernels
+def test_a_row_that_may_look_nowhere_gives_zeros_and_zero_gradients(kernels: str) -> None:
+    attention, x = build(kernels)
+    mask = CAUSAL.clone()
+    mask[2] = False
+    for need_weights in (False, True):
+        result, weights = attention(x, need_weights, mask=mask)
+        assert torch.equal(result[:, 2], attention.proj.bias.expand(2, -1))
+        assert weights is None or (weights[:, :, 2] == 0).all()
+        gradients = torch.autograd.grad(result[:, 2].sum(), [x, attention.qkv.weight])
+        assert all((gradient == 0).all() for gradient in gradients)
+        everything = torch.autograd.grad(attention(x, mask=mask)[0].sum(), x)[0]
+        assert everything.isfinite().all()
+
+
+@kernels
+def test_fewer_queries_take_the_first_rows_of_the_mask(kernels: str) -> None:
+    attention, x = build(kernels)
+    whole = attention(x, mask=CAUSAL)[0]
+    few = attention(x, queries=2, mask=CAUSAL)[0]
+    torch.testing.assert_close(few, whole[:, :2], rtol=0, atol=1e-12)

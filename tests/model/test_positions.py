@@ -1,0 +1,133 @@
+"""Every kind of position: its formula, its shape, and what it does to the symmetry of attention."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from vit_train.model.config import ViTConfig
+from vit_train.model.positions import TABLES, RelativeKeys, resize_positions, sinusoids
+from vit_train.model.vit import VisionTransformer
+
+ABSOLUTE = ["learned", "learned_2d", "sinusoidal", "sincos_2d"]
+
+
+def build(**config: object) -> VisionTransformer:
+    """16×16 images, 16 patches; every parameter random, float64."""
+    defaults = {"embed_dim": 16, "depth": 2, "num_heads": 2}
+    model = VisionTransformer(ViTConfig(**(defaults | config)), 16)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3, generator=generator)
+    return model.double().eval()
+
+
+def images() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(2, 3, 16, 16, dtype=torch.float64, generator=generator)
+
+
+def with_patches_permuted(batch: torch.Tensor) -> torch.Tensor:
+    patches = batch.unfold(2, 4, 4).unfold(3, 4, 4).flatten(2, 3)  # (B,C,16,4,4)
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(2))
+    patches = patches[:, :, order].unflatten(2, (4, 4))
+    return patches.permute(0, 1, 2, 4, 3, 5).reshape(batch.shape)
+
+
+@pytest.mark.parametrize("dim", [2, 8, 64])
+def test_the_sinusoidal_table_is_its_formula(dim: int) -> None:
+    table = sinusoids(torch.arange(50), dim)
+    for position in range(50):
+        for i in range(dim // 2):
+            angle = position / 10000 ** (2 * i / dim)
+            assert table[position, 2 * i] == pytest.approx(math.sin(angle), abs=1e-4)
+            assert table[position, 2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-4)
+
+
+@pytest.mark.parametrize("has_class", [True, False])
+@pytest.mark.parametrize("kind", ABSOLUTE)
+def test_a_table_has_a_row_for_each_token(kind: str, has_class: bool) -> None:
+    assert TABLES[kind](3, 8, has_class)().shape == (1, 9 + has_class, 8)
+
+
+@pytest.mark.parametrize("kind", ["learned_2d", "sincos_2d"])
+def test_tables_of_two_dimensions_share_columns_and_rows(kind: str) -> None:
+    table = TABLES[kind](4, 8, True)
+    for parameter in table.parameters():
+        nn.init.normal_(parameter)
+    grid = table()[0, 1:].view(4, 4, 8)  # (row, column, D)
+    assert torch.equal(grid[0, :, :4], grid[3, :, :4])
+    assert torch.equal(grid[:, 0, 4:], grid[:, 3, 4:])
+    assert len(grid.flatten(0, 1).unique(dim=0)) == 16
+
+
+@pytest.mark.parametrize("head", ["token", "gap"])
+@pytest.mark.parametrize("positions", ["none", "relative", *ABSOLUTE])
+def test_only_without_positions_the_order_of_the_patches_is_nothing(
+    positions: str, head: str
+) -> None:
+    model = build(positions=positions, head=head)
+    before, after = model(images()), model(with_patches_permuted(images()))
+    unchanged = torch.allclose(before, after, rtol=0, atol=1e-10)
+    # In one layer, relative keys are equivariant for the class token; in two they are not.
+    assert unchanged == (positions == "none")
+
+
+def test_relative_logits_are_those_of_the_naive_double_loop() -> None:
+    torch.manual_seed(0)
+    keys = RelativeKeys(9, 5, has_class=True).double()
+    nn.init.normal_(keys.weight)
+    q = torch.randn(2, 3, 10, 5, dtype=torch.float64)
+    expected = torch.zeros(2, 3, 10, 10, dtype=torch.float64)
+    for i in range(9):
+        for j in range(9):
+            expected[:, :, 1 + i, 1 + j] = q[:, :, 1 + i] @ keys.weight[i - j + 8]
+    torch.testing.assert_close(keys(q), expected)
+    assert torch.equal(keys(q[:, :, :1]), torch.zeros(2, 3, 1, 10, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("positions_at, tables", [("stem", 1), ("shared", 1), ("layers", 2)])
+def test_where_tables_are_added(positions_at: str, tables: int) -> None:
+    model = build(positions_at=positions_at)
+    assert len(model.pos_embed) == tables
+    # The same function by hand: blocks between additions.
+    x = model.tokens(images())
+    for number, block in enumerate(model.blocks):
+        if positions_at != "stem" or number == 0:
+            x = x + model.pos_embed[number % tables]()
+        x, _ = block(x)
+    expected = model.head(model.norm(x[:, 0]))
+    torch.testing.assert_close(model(images()), expected, rtol=0, atol=1e-10)
+
+
+def test_fixed_tables_are_neither_learned_nor_stored() -> None:
+    for kind in ("sinusoidal", "sincos_2d"):
+        model = build(positions=kind)
+        assert not [name for name in model.state_dict() if "pos_embed" in name]
+
+
+@pytest.mark.parametrize("head", ["token", "gap"])
+@pytest.mark.parametrize("kind", ABSOLUTE)
+def test_resized_positions_are_the_same_at_the_same_size_and_smooth_at_another(
+    kind: str, head: str
+) -> None:
+    model = build(positions=kind, head=head)
+    same = resize_positions(model.state_dict(), model)
+    assert all(torch.equal(value, same[key]) for key, value in model.state_dict().items())
+
+    larger = VisionTransformer(model.config, 32).double()
+    for table in model.pos_embed:  # a plane stays a plane, away from the border
+        for parameter in table.parameters():
+            parameter.data.fill_(0.5)
+    larger.load_state_dict(resize_positions(model.state_dict(), larger))
+    for table in larger.pos_embed:
+        for parameter in table.parameters():
+            torch.testing.assert_close(parameter, torch.full_like(parameter, 0.5))
+    assert larger(torch.zeros(1, 3, 32, 32, dtype=torch.float64)).shape == (1, 10)
+
+
+def test_relative_positions_refuse_another_size() -> None:
+    model = build(positions="relative")
+    with pytest.raises(ValueError, match="another image size"):
+        resize_positions(model.state_dict(), VisionTransformer(model.config, 32))

@@ -1,0 +1,74 @@
+import json
+from pathlib import Path
+
+import pytest
+from conftest import SMALL, Run
+
+from vit_train.results import gather, group_runs, percent, read_summaries, table
+
+
+def summary(acc: float, seed: int = 0, status: str = "finished", **model: object) -> dict:
+    result = {"acc": acc, "count": 1000, "acc_interval_95": [acc - 0.03, acc + 0.03]}
+    return {
+        "status": status,
+        "config": {"model": {"name": "vit", "depth": 6} | model, "seed": seed, "device": "cpu"},
+        "parameters": 1000,
+        "images_seen": 5000,
+        "seconds": 120.0,
+        "selected_on": "val",
+        "best_val": {"acc": acc, "epoch": 1},
+        "test": {"final": result, "best": result},
+    }
+
+
+def written(folder: Path, *summaries: dict) -> Path:
+    for number, each in enumerate(summaries):
+        (folder / str(number)).mkdir(parents=True)
+        (folder / str(number) / "summary.json").write_text(json.dumps(each))
+    return folder
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_row() -> None:
+    groups = group_runs(
+        [summary(0.5, 0), summary(0.6, 1), summary(0.7, 0, depth=2), summary(0.9, 0, name="cnn")]
+    )
+    assert [len(group.runs) for group in groups] == [2, 1, 1]
+    assert groups[0].settings == {"model.name": "vit", "model.depth": 6}
+    assert groups[1].label == "model=vit, depth=2"
+
+
+def test_mean_and_spread() -> None:
+    assert percent([0.5, 0.6, 0.7]) == "60.00 ± 10.00"
+    assert percent([0.5]) == "50.00" and percent([]) == ""
+
+
+def test_unfinished_runs_are_left_out_and_none_at_all_is_refused(tmp_path: Path) -> None:
+    folder = written(tmp_path, summary(0.5), summary(0.1, status="interrupted"))
+    assert len(read_summaries([folder])) == 1
+    with pytest.raises(ValueError, match="no finished run"):
+        read_summaries([folder / "1"])
+    with pytest.raises(ValueError, match="there is no"):
+        read_summaries([tmp_path / "nowhere"])
+
+
+def test_a_protocol_that_selects_on_test_says_so() -> None:
+    selected = summary(0.5) | {"selected_on": "test"}
+    assert "50.00 (selected on test)" in table(group_runs([selected]))
+
+
+def test_the_table_and_the_plot_are_written(tmp_path: Path) -> None:
+    folder = written(tmp_path / "runs", summary(0.5), summary(0.6, 1), summary(0.7, depth=2))
+    text = gather([folder], tmp_path / "out")
+    assert (tmp_path / "out" / "results.md").read_text() == text + "\n"
+    assert (tmp_path / "out" / "results.png").stat().st_size > 3000
+    assert len(text.splitlines()) == 4 and "55.00 ± 7.07" in text
+
+
+def test_results_of_real_runs(run: Run) -> None:
+    for seed in (0, 1):
+        assert run("vit-train", *SMALL, f"seed={seed}", f"hydra.run.dir=runs/{seed}").status == 0
+    outcome = run("vit-results", "runs")
+    assert outcome.status == 0, outcome.err
+    assert "| 0, 1 |" in outcome.out and Path("results.png").exists()
+    refused = run("vit-results", "nothing")
+    assert refused.status == 1 and "vit-results: there is no nothing" in refused.err

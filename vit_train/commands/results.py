@@ -1,0 +1,25 @@
+"""vit-results: many runs as one table and one plot."""
+
+import argparse
+from pathlib import Path
+
+from vit_train.commands.boundary import short_errors
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="vit-results", description="Gather runs into one Markdown table and one plot."
+    )
+    parser.add_argument("runs", nargs="+", type=Path, help="run folders, or folders of them")
+    parser.add_argument(
+        "--out", type=Path, default=Path("."), help="where results.md and results.png are written"
+    )
+    arguments = parser.parse_args()
+    with short_errors("vit-results"):
+        from vit_train.results import gather
+
+        print(gather(arguments.runs, arguments.out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The convolutional networks that a small ViT is compared with: plain, and residual."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vit_train.model.config import CnnConfig, ResNetConfig
+
+
+def conv_norm(
+    in_channels: int, out_channels: int, size: int, stride: int, bias: bool
+) -> list[nn.Module]:
+    """A convolution that keeps the image's size (apart from its stride), and BatchNorm."""
+    conv = nn.Conv2d(in_channels, out_channels, size, stride, padding=size // 2, bias=bias)
+    return [conv, nn.BatchNorm2d(out_channels)]
+
+
+class SimpleCnn(nn.Module):
+    """3×3 convolutions with BatchNorm and ReLU, the mean over the image, a linear head.
+
+    Wherever the width grows, a 2×2 maximum halves the image before.
+    """
+
+    def __init__(
+        self, config: CnnConfig, image_size: int = 32, in_channels: int = 3, num_classes: int = 10
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        before = in_channels
+        for width in config.widths:
+            if layers and width > before:
+                layers.append(nn.MaxPool2d(2))
+            layers += [*conv_norm(before, width, 3, 1, bias=True), nn.ReLU()]
+            before = width
+        self.features = nn.Sequential(*layers)
+        self.head = nn.Linear(before, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.features(images).mean(dim=(2, 3)))  # type: ignore[no-any-return]
+
+
+class ResidualBlock(nn.Module):
+    """relu(x + f(x)) with two 3×3 convolutions in f (He et al. 2016, arXiv:1512.03385).
+
+    Where the shape changes, x goes through a 1×1 convolution.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            *conv_norm(in_channels, out_channels, 3, stride, bias=False),
+            nn.ReLU(),
+            *conv_norm(out_channels, out_channels, 3, 1, bias=False),
+        )
+        same = stride == 1 and in_channels == out_channels
+        self.shortcut = nn.Sequential(
+            *([] if same else conv_norm(in_channels, out_channels, 1, stride, bias=False))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.shortcut(x) + self.residual(x))
+
+
+class SmallResNet(nn.Module):
+    """The ResNet for CIFAR: stages of `blocks` blocks, each stage after the first half the size."""
+
+    def __init__(
+        self,
+        config: ResNetConfig,
+        image_size: int = 32,
+        in_channels: int = 3,
+        num_classes: int = 10,
+    ) -> None:
+        super().__init__()
+        first, *_ = config.widths
+        self.stem = nn.Sequential(*conv_norm(in_channels, first, 3, 1, bias=False), nn.ReLU())
+        layers, before = [], first
+        for stage, width in enumerate(config.widths):
+            for block in range(config.blocks):
+                stride = 2 if stage > 0 and block == 0 else 1
+                layers.append(ResidualBlock(before, width, stride))
+                before = width
+        self.stages = nn.Sequential(*layers)
+        self.head = nn.Linear(before, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.stages(self.stem(images)).mean(dim=(2, 3)))  # type: ignore[no-any-return]

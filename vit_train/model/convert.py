@@ -1,0 +1,50 @@
+"""Weights of other ways to write the same maps, as this package's: pure functions on state dicts.
+
+Each returns a new state dict and leaves the keys it does not know as they are.
+"""
+
+import re
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+
+
+def fuse_qkv(state: State, names: tuple[str, str, str] = ("q", "k", "v")) -> State:
+    """Three maps `ATTN.q`, `ATTN.k`, `ATTN.v` (D,D) → one `ATTN.qkv` (3D,D)."""
+    result = dict(state)
+    query = re.compile(rf"(.*\.|){re.escape(names[0])}\.(weight|bias)")
+    for prefix, kind in matches(query, state):
+        parts = [result.pop(f"{prefix}{name}.{kind}") for name in names]
+        result[f"{prefix}qkv.{kind}"] = torch.cat(parts)
+    return result
+
+
+def fuse_heads(state: State) -> State:
+    """One module a head, `ATTN.heads.0.q` (Dh,D) and so on → `ATTN.q`, `ATTN.k`, `ATTN.v` → qkv."""
+    result = dict(state)
+    first = re.compile(r"(.*\.|)heads\.0\.(q|k|v)\.(weight|bias)")
+    for prefix, name, kind in matches(first, state):
+        parts: list[Tensor] = []
+        while (key := f"{prefix}heads.{len(parts)}.{name}.{kind}") in result:
+            parts.append(result.pop(key))
+        result[f"{prefix}{name}.{kind}"] = torch.cat(parts)
+    return fuse_qkv(result)
+
+
+def matches(pattern: re.Pattern[str], state: State) -> Iterable[tuple[str, ...]]:
+    return [found.groups() for key in state if (found := pattern.fullmatch(key))]
+
+
+def unfold_to_convolution(state: State, patch_size: int, key: str = "patch_embed.proj") -> State:
+    """A linear map of patches as F.unfold flattens them, channel first: (D,C·P²) → (D,C,P,P)."""
+    weight = state[f"{key}.weight"]
+    return state | {f"{key}.weight": weight.unflatten(1, (-1, patch_size, patch_size))}
+
+
+def reshape_to_convolution(state: State, patch_size: int, key: str = "patch_embed.proj") -> State:
+    """A linear map of patches that were flattened channel last: (D,P²·C) → (D,C,P,P)."""
+    weight = state[f"{key}.weight"].unflatten(1, (patch_size, patch_size, -1))
+    return state | {f"{key}.weight": weight.permute(0, 3, 1, 2)}

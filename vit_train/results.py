@@ -1,0 +1,163 @@
+"""`vit-results`: many runs' summaries as one Markdown table and one plot."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from vit_train.report.tensorboard import flatten
+
+# What may differ between runs that count as repetitions of each other.
+REPETITION = {"seed"}
+# Where the data and the computer are is no part of an experiment.
+IGNORED = {"data.root", "data.download", "device", "data.urls"}
+
+
+@dataclass
+class Group:
+    """Runs that differ in their seed alone."""
+
+    settings: dict[str, Any]
+    runs: list[dict[str, Any]] = field(default_factory=list)
+
+    def values(self, *path: str) -> list[float]:
+        """One number a run, from below `path` in its summary, where it has one."""
+        found = []
+        for run in self.runs:
+            value: Any = run
+            for key in path:
+                value = value.get(key) if isinstance(value, dict) else None
+            if value is not None:
+                found.append(value)
+        return found
+
+    @property
+    def label(self) -> str:
+        if not self.settings:
+            return str(self.runs[0]["config"]["model"]["name"])
+        return ", ".join(f"{shortened(key)}={value}" for key, value in self.settings.items())
+
+
+def shortened(key: str) -> str:
+    """model.positions → positions; a `name` keeps its group: model.name → model."""
+    group, _, last = key.rpartition(".")
+    return group if last == "name" else last
+
+
+def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Every finished summary.json in these folders and files; ValueError if there is none."""
+    files: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise ValueError(f"there is no {path}")
+        files += sorted(path.rglob("*.json")) if path.is_dir() else [path]
+    summaries = []
+    for file in files:
+        try:
+            content = json.loads(file.read_text())
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{file} is damaged: {error}") from error
+        if isinstance(content, dict) and content.get("status") == "finished":
+            summaries.append(content)
+    if not summaries:
+        raise ValueError(f"no finished run's summary.json in {', '.join(map(str, paths))}")
+    return summaries
+
+
+def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
+    """By what differs between them, apart from the seed, in the order of their first run."""
+    flat = [dict(flatten(summary["config"])) for summary in summaries]
+    keys = [
+        key for key in dict.fromkeys(key for each in flat for key in each) if key not in IGNORED
+    ]
+    missing = object()
+
+    def differs(key: str) -> bool:
+        present = {str(each[key]) for each in flat if key in each}
+        return len(present) > 1
+
+    differing = [key for key in keys if differs(key) and key not in REPETITION]
+    groups: dict[tuple[str, ...], Group] = {}
+    for each, summary in zip(flat, summaries, strict=True):
+        identity = tuple(str(each.get(key, missing)) for key in differing)
+        settings = {key: each[key] for key in differing if key in each}
+        groups.setdefault(identity, Group(settings)).runs.append(summary)
+    return list(groups.values())
+
+
+def percent(values: Sequence[float]) -> str:
+    """The mean over the runs, ± their standard deviation."""
+    if not values:
+        return ""
+    spread = f" ± {100 * stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{100 * mean(values):.2f}{spread}"
+
+
+def interval(group: Group) -> str:
+    """The 95 % interval of the test images (of the mean, where there are several runs)."""
+    accuracy, count = group.values("test", "final", "acc"), group.values("test", "final", "count")
+    if not accuracy:
+        return ""
+    if len(accuracy) == 1:
+        low, high = group.runs[0]["test"]["final"]["acc_interval_95"]
+        return f"{100 * low:.2f} to {100 * high:.2f}"
+    share = mean(accuracy)
+    half = 1.96 * math.sqrt(
+        share * (1 - share) / mean(count) + stdev(accuracy) ** 2 / len(accuracy)
+    )
+    return f"{100 * (share - half):.2f} to {100 * (share + half):.2f}"
+
+
+def table(groups: Sequence[Group]) -> str:
+    """Markdown; accuracies in per cent."""
+    keys = [key for key in dict.fromkeys(key for group in groups for key in group.settings)]
+    header = [*map(shortened, keys), "parameters", "seeds", "best epoch's val", "test, best epoch"]
+    header += ["test, final", "95 % interval", "images seen", "minutes"]
+    rows = [header, ["---"] * len(header)]
+    for group in groups:
+        selected = {run["selected_on"] for run in group.runs}
+        note = " (selected on test)" if selected == {"test"} else ""
+        rows.append(
+            [
+                *(str(group.settings.get(key, "")) for key in keys),
+                f"{group.runs[0]['parameters']:,}",
+                ", ".join(str(run["config"]["seed"]) for run in group.runs),
+                percent(group.values("best_val", "acc")) + note,
+                percent(group.values("test", "best", "acc")) + note,
+                percent(group.values("test", "final", "acc")),
+                interval(group),
+                f"{mean(group.values('images_seen')):,.0f}",
+                f"{mean(group.values('seconds')) / 60:.1f}",
+            ]
+        )
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def plot(groups: Sequence[Group]) -> Figure:
+    """Each group's mean as a bar, each run as a point."""
+    figure = Figure(figsize=(7, 1.2 + 0.45 * len(groups)), dpi=120, layout="constrained")
+    axis = figure.subplots()
+    for place, group in enumerate(reversed(groups)):
+        accuracy = [100 * value for value in group.values("test", "final", "acc")]
+        axis.barh(place, mean(accuracy), color="#3b6ea5", alpha=0.5)
+        axis.plot(accuracy, [place] * len(accuracy), "o", color="#1d3d61", markersize=4)
+        axis.text(1, place, percent([value / 100 for value in accuracy]), va="center", fontsize=8)
+    axis.set_yticks(range(len(groups)), [group.label for group in reversed(groups)], fontsize=8)
+    axis.set_xlabel("test accuracy of the final weights, %")
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def gather(paths: Sequence[Path], out: Path) -> str:
+    """Write results.md and results.png into `out`; returns the table."""
+    groups = group_runs(read_summaries(paths))
+    text = table(groups)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "results.md").write_text(text + "\n")
+    plot(groups).savefig(out / "results.png")
+    return text
