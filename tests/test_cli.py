@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import SMALL, Run
+from hydra import compose, initialize_config_dir
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
+from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
 
 
 def train_small(run: Run, folder: str, *overrides: str) -> dict:
@@ -217,3 +219,40 @@ def test_augment_draws_a_contact_sheet(run: Run) -> None:
         assert min(sheet.size) > 300
     refused = run("vit-augment", "out=sheet.docx")
     assert refused.status == 1 and "must end in .png" in refused.err
+
+
+@pytest.mark.parametrize("model", ["cnn", "resnet"])
+def test_the_baselines_train_and_evaluate_in_the_same_loop(run: Run, model: str) -> None:
+    data = ["data.train_images=100", "data.test_images=40", "train.epochs=1"]
+    outcome = run("vit-train", *data, f"model={model}", "train.ema_decay=0.9", "hydra.run.dir=r")
+    assert outcome.status == 0, outcome.err
+    assert run("vit-eval", "ckpt=r").status == 0
+    summary = json.loads(Path("r/summary.json").read_text())
+    evaluated = json.loads(Path("r/eval-test.json").read_text())
+    assert evaluated["result"]["loss"] == pytest.approx(summary["test"]["best"]["loss"], rel=1e-5)
+
+
+def test_a_model_is_evaluated_at_other_image_sizes(run: Run) -> None:
+    train_small(run, "r")
+    for size in (40, 64):
+        outcome = run("vit-eval", "ckpt=r", f"data.image_size={size}")
+        assert outcome.status == 0, outcome.err
+    refused = run("vit-eval", "ckpt=r", "data.image_size=33")
+    assert refused.status == 1 and "must divide the image size 33" in refused.err
+
+
+def test_the_opening_lines_say_where_the_parameters_are(run: Run) -> None:
+    outcome = run("vit-train", "data.train_images=40", "data.test_images=10", "train.epochs=1")
+    assert (
+        "1,205,898 parameters = 128 cls_token + 6,272 patch_embed + 8,320 pos_embed + "
+        "6 × 198,272 blocks + 256 norm + 1,290 head" in outcome.out
+    )
+
+
+@pytest.mark.parametrize("experiment", [path.stem for path in (CONF_DIR / "experiment").iterdir()])
+def test_every_experiment_is_a_valid_config(run: Run, experiment: str) -> None:
+    """--cfg prints the composed config; composing it typed is what the command does next."""
+    register_schemas()
+    with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        typed(compose("train", [f"experiment={experiment}"]), TrainConfig)
+    assert run("vit-train", f"experiment={experiment}", "--cfg", "job").status == 0

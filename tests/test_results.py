@@ -32,9 +32,11 @@ def test_runs_that_differ_in_their_seed_alone_are_one_row() -> None:
     groups = group_runs(
         [summary(0.5, 0), summary(0.6, 1), summary(0.7, 0, depth=2), summary(0.9, 0, name="cnn")]
     )
-    assert [len(group.runs) for group in groups] == [2, 1, 1]
-    assert groups[0].settings == {"model.name": "vit", "model.depth": 6}
-    assert groups[1].label == "model=vit, depth=2"
+    # Sorted: model.depth comes after model.name, and its numbers by size.
+    assert [group.label for group in groups] == [
+        "model=cnn, depth=6", "model=vit, depth=2", "model=vit, depth=6",
+    ]  # fmt: skip
+    assert [len(group.runs) for group in groups] == [1, 1, 2]
 
 
 def test_mean_and_spread() -> None:

@@ -70,7 +70,7 @@ def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
-    """By what differs between them, apart from the seed, in the order of their first run."""
+    """By what differs between them, apart from the seed, sorted by it."""
     flat = [dict(flatten(summary["config"])) for summary in summaries]
     keys = [
         key for key in dict.fromkeys(key for each in flat for key in each) if key not in IGNORED
@@ -87,7 +87,15 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
         identity = tuple(str(each.get(key, missing)) for key in differing)
         settings = {key: each[key] for key in differing if key in each}
         groups.setdefault(identity, Group(settings)).runs.append(summary)
-    return list(groups.values())
+    return sorted(
+        groups.values(), key=lambda group: [rank(group.settings.get(k)) for k in differing]
+    )
+
+
+def rank(value: Any) -> tuple[bool, float, str]:
+    """Numbers by size, and before words."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return (not number, value if number else 0, str(value))
 
 
 def percent(values: Sequence[float]) -> str:
@@ -118,7 +126,7 @@ def table(groups: Sequence[Group]) -> str:
     keys = [key for key in dict.fromkeys(key for group in groups for key in group.settings)]
     header = [*map(shortened, keys), "parameters", "seeds", "best epoch's val", "test, best epoch"]
     header += ["test, final", "95 % interval", "images seen", "minutes"]
-    rows = [header, ["---"] * len(header)]
+    rows = []
     for group in groups:
         selected = {run["selected_on"] for run in group.runs}
         note = " (selected on test)" if selected == {"test"} else ""
@@ -135,7 +143,11 @@ def table(groups: Sequence[Group]) -> str:
                 f"{mean(group.values('seconds')) / 60:.1f}",
             ]
         )
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    filled = [place for place in range(len(header)) if any(row[place] for row in rows)]
+    return "\n".join(
+        f"| {' | '.join(row[place] for place in filled)} |"
+        for row in (header, ["---"] * len(header), *rows)
+    )
 
 
 def plot(groups: Sequence[Group]) -> Figure:
