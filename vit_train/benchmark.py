@@ -36,6 +36,7 @@ def benchmark(config: BenchConfig, folder: Path) -> None:
     logger.info(title)
 
     reports, by_batch = [], []
+    text = [f"# {title}", f"`{provenance.command_line()}`"]
     for batch_size in config.bench.batch_sizes:
         peers = [(peer, keep) for keep in (False, True) for peer in config.bench.peers]
         contenders = [
@@ -44,11 +45,13 @@ def benchmark(config: BenchConfig, folder: Path) -> None:
         ]
         results, ceilings = measure(contenders, folder if config.bench.profile else None)
         flops = flops_per_image(contenders[0])
-        logger.info(f"\n{report.table(results)}\n")
-        logger.info(report.notes(results[0], flops, ceilings, results))
+        table, notes = report.table(results), report.notes(results[0], flops, ceilings, results)
+        logger.info(f"\n{table}\n\n{notes}")
+        text += [table, notes]
         by_batch.append(results)
         reports.append(report.as_json(results, flops, ceilings))
 
+    (folder / "bench.md").write_text("\n\n".join(text) + "\n")
     report.chart(by_batch, title).savefig(folder / "bench.png")
     about = {
         "title": title,

@@ -107,6 +107,7 @@ def test_bench_measures_ours_and_a_peer_and_leaves_table_json_and_figure(run: Ru
         "whole loop",
     ):
         assert name in outcome.out
+    assert "| torchvision |" in Path("bench/bench.md").read_text()
     report = json.loads(Path("bench/bench.json").read_text())
     names = [each["name"] for each in report["results"][0]["contenders"]]
     assert names == ["vit_train", "torchvision", "torchvision, our allocator"]

@@ -48,7 +48,8 @@ def notes(ours: Result, flops: int, ceilings: Sequence[float], results: Sequence
     )
     unknown = any(t.others is None for r in results for ts in r.timings.values() for t in ts)
     return "\n".join(
-        [
+        f"- {line}"
+        for line in [
             f"whole loop {figure_of(ours.speed('loop'))} images/s, "
             f"{figure_of(ours.ratio('loop', ours, 'train'), 3)} of the bare step",
             f"a step of the loop: {shares}",
