@@ -7,9 +7,9 @@ import vit_train
 
 PACKAGE = Path(vit_train.__file__).parent
 ROOMS_MAY_IMPORT = {
-    "model": {"model"},
+    "model": {"model", "noise"},
     "data": {"data"},
-    "engine": {"engine"},
+    "engine": {"engine", "noise"},
     "report": {"report", "engine", "__init__"},
 }
 ONLY_THESE_IMPORT_HYDRA = {"config.py", "training.py", "commands"}

@@ -5,7 +5,10 @@ import torch
 from torch import nn
 
 from vit_train.engine import lanes as module
+from vit_train.engine.config import LoopConfig, OptimConfig
+from vit_train.engine.device import Precision
 from vit_train.engine.lanes import Lanes, make_lanes
+from vit_train.engine.trainer import Trainer
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 
@@ -69,7 +72,7 @@ def test_gradients_do_not_depend_on_the_number_of_lanes() -> None:
 def test_which_models_are_cut_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CORES", 8)
     vit = VisionTransformer(ViTConfig(embed_dim=16, depth=2))
-    random = VisionTransformer(ViTConfig(embed_dim=16, depth=2, drop_path=0.1))
+    random = nn.Sequential(nn.Dropout(0.1))
 
     def shape(model: nn.Module, *arguments: object) -> tuple[int | None, int]:
         lanes = make_lanes(model, *arguments)
@@ -78,7 +81,37 @@ def test_which_models_are_cut_and_spread(monkeypatch: pytest.MonkeyPatch) -> Non
     assert shape(vit, CPU, 256) == (16, 8)
     assert shape(vit, CPU, 40) == (16, 3)
     assert shape(vit, CPU, 256, 128) == (128, 2)
+    dropped = VisionTransformer(ViTConfig(embed_dim=16, depth=2, drop_path=0.1, dropout=0.1))
+    assert shape(dropped, CPU, 256) == (16, 8)
     assert shape(random, CPU, 256) == (16, 1)  # threads would draw in any order
     assert shape(random.eval(), CPU, 256) == (16, 8)
     assert shape(nn.BatchNorm2d(3), CPU, 256, 8) == (None, 1)  # needs the whole batch
     assert shape(vit, torch.device("cuda"), 256) == (None, 1)
+
+
+def test_dropout_does_not_depend_on_the_number_of_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps of training; other masks would give quite other weights."""
+    images = torch.randn(48, 3, 8, 8, dtype=torch.float64)
+    batch = images, torch.randint(10, (48,))
+
+    class Source:
+        def __len__(self) -> int:
+            return 2
+
+        def epoch(self, epoch: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+            return [batch, batch]
+
+    def weights(cores: int, seed: int) -> torch.Tensor:
+        monkeypatch.setattr(module, "CORES", cores)
+        torch.manual_seed(0)
+        config = ViTConfig(embed_dim=16, depth=2, dropout=0.2, branch_dropout=0.1, drop_path=0.3)
+        model = VisionTransformer(config, 8).double()
+        loop = LoopConfig(epochs=1, batch_size=48)
+        fp32 = Precision("fp32", CPU)
+        Trainer(model, Source(), None, OptimConfig(), loop, fp32, seed=seed).fit()
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    one, two, three, other = weights(1, 0), weights(2, 0), weights(3, 0), weights(2, 1)
+    torch.testing.assert_close(one, two, rtol=0, atol=1e-9)
+    assert torch.equal(two, three)
+    assert (two - other).abs().max() > 1e-4

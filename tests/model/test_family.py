@@ -113,9 +113,8 @@ def test_dropout_acts_where_the_config_says(field: str, monkeypatch: pytest.Monk
     """After the positions and all dense layers but qkv (C), or on the two branches alone (D)."""
     calls: list[tuple[int, ...]] = []
 
-    def note(x: torch.Tensor, p: float, *rest: object) -> torch.Tensor:
-        if p:
-            calls.append(tuple(x.shape[1:]))
+    def note(x: torch.Tensor, rate: float) -> torch.Tensor:
+        calls.append(tuple(x.shape[1:]))
         return x
 
     monkeypatch.setattr(F, "dropout", note)

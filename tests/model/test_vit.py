@@ -9,6 +9,7 @@ import torchvision
 from torch import nn
 
 from vit_train.model.config import ViTConfig
+from vit_train.model.layers import Dropout
 from vit_train.model.vit import VisionTransformer
 
 SIZE, BATCH, CLASSES = 16, 3, 7
@@ -115,6 +116,7 @@ def test_logits_and_gradients_are_torchvisions(kernels, config, image_size):
 def test_dropout_acts_where_torchvisions_does(kernels, monkeypatch):
     # Masks depend on the memory layout; a visible function in their place does not.
     monkeypatch.setattr(nn.Dropout, "forward", lambda self, x: x.sin() * self.p if self.p else x)
+    monkeypatch.setattr(Dropout, "forward", lambda self, x: x.sin() * self.rate if self.rate else x)
     model = build(kernels=kernels, dropout=0.3).train()
     reference = build_torchvision(model.state_dict(), dropout=0.3).train()
     torch.testing.assert_close(model(images()), reference(images()), rtol=0, atol=1e-10)

@@ -22,11 +22,10 @@ def mixes_images(model: nn.Module) -> bool:
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
-def draws_at_random(model: nn.Module) -> bool:
-    """Whether training draws random numbers, whose order several threads would leave to chance."""
-    rates = ("p", "rate")  # of nn.Dropout and DropPath
-    drawn = any(getattr(module, rate, 0) for module in model.modules() for rate in rates)
-    return model.training and drawn
+def draws_in_any_order(model: nn.Module) -> bool:
+    """Whether it has PyTorch's dropout, whose generator all threads share; ours has `noise`."""
+    kinds = nn.modules.dropout._DropoutNd
+    return any(isinstance(each, kinds) and each.p > 0 for each in model.modules())
 
 
 class Lanes:
@@ -88,5 +87,5 @@ def make_lanes(
     if device.type != "cpu":
         return Lanes(micro_batch)
     piece = micro_batch or CPU_PIECE
-    alone = draws_at_random(model)
+    alone = model.training and draws_in_any_order(model)
     return Lanes(piece, 1 if alone else min(CORES, -(-batch_size // piece)))

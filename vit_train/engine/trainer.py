@@ -1,5 +1,6 @@
 """The training loop. It tells observers what happened; what they do with it is theirs."""
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from vit_train.engine.device import Precision
 from vit_train.engine.lanes import make_lanes
 from vit_train.engine.metrics import Evaluation, evaluate
 from vit_train.engine.optim import WeightAverage, learning_rate, make_optimizer
+from vit_train.noise import noise_from
 
 Batch = tuple[Tensor, Tensor]
 
@@ -96,10 +98,12 @@ class Trainer:
         loop: LoopConfig,
         precision: Precision,
         observers: Sequence[Observer] = (),
+        seed: int = 0,
     ) -> None:
         self.model, self.train, self.val = model, train, val
         self.optim, self.loop, self.precision = optim, loop, precision
         self.observers = observers
+        self.seed = seed
         self.optimizer = make_optimizer(model, optim)
         self.scaler = precision.scaler()
         self.ema = WeightAverage(model, loop.ema_decay) if loop.ema_decay else None
@@ -193,8 +197,10 @@ class Trainer:
         """Add up the gradient of the batch's mean loss; returns the loss and correct answers."""
         count = len(images)
 
-        def compute(part: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-            with self.precision.autocast():
+        def compute(
+            part: Tensor, truth: Tensor, place: Tensor
+        ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+            with self.noise(place), self.precision.autocast():
                 logits = self.model(part)
                 smoothing = self.loop.label_smoothing
                 loss = F.cross_entropy(logits, truth, label_smoothing=smoothing, reduction="sum")
@@ -203,11 +209,19 @@ class Trainer:
             return loss.detach(), correct_answers(logits.detach(), truth), gradients
 
         results = torch.zeros(2, device=images.device)
-        for loss, correct, additions in self.lanes.over(compute, images, targets):
+        for loss, correct, additions in self.lanes.over(
+            compute, images, targets, torch.arange(count)
+        ):
             results[0] += loss
             results[1] += correct
             torch._foreach_add_(self.gradients, additions)
         return results[0], results[1]
+
+    def noise(self, place: Tensor) -> contextlib.AbstractContextManager[None]:
+        """On a CPU a piece's dropout depends on the seed, the step and its place in the batch."""
+        if self.precision.device.type != "cpu":
+            return contextlib.nullcontext()
+        return noise_from(self.seed, self.step, int(place[0]))
 
     def _log(self, averages: Averages) -> TrainLog:
         loss, acc, speed = averages.read()

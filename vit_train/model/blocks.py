@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
-from vit_train.model.layers import DropPath, LayerNorm, Mlp
+from vit_train.model.layers import Dropout, DropPath, LayerNorm, Mlp
 
 
 class Block(nn.Module):
@@ -31,7 +31,7 @@ class Block(nn.Module):
             dim, config.hidden_dim, config.dropout, kernels, config.activation, config.mlp_bias
         )
         self.drop_path = DropPath(drop_path)
-        self.dropout = nn.Dropout(config.branch_dropout)
+        self.dropout = Dropout(config.branch_dropout)
 
     def forward(
         self,

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
-from vit_train.model.layers import LayerNorm, Mlp
+from vit_train.model.layers import Dropout, LayerNorm, Mlp
 from vit_train.model.positions import TABLES
 
 
@@ -27,7 +27,7 @@ class DecoderBlock(nn.Module):
         self.mlp = Mlp(
             dim, config.hidden_dim, config.dropout, kernels, config.activation, config.mlp_bias
         )
-        self.dropout = nn.Dropout(config.branch_dropout)
+        self.dropout = Dropout(config.branch_dropout)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
         """x (B,N,D), the encoder's tokens (B,T,D), `mask` (N,N) of the self-attention → (B,N,D)."""

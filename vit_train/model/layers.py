@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from vit_train.model.functional import gelu_tanh
+from vit_train.noise import NOISE
 
 
 class LayerNormFunction(torch.autograd.Function):
@@ -143,6 +144,22 @@ class LayerNorm(nn.Module):
         return self.normalise(x, self.weight, self.bias, self.eps)
 
 
+class Dropout(nn.Module):
+    """Values are left out with chance `rate`, the others scaled by 1/(1 − rate) (Hinton 2012)."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
+        if NOISE.generator is None:
+            return F.dropout(x, self.rate)
+        keep = torch.empty_like(x).bernoulli_(1 - self.rate, generator=NOISE.generator)
+        return x * keep.div_(1 - self.rate)
+
+
 class DropPath(nn.Module):
     """Stochastic depth (Huang et al. 2016): a sample's branch is left out with chance `rate`.
 
@@ -156,7 +173,8 @@ class DropPath(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return x
-        keep = x.new_empty(x.shape[0], 1, 1).bernoulli_(1 - self.rate)  # (B,1,1)
+        keep = x.new_empty(x.shape[0], 1, 1)
+        keep.bernoulli_(1 - self.rate, generator=NOISE.generator)
         return x * keep.div_(1 - self.rate)
 
 
@@ -176,7 +194,7 @@ class Mlp(nn.Module):
         self.fc1 = nn.Linear(dim, hidden_dim, bias=bias)
         self.fc2 = nn.Linear(hidden_dim, dim, bias=bias)
         self.gelu = GELUS[activation, kernels]
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.dropout(self.gelu(self.fc1(x)))

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from vit_train.model.blocks import Block
 from vit_train.model.config import ViTConfig
-from vit_train.model.layers import LayerNorm
+from vit_train.model.layers import Dropout, LayerNorm
 from vit_train.model.positions import TABLES, RelativeKeys
 
 
@@ -46,7 +46,7 @@ class VisionTransformer(nn.Module):
         self.patch_embed = PatchEmbed(in_channels, dim, config.patch_size)
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if config.has_class_token else None
         self.pos_embed = self.make_tables(grid)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         rates = torch.linspace(0, config.drop_path, config.depth).tolist()
         self.blocks = nn.ModuleList(
             Block(config, rate, self.make_relative_keys(grid)) for rate in rates
