@@ -78,7 +78,17 @@ def train(config: TrainConfig, folder: Path) -> bool:
     board = TensorBoard(folder)
     terminal = Terminal(len(batches), loop.epochs)
     observers = [keeper, board, MetricsCsv(folder / "metrics.csv"), terminal]
-    trainer = Trainer(model, batches, val, config.optim, loop, precision, observers, config.seed)
+    trainer = Trainer(
+        model,
+        batches,
+        val,
+        config.optim,
+        loop,
+        precision,
+        observers,
+        config.seed,
+        config.compile,
+    )
 
     if config.compile:
         images, targets = (each[: trainer.lanes.piece] for each in next(batches.epoch(0)))

@@ -83,6 +83,7 @@ def test_which_models_are_cut_and_spread(monkeypatch: pytest.MonkeyPatch) -> Non
     assert shape(vit, CPU, 256, 128) == (128, 2)
     dropped = VisionTransformer(ViTConfig(embed_dim=16, depth=2, drop_path=0.1, dropout=0.1))
     assert shape(dropped, CPU, 256) == (16, 8)
+    assert shape(dropped, CPU, 256, None, True) == (16, 1)  # compiled, it draws as PyTorch does
     assert shape(random, CPU, 256) == (16, 1)  # threads would draw in any order
     assert shape(random.eval(), CPU, 256) == (16, 8)
     assert shape(nn.BatchNorm2d(3), CPU, 256, 8) == (None, 1)  # needs the whole batch

@@ -178,7 +178,17 @@ def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, W
         bench.exit.enter_context(Terminal(LOOP_STEPS, 1)),
     ]
     loop = replace(config.train, batch_size=contender.batch_size)
-    trainer = Trainer(model, batches, None, config.optim, loop, bench.precision, observers)
+    trainer = Trainer(
+        model,
+        batches,
+        None,
+        config.optim,
+        loop,
+        bench.precision,
+        observers,
+        config.seed,
+        config.compile,
+    )
     lanes = bench.exit.enter_context(trainer.lanes)
     if config.compile:
         piece = lanes.piece or contender.batch_size

@@ -22,10 +22,10 @@ def mixes_images(model: nn.Module) -> bool:
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
-def draws_in_any_order(model: nn.Module) -> bool:
-    """Whether it has PyTorch's dropout, whose generator all threads share; ours has `noise`."""
-    kinds = nn.modules.dropout._DropoutNd
-    return any(isinstance(each, kinds) and each.p > 0 for each in model.modules())
+def draws_in_any_order(model: nn.Module, compiled: bool) -> bool:
+    """Whether threads would share a generator: PyTorch's dropout does, ours only when compiled."""
+    shared = ("p", "rate") if compiled else ("p",)
+    return any(getattr(module, rate, 0) for module in model.modules() for rate in shared)
 
 
 class Lanes:
@@ -79,7 +79,11 @@ ONE_LANE = Lanes()
 
 
 def make_lanes(
-    model: nn.Module, device: torch.device, batch_size: int, micro_batch: int | None = None
+    model: nn.Module,
+    device: torch.device,
+    batch_size: int,
+    micro_batch: int | None = None,
+    compiled: bool = False,
 ) -> Lanes:
     """On a CPU as many lanes as there are cores and pieces; elsewhere one, with the whole batch."""
     if mixes_images(model):
@@ -87,5 +91,5 @@ def make_lanes(
     if device.type != "cpu":
         return Lanes(micro_batch)
     piece = micro_batch or CPU_PIECE
-    alone = model.training and draws_in_any_order(model)
+    alone = model.training and draws_in_any_order(model, compiled)
     return Lanes(piece, 1 if alone else min(CORES, -(-batch_size // piece)))

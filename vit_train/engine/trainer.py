@@ -99,6 +99,7 @@ class Trainer:
         precision: Precision,
         observers: Sequence[Observer] = (),
         seed: int = 0,
+        compiled: bool = False,
     ) -> None:
         self.model, self.train, self.val = model, train, val
         self.optim, self.loop, self.precision = optim, loop, precision
@@ -107,7 +108,9 @@ class Trainer:
         self.optimizer = make_optimizer(model, optim)
         self.scaler = precision.scaler()
         self.ema = WeightAverage(model, loop.ema_decay) if loop.ema_decay else None
-        self.lanes = make_lanes(model, precision.device, loop.batch_size, loop.micro_batch)
+        self.lanes = make_lanes(
+            model, precision.device, loop.batch_size, loop.micro_batch, compiled
+        )
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
