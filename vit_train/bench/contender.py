@@ -40,7 +40,7 @@ Work = Callable[[], object]
 class Contender:
     """Who is measured, on which shape. `keep_memory` gives a peer our allocator settings."""
 
-    library: str
+    package: str
     keep_memory: bool
     batch_size: int
     image_shape: tuple[int, int, int]
@@ -49,8 +49,8 @@ class Contender:
 
     @property
     def name(self) -> str:
-        ours = self.library == OURS
-        return self.library if ours or not self.keep_memory else f"{self.library}, our allocator"
+        ours = self.package == OURS
+        return self.package if ours or not self.keep_memory else f"{self.package}, our allocator"
 
 
 class Bench:
@@ -67,7 +67,7 @@ class Bench:
         self.images = torch.randn(count, *contender.image_shape, device=self.device)
         self.labels = torch.randint(classes, (count,), device=self.device)
         self.exit = ExitStack()
-        build = our_work if contender.library == OURS else peer_work
+        build = our_work if contender.package == OURS else peer_work
         self.model, self.work = build(self, contender)
         self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
 
@@ -105,7 +105,7 @@ def peer_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, 
     _, size, _ = contender.image_shape
     if not isinstance(config.model, ViTConfig):
         raise ValueError(f"peers have a ViT to compare with, no model.name={config.model.name}")
-    model = build_peer(contender.library, config.model, size, contender.num_classes)
+    model = build_peer(contender.package, config.model, size, contender.num_classes)
     model.to(bench.device).train()
     optimizer = make_optimizer(model, config.optim)
     clip = config.optim.clip_norm

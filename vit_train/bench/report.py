@@ -109,7 +109,7 @@ def chart(by_batch: Sequence[Sequence[Result]], title: str) -> Figure:
                 0.74 / count,
                 yerr=reach,
                 label=contender.name,
-                color=COLOURS[contender.library],
+                color=COLOURS[contender.package],
                 alpha=1 if group[0].is_ours or not contender.keep_memory else 0.4,
                 error_kw={"linewidth": 0.8},
             )

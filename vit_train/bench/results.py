@@ -35,7 +35,7 @@ class Result:
 
     @property
     def is_ours(self) -> bool:
-        return self.contender.library == OURS
+        return self.contender.package == OURS
 
     def add(self, name: str, timing: Answer) -> None:
         self.timings.setdefault(name, []).append(timing)
