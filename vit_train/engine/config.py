@@ -47,7 +47,8 @@ class LoopConfig:
     epochs: int = 30
     # Images an optimizer step.
     batch_size: int = 64
-    # Images computed at once, their gradients added up; null: what the device does fastest.
+    # Images computed at once, their gradients added up; null: what the device does fastest. A
+    # model with BatchNorm always takes the whole batch, whose statistics it needs.
     micro_batch: int | None = None
     eval_batch_size: int = 256
     label_smoothing: float = 0.1
