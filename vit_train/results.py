@@ -123,7 +123,7 @@ def interval(group: Group) -> str:
 
 def table(groups: Sequence[Group]) -> str:
     """Markdown; accuracies in per cent."""
-    keys = [key for key in dict.fromkeys(key for group in groups for key in group.settings)]
+    keys = list(dict.fromkeys(key for group in groups for key in group.settings))
     header = [*map(shortened, keys), "parameters", "seeds", "best epoch's val", "test, best epoch"]
     header += ["test, final", "95 % interval", "images seen", "minutes"]
     rows = []
