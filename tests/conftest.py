@@ -53,6 +53,7 @@ def no_leftover_logging() -> Iterator[None]:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     """run("vit-train", "data=shapes", …) in an empty folder, as if typed there."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("VIT_TRAIN_DATA", raising=False)
 
     def call(command: str, *arguments: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", [command, *arguments])

@@ -10,6 +10,7 @@ ROOMS_MAY_IMPORT = {
     "model": {"model", "noise"},
     "data": {"data"},
     "engine": {"engine", "noise"},
+    "tasks": {"tasks", "model", "data", "engine"},
     "report": {"report", "engine", "__init__"},
 }
 ONLY_THESE_IMPORT_HYDRA = {"config.py", "training.py", "commands"}

@@ -17,9 +17,14 @@ from vit_train.engine.config import (
     require_choice,
 )
 from vit_train.model.config import MODEL_CONFIGS, ModelConfig
+from vit_train.tasks.config import TASK_CONFIGS, TaskConfig
 
 # The closed set of classes that the field `name` of a group selects from.
-CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {"model": MODEL_CONFIGS, "data": DATA_CONFIGS}
+CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
+    "model": MODEL_CONFIGS,
+    "task": TASK_CONFIGS,
+    "data": DATA_CONFIGS,
+}
 PEERS = ("timm", "torchvision", "vit-pytorch")
 PACKAGE = Path(__file__).parent
 # Inside the wheel conf/ is a subpackage; in a checkout it stands at the top.
@@ -31,10 +36,13 @@ class TrainConfig:
     """All that `vit-train` can be told."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     train: LoopConfig = field(default_factory=LoopConfig)
+    # Begin with the encoder of this run (its folder or a checkpoint) instead of drawn weights.
+    init_from: str | None = None
     seed: int = 0
     device: str = "auto"
     precision: str = "auto"

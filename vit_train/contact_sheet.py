@@ -51,7 +51,7 @@ def draw_contact_sheet(config: SheetConfig) -> None:
 def label_title(target: Tensor, classes: tuple[str, ...]) -> str:
     """The class, or what a mixed label is made of: "cat .7 dog .3"."""
     if target.ndim == 0:
-        return classes[int(target)]
+        return classes[int(target)] if target >= 0 else "no label"
     shares = [(share, name) for share, name in zip(target.tolist(), classes, strict=True) if share]
     if len(shares) == 1:
         return shares[0][1]

@@ -9,11 +9,13 @@ from vit_train.data.batches import EvalBatches, Normalise
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
+from vit_train.engine.evaluating import evaluate
 from vit_train.engine.lanes import make_lanes
-from vit_train.engine.metrics import Evaluation, evaluate
+from vit_train.engine.metrics import Classification, Evaluation
+from vit_train.gallery import draw_gallery
 from vit_train.report import provenance
 from vit_train.report.summary import result_dict, write_json
-from vit_train.report.terminal import accuracy_line, class_table
+from vit_train.report.terminal import class_table, result_line
 from vit_train.trained import load
 
 logger = logging.getLogger(__name__)
@@ -30,20 +32,22 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     overrides = {k: v for k, v in vars(config.data).items() if v is not None}
     data_config = replace(trained.data, **overrides)
     data = load_dataset(data_config)
-    if list(data.classes) != meta.classes:
+    if meta.task.needs_labels and list(data.classes) != meta.classes:
         raise ValueError(f"the data has classes {data.classes}, the model {meta.classes}")
     part = make_splits(data, data_config).named(config.split)
     batch_size = config.batch_size or trained.train.eval_batch_size
-    batches = EvalBatches(part, Normalise(meta.statistics, device), batch_size, device)
+    normalise = Normalise(meta.statistics, device)
+    batches = meta.task.eval_batches(EvalBatches(part, normalise, batch_size, device))
     with make_lanes(model, device, batch_size) as lanes:
-        result = evaluate(model, batches, precision, lanes)
+        result = evaluate(model, meta.task, batches, precision, lanes)
 
     logger.info(
         f"{meta.path}: epoch {meta.epoch}, {meta.images_seen:,} images seen, {meta.weights} "
         f"weights, {precision.name} on {device.type}\n"
-        f"{data_config.name}, {config.split}: {accuracy_line(result)}\n"
-        f"{class_table(result, meta.classes)}"
+        f"{data_config.name}, {config.split}: {result_line(result)}"
     )
+    if isinstance(result, Classification):
+        logger.info(class_table(result, meta.classes))
     target = run_folder(meta.path) / f"eval-{config.split}.json"
     write_json(
         target,
@@ -62,6 +66,10 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
         },
     )
     logger.info(f"written to {target}")
+    if meta.task.columns:
+        picture = target.with_suffix(".png")
+        draw_gallery(meta.task, model, next(iter(batches)), normalise).savefig(picture)
+        logger.info(f"pictures in {picture}")
     return result
 
 

@@ -10,8 +10,11 @@ from torch import nn
 from vit_train.config import TrainConfig, from_checkpoint
 from vit_train.data.dataset import Dataset, Statistics
 from vit_train.engine.checkpoint import find_checkpoint, read_checkpoint
+from vit_train.model.config import differences
+from vit_train.model.encoder import Encoder
 from vit_train.model.positions import resize_positions
-from vit_train.model.registry import build_model
+from vit_train.tasks.registry import make_task
+from vit_train.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Meta:
 
     path: Path
     config: TrainConfig
+    task: Task
     classes: list[str]
     image_shape: tuple[int, int, int]
     statistics: Statistics
@@ -64,12 +68,14 @@ def load(
     channels, trained_size, _ = content["image_shape"]
     size = image_size or trained_size
     image_shape = (channels, size, size)
-    model = build_model(config.model, image_shape, len(content["classes"])).to(device)
+    task = make_task(config.task, config.model, image_shape, len(content["classes"]))
+    model = task.build_model().to(device)
     state = content["ema" if chosen == "ema" else "model"]
     model.load_state_dict(resize_positions(state, model))
     meta = Meta(
         path=path,
         config=config,
+        task=task,
         classes=content["classes"],
         image_shape=image_shape,
         statistics=Statistics(tuple(content["mean"]), tuple(content["std"])),
@@ -88,3 +94,27 @@ def pick_weights(content: dict[str, Any], asked: str) -> str:
     if asked == "ema" and not averaged:
         raise ValueError("weights=ema, but this run kept no average (train.ema_decay)")
     return "ema" if averaged and asked != "raw" else "raw"
+
+
+def begin_from(path: str | Path, model: nn.Module) -> None:
+    """Give the model the encoder of a trained one: all but its head or its decoder.
+
+    Learned positions are resized where the images have another size. ValueError if there is no
+    such encoder, or one of another shape.
+    """
+    trained, _ = load(path)
+    theirs, ours = encoder_of(trained), encoder_of(model)
+    if theirs is None or ours is None:
+        raise ValueError(f"init_from={path}: only a Vision Transformer can begin from another")
+    differing = differences(theirs.config, ours.config)
+    if theirs.image_shape[0] != ours.image_shape[0]:
+        differing.append("channels")
+    if differing:
+        raise ValueError(f"init_from={path} has an encoder that differs in {', '.join(differing)}")
+    state = resize_positions(theirs.encoder_state(), ours)
+    ours.load_state_dict(state, strict=False)
+
+
+def encoder_of(model: nn.Module) -> Encoder | None:
+    """A classifier is one itself; an autoencoder has one."""
+    return next((each for each in model.modules() if isinstance(each, Encoder)), None)

@@ -4,7 +4,8 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from vit_train.config import TrainConfig, as_dict
 from vit_train.contact_sheet import label_title
-from vit_train.data.batches import EvalBatches, Normalise, TrainBatches
+from vit_train.data.batches import Batch, EvalBatches, Normalise, TrainBatches
 from vit_train.data.dataset import Dataset, ImageSet, channel_statistics
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
@@ -23,13 +24,16 @@ from vit_train.engine.compiling import compile_model
 from vit_train.engine.device import be_deterministic, keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import NonFiniteLoss, Trainer
-from vit_train.model.registry import build_model
+from vit_train.gallery import draw_gallery
 from vit_train.report import provenance
+from vit_train.report.figures import image_grid
 from vit_train.report.metrics_csv import MetricsCsv
+from vit_train.report.pictures import Pictures
 from vit_train.report.summary import result_dict, write_json
 from vit_train.report.tensorboard import TensorBoard
-from vit_train.report.terminal import Terminal, accuracy_line, parameter_breakdown
-from vit_train.trained import about_run, load
+from vit_train.report.terminal import Terminal, parameter_breakdown, result_line
+from vit_train.tasks.registry import make_task
+from vit_train.trained import about_run, begin_from, load
 
 logger = logging.getLogger(__name__)
 
@@ -51,13 +55,20 @@ def train(config: TrainConfig, folder: Path) -> bool:
 
     data = load_dataset(config.data)
     splits = make_splits(data, config.data)
-    model = build_model(config.model, data.image_shape, len(data.classes)).to(device)
+    task = make_task(config.task, config.model, data.image_shape, len(data.classes))
+    model = task.build_model()
+    if config.init_from is not None:
+        begin_from(config.init_from, model)
+    model.to(device)
 
-    statistics = channel_statistics(splits.train.images)
+    images = splits.train
+    if data.unlabelled is not None and not task.needs_labels:
+        images = with_unlabelled(images, data.unlabelled)
+    statistics = channel_statistics(images.images)
     normalise = Normalise(statistics, device)
     loop = config.train
-    batches = TrainBatches(
-        splits.train,
+    source = TrainBatches(
+        images,
         len(data.classes),
         normalise,
         config.augment,
@@ -65,9 +76,10 @@ def train(config: TrainConfig, folder: Path) -> bool:
         config.seed,
         device,
     )
+    batches = task.train_batches(source)
 
-    def unaugmented(part: ImageSet) -> EvalBatches:
-        return EvalBatches(part, normalise, loop.eval_batch_size, device)
+    def unaugmented(part: ImageSet) -> Iterable[Batch]:
+        return task.eval_batches(EvalBatches(part, normalise, loop.eval_batch_size, device))
 
     val = None if splits.val is None else unaugmented(splits.val)
 
@@ -78,29 +90,22 @@ def train(config: TrainConfig, folder: Path) -> bool:
     board = TensorBoard(folder)
     terminal = Terminal(len(batches), loop.epochs)
     observers = [keeper, board, MetricsCsv(folder / "metrics.csv"), terminal]
-    trainer = Trainer(
-        model,
-        batches,
-        val,
-        config.optim,
-        loop,
-        precision,
-        observers,
-        config.seed,
-        config.compile,
-    )
+    if task.columns and val is not None:
+        draw = partial(draw_gallery, task, batch=next(iter(val)), normalise=normalise)
+        observers.append(Pictures(draw, board, folder / "pictures.png"))
+    trainer = Trainer(model, task, batches, val, config, precision, observers)
 
     if config.compile:
-        images, targets = (each[: trainer.lanes.piece] for each in next(batches.epoch(0)))
+        sample, targets = (each[: trainer.lanes.piece] for each in next(batches.epoch(0)))
         with trainer.lanes:  # compiled code is bound to a number of threads
-            compile_model(model, images, targets, precision)
+            compile_model(model, task, (sample, targets), precision)
 
     text = OmegaConf.to_yaml(OmegaConf.create(settings))
     (folder / "config.yaml").write_text(text)
     board.config(text)
-    board.images(*sample(batches, data))
+    board.figure("data/train_augmented", image_grid(*first_batch(source, data)))
     _, size, _ = data.image_shape
-    sizes = {"train": len(splits.train), "val": len(splits.val or []), "test": len(splits.test)}
+    sizes = {"train": len(images), "val": len(splits.val or []), "test": len(splits.test)}
     logger.info(
         f"{parameter_breakdown(model)}\n"
         f"{config.data.name}: {sizes['train']:,} training, {sizes['val']:,} validation, "
@@ -133,27 +138,27 @@ def train(config: TrainConfig, folder: Path) -> bool:
     )
     for name, result in results.items():
         board.evaluation(f"test/{name}" if name != "final" else "test", result, trainer.step)
-        logger.info(f"test, {name} weights{selection_note(config)}: {accuracy_line(result)}")
+        logger.info(f"test, {name} weights{selection_note(config)}: {result_line(result)}")
     summary |= {
         "status": "finished" if trainer.finished else "interrupted",
         "epochs": trainer.epoch,
         "steps": trainer.step,
         "images_seen": trainer.images_seen,
         "evaluated_weights": "ema" if trainer.ema else "raw",
-        "best_val": {"acc": keeper.best_acc, "epoch": keeper.best_epoch} if val else None,
+        "best_val": keeper.best(),
         "selected_on": {"split": "val", "test": "test", "none": None}[config.data.val],
         "test": {name: result_dict(result) for name, result in results.items()},
         "seconds": round(time.perf_counter() - started, 1),
     }
     write_json(folder / "summary.json", summary)
-    board.close(settings, final_metrics(results, keeper if val else None))
+    board.close(settings, final_metrics(results, keeper.best_val))
     return trainer.finished
 
 
 def test_results(
     trainer: Trainer,
     keeper: CheckpointKeeper,
-    batches: EvalBatches,
+    batches: Iterable[Batch],
     config: TrainConfig,
     device: torch.device,
 ) -> dict[str, Evaluation]:
@@ -162,26 +167,31 @@ def test_results(
         results = {"final": trainer.evaluate(trainer.eval_model, batches)}
         if keeper.best_epoch == trainer.epoch:
             results["best"] = results["final"]
-        elif keeper.best.exists():
-            model, _ = load(keeper.best, device)
+        elif keeper.best_path.exists():
+            model, _ = load(keeper.best_path, device)
             results["best"] = trainer.evaluate(model, batches)
     return results
 
 
-def final_metrics(
-    results: dict[str, Evaluation], keeper: CheckpointKeeper | None
-) -> dict[str, float]:
-    metrics = {f"test_acc_{name}": result.acc for name, result in results.items()}
-    if keeper:
-        metrics["best_val_acc"] = keeper.best_acc
-    return metrics
+def final_metrics(results: dict[str, Evaluation], val: Evaluation | None) -> dict[str, float]:
+    """What runs are compared by, for TensorBoard's table of hyper-parameters."""
+    found = {f"test_{each.best_by}_{name}": each for name, each in results.items()}
+    if val is not None:
+        found[f"best_val_{val.best_by}"] = val
+    return {name: each.values[each.best_by] for name, each in found.items()}
 
 
 def selection_note(config: TrainConfig) -> str:
     return " (selected on test)" if config.data.val == "test" else ""
 
 
-def sample(batches: TrainBatches, data: Dataset, count: int = 18) -> tuple[Tensor, list[str]]:
+def with_unlabelled(train: ImageSet, unlabelled: Tensor) -> ImageSet:
+    """For tasks that need no labels; −1 stands for none."""
+    labels = torch.full((len(unlabelled),), -1)
+    return ImageSet(torch.cat((train.images, unlabelled)), torch.cat((train.labels, labels)))
+
+
+def first_batch(batches: TrainBatches, data: Dataset, count: int = 18) -> tuple[Tensor, list[str]]:
     """The first images of epoch 0 as augmented, uint8 again, with their labels in words."""
     pixels, targets = next(batches.epoch(0))
     titles = [label_title(target, data.classes) for target in targets[:count]]

@@ -14,10 +14,11 @@ from vit_train.bench.results import Result
 from vit_train.config import BenchConfig
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
+from vit_train.tasks.config import ClassifyConfig
 
 
 def contender(library: str = "vit_train", batch_size: int = 10, **model: object) -> Contender:
-    config = BenchConfig(model=ViTConfig(**model))
+    config = BenchConfig(model=ViTConfig(**model), task=ClassifyConfig())
     return Contender(library, True, batch_size, (3, 32, 32), 10, config)
 
 

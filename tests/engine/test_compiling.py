@@ -8,9 +8,12 @@ from vit_train.engine.compiling import compile_model
 from vit_train.engine.device import Precision
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
+from vit_train.tasks.classify import Classify
+from vit_train.tasks.config import ClassifyConfig
 
 FP32 = Precision("fp32", torch.device("cpu"))
 BATCH = torch.randn(4, 3, 32, 32), torch.randint(10, (4,))
+CLASSIFY = Classify(ClassifyConfig(), ViTConfig(), (3, 32, 32), 10)
 
 
 def build() -> VisionTransformer:
@@ -30,7 +33,7 @@ def test_without_a_compiler_the_model_works_uncompiled_and_the_user_is_told(
     monkeypatch.setattr(model, "compile", lambda **_: setattr(model, "_compiled_call_impl", refuse))
     state = torch.get_rng_state()
     with caplog.at_level(logging.WARNING):
-        assert not compile_model(model, *BATCH, FP32)
+        assert not compile_model(model, CLASSIFY, BATCH, FP32)
     assert "going on without: No working C++ compiler found" in caplog.text
     assert torch.equal(torch.get_rng_state(), state)
     torch.testing.assert_close(model(BATCH[0]), build()(BATCH[0]))
@@ -42,7 +45,7 @@ def test_compiled_and_eager_agree_in_logits_and_gradients() -> None:
     results = []
     for compiled in (True, False):
         model = build()
-        assert not compiled or compile_model(model, *BATCH, FP32)
+        assert not compiled or compile_model(model, CLASSIFY, BATCH, FP32)
         logits = model(BATCH[0])
         loss = nn.functional.cross_entropy(logits, BATCH[1])
         results.append((logits, *torch.autograd.grad(loss, list(model.parameters()))))

@@ -4,13 +4,16 @@ import pytest
 import torch
 from torch import nn
 
+from vit_train.config import TrainConfig
 from vit_train.engine import lanes as module
-from vit_train.engine.config import LoopConfig, OptimConfig
+from vit_train.engine.config import LoopConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.lanes import Lanes, make_lanes
 from vit_train.engine.trainer import Trainer
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
+from vit_train.tasks.classify import Classify
+from vit_train.tasks.config import ClassifyConfig
 
 CPU = torch.device("cpu")
 
@@ -107,9 +110,9 @@ def test_dropout_does_not_depend_on_the_number_of_lanes(monkeypatch: pytest.Monk
         torch.manual_seed(0)
         config = ViTConfig(embed_dim=16, depth=2, dropout=0.2, branch_dropout=0.1, drop_path=0.3)
         model = VisionTransformer(config, 8).double()
-        loop = LoopConfig(epochs=1, batch_size=48)
-        fp32 = Precision("fp32", CPU)
-        Trainer(model, Source(), None, OptimConfig(), loop, fp32, seed=seed).fit()
+        run = TrainConfig(train=LoopConfig(epochs=1, batch_size=48), seed=seed)
+        task = Classify(ClassifyConfig(), config, (3, 8, 8), 10)
+        Trainer(model, task, Source(), None, run, Precision("fp32", CPU)).fit()
         return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
     one, two, three, other = weights(1, 0), weights(2, 0), weights(3, 0), weights(2, 1)

@@ -5,13 +5,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vit_train.config import TrainConfig
 from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.optim import learning_rate
 from vit_train.engine.trainer import NonFiniteLoss, Observer, Trainer, TrainLog
+from vit_train.model.config import ModelConfig
+from vit_train.tasks.classify import Classify
+from vit_train.tasks.config import ClassifyConfig
 
 FP32 = Precision("fp32", torch.device("cpu"))
+CLASSIFY = Classify(ClassifyConfig(), ModelConfig(), (1, 1, 5), 3)
 
 
 class Data:
@@ -54,7 +59,8 @@ def make_model() -> nn.Module:
 def train(data: Data, observers: tuple[Observer, ...] = (), **loop: object) -> Trainer:
     config = LoopConfig(**{"epochs": 2, "batch_size": 8, "log_every": 4, **loop})
     val = list(data.epoch(0))
-    trainer = Trainer(make_model(), data, val, OptimConfig(), config, FP32, observers)
+    run = TrainConfig(train=config)
+    trainer = Trainer(make_model(), CLASSIFY, data, val, run, FP32, observers)
     trainer.fit()
     return trainer
 
@@ -124,6 +130,7 @@ def test_bf16_autocast_trains() -> None:
     data.x = data.x.float()
     precision = Precision("bf16", torch.device("cpu"))
     model = nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 3))
-    trainer = Trainer(model, data, None, OptimConfig(), LoopConfig(epochs=2), precision)
+    run = TrainConfig(train=LoopConfig(epochs=2))
+    trainer = Trainer(model, CLASSIFY, data, None, run, precision)
     trainer.fit()
     assert all(p.dtype == torch.float32 and p.isfinite().all() for p in model.parameters())

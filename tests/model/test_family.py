@@ -14,8 +14,9 @@ from vit_train.model.convert import (
     reshape_to_convolution,
     unfold_to_convolution,
 )
+from vit_train.model.encoder import PatchEmbed
 from vit_train.model.functional import encoder_block
-from vit_train.model.vit import PatchEmbed, VisionTransformer
+from vit_train.model.vit import VisionTransformer
 
 STL10 = {"patch_size": 8, "embed_dim": 256, "num_heads": 8}
 

@@ -18,18 +18,20 @@ from torch.utils.flop_counter import FlopCounterMode
 from vit_train.bench.machine import gemm_ceiling, synchronise
 from vit_train.bench.peers import build_peer
 from vit_train.config import BenchConfig
-from vit_train.data.batches import Normalise, TrainBatches
+from vit_train.data.batches import Batch, Normalise, TrainBatches
 from vit_train.data.dataset import channel_statistics
 from vit_train.data.sources import load_dataset
 from vit_train.engine.compiling import compile_model
 from vit_train.engine.device import Precision, keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.optim import make_optimizer
-from vit_train.engine.trainer import Batch, Trainer
+from vit_train.engine.trainer import Source, Trainer
 from vit_train.model.config import ViTConfig
 from vit_train.model.registry import build_model
 from vit_train.report.metrics_csv import MetricsCsv
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.report.terminal import Terminal
+from vit_train.tasks.classify import Classify
+from vit_train.tasks.config import ClassifyConfig
 
 OURS = "vit_train"
 LOOP_STEPS = 8
@@ -108,13 +110,12 @@ def peer_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, 
     model = build_peer(contender.package, config.model, size, contender.num_classes)
     model.to(bench.device).train()
     optimizer = make_optimizer(model, config.optim)
-    clip = config.optim.clip_norm
+    clip, smoothing = config.optim.clip_norm, classification(config).label_smoothing
 
     def train() -> None:
         with bench.precision.autocast():
-            loss = F.cross_entropy(
-                model(bench.images), bench.labels, label_smoothing=config.train.label_smoothing
-            )
+            logits = model(bench.images)
+            loss = F.cross_entropy(logits, bench.labels, label_smoothing=smoothing)
         loss.backward()
         if clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
@@ -135,10 +136,16 @@ def infer(model: nn.Module, images: Tensor, precision: Precision) -> None:
         model.forward(images)  # not the compiled code, which is for training alone
 
 
+def classification(config: BenchConfig) -> ClassifyConfig:
+    if not isinstance(config.task, ClassifyConfig):
+        raise ValueError(f"vit-bench measures classifiers, not task={config.task.name}")
+    return config.task
+
+
 class Limited:
     """So many batches of a source, then the next ones: a short epoch of the real loop."""
 
-    def __init__(self, source: TrainBatches, steps: int) -> None:
+    def __init__(self, source: Source, steps: int) -> None:
         self.source, self.steps = source, steps
         self.batches = self.endless()
 
@@ -159,7 +166,6 @@ class Limited:
 def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, Work]]:
     """The trainer's own step, its parts, and the whole loop with its data and reports."""
     config, device = contender.config, bench.device
-    model = build_model(config.model, contender.image_shape, contender.num_classes).to(device)
     data = load_dataset(config.data).train
     source = TrainBatches(
         data,
@@ -170,29 +176,24 @@ def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, W
         config.seed,
         device,
     )
-    batches = Limited(source, LOOP_STEPS)
+    task = Classify(
+        classification(config), config.model, contender.image_shape, contender.num_classes
+    )
+    model = task.build_model().to(device)
+    batches = Limited(task.train_batches(source), LOOP_STEPS)
     folder = Path(bench.exit.enter_context(tempfile.TemporaryDirectory()))
     observers = [
         TensorBoard(folder),
         MetricsCsv(folder / "metrics.csv"),
         bench.exit.enter_context(Terminal(LOOP_STEPS, 1)),
     ]
-    loop = replace(config.train, batch_size=contender.batch_size)
-    trainer = Trainer(
-        model,
-        batches,
-        None,
-        config.optim,
-        loop,
-        bench.precision,
-        observers,
-        config.seed,
-        config.compile,
-    )
+    settings = replace(config, train=replace(config.train, batch_size=contender.batch_size))
+    trainer = Trainer(model, task, batches, None, settings, bench.precision, observers)
     lanes = bench.exit.enter_context(trainer.lanes)
     if config.compile:
         piece = lanes.piece or contender.batch_size
-        compile_model(model, bench.images[:piece], bench.labels[:piece], bench.precision)
+        sample = bench.images[:piece], bench.labels[:piece]
+        compile_model(model, task, sample, bench.precision)
 
     def forward(images: Tensor) -> Tensor:
         with bench.precision.autocast():

@@ -72,6 +72,12 @@ class TrainBatches:
     def __len__(self) -> int:
         return self.images_per_epoch // self.batch_size
 
+    @property
+    def share(self) -> slice:
+        """This process's images of a batch."""
+        count = self.batch_size
+        return slice(self.rank * count // self.ranks, (self.rank + 1) * count // self.ranks)
+
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """Yield (images (B,C,S,S) float32, labels (B,) or mixed targets (B,K)) of this epoch."""
         order = torch.from_numpy(self.generator(epoch).permutation(self.images_per_epoch))
@@ -91,7 +97,7 @@ class TrainBatches:
         mixture = self.mixer.draw(rng, count) if self.mixer else None
 
         # Each image is mixed with the one before it, which is made here, too; −1 is the last.
-        rows = torch.arange(self.rank * count // self.ranks, (self.rank + 1) * count // self.ranks)
+        rows = torch.arange(count)[self.share]
         if mixture is not None:
             rows = torch.cat((rows[:1] - 1, rows))
         index = sent(index[rows], self.labels.device)

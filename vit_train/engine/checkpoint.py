@@ -1,5 +1,6 @@
 """A checkpoint is one self-contained file, written atomically and read as plain data."""
 
+import math
 import os
 import pickle
 import random
@@ -12,7 +13,7 @@ import torch
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Observer, Trainer, TrainLog
 
-FORMAT = "vit_train checkpoint 1"
+FORMAT = "vit_train checkpoint 2"
 
 
 def rng_states() -> dict[str, Any]:
@@ -69,26 +70,35 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
 
 
 class CheckpointKeeper(Observer):
-    """Keeps `last.pt`, and `best.pt` by validation accuracy, in the run's checkpoints/ folder.
+    """Keeps `last.pt`, and `best.pt` by validation, in the run's checkpoints/ folder.
 
     `about` is what the weights mean: config, classes, normalisation, versions.
     """
 
     def __init__(self, folder: Path, about: dict[str, Any]) -> None:
-        self.last, self.best = folder / "last.pt", folder / "best.pt"
+        self.last_path, self.best_path = folder / "last.pt", folder / "best.pt"
         self.about = about
-        self.best_acc = -1.0
+        self.best_val: Evaluation | None = None
         self.best_epoch = 0
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
-        if val is not None and val.acc > self.best_acc:
-            self.best_acc, self.best_epoch = val.acc, trainer.epoch
-            save_checkpoint(self.best, self._content(trainer))
-        save_checkpoint(self.last, self._content(trainer))
+        if val is not None and val.score > self.best_score:
+            self.best_val, self.best_epoch = val, trainer.epoch
+            save_checkpoint(self.best_path, self._content(trainer))
+        save_checkpoint(self.last_path, self._content(trainer))
 
     def on_stop(self, trainer: Trainer) -> None:
-        save_checkpoint(self.last, self._content(trainer))
+        save_checkpoint(self.last_path, self._content(trainer))
 
     def _content(self, trainer: Trainer) -> dict[str, Any]:
-        best = {"acc": self.best_acc, "epoch": self.best_epoch}
-        return {**self.about, **trainer.state_dict(), "rng": rng_states(), "best": best}
+        return {**self.about, **trainer.state_dict(), "rng": rng_states(), "best": self.best()}
+
+    @property
+    def best_score(self) -> float:
+        return -math.inf if self.best_val is None else self.best_val.score
+
+    def best(self) -> dict[str, float] | None:
+        """The best epoch so far and its validation; None without validation."""
+        if self.best_val is None:
+            return None
+        return {"epoch": self.best_epoch, **self.best_val.values}

@@ -3,29 +3,32 @@
 import logging
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.engine.device import Precision
+from vit_train.engine.objective import Objective
 
 logger = logging.getLogger(__name__)
 
 
-def compile_model(model: nn.Module, sample: Tensor, targets: Tensor, precision: Precision) -> bool:
+def compile_model(
+    model: nn.Module, objective: Objective, piece: tuple[Tensor, Tensor], precision: Precision
+) -> bool:
     """Compile the model's forward and backward in place; False, with a warning, if that fails.
 
-    `sample` is one piece of a batch, which is tried at once: a missing C++ compiler or Triton
-    shows only then. Weights, buffers and random states are as before afterwards. On CUDA the
+    `piece` is one of a batch, images and targets, which is tried at once: a missing C++ compiler or
+    Triton shows only then. Weights, buffers and random states are as before afterwards. On CUDA the
     kernels are replayed as CUDA graphs. Evaluation does not use the compiled code: its batches
     have other shapes, each of which would be compiled again.
     """
-    devices = [sample.device] if sample.device.type == "cuda" else []
+    device = precision.device
+    devices = [device] if device.type == "cuda" else []
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.compile(dynamic=False, mode="reduce-overhead" if devices else "default")
     try:
         with torch.random.fork_rng(devices):
             with precision.autocast():
-                loss = F.cross_entropy(model(sample), targets)
+                loss = objective.sums(model, *piece)[0]
             torch.autograd.grad(loss, list(model.parameters()))
         return True
     except Exception as error:  # whatever a compiler may raise: training goes on without it

@@ -51,7 +51,6 @@ class LoopConfig:
     # model with BatchNorm always takes the whole batch, whose statistics it needs.
     micro_batch: int | None = None
     eval_batch_size: int = 256
-    label_smoothing: float = 0.1
     # Evaluate an exponential average of the weights, with this decay; null keeps none.
     ema_decay: float | None = None
     # Steps between two points of the training curves.
@@ -62,7 +61,5 @@ class LoopConfig:
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise ValueError(f"train.{field}={value} must be at least 1")
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"train.label_smoothing={self.label_smoothing} must be in [0, 1)")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             raise ValueError(f"train.ema_decay={self.ema_decay} must be between 0 and 1, or null")

@@ -1,27 +1,44 @@
-"""Counting what a classifier gets right, every sample with the same weight."""
+"""What is known of a model after a whole split, every image with the same weight."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-
-from vit_train.engine.device import Precision
-from vit_train.engine.lanes import ONE_LANE, Lanes
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results over a whole split; accuracies are fractions, loss is the mean cross-entropy."""
+    """Means over a whole split. Of two epochs the one with the higher `score` is better."""
 
+    count: int
     loss: float
+
+    scalars: ClassVar[tuple[str, ...]] = ("loss",)
+    best_by: ClassVar[str] = "loss"
+
+    @property
+    def score(self) -> float:
+        return -self.loss
+
+    @property
+    def values(self) -> dict[str, float]:
+        return {name: getattr(self, name) for name in self.scalars}
+
+
+@dataclass(frozen=True)
+class Classification(Evaluation):
+    """Accuracies are fractions, the loss is the mean cross-entropy."""
+
     acc: float
     top5: float
-    count: int
     per_class_correct: list[int]
     per_class_count: list[int]
+
+    scalars: ClassVar[tuple[str, ...]] = ("loss", "acc", "top5")
+    best_by: ClassVar[str] = "acc"
+
+    @property
+    def score(self) -> float:
+        return self.acc
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -35,42 +52,3 @@ def wilson_interval(successes: int, count: int, z: float = 1.959964) -> tuple[fl
     spread = math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     half = z * spread / (1 + z * z / count)
     return max(0.0, centre - half), min(1.0, centre + half)
-
-
-def evaluate(
-    model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    precision: Precision,
-    lanes: Lanes = ONE_LANE,
-) -> Evaluation:
-    """Run the model over every batch; nothing is copied from the device until the end."""
-
-    @torch.no_grad()
-    def forward(images: Tensor) -> Tensor:
-        with precision.autocast():
-            # Not model(images): compiled code would be compiled again for each new batch size.
-            return model.forward(images).float()  # type: ignore[no-any-return]
-
-    was_training = model.training
-    model.eval()
-    losses, ranks, labels_seen = [], [], []
-    for images, labels in batches:
-        logits = torch.cat(list(lanes.over(forward, images)))
-        losses.append(F.cross_entropy(logits, labels, reduction="none"))
-        # A sample's rank: how many other classes are not clearly below the true one. Written so
-        # that ties, and logits that are NaN, count against the model.
-        truth = logits.gather(1, labels.unsqueeze(1))
-        ranks.append(logits.shape[1] - 1 - (logits < truth).sum(1))
-        labels_seen.append(labels)
-        num_classes = logits.shape[1]
-    model.train(was_training)
-    rank, label = torch.cat(ranks).cpu(), torch.cat(labels_seen).cpu()
-    correct = rank < 1
-    return Evaluation(
-        loss=torch.cat(losses).cpu().double().mean().item(),
-        acc=correct.double().mean().item(),
-        top5=(rank < 5).double().mean().item(),
-        count=len(rank),
-        per_class_correct=torch.bincount(label[correct], minlength=num_classes).tolist(),
-        per_class_count=torch.bincount(label, minlength=num_classes).tolist(),
-    )

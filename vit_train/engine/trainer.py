@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.device import Precision
+from vit_train.engine.evaluating import evaluate
 from vit_train.engine.lanes import make_lanes
-from vit_train.engine.metrics import Evaluation, evaluate
+from vit_train.engine.metrics import Evaluation
+from vit_train.engine.objective import Objective
 from vit_train.engine.optim import WeightAverage, learning_rate, make_optimizer
 from vit_train.noise import noise_from
 
@@ -25,10 +26,23 @@ class NonFiniteLoss(ArithmeticError):
 
 
 class Source(Protocol):
-    """What the loop needs of its training data: `vit_train.data.batches.TrainBatches`."""
+    """What the loop needs of its training data: `vit_train.data.batches.TrainBatches` is one."""
 
     def __len__(self) -> int: ...
     def epoch(self, epoch: int) -> Iterator[Batch]: ...
+
+
+class RunConfig(Protocol):
+    """What the loop needs to be told: `vit_train.config.TrainConfig` says it."""
+
+    @property
+    def optim(self) -> OptimConfig: ...
+    @property
+    def train(self) -> LoopConfig: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def compile(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -38,8 +52,8 @@ class TrainLog:
     epoch: int
     step: int
     images_seen: int
-    loss: float
-    acc: float
+    # By the names of the objective's measures.
+    values: dict[str, float]
     lr: float
     images_per_s: float
 
@@ -60,56 +74,48 @@ class Observer:
         """Once, when a run was asked to stop before its end."""
 
 
-def correct_answers(logits: Tensor, targets: Tensor) -> Tensor:
-    """How many labels (B,) are predicted; of mixed targets (B,K), how much of them is."""
-    predicted = logits.argmax(1)
-    if targets.ndim == 1:
-        return (predicted == targets).sum()
-    return targets.gather(1, predicted.unsqueeze(1)).sum()
-
-
 class Averages:
     """Sums that stay on the device, so that the loop never waits for it between two logs."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.sums = torch.zeros(2, device=device)
+    def __init__(self, measures: Sequence[str], device: torch.device) -> None:
+        self.measures = measures
+        self.sums = torch.zeros(len(measures), device=device)
         self.images = 0
         self.started = time.perf_counter()
 
-    def add(self, loss: Tensor, correct: Tensor, images: int) -> None:
-        self.sums += torch.stack((loss.detach() * images, correct.float()))
+    def add(self, sums: Tensor, images: int) -> None:
+        self.sums += sums
         self.images += images
 
-    def read(self) -> tuple[float, float, float]:
-        """Mean loss, accuracy and images/s. This waits for the device."""
-        loss, correct = (self.sums / self.images).tolist()
-        return loss, correct, self.images / (time.perf_counter() - self.started)
+    def read(self) -> tuple[dict[str, float], float]:
+        """The means and images/s. This waits for the device."""
+        means = (self.sums / self.images).tolist()
+        speed = self.images / (time.perf_counter() - self.started)
+        return dict(zip(self.measures, means, strict=True)), speed
 
 
 class Trainer:
-    """Trains a classifier on batches. All that a resumed run needs is in `state_dict`."""
+    """Trains a model towards an objective. All that a resumed run needs is in `state_dict`."""
 
     def __init__(
         self,
         model: nn.Module,
+        objective: Objective,
         train: Source,
         val: Iterable[Batch] | None,
-        optim: OptimConfig,
-        loop: LoopConfig,
+        config: RunConfig,
         precision: Precision,
         observers: Sequence[Observer] = (),
-        seed: int = 0,
-        compiled: bool = False,
     ) -> None:
-        self.model, self.train, self.val = model, train, val
-        self.optim, self.loop, self.precision = optim, loop, precision
-        self.observers = observers
-        self.seed = seed
-        self.optimizer = make_optimizer(model, optim)
+        self.model, self.objective, self.train, self.val = model, objective, train, val
+        self.optim, self.loop, self.seed = config.optim, config.train, config.seed
+        self.precision, self.observers = precision, observers
+        self.optimizer = make_optimizer(model, self.optim)
         self.scaler = precision.scaler()
-        self.ema = WeightAverage(model, loop.ema_decay) if loop.ema_decay else None
+        decay = self.loop.ema_decay
+        self.ema = WeightAverage(model, decay) if decay else None
         self.lanes = make_lanes(
-            model, precision.device, loop.batch_size, loop.micro_batch, compiled
+            model, precision.device, self.loop.batch_size, self.loop.micro_batch, config.compile
         )
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
@@ -155,17 +161,17 @@ class Trainer:
                     observer.on_epoch(self, log, val)
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> Evaluation:
-        return evaluate(model, batches, self.precision, self.lanes)
+        return evaluate(model, self.objective, batches, self.precision, self.lanes)
 
     def run_epoch(self) -> TrainLog | None:
         """One pass over the data; None if a stop was asked for on the way."""
         whole, recent = self._averages(), self._averages()
-        for images, labels in self.train.epoch(self.epoch):
+        for images, targets in self.train.epoch(self.epoch):
             if self.stop_requested:
                 return None
-            loss, correct = self.take_step(images, labels)
-            whole.add(loss, correct, len(labels))
-            recent.add(loss, correct, len(labels))
+            sums = self.take_step(images, targets)
+            whole.add(sums, len(images))
+            recent.add(sums, len(images))
             for observer in self.observers:
                 observer.on_step(self)
             if self.step % self.loop.log_every == 0:
@@ -176,14 +182,14 @@ class Trainer:
         return self._log(whole)
 
     def _averages(self) -> Averages:
-        return Averages(self.precision.device)
+        return Averages(self.objective.measures, self.precision.device)
 
-    def take_step(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """One optimizer step; returns the mean loss and the number of correct answers."""
+    def take_step(self, images: Tensor, targets: Tensor) -> Tensor:
+        """One optimizer step; returns the objective's sums."""
         lr = learning_rate(self.step, self.optim, len(self.train), self.loop.epochs)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        loss, correct = self.compute_gradients(images, targets)
+        sums = self.compute_gradients(images, targets)
         if self.optim.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.parameters, self.optim.clip_norm)
@@ -194,31 +200,25 @@ class Trainer:
         self.images_seen += len(images)
         if self.ema:
             self.ema.update(self.model, self.step)
-        return loss, correct
+        return sums
 
-    def compute_gradients(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Add up the gradient of the batch's mean loss; returns the loss and correct answers."""
+    def compute_gradients(self, images: Tensor, targets: Tensor) -> Tensor:
+        """Add up the gradient of the batch's mean loss; returns the objective's sums."""
         count = len(images)
 
         def compute(
             part: Tensor, truth: Tensor, place: Tensor
-        ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        ) -> tuple[Tensor, tuple[Tensor, ...]]:
             with self.noise(place), self.precision.autocast():
-                logits = self.model(part)
-                smoothing = self.loop.label_smoothing
-                loss = F.cross_entropy(logits, truth, label_smoothing=smoothing, reduction="sum")
-            loss = loss / count
-            gradients = torch.autograd.grad(self.scaler.scale(loss), self.parameters)
-            return loss.detach(), correct_answers(logits.detach(), truth), gradients
+                sums = self.objective.sums(self.model, part, truth)
+            loss = self.scaler.scale(sums[0] / count)
+            return sums.detach(), torch.autograd.grad(loss, self.parameters)
 
-        results = torch.zeros(2, device=images.device)
-        for loss, correct, additions in self.lanes.over(
-            compute, images, targets, torch.arange(count)
-        ):
-            results[0] += loss
-            results[1] += correct
+        totals = torch.zeros(len(self.objective.measures), device=images.device)
+        for sums, additions in self.lanes.over(compute, images, targets, torch.arange(count)):
+            totals += sums
             torch._foreach_add_(self.gradients, additions)
-        return results[0], results[1]
+        return totals
 
     def noise(self, place: Tensor) -> contextlib.AbstractContextManager[None]:
         """On a CPU a piece's dropout depends on the seed, the step and its place in the batch."""
@@ -227,11 +227,12 @@ class Trainer:
         return noise_from(self.seed, self.step, int(place[0]))
 
     def _log(self, averages: Averages) -> TrainLog:
-        loss, acc, speed = averages.read()
+        values, speed = averages.read()
+        loss = values[self.objective.measures[0]]
         if not loss < float("inf"):
             raise NonFiniteLoss(
                 f"the loss became {loss} by step {self.step} (epoch {self.epoch + 1}): try a lower "
                 "optim.lr, a longer optim.warmup_epochs, a smaller optim.clip_norm"
             )
         lr = self.optimizer.param_groups[0]["lr"]
-        return TrainLog(self.epoch + 1, self.step, self.images_seen, loss, acc, lr, speed)
+        return TrainLog(self.epoch + 1, self.step, self.images_seen, values, lr, speed)

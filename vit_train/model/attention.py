@@ -105,16 +105,28 @@ class Attention(nn.Module):
         """The queries (B,H,Q,Dh), keys and values (B,H,T,Dh)."""
         if queries is None and context is None:
             return self.split(self.qkv(x), 3)
-        dim = x.shape[-1]
-        weight_q, weight_kv = self.qkv.weight.split((dim, 2 * dim))
-        bias_q, bias_kv = (
-            (None, None) if self.qkv.bias is None else self.qkv.bias.split((dim, 2 * dim))
-        )
-        q = F.linear(x[:, :queries], weight_q, bias_q)
         seen = x if context is None else context
-        return self.split(q, 1) + self.split(F.linear(seen, weight_kv, bias_kv), 2)
+        return self.queries(x[:, :queries]), *self.keys_values(seen)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """(B,Q,D) → (B,H,Q,Dh)."""
+        dim = x.shape[-1]
+        bias = None if self.qkv.bias is None else self.qkv.bias[:dim]
+        return self.split(F.linear(x, self.qkv.weight[:dim], bias), 1)[0]
+
+    def keys_values(self, x: Tensor) -> tuple[Tensor, ...]:
+        """(B,T,D) → the keys and the values, (B,H,T,Dh) each."""
+        dim = x.shape[-1]
+        bias = None if self.qkv.bias is None else self.qkv.bias[dim:]
+        return self.split(F.linear(x, self.qkv.weight[dim:], bias), 2)
+
+    def look_up(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Tokens (B,Q,D) that look at keys and values which are there already → (B,Q,D)."""
+        heads = self.attention(self.queries(x), keys, values, None)
+        return self.proj(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def split(self, joined: Tensor, parts: int) -> tuple[Tensor, ...]:
         """(B,T,parts·D) → `parts` × (B,H,T,Dh)."""
-        batch, tokens, _ = joined.shape
-        return joined.view(batch, tokens, parts, self.num_heads, -1).permute(2, 0, 3, 1, 4).unbind()
+        batch, tokens, width = joined.shape
+        shape = batch, tokens, parts, self.num_heads, width // (parts * self.num_heads)
+        return joined.view(shape).permute(2, 0, 3, 1, 4).unbind()

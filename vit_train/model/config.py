@@ -13,6 +13,14 @@ CHOICES = {
 }
 
 
+# What the meaning of an encoder's weights depends on.
+ENCODER_SHAPE = (
+    *("patch_size", "embed_dim", "depth", "num_heads", "hidden_dim", "activation", "pre_norm"),
+    *("norm_affine", "qkv_bias", "proj_bias", "mlp_bias"),
+    *("positions", "positions_at", "has_class_token"),
+)
+
+
 @dataclass
 class ModelConfig:
     """`name` selects the model. Image size, channels and classes come from the data."""
@@ -143,3 +151,19 @@ MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
     "cnn": CnnConfig,
     "resnet": ResNetConfig,
 }
+
+
+def differences(one: ViTConfig, other: ViTConfig) -> list[str]:
+    """What keeps the weights of one encoder from meaning the same in the other."""
+    return [
+        f"model.{field}={getattr(one, field)}"
+        for field in ENCODER_SHAPE
+        if getattr(one, field) != getattr(other, field)
+    ]
+
+
+def require_vit(config: ModelConfig) -> ViTConfig:
+    """For what only a Vision Transformer can do; ValueError for other models."""
+    if not isinstance(config, ViTConfig):
+        raise ValueError(f"this needs a Vision Transformer, and model.name={config.name} is none")
+    return config

@@ -1,10 +1,15 @@
 """From an encoder's tokens back to patches: parallel with mask tokens, or one after the other."""
 
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
 from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
+from vit_train.model.initial import draw_weights
 from vit_train.model.layers import Dropout, LayerNorm, Mlp
 from vit_train.model.positions import TABLES
 
@@ -35,37 +40,79 @@ class DecoderBlock(nn.Module):
         x = x + self.dropout(self.cross_attn(self.norm2(x), context=memory)[0])
         return x + self.dropout(self.mlp(self.norm3(x)))  # type: ignore[no-any-return]
 
+    def step(self, x: Tensor, seen: "KeyValues", memory: "KeyValues") -> Tensor:
+        """One more token (B,1,D) of a causal sequence, which joins those already `seen`."""
+        normed = self.norm1(x)
+        seen.append(*self.self_attn.keys_values(normed))
+        x = x + self.self_attn.look_up(normed, seen.keys, seen.values)
+        x = x + self.cross_attn.look_up(self.norm2(x), memory.keys, memory.values)
+        return x + self.mlp(self.norm3(x))  # type: ignore[no-any-return]
+
+
+@dataclass
+class KeyValues:
+    """The keys and values of the tokens so far, (B,H,t,Dh) each, so that they are computed once."""
+
+    keys: Tensor
+    values: Tensor
+
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        self.keys = torch.cat((self.keys, keys), dim=2)
+        self.values = torch.cat((self.values, values), dim=2)
+
 
 class Decoder(nn.Module):
     """Mask tokens, or the patches that came before, plus positions, through the decoder blocks."""
 
     def __init__(self, config: ViTConfig, grid: int) -> None:
         super().__init__()
+        if config.positions not in TABLES:
+            raise ValueError(
+                f"model.positions={config.positions}: a decoder must be told where each patch is: "
+                f"use one of {', '.join(TABLES)}"
+            )
         dim = config.embed_dim
         self.mask_token = nn.Parameter(torch.empty(1, 1, dim))
         self.pos_embed = TABLES[config.positions](grid, dim, False)
         self.blocks = nn.ModuleList(DecoderBlock(config) for _ in range(config.depth))
         self.norm = LayerNorm(dim, config.kernels, affine=config.norm_affine)
-        for parameter in (self.mask_token, *self.pos_embed.parameters()):
-            nn.init.normal_(parameter, std=0.02)
+        draw_weights(self, config)
+        # As the positions, not as the class token: these are all that tells its copies apart.
+        nn.init.normal_(self.mask_token, std=config.pos_std)
 
     def forward(self, memory: Tensor, inputs: Tensor | None = None) -> Tensor:
         """The encoder's tokens (B,T,D) → a vector for each of the N patches, (B,N,D).
 
-        Without inputs all patches come at once, from N mask tokens. With inputs (B,N,D), the
-        embedded patches, they come one after the other: each sees those before it, and the first
-        the mask token in place of a predecessor.
+        Without inputs all patches come at once, from N mask tokens. With inputs (B,M,D), the last
+        M embedded patches, these come one after the other: each sees those before it, and the
+        first the mask token in place of a predecessor. Returns (B,M,D) then.
         """
         table = self.pos_embed()
-        mask_tokens = self.mask_token.expand(len(memory), table.shape[1], -1)
-        mask = None
         if inputs is None:
-            x = mask_tokens
+            x, mask = self.mask_token + table.expand(len(memory), -1, -1), None
         else:
-            x = torch.cat((mask_tokens[:, :1], inputs[:, :-1]), dim=1)
-            count = table.shape[1]
+            count = inputs.shape[1]
+            start = self.mask_token.expand(len(memory), -1, -1)
+            x = torch.cat((start, inputs[:, :-1]), dim=1) + table[:, table.shape[1] - count :]
             mask = torch.ones(count, count, dtype=torch.bool, device=memory.device).tril()
-        x = x + table
         for block in self.blocks:
             x = block(x, memory, mask)
         return self.norm(x)  # type: ignore[no-any-return]
+
+    def one_by_one(self, memory: Tensor, count: int) -> Generator[Tensor, Tensor, None]:
+        """The last `count` patches' vectors (B,1,D), each for the embedding (B,1,D) sent before it.
+
+        The same numbers as `forward` with all of those as inputs; but as nothing changes for a
+        token when another follows it, keys and values are kept and each token is computed once.
+        """
+        table = self.pos_embed()[:, -count:]
+        blocks = cast("list[DecoderBlock]", list(self.blocks))
+        none = memory[:, :0]
+        memories = [KeyValues(*block.cross_attn.keys_values(memory)) for block in blocks]
+        seen = [KeyValues(*block.self_attn.keys_values(none)) for block in blocks]
+        x = self.mask_token.expand(len(memory), -1, -1)
+        for place in range(count):
+            x = x + table[:, place : place + 1]
+            for block, own, remembered in zip(blocks, seen, memories, strict=True):
+                x = block.step(x, own, remembered)
+            x = yield self.norm(x)

@@ -2,25 +2,33 @@
 
 import csv
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Observer, Trainer, TrainLog
 
-COLUMNS = ["epoch", "step", "images_seen", "lr", "train_loss", "train_acc"]
-COLUMNS += ["val_loss", "val_acc", "val_top5", "images_per_s", "seconds"]
-
 
 class MetricsCsv(Observer):
+    """The columns of training are the objective's measures, those of validation its results."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.started = time.perf_counter()
-        with path.open("w", newline="") as file:
-            csv.writer(file).writerow(COLUMNS)
+        self.begun = False
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
-        validation = ["", "", ""] if val is None else [val.loss, val.acc, val.top5]
-        row = [log.epoch, log.step, log.images_seen, log.lr, log.loss, log.acc, *validation]
-        seconds = time.perf_counter() - self.started
-        with self.path.open("a", newline="") as file:
-            csv.writer(file).writerow([*row, round(log.images_per_s, 1), round(seconds, 1)])
+        row: dict[str, float] = {"epoch": log.epoch, "step": log.step}
+        row |= {"images_seen": log.images_seen, "lr": log.lr}
+        row |= {f"train_{name}": value for name, value in log.values.items()}
+        row |= {f"val_{name}": value for name, value in (val.values if val else {}).items()}
+        row["images_per_s"] = round(log.images_per_s, 1)
+        row["seconds"] = round(time.perf_counter() - self.started, 1)
+        if not self.begun:
+            self._write("w", list(row))
+            self.begun = True
+        self._write("a", list(row.values()))
+
+    def _write(self, mode: str, row: Sequence[object]) -> None:
+        with self.path.open(mode, newline="") as file:
+            csv.writer(file).writerow(row)

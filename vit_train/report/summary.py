@@ -5,11 +5,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vit_train.engine.metrics import Evaluation
+from vit_train.engine.metrics import Classification, Evaluation
 
 
 def result_dict(result: Evaluation) -> dict[str, Any]:
-    return {**asdict(result), "acc_interval_95": list(result.interval)}
+    interval = {}
+    if isinstance(result, Classification):
+        interval = {"acc_interval_95": list(result.interval)}
+    return asdict(result) | interval
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -1,16 +1,15 @@
-"""TensorBoard: curves, the augmented training images, the config, final metrics."""
+"""TensorBoard: curves, pictures, the config, final metrics."""
 
 import json
 import warnings
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from matplotlib.figure import Figure
 from torch.utils.tensorboard import SummaryWriter
 
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Observer, Trainer, TrainLog
-from vit_train.report.figures import image_grid
 
 
 class TensorBoard(Observer):
@@ -20,16 +19,15 @@ class TensorBoard(Observer):
     def config(self, text: str) -> None:
         self.writer.add_text("config", f"```yaml\n{text}\n```")
 
-    def images(self, images: Tensor, labels: list[str]) -> None:
-        """The first batch as the model sees it: uint8 (N,C,S,S) and class names."""
+    def figure(self, tag: str, figure: Figure, step: int = 0) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph")  # a letter the font lacks becomes a box
-            self.writer.add_figure("data/train_augmented", image_grid(images, labels))
+            self.writer.add_figure(tag, figure, step)
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
-        for tag in ("loss", "acc", "lr", "images_per_s"):
-            self.scalar(f"train/{tag}", getattr(log, tag), log.step)
-        self.scalar("train/images_seen", log.images_seen, log.step)
+        counts = {"lr": log.lr, "images_per_s": log.images_per_s, "images_seen": log.images_seen}
+        for tag, value in {**log.values, **counts}.items():
+            self.scalar(f"train/{tag}", value, log.step)
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         if val is not None:
@@ -37,8 +35,8 @@ class TensorBoard(Observer):
         self.writer.flush()
 
     def evaluation(self, tag: str, result: Evaluation, step: int) -> None:
-        for name in ("loss", "acc", "top5"):
-            self.scalar(f"{tag}/{name}", getattr(result, name), step)
+        for name, value in result.values.items():
+            self.scalar(f"{tag}/{name}", value, step)
 
     def scalar(self, tag: str, value: float, step: int) -> None:
         self.writer.add_scalar(tag, value, step)

@@ -8,7 +8,7 @@ from torch import nn
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from vit_train.engine.metrics import Evaluation
+from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.trainer import Observer, Trainer, TrainLog
 
 logger = logging.getLogger(__name__)
@@ -47,20 +47,28 @@ class Terminal(Observer):
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
         self.bar.set_postfix_str(
-            f"loss {log.loss:.3f}, acc {log.acc:.1%}, lr {log.lr:.1e}, {log.images_per_s:.0f} img/s"
+            f"{in_words(log.values)}, lr {log.lr:.1e}, {log.images_per_s:.0f} img/s"
         )
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
-        validation = f"  │ val loss {val.loss:.3f} acc {val.acc:6.2%}" if val else ""
+        validation = f"  │ val {in_words(val.values)}" if val else ""
         logger.info(
-            f"epoch {log.epoch:3d}/{self.epochs}  │ train loss {log.loss:.3f} acc {log.acc:6.2%}"
+            f"epoch {log.epoch:3d}/{self.epochs}  │ train {in_words(log.values)}"
             f"{validation}  │ lr {log.lr:.1e}  {log.images_per_s:.0f} images/s"
         )
         self.bar.reset()
         self.bar.set_description(f"epoch {min(log.epoch + 1, self.epochs)}/{self.epochs}")
 
 
-def accuracy_line(result: Evaluation) -> str:
+def in_words(values: dict[str, float]) -> str:
+    """The loss, and the accuracy where there is one."""
+    accuracy = f" acc {values['acc']:6.2%}" if "acc" in values else ""
+    return f"loss {values['loss']:.3f}{accuracy}"
+
+
+def result_line(result: Evaluation) -> str:
+    if not isinstance(result, Classification):
+        return f"loss {result.loss:.4f} on {result.count:,} images"
     low, high = result.interval
     return (
         f"top-1 {result.acc:.2%} (95 % interval {low:.2%} to {high:.2%})  "
@@ -68,7 +76,7 @@ def accuracy_line(result: Evaluation) -> str:
     )
 
 
-def class_table(result: Evaluation, classes: list[str]) -> str:
+def class_table(result: Classification, classes: list[str]) -> str:
     """One line a class: name, accuracy, a bar, how many were right of how many."""
     width = max(len(name) for name in classes)
     lines = []

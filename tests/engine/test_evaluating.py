@@ -1,0 +1,46 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from vit_train.engine.device import Precision
+from vit_train.engine.evaluating import evaluate
+from vit_train.model.config import ModelConfig
+from vit_train.tasks.classify import Classify
+from vit_train.tasks.config import ClassifyConfig
+
+FP32 = Precision("fp32", torch.device("cpu"))
+CLASSIFY = Classify(ClassifyConfig(), ModelConfig(), (1, 1, 10), 10)
+
+
+def test_every_sample_counts_once_whatever_the_batches() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(103, 10, generator=generator)
+    labels = torch.randint(10, (103,), generator=generator)
+    batches = zip(logits.split(25), labels.split(25), strict=True)  # the last one has 3
+    result = evaluate(nn.Identity(), CLASSIFY, batches, FP32)
+    order = logits.argsort(1, descending=True)
+    right = order[:, 0] == labels
+    assert result.count == 103
+    assert result.acc == pytest.approx(right.double().mean().item())
+    top5 = (order[:, :5] == labels.unsqueeze(1)).any(1).double().mean().item()
+    assert result.top5 == pytest.approx(top5)
+    assert result.loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
+    assert sum(result.per_class_correct) == right.sum()
+    assert result.per_class_count == torch.bincount(labels, minlength=10).tolist()
+
+
+def test_a_model_that_says_nothing_is_right_about_nothing() -> None:
+    batches = [(torch.zeros(8, 10), torch.zeros(8, dtype=torch.long))]
+    assert evaluate(nn.Identity(), CLASSIFY, batches, FP32).acc == 0
+
+
+def test_nan_logits_are_right_about_nothing() -> None:
+    batches = [(torch.full((8, 10), torch.nan), torch.zeros(8, dtype=torch.long))]
+    assert evaluate(nn.Identity(), CLASSIFY, batches, FP32).acc == 0
+
+
+def test_evaluation_leaves_the_model_in_its_mode() -> None:
+    model = nn.Dropout(0.5).train()
+    evaluate(model, CLASSIFY, [(torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))], FP32)
+    assert model.training

@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.batches import EvalBatches, Normalise, TrainBatches
+from vit_train.data.dataset import ImageSet, Statistics
+from vit_train.model.autoencoder import cut_patches
+from vit_train.model.config import CnnConfig, ViTConfig
+from vit_train.tasks.config import ReconstructConfig
+from vit_train.tasks.reconstruct import Reconstruct, drawn_orders
+
+CPU = torch.device("cpu")
+VIT = ViTConfig(patch_size=4, embed_dim=16, depth=1, num_heads=2)
+NORMALISE = Normalise(Statistics((0.5,) * 3, (0.25,) * 3), CPU)
+
+
+def task(**config: object) -> Reconstruct:
+    return Reconstruct(ReconstructConfig(**config), VIT, (3, 16, 16), 10)
+
+
+def photos(count: int = 40) -> ImageSet:
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (count, 3, 16, 16), generator=generator, dtype=torch.uint8)
+    return ImageSet(pixels, torch.zeros(count, dtype=torch.long))
+
+
+def train_batches(rank: int = 0, ranks: int = 1) -> TrainBatches:
+    return TrainBatches(photos(), 10, NORMALISE, AugmentConfig(), 12, 0, CPU, rank, ranks)
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(3, 3, 16, 16, generator=generator)
+    return images, drawn_orders(np.random.default_rng(0), 3, 16)
+
+
+@pytest.mark.parametrize("normalise_target", [False, True])
+def test_the_loss_is_the_mean_over_the_hidden_pixels(normalise_target: bool) -> None:
+    images, orders = batch()
+    predicted = torch.randn(3, 16, 48)
+    learning = task(normalise_target=normalise_target)
+    losses = learning.outcomes(lambda images, visible: predicted, images, orders)
+    patches = cut_patches(images, 4)
+    for image in range(3):
+        squares = []
+        for patch in orders[image, 4:]:  # 12 of 16 are hidden
+            truth = patches[image, patch]
+            if normalise_target:
+                truth = (truth - truth.mean()) / (truth.var() + 1e-6).sqrt()
+            squares.append((predicted[image, patch] - truth) ** 2)
+        assert losses[image, 0].item() == pytest.approx(torch.cat(squares).mean().item(), rel=1e-5)
+    total = learning.sums(lambda images, visible: predicted, images, orders)
+    torch.testing.assert_close(total, losses.sum(0))
+
+
+def test_each_batch_and_epoch_hides_other_patches_and_the_seed_decides_which() -> None:
+    def orders(epoch: int) -> list[Tensor]:
+        return [order for _, order in task().train_batches(train_batches()).epoch(epoch)]
+
+    first, again, later = orders(0), orders(0), orders(1)
+    assert all(map(torch.equal, first, again))
+    assert not torch.equal(first[0], first[1]) and not torch.equal(first[0], later[0])
+    assert torch.equal(first[0].sort(1).values, torch.arange(16).expand(12, -1))
+
+
+def test_the_images_are_those_of_the_other_tasks() -> None:
+    hiding = task().train_batches(train_batches()).epoch(0)
+    for (ours, _), (theirs, _) in zip(hiding, train_batches().epoch(0), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_processes_hide_their_shares_of_the_same_batch() -> None:
+    def orders(rank: int = 0, ranks: int = 1) -> Tensor:
+        return next(task().train_batches(train_batches(rank, ranks)).epoch(0))[1]
+
+    assert torch.equal(torch.cat([orders(rank, 3) for rank in range(3)]), orders())
+
+
+def test_evaluation_hides_the_same_patches_whatever_the_batches() -> None:
+    def orders(batch_size: int) -> Tensor:
+        batches = EvalBatches(photos(), NORMALISE, batch_size, CPU)
+        return torch.cat([order for _, order in task().eval_batches(batches)])
+
+    assert torch.equal(orders(7), orders(40))
+
+
+def test_pictures_show_what_is_seen_and_what_is_made_of_it() -> None:
+    learning = task()
+    model, (images, orders) = learning.build_model(), batch()
+    with torch.no_grad():
+        original, masked, reconstructed = learning.pictures(model, images, orders)
+    assert torch.equal(original, images)
+    patches = [cut_patches(each, 4) for each in (images, masked, reconstructed)]
+    for image in range(3):
+        visible, hidden = orders[image, :4], orders[image, 4:]
+        for shown in patches[1:]:
+            assert torch.equal(shown[image, visible], patches[0][image, visible])
+        assert (patches[1][image, hidden] == 0).all()
+        assert not torch.equal(patches[2][image, hidden], patches[0][image, hidden])
+
+
+def test_what_cannot_be_is_refused() -> None:
+    for ratio in (0.0, 1.0):
+        with pytest.raises(ValueError, match=f"task.mask_ratio={ratio} must be between"):
+            task(mask_ratio=ratio)
+    with pytest.raises(ValueError, match="leaves 0 of 16 patches visible"):
+        task(mask_ratio=0.99)
+    with pytest.raises(ValueError, match=r"model\.name=cnn"):
+        Reconstruct(ReconstructConfig(), CnnConfig(), (3, 16, 16), 10)

@@ -1,0 +1,103 @@
+"""Training without labels and what is done with it, as a user does it at the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SMALL, Run
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import vit_train
+
+DECODED = {
+    "reconstruct": ["task=reconstruct", "task.decoder_depth=1"],
+    "autoregress": ["task=autoregress", "task.decoder_depth=1", "task.given_rows=5"],
+}
+
+
+def train(run: Run, folder: str, *arguments: str) -> dict[str, object]:
+    outcome = run("vit-train", *SMALL, f"hydra.run.dir={folder}", *arguments)
+    assert outcome.status == 0, outcome.err
+    return json.loads(Path(folder, "summary.json").read_text())
+
+
+@pytest.mark.parametrize("task", DECODED)
+def test_a_run_reports_its_loss_and_shows_pictures(run: Run, task: str) -> None:
+    summary = train(run, "run", *DECODED[task])
+    assert set(summary["best_val"]) == {"epoch", "loss"} and "acc" not in summary["test"]["final"]
+    header = Path("run/metrics.csv").read_text().splitlines()[0]
+    assert header == "epoch,step,images_seen,lr,train_loss,val_loss,images_per_s,seconds"
+    tags = EventAccumulator("run").Reload().Tags()
+    assert {"train/loss", "val/loss", "test/loss"} <= set(tags["scalars"])
+    assert not [tag for tag in tags["scalars"] if tag.endswith("acc")]
+    assert set(tags["images"]) == {"data/train_augmented", "pictures"}
+    with Image.open("run/pictures.png") as picture:
+        assert min(picture.size) > 200
+
+    outcome = run("vit-eval", "ckpt=run")
+    assert outcome.status == 0 and "pictures in run/eval-test.png" in outcome.out, outcome.err
+    evaluated = json.loads(Path("run/eval-test.json").read_text())["result"]
+    assert evaluated == summary["test"]["best"]
+
+
+@pytest.mark.parametrize("task", DECODED)
+def test_the_same_seed_gives_the_same_weights(run: Run, task: str) -> None:
+    states = []
+    for folder in ("one", "two"):
+        train(run, folder, *DECODED[task], "train.epochs=1", "augment=strong")
+        states.append(vit_train.load(folder)[0].state_dict())
+    assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
+
+
+def test_a_classifier_begins_with_the_encoder_and_a_fresh_head(run: Run) -> None:
+    train(run, "mae", *DECODED["reconstruct"], "train.epochs=1")
+    # A learning rate so small that the weights stay where they began.
+    still = ["optim.lr=1e-12", "train.epochs=1"]
+    train(run, "classifier", "init_from=mae", *still)
+    encoder = vit_train.load("mae")[0].encoder.state_dict()
+    classifier = vit_train.load("classifier")[0].state_dict()
+    for key, value in encoder.items():
+        torch.testing.assert_close(classifier[key], value, rtol=0, atol=1e-7)
+    assert classifier["head.weight"].abs().max() < 1e-7
+    # And the other way round, at another image size.
+    larger = ["data.image_size=40", *DECODED["reconstruct"]]
+    train(run, "again", "init_from=classifier", *larger, *still)
+    again = vit_train.load("again")[0].encoder.state_dict()
+    key = "blocks.0.attn.qkv.weight"
+    torch.testing.assert_close(again[key], encoder[key], rtol=0, atol=1e-7)
+    assert again["pos_embed.0.weight"].shape == (1, 101, 16)
+
+
+def test_an_encoder_that_does_not_fit_is_refused_by_what_differs(run: Run) -> None:
+    train(run, "mae", *DECODED["reconstruct"], "train.epochs=1")
+    refused = {
+        "model.depth=1": "differs in model.depth=2",
+        "model.head=gap": "differs in model.has_class_token=True",
+        "model=cnn": "only a Vision Transformer",
+        "init_from=nowhere": "no checkpoint at nowhere",
+    }
+    for change, hint in refused.items():
+        arguments = [*SMALL, "init_from=mae", change]
+        if change == "model=cnn":
+            arguments = [each for each in arguments if not each.startswith("model.")]
+        outcome = run("vit-train", *arguments)
+        assert outcome.status == 1 and hint in outcome.err, outcome.err
+
+
+def test_what_a_task_cannot_do_is_refused(run: Run) -> None:
+    refused = {
+        "model.positions=none task=reconstruct": "a decoder must be told where each patch is",
+        "task=reconstruct task.mask_ratio=1": "task.mask_ratio=1.0 must be between 0 and 1",
+        "task=autoregress task.given_rows=8": "leaves nothing to predict",
+        "task=autoregress task.decoder_depth=0": "task.decoder_depth=0 must be at least 1",
+        "task.label_smoothing=1": "task.label_smoothing=1.0 must be in [0, 1)",
+        "task=denoise": "autoregress",
+        "task=reconstruct task.given_rows=3": "there is no setting task.given_rows",
+    }
+    for change, hint in refused.items():
+        outcome = run("vit-train", *SMALL, *change.split())
+        assert outcome.status == 1 and hint in outcome.err, outcome.err
+    outcome = run("vit-train", "task=reconstruct", "model=resnet")
+    assert outcome.status == 1 and "model.name=resnet is none" in outcome.err

@@ -1,0 +1,33 @@
+"""A model over a whole split."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from vit_train.engine.device import Precision
+from vit_train.engine.lanes import ONE_LANE, Lanes
+from vit_train.engine.metrics import Evaluation
+from vit_train.engine.objective import Objective
+
+
+def evaluate(
+    model: nn.Module,
+    objective: Objective,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    precision: Precision,
+    lanes: Lanes = ONE_LANE,
+) -> Evaluation:
+    """Run the model over every batch; nothing is copied from the device until the end."""
+
+    @torch.no_grad()
+    def outcomes(images: Tensor, targets: Tensor) -> Tensor:
+        with precision.autocast():
+            # Not model(images): compiled code would be compiled again for each new batch size.
+            return objective.outcomes(model.forward, images, targets)
+
+    was_training = model.training
+    model.eval()
+    every = [piece for batch in batches for piece in lanes.over(outcomes, *batch)]
+    model.train(was_training)
+    return objective.evaluation(torch.cat(every).cpu().double())

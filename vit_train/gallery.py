@@ -1,0 +1,24 @@
+"""What a model makes of some images, as a figure."""
+
+from matplotlib.figure import Figure
+from torch import nn, no_grad
+
+from vit_train.data.batches import Batch, Normalise
+from vit_train.report.figures import side_by_side
+from vit_train.tasks.task import Task
+
+IMAGES = 12
+# Pictures in a row: what fits the width of a page.
+ACROSS = 12
+
+
+@no_grad()
+def draw_gallery(task: Task, model: nn.Module, batch: Batch, normalise: Normalise) -> Figure:
+    """The task's pictures of the batch's first images, side by side."""
+    images, targets = (each[:IMAGES] for each in batch)
+    was_training = model.training
+    model.eval()
+    pictures = task.pictures(model, images, targets)
+    model.train(was_training)
+    shown = [normalise.undo(each) for each in pictures]
+    return side_by_side(shown, task.columns, sets=ACROSS // len(task.columns))

@@ -1,0 +1,134 @@
+"""Images to tokens (Dosovitskiy et al. 2021, arXiv:2010.11929, equations 1 to 3)."""
+
+import torch
+from torch import Tensor, nn
+
+from vit_train.model.blocks import Block
+from vit_train.model.config import ViTConfig
+from vit_train.model.initial import draw_weights
+from vit_train.model.layers import Dropout, LayerNorm
+from vit_train.model.positions import TABLES, RelativeKeys
+
+
+class PatchEmbed(nn.Module):
+    """Equation 1's x_p E: (B,C,S,S) → (B,N,D), N = (S/P)² patches in row order.
+
+    Cutting P×P patches and mapping each linearly is a convolution with stride P.
+    """
+
+    def __init__(self, in_channels: int, embed_dim: int, patch_size: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(in_channels, embed_dim, kernel_size=patch_size, stride=patch_size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.proj(images).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
+
+
+class Encoder(nn.Module):
+    """Patches, class token, positions and blocks: all of the Vision Transformer but its head.
+
+    Raises ValueError if the patches do not tile the image.
+    """
+
+    def __init__(self, config: ViTConfig, image_size: int, in_channels: int = 3) -> None:
+        super().__init__()
+        if image_size % config.patch_size:
+            raise ValueError(
+                f"model.patch_size={config.patch_size} must divide the image size {image_size}: "
+                "change one of model.patch_size and data.image_size"
+            )
+        self.config = config
+        dim, self.grid = config.embed_dim, image_size // config.patch_size
+        self.image_shape = (in_channels, image_size, image_size)
+        self.patch_embed = PatchEmbed(in_channels, dim, config.patch_size)
+        self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if config.has_class_token else None
+        self.pos_embed = self.make_tables()
+        self.dropout = Dropout(config.dropout)
+        rates = torch.linspace(0, config.drop_path, config.depth).tolist()
+        self.blocks = nn.ModuleList(
+            Block(config, rate, self.make_relative_keys()) for rate in rates
+        )
+        self.norm = LayerNorm(dim, config.kernels, affine=config.norm_affine)
+        draw_weights(self, config)
+        if self.cls_token is not None:
+            nn.init.normal_(self.cls_token, std=config.cls_std)
+
+    def make_tables(self) -> nn.ModuleList:
+        """The absolute positions: none, one, or one for every layer."""
+        config = self.config
+        if config.positions not in TABLES:
+            return nn.ModuleList()
+        count = config.depth if config.positions_at == "layers" else 1
+        make = TABLES[config.positions]
+        return nn.ModuleList(
+            make(self.grid, config.embed_dim, config.has_class_token) for _ in range(count)
+        )
+
+    def make_relative_keys(self) -> nn.Module | None:
+        config = self.config
+        if config.positions != "relative":
+            return None
+        head_dim = config.embed_dim // config.num_heads
+        return RelativeKeys(self.grid**2, head_dim, config.has_class_token)
+
+    def encoder_state(self) -> dict[str, Tensor]:
+        """The state dict without what a subclass adds."""
+        parts = ("cls_token", "patch_embed.", "pos_embed.", "blocks.", "norm.")
+        return {key: value for key, value in self.state_dict().items() if key.startswith(parts)}
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """The class token, where there is one, and the patches: (B,T,D)."""
+        if images.shape[1:] != self.image_shape:
+            raise ValueError(
+                f"expected images (B, {', '.join(map(str, self.image_shape))}), "
+                f"got {tuple(images.shape)}"
+            )
+        patches = self.patch_embed(images)  # (B,N,D)
+        if self.cls_token is None:
+            return patches  # type: ignore[no-any-return]
+        return torch.cat((self.cls_token.expand(len(images), -1, -1), patches), dim=1)
+
+    def encode(
+        self,
+        x: Tensor,
+        need_weights: bool = False,
+        queries: int | None = None,
+        places: Tensor | None = None,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """All blocks: (B,T,D) → (B,T,D), and each layer's attention if asked for.
+
+        `queries=Q` computes only the first Q tokens of the last block, (B,Q,D). `places` (B,T) says
+        which of the image's tokens x holds, where it does not hold all of them in order.
+        """
+        at_stem = self.config.positions_at == "stem"
+        if at_stem:
+            for table in self.pos_embed:
+                x = x + rows(table(), places)
+        x = self.dropout(x)
+        attention = []
+        for number, block in enumerate(self.blocks):
+            if not at_stem:
+                x = x + rows(self.pos_embed[number % len(self.pos_embed)](), places)
+            last = number == len(self.blocks) - 1
+            x, weights = block(x, need_weights, queries=queries if last else None)
+            attention.append(weights)
+        return x, attention
+
+    def memory(self, images: Tensor, visible: Tensor) -> Tensor:
+        """What a decoder looks at, of images of which only the patches `visible` (B,V) are seen.
+
+        Returns (B,T,D), normalised, T = V and the class token where there is one.
+        """
+        places = visible
+        if self.cls_token is not None:
+            places = torch.cat((torch.zeros_like(visible[:, :1]), visible + 1), dim=1)
+        x, _ = self.encode(rows(self.tokens(images), places), places=places)
+        return self.norm(x)  # type: ignore[no-any-return]
+
+
+def rows(x: Tensor, places: Tensor | None) -> Tensor:
+    """Of x (B or 1,T,D) those at `places` (B,V), (B,V,D); all where it is None."""
+    if places is None:
+        return x
+    index = places.unsqueeze(2).expand(-1, -1, x.shape[2])
+    return x.expand(len(places), -1, -1).gather(1, index)

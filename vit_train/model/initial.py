@@ -1,0 +1,23 @@
+"""The weights before training."""
+
+from torch import nn
+
+from vit_train.model.config import ViTConfig
+from vit_train.model.positions import LearnedTable, LearnedTable2D, RelativeKeys
+
+
+def draw_weights(module: nn.Module, config: ViTConfig) -> None:
+    """Draw all weights in `module` as the config's `init` says.
+
+    xavier: as the paper's code, Xavier-uniform linear maps with zero biases; patches are flattened
+    first, so their fan-in is P²·C. torch: PyTorch's default for linear maps, which they have
+    already. Positions are normal.
+    """
+    for each in module.modules():
+        if isinstance(each, nn.Linear | nn.Conv2d) and config.init == "xavier":
+            nn.init.xavier_uniform_(each.weight.flatten(1))
+            if each.bias is not None:
+                nn.init.zeros_(each.bias)
+        if isinstance(each, LearnedTable | LearnedTable2D | RelativeKeys):
+            for parameter in each.parameters():
+                nn.init.normal_(parameter, std=config.pos_std)

@@ -1,0 +1,26 @@
+"""What a model makes of some validation images, drawn after every epoch."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from torch import nn
+
+from vit_train.engine.metrics import Evaluation
+from vit_train.engine.trainer import Observer, Trainer, TrainLog
+from vit_train.report.tensorboard import TensorBoard
+
+# Draws what this model makes of the same images each time.
+Draw = Callable[[nn.Module], Figure]
+
+
+class Pictures(Observer):
+    """In TensorBoard the whole history, as a file the latest."""
+
+    def __init__(self, draw: Draw, board: TensorBoard, path: Path) -> None:
+        self.draw, self.board, self.path = draw, board, path
+
+    def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
+        figure = self.draw(trainer.eval_model)
+        figure.savefig(self.path)
+        self.board.figure("pictures", figure, log.step)
