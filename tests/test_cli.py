@@ -32,7 +32,7 @@ def metric_rows(folder: Path) -> list[dict[str, str]]:
 def test_a_run_leaves_the_folder_that_the_readme_promises(run: Run) -> None:
     summary = train_small(run, "run")
     folder = Path("run")
-    for name in ("config.yaml", "train.log", "metrics.csv", "summary.json"):
+    for name in ("config.yaml", "train.log", "metrics.csv", "summary.json", "pictures.png"):
         assert (folder / name).is_file(), name
     assert {p.name for p in (folder / "checkpoints").iterdir()} == {"last.pt", "best.pt"}
     assert summary["status"] == "finished"
@@ -46,7 +46,7 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(run: Run) -> None:
     tags = events.Tags()
     assert {"train/loss", "train/acc", "train/lr", "train/images_per_s"} <= set(tags["scalars"])
     assert {"val/loss", "val/acc", "test/acc"} <= set(tags["scalars"])
-    assert tags["images"] == ["data/train_augmented"]
+    assert tags["images"] == ["data/train_augmented", "pictures"]
     assert "config/text_summary" in tags["tensors"]
     test_acc = events.Scalars("test/acc")[0].value
     assert test_acc == pytest.approx(summary["test"]["final"]["acc"])

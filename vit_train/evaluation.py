@@ -68,7 +68,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     logger.info(f"written to {target}")
     if meta.task.columns:
         picture = target.with_suffix(".png")
-        draw_gallery(meta.task, model, next(iter(batches)), normalise).savefig(picture)
+        draw_gallery(meta.task, model, next(iter(batches)), normalise).save(picture)
         logger.info(f"pictures in {picture}")
     return result
 

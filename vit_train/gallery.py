@@ -1,10 +1,10 @@
-"""What a model makes of some images, as a figure."""
+"""What a model makes of some images, as a picture."""
 
-from matplotlib.figure import Figure
+from PIL import Image
 from torch import nn, no_grad
 
 from vit_train.data.batches import Batch, Normalise
-from vit_train.report.figures import side_by_side
+from vit_train.report.mosaic import side_by_side
 from vit_train.tasks.task import Task
 
 IMAGES = 12
@@ -13,7 +13,7 @@ ACROSS = 12
 
 
 @no_grad()
-def draw_gallery(task: Task, model: nn.Module, batch: Batch, normalise: Normalise) -> Figure:
+def draw_gallery(task: Task, model: nn.Module, batch: Batch, normalise: Normalise) -> Image.Image:
     """The task's pictures of the batch's first images, side by side."""
     images, targets = (each[:IMAGES] for each in batch)
     was_training = model.training
@@ -21,4 +21,4 @@ def draw_gallery(task: Task, model: nn.Module, batch: Batch, normalise: Normalis
     pictures = task.pictures(model, images, targets)
     model.train(was_training)
     shown = [normalise.undo(each) for each in pictures]
-    return side_by_side(shown, task.columns, sets=ACROSS // len(task.columns))
+    return side_by_side(shown, task.columns, across=ACROSS // len(task.columns))

@@ -1,7 +1,7 @@
 import torch
 import torch.nn.functional as F
 
-from vit_train.model.config import ModelConfig
+from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
 from vit_train.tasks.classify import Classify, correct_answers
 from vit_train.tasks.config import ClassifyConfig
 
@@ -21,3 +21,27 @@ def test_of_a_mixed_target_the_predicted_share_counts() -> None:
     logits = torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 2.0]])
     mixed = torch.tensor([[0.3, 0.7, 0.0], [0.1, 0.0, 0.9]])
     torch.testing.assert_close(correct_answers(logits, mixed), torch.tensor(0.3 + 0.9))
+
+
+def test_pictures_show_through_where_the_class_token_looks() -> None:
+    task = Classify(ClassifyConfig(), ViTConfig(), (3, 16, 16), 10)
+    attention = torch.zeros(2, 2, 17, 17)  # 2 heads, 4 × 4 patches and the class token
+    attention[0, :, 0, 1 + 5] = 1.0
+    attention[1, 1, 0, 1 + 15] = 0.5  # one head alone, and half of it at itself
+    attention[1, 1, 0, 0] = 0.5
+
+    class Model(torch.nn.Module):
+        def forward(self, images: torch.Tensor, return_attention: bool) -> tuple[object, ...]:
+            return None, [attention.flip(0), attention]
+
+    images = torch.ones(2, 3, 16, 16)
+    original, shown = task.pictures(Model(), images, torch.zeros(2))
+    assert torch.equal(original, images)
+    brightest = F.avg_pool2d(shown, 4).flatten(2).argmax(2)
+    assert brightest.tolist() == [[5] * 3, [15] * 3]
+    assert shown[1, :, :8, :8].abs().max() == 0 and shown[1].max() == 1
+
+
+def test_what_has_no_class_token_has_no_such_picture() -> None:
+    for model in (CnnConfig(), ViTConfig(head="gap")):
+        assert Classify(ClassifyConfig(), model, (3, 16, 16), 10).columns == ()

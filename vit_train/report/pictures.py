@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from matplotlib.figure import Figure
+from PIL import Image
 from torch import nn
 
 from vit_train.engine.metrics import Evaluation
@@ -11,7 +11,7 @@ from vit_train.engine.trainer import Observer, Trainer, TrainLog
 from vit_train.report.tensorboard import TensorBoard
 
 # Draws what this model makes of the same images each time.
-Draw = Callable[[nn.Module], Figure]
+Draw = Callable[[nn.Module], Image.Image]
 
 
 class Pictures(Observer):
@@ -21,6 +21,6 @@ class Pictures(Observer):
         self.draw, self.board, self.path = draw, board, path
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
-        figure = self.draw(trainer.eval_model)
-        figure.savefig(self.path)
-        self.board.figure("pictures", figure, log.step)
+        picture = self.draw(trainer.eval_model)
+        picture.save(self.path)
+        self.board.picture("pictures", picture, log.step)

@@ -5,7 +5,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
+from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
 from vit_train.engine.metrics import Evaluation
@@ -23,6 +25,9 @@ class TensorBoard(Observer):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph")  # a letter the font lacks becomes a box
             self.writer.add_figure(tag, figure, step)
+
+    def picture(self, tag: str, picture: Image.Image, step: int) -> None:
+        self.writer.add_image(tag, np.asarray(picture), step, dataformats="HWC")
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
         counts = {"lr": log.lr, "images_per_s": log.images_per_s, "images_seen": log.images_seen}

@@ -1,12 +1,14 @@
 """Which class an image belongs to. Targets are labels (B,), or shares of classes (B,K)."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.engine.metrics import Classification
 from vit_train.engine.objective import Forward
-from vit_train.model.config import ModelConfig
+from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.model.registry import build_model
 from vit_train.tasks.config import ClassifyConfig
 from vit_train.tasks.task import Task
@@ -27,6 +29,8 @@ class Classify(Task):
     ) -> None:
         self.label_smoothing = config.label_smoothing
         self.model, self.image_shape, self.num_classes = model, image_shape, num_classes
+        if isinstance(model, ViTConfig) and model.has_class_token:
+            self.columns = ("image", "attention")
 
     def build_model(self) -> nn.Module:
         return build_model(self.model, self.image_shape, self.num_classes)
@@ -60,6 +64,15 @@ class Classify(Task):
             per_class_correct=torch.bincount(label[correct], minlength=self.num_classes).tolist(),
             per_class_count=torch.bincount(label, minlength=self.num_classes).tolist(),
         )
+
+    def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
+        """What the class token looks at in the last layer, all heads together, shows through."""
+        _, attention = model.forward(images, return_attention=True)
+        looked_at = attention[-1].mean(1)[:, 0, 1:]  # (B,N)
+        looked_at = looked_at / looked_at.amax(1, keepdim=True)
+        grid = math.isqrt(looked_at.shape[1])
+        weight = F.interpolate(looked_at.view(-1, 1, grid, grid), images.shape[2:], mode="bilinear")
+        return [images, images * weight]
 
 
 def correct_answers(logits: Tensor, targets: Tensor) -> Tensor:

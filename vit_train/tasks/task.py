@@ -16,7 +16,7 @@ class Task(Objective, Protocol):
     # Whether images without labels are of no use.
     needs_labels: ClassVar[bool] = False
     # The pictures that show a result, side by side; none where there is nothing to see.
-    columns: ClassVar[tuple[str, ...]] = ()
+    columns: tuple[str, ...] = ()
 
     def build_model(self) -> nn.Module:
         """With freshly drawn weights."""
