@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from conftest import SMALL, Run
 
-from vit_train.results import gather, group_runs, percent, read_summaries, table
+from vit_train.results import ACCURACY, LOSS, gather, group_runs, read_summaries, table
 
 
 def summary(acc: float, seed: int = 0, status: str = "finished", **model: object) -> dict:
@@ -40,8 +40,9 @@ def test_runs_that_differ_in_their_seed_alone_are_one_row() -> None:
 
 
 def test_mean_and_spread() -> None:
-    assert percent([0.5, 0.6, 0.7]) == "60.00 ± 10.00"
-    assert percent([0.5]) == "50.00" and percent([]) == ""
+    assert ACCURACY.text([0.5, 0.6, 0.7]) == "60.00 ± 10.00"
+    assert ACCURACY.text([0.5]) == "50.00" and ACCURACY.text([]) == ""
+    assert LOSS.text([0.5, 0.6, 0.7]) == "0.6000 ± 0.1000"
 
 
 def test_unfinished_runs_are_left_out_and_none_at_all_is_refused(tmp_path: Path) -> None:
@@ -64,6 +65,20 @@ def test_the_table_and_the_plot_are_written(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "results.md").read_text() == text + "\n"
     assert (tmp_path / "out" / "results.png").stat().st_size > 3000
     assert len(text.splitlines()) == 4 and "55.00 ± 7.07" in text
+
+
+def test_runs_without_labels_are_compared_by_their_loss(tmp_path: Path) -> None:
+    def unlabelled(loss: float, seed: int) -> dict:
+        result = {"loss": loss, "count": 1000}
+        best = {"loss": loss, "epoch": 1}
+        other = {"test": {"final": result, "best": result}, "best_val": best}
+        return summary(0.5, seed) | other
+
+    folder = written(tmp_path / "runs", unlabelled(0.25, 0), unlabelled(0.35, 1))
+    text = gather([folder], tmp_path / "out")
+    assert "test, final (loss)" in text and "0.3000 ± 0.0707" in text and "interval" not in text
+    with pytest.raises(ValueError, match="gather them apart"):
+        gather([folder, *[written(tmp_path / "more", summary(0.5))]], tmp_path / "out")
 
 
 def test_results_of_real_runs(run: Run) -> None:

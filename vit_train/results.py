@@ -98,16 +98,37 @@ def rank(value: Any) -> tuple[bool, float, str]:
     return (not number, value if number else 0, str(value))
 
 
-def percent(values: Sequence[float]) -> str:
-    """The mean over the runs, ± their standard deviation."""
-    if not values:
-        return ""
-    spread = f" ± {100 * stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{100 * mean(values):.2f}{spread}"
+@dataclass(frozen=True)
+class Measure:
+    """What the runs are compared by, as it is called in a summary and as it is written here."""
+
+    name: str
+    title: str
+    scale: float
+    digits: int
+
+    def text(self, values: Sequence[float]) -> str:
+        """The mean over the runs, ± their standard deviation."""
+        if not values:
+            return ""
+        spread = f" ± {self.scale * stdev(values):.{self.digits}f}" if len(values) > 1 else ""
+        return f"{self.scale * mean(values):.{self.digits}f}{spread}"
+
+
+ACCURACY = Measure("acc", "test accuracy of the final weights, %", 100, 2)
+LOSS = Measure("loss", "test loss of the final weights", 1, 4)
+
+
+def common_measure(groups: Sequence[Group]) -> Measure:
+    """Accuracy, or the loss where no run has one; ValueError if only some have."""
+    counts = {len(group.values("test", "final", "acc")) / len(group.runs) for group in groups}
+    if len(counts) > 1:
+        raise ValueError("some of these runs classify and others do not: gather them apart")
+    return ACCURACY if counts == {1} else LOSS
 
 
 def interval(group: Group) -> str:
-    """The 95 % interval of the test images (of the mean, where there are several runs)."""
+    """The 95 % interval of accuracy for the test images (of the mean, of several runs)."""
     accuracy, count = group.values("test", "final", "acc"), group.values("test", "final", "count")
     if not accuracy:
         return ""
@@ -123,9 +144,12 @@ def interval(group: Group) -> str:
 
 def table(groups: Sequence[Group]) -> str:
     """Markdown; accuracies in per cent."""
+    measure = common_measure(groups)
     keys = list(dict.fromkeys(key for group in groups for key in group.settings))
-    header = [*map(shortened, keys), "parameters", "seeds", "best epoch's val", "test, best epoch"]
-    header += ["test, final", "95 % interval", "images seen", "minutes"]
+    header = [*map(shortened, keys), "parameters", "seeds"]
+    unit = "" if measure is ACCURACY else " (loss)"
+    header += [f"best epoch's val{unit}", f"test, best epoch{unit}", f"test, final{unit}"]
+    header += ["95 % interval", "images seen", "minutes"]
     rows = []
     for group in groups:
         selected = {run["selected_on"] for run in group.runs}
@@ -135,9 +159,9 @@ def table(groups: Sequence[Group]) -> str:
                 *(str(group.settings.get(key, "")) for key in keys),
                 f"{group.runs[0]['parameters']:,}",
                 ", ".join(str(run["config"]["seed"]) for run in group.runs),
-                percent(group.values("best_val", "acc")) + note,
-                percent(group.values("test", "best", "acc")) + note,
-                percent(group.values("test", "final", "acc")),
+                measure.text(group.values("best_val", measure.name)) + note,
+                measure.text(group.values("test", "best", measure.name)) + note,
+                measure.text(group.values("test", "final", measure.name)),
                 interval(group),
                 f"{mean(group.values('images_seen')):,.0f}",
                 f"{mean(group.values('seconds')) / 60:.1f}",
@@ -152,15 +176,24 @@ def table(groups: Sequence[Group]) -> str:
 
 def plot(groups: Sequence[Group]) -> Figure:
     """Each group's mean as a bar, each run as a point."""
+    measure = common_measure(groups)
     figure = Figure(figsize=(7, 1.2 + 0.45 * len(groups)), dpi=120, layout="constrained")
     axis = figure.subplots()
     for place, group in enumerate(reversed(groups)):
-        accuracy = [100 * value for value in group.values("test", "final", "acc")]
-        axis.barh(place, mean(accuracy), color="#3b6ea5", alpha=0.5)
-        axis.plot(accuracy, [place] * len(accuracy), "o", color="#1d3d61", markersize=4)
-        axis.text(1, place, percent([value / 100 for value in accuracy]), va="center", fontsize=8)
+        values = group.values("test", "final", measure.name)
+        points = [measure.scale * value for value in values]
+        axis.barh(place, mean(points), color="#3b6ea5", alpha=0.5)
+        axis.plot(points, [place] * len(points), "o", color="#1d3d61", markersize=4)
+        axis.annotate(
+            measure.text(values),
+            (0, place),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
     axis.set_yticks(range(len(groups)), [group.label for group in reversed(groups)], fontsize=8)
-    axis.set_xlabel("test accuracy of the final weights, %")
+    axis.set_xlabel(measure.title)
     axis.spines[["top", "right"]].set_visible(False)
     return figure
 

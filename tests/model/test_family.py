@@ -15,7 +15,6 @@ from vit_train.model.convert import (
     unfold_to_convolution,
 )
 from vit_train.model.encoder import PatchEmbed
-from vit_train.model.functional import encoder_block
 from vit_train.model.vit import VisionTransformer
 
 STL10 = {"patch_size": 8, "embed_dim": 256, "num_heads": 8}
@@ -45,33 +44,6 @@ def test_the_block_with_biases_in_the_mlp_alone_has_12_d_squared_plus_9_d() -> N
     for dim in (8, 128):
         config = ViTConfig(embed_dim=dim, qkv_bias=False, proj_bias=False)
         assert count(Block(config)) == 12 * dim**2 + 9 * dim
-
-
-@pytest.mark.parametrize("kernels", ["scratch", "fused"])
-def test_the_bare_configuration_is_the_functional_block(kernels: str) -> None:
-    """No biases, no learned normalisation, tanh GELU: the module is the formula, as it stands."""
-    config = ViTConfig(
-        embed_dim=24, mlp_dim=40, num_heads=4, kernels=kernels, activation="gelu_tanh",
-        norm_affine=False, qkv_bias=False, proj_bias=False, mlp_bias=False,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    block = Block(config).double()
-    assert sorted(name for name, _ in block.named_parameters()) == [
-        "attn.proj.weight", "attn.qkv.weight", "mlp.fc1.weight", "mlp.fc2.weight",
-    ]  # fmt: skip
-    x = torch.randn(2, 7, 24, dtype=torch.float64)
-    q, k, v = (part.t() for part in block.attn.qkv.weight.split(24))
-    expected = encoder_block(
-        x,
-        q,
-        k,
-        v,
-        block.attn.proj.weight.t(),
-        block.mlp.fc1.weight.t(),
-        block.mlp.fc2.weight.t(),
-        4,
-    )
-    torch.testing.assert_close(block(x)[0], expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("pre_norm", [True, False])

@@ -5,6 +5,8 @@ import functools
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis.strategies import booleans, integers, sampled_from
 from torch import nn
 
 from vit_train.model import functional
@@ -52,30 +54,48 @@ def test_layer_norm_gives_zero_mean_and_unit_population_variance():
     torch.testing.assert_close(y.var(-1, correction=0), torch.ones(4, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("kernels", ["scratch", "fused"])
-@pytest.mark.parametrize(
-    "batch, tokens, dim, heads", [(1, 1, 8, 1), (2, 5, 16, 2), (3, 17, 24, 4), (2, 9, 12, 12)]
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    batch=integers(1, 3),
+    tokens=integers(1, 20),
+    heads=integers(1, 4),
+    head_dim=integers(1, 8),
+    hidden=integers(1, 40),
+    kernels=sampled_from(["scratch", "fused"]),
+    bare=booleans(),
+    seed=integers(0, 1000),
 )
-def test_block_computes_the_encoder_block_formula(batch, tokens, dim, heads, kernels):
-    torch.manual_seed(0)
-    block = Block(ViTConfig(embed_dim=dim, num_heads=heads, kernels=kernels), 0.0).double()
-    for module in block.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, std=0.5)
-            nn.init.zeros_(module.bias)
-    block.mlp.gelu = functools.partial(F.gelu, approximate="tanh")
-    w_q, w_k, w_v = (w.t() for w in block.attn.qkv.weight.detach().split(dim))
-    w_o, w_mlp1, w_mlp2 = (
-        layer.weight.detach().t() for layer in (block.attn.proj, block.mlp.fc1, block.mlp.fc2)
+def test_block_is_the_formula_whatever_the_sizes(
+    batch, tokens, heads, head_dim, hidden, kernels, bare, seed
+):
+    """Value and gradients; with no biases and no learned norm, or with zeros, ones and zeros."""
+    dim, has = heads * head_dim, not bare
+    biases = {"qkv_bias": has, "proj_bias": has, "mlp_bias": has, "norm_affine": has}
+    config = ViTConfig(
+        embed_dim=dim,
+        num_heads=heads,
+        mlp_dim=hidden,
+        activation="gelu_tanh",
+        kernels=kernels,
+        **biases,
     )
+    torch.manual_seed(seed)
+    block = Block(config).double()
+    linear = [block.attn.qkv, block.attn.proj, block.mlp.fc1, block.mlp.fc2]
+    for layer in linear:
+        nn.init.normal_(layer.weight, std=0.5)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    qkv, *others = [layer.weight for layer in linear]
+    x = random(batch, tokens, dim, seed=seed).requires_grad_()
+    upstream = random(batch, tokens, dim, seed=seed + 1)
 
-    def formula(x):
-        return functional.encoder_block(x, w_q, w_k, w_v, w_o, w_mlp1, w_mlp2, heads)
-
-    x = random(batch, tokens, dim)
+    ours = block(x)[0]
+    weights = [weight.t() for weight in (*qkv.split(dim), *others)]
+    formula = functional.encoder_block(x, *weights, heads)
+    torch.testing.assert_close(ours, formula, rtol=1e-9, atol=1e-9)
+    inputs = [x, qkv, *others]
+    ours = torch.autograd.grad(ours, inputs, upstream)
     torch.testing.assert_close(
-        value_and_gradient(lambda x: block(x)[0], x),
-        value_and_gradient(formula, x),
-        rtol=1e-10,
-        atol=1e-10,
+        ours, torch.autograd.grad(formula, inputs, upstream), rtol=1e-8, atol=1e-8
     )
