@@ -78,7 +78,7 @@ def test_runs_without_labels_are_compared_by_their_loss(tmp_path: Path) -> None:
     text = gather([folder], tmp_path / "out")
     assert "test, final (loss)" in text and "0.3000 ± 0.0707" in text and "interval" not in text
     with pytest.raises(ValueError, match="gather them apart"):
-        gather([folder, *[written(tmp_path / "more", summary(0.5))]], tmp_path / "out")
+        gather([folder, written(tmp_path / "more", summary(0.5))], tmp_path / "out")
 
 
 def test_results_of_real_runs(run: Run) -> None:

@@ -120,11 +120,11 @@ LOSS = Measure("loss", "test loss of the final weights", 1, 4)
 
 
 def common_measure(groups: Sequence[Group]) -> Measure:
-    """Accuracy, or the loss where no run has one; ValueError if only some have."""
-    counts = {len(group.values("test", "final", "acc")) / len(group.runs) for group in groups}
-    if len(counts) > 1:
+    """Accuracy, or the loss where no run has any; ValueError if only some have."""
+    classify = {"acc" in run["test"]["final"] for group in groups for run in group.runs}
+    if len(classify) > 1:
         raise ValueError("some of these runs classify and others do not: gather them apart")
-    return ACCURACY if counts == {1} else LOSS
+    return ACCURACY if classify == {True} else LOSS
 
 
 def interval(group: Group) -> str:
