@@ -13,7 +13,7 @@ ROOMS_MAY_IMPORT = {
     "tasks": {"tasks", "model", "data", "engine"},
     "report": {"report", "engine", "__init__"},
 }
-ONLY_THESE_IMPORT_HYDRA = {"config.py", "training.py", "commands"}
+ONLY_THESE_IMPORT_HYDRA = {"config.py", "run_folder.py", "commands"}
 
 
 def imports(path: Path) -> set[str]:

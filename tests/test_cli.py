@@ -34,7 +34,9 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(run: Run) -> None:
     folder = Path("run")
     for name in ("config.yaml", "train.log", "metrics.csv", "summary.json", "pictures.png"):
         assert (folder / name).is_file(), name
-    assert {p.name for p in (folder / "checkpoints").iterdir()} == {"last.pt", "best.pt"}
+    assert {p.name for p in (folder / "checkpoints").iterdir()} == {
+        "last.pt", "last-1.pt", "best.pt",
+    }  # fmt: skip
     assert summary["status"] == "finished"
     assert summary["images_seen"] == 2 * (180 // 32) * 32
     assert summary["images"] == {"train": 180, "val": 20, "test": 60}
@@ -98,7 +100,9 @@ def test_divergence_stops_with_a_message_and_leaves_the_last_good_checkpoint(run
         "optim.warmup_epochs=0", "train.log_every=1",
     )  # fmt: skip
     assert outcome.status == 1
-    assert "the loss became" in outcome.err and "optim.lr" in outcome.err
+    assert "no finite number at step 2" in outcome.err and "optim.lr" in outcome.err
+    batch = torch.load("run/nonfinite-step-2.pt", weights_only=True)
+    assert batch["images"].shape == (32, 3, 32, 32) and batch["batch"] == 1
     assert json.loads(Path("run/summary.json").read_text())["status"] == "diverged"
     # It diverged in the first epoch, so there is no good checkpoint, and above all no bad one.
     assert not Path("run/checkpoints").exists()

@@ -12,6 +12,7 @@ from vit_train.data.config import DATA_CONFIGS, DataConfig
 from vit_train.engine.config import (
     DEVICES,
     PRECISIONS,
+    CheckpointConfig,
     LoopConfig,
     OptimConfig,
     require_choice,
@@ -41,6 +42,9 @@ class TrainConfig:
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     train: LoopConfig = field(default_factory=LoopConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    # Go on with this run (its folder, or one of its checkpoints), with its own settings.
+    resume: str | None = None
     # Begin with the encoder of this run (its folder or a checkpoint) instead of drawn weights.
     init_from: str | None = None
     seed: int = 0

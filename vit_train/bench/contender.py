@@ -158,7 +158,11 @@ class Limited:
     def __len__(self) -> int:
         return self.steps
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
+    @property
+    def batch_size(self) -> int:
+        return self.source.batch_size
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         for _ in range(self.steps):
             yield next(self.batches)
 
@@ -201,6 +205,7 @@ def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, W
         return logits.detach()
 
     def everything() -> None:
+        trainer.batch = 0
         log = trainer.run_epoch()
         assert log is not None
         for observer in observers:

@@ -1,31 +1,96 @@
-"""vit-train: train a model."""
+"""vit-train: train a model, go on with a run, or sweep over settings."""
 
+import atexit
+import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from vit_train.commands.boundary import short_errors
+from vit_train.commands.resuming import is_finished, resumed_config, split_path
+from vit_train.commands.sweep import Sweep
 from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
+
+SWEEP = Sweep()
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="train")
-def job(composed: DictConfig) -> None:
-    with short_errors("vit-train"):
-        config = typed(composed, TrainConfig)
+def job(composed: DictConfig) -> float | None:
+    """One run; returns what validation liked best, for sweepers that look for it."""
+    settings = HydraConfig.get()
+    errors = SWEEP.errors(settings) if settings.mode == RunMode.MULTIRUN else None
+    with errors or short_errors("vit-train"):
+        folder, checkpoint = Path(settings.runtime.output_dir), None
+        if composed.resume is None:
+            config = typed(composed, TrainConfig)
+            refuse_used(folder)
+        else:
+            folder, checkpoint = split_path(composed.resume)
+            config = resumed_config(folder, composed, settings.overrides.task)
         from vit_train.training import train
 
-        finished = train(config, Path(HydraConfig.get().runtime.output_dir))
-    if not finished:
-        sys.exit(130)
+        outcome = train(config, folder, checkpoint)
+        if outcome.exit_status:
+            sys.exit(outcome.exit_status)
+        return outcome.score
+    return None
+
+
+def refuse_used(folder: Path) -> None:
+    if (folder / "config.yaml").exists():
+        raise ValueError(
+            f"{folder} already holds a run: choose another hydra.run.dir, or go on with "
+            f"resume={folder}"
+        )
+
+
+def for_hydra(arguments: list[str]) -> list[str]:
+    """The arguments, and where Hydra shall write: for a resumed run, and for other processes.
+
+    Of several processes that torchrun started only the first one writes.
+    """
+    resume = next((each for each in arguments if each.startswith("resume=")), None)
+    extra = []
+    if resume is not None:
+        folder, _ = split_path(resume.removeprefix("resume=").strip("'\""))
+        extra = [run_dir(folder), "hydra.output_subdir=null"]
+    if os.environ.get("RANK", "0") != "0":
+        scratch = Path(tempfile.mkdtemp(prefix="vit_train-"))
+        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+        extra = [run_dir(scratch), "hydra.output_subdir=null", "hydra/job_logging=disabled"]
+    return [*arguments, *extra]
+
+
+def run_dir(folder: Path) -> str:
+    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
+    return f"hydra.run.dir='{quoted}'"
+
+
+def finished_already(arguments: list[str]) -> bool:
+    """Whether a resumed run has nothing left to do, which is said."""
+    for argument in arguments:
+        if argument.startswith("resume="):
+            folder, checkpoint = split_path(argument.removeprefix("resume=").strip("'\""))
+            if is_finished(folder) and checkpoint != Path(argument.removeprefix("resume=")):
+                print(f"{folder} is finished: its results are in {folder / 'summary.json'}")
+                return True
+    return False
 
 
 def main() -> None:
     register_schemas()
     with short_errors("vit-train"):
+        if finished_already(sys.argv[1:]):
+            return
+        sys.argv[1:] = for_hydra(sys.argv[1:])
         job()
+        SWEEP.report()
 
 
 if __name__ == "__main__":

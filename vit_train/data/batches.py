@@ -78,10 +78,13 @@ class TrainBatches:
         count = self.batch_size
         return slice(self.rank * count // self.ranks, (self.rank + 1) * count // self.ranks)
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
-        """Yield (images (B,C,S,S) float32, labels (B,) or mixed targets (B,K)) of this epoch."""
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """Yield (images (B,C,S,S) float32, labels (B,) or mixed targets (B,K)) of this epoch.
+
+        Begins with batch number `first`.
+        """
         order = torch.from_numpy(self.generator(epoch).permutation(self.images_per_epoch))
-        for number in range(len(self)):
+        for number in range(first, len(self)):
             index = order[number * self.batch_size : (number + 1) * self.batch_size]
             yield self.batch(index, self.generator(epoch, number))
 
@@ -124,13 +127,21 @@ def at(drawn: Drawn, rows: Tensor) -> Drawn:
 
 
 class EvalBatches:
-    """Every image once, in order, unaugmented."""
+    """Every image once, in order, unaugmented; of several processes each has its share."""
 
     def __init__(
-        self, data: ImageSet, normalise: Normalise, batch_size: int, device: torch.device
+        self,
+        data: ImageSet,
+        normalise: Normalise,
+        batch_size: int,
+        device: torch.device,
+        rank: int = 0,
+        ranks: int = 1,
     ) -> None:
-        self.images = data.images.to(device)
-        self.labels = data.labels.to(device)
+        self.total = len(data)
+        self.share = slice(rank * self.total // ranks, (rank + 1) * self.total // ranks)
+        self.images = data.images[self.share].to(device)
+        self.labels = data.labels[self.share].to(device)
         self.normalise = normalise
         self.batch_size = batch_size
 

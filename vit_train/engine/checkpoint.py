@@ -1,6 +1,7 @@
-"""A checkpoint is one self-contained file, written atomically and read as plain data."""
+"""A checkpoint is one self-contained file, written atomically, sealed, and read as plain data."""
 
-import math
+import hashlib
+import io
 import os
 import pickle
 import random
@@ -10,28 +11,80 @@ from typing import Any
 
 import torch
 
-from vit_train.engine.metrics import Evaluation
-from vit_train.engine.trainer import Observer, Trainer, TrainLog
-
 FORMAT = "vit_train checkpoint 2"
+# PyTorch writes a ZIP archive, which may end with a comment: there stands the checksum of all that
+# comes before it. Any program that reads PyTorch's files reads these.
+SEAL = b"sha256:"
+SEAL_LENGTH = len(SEAL) + 2 * hashlib.sha256().digest_size
+UNREADABLE = (pickle.UnpicklingError, RuntimeError, EOFError, LookupError, ValueError, TypeError)
 
 
 def rng_states() -> dict[str, Any]:
-    """The random states that training draws from outside its own generators (dropout)."""
+    """The random states that training draws from outside its own generators (dropout on a GPU)."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     version, internal, gauss = random.getstate()
     return {"torch": torch.get_rng_state(), "cuda": cuda, "python": [version, internal, gauss]}
 
 
-def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
-    """Write beside the target, flush to the disk, then rename: a reader sees the old or the new."""
+def set_rng_states(states: dict[str, Any]) -> None:
+    """What `rng_states` gave; those of GPUs where there are as many as there were."""
+    version, internal, gauss = states["python"]
+    random.setstate((version, tuple(internal), gauss))
+    torch.set_rng_state(states["torch"].cpu())
+    if torch.cuda.is_available() and len(states["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
+
+
+def save_checkpoint(path: Path, content: dict[str, Any], keep: int = 0) -> None:
+    """Write beside the target, flush to the disk, then rename: a reader sees the old or the new.
+
+    `keep` older files stay as NAME-1.pt, the newest of them, NAME-2.pt and so on. OSError leaves
+    everything as it was.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        torch.save({"format": FORMAT, **content}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("wb") as file:
+            file.write(sealed({"format": FORMAT, **content}))
+            file.flush()
+            os.fsync(file.fileno())
+        for age in range(keep, 0, -1):
+            younger = older_path(path, age - 1)
+            if younger.exists():
+                younger.replace(older_path(path, age))
+        partial.replace(path)
+        sync_folder(path.parent)
+    except OSError:
+        partial.unlink(missing_ok=True)  # on a full disk every byte counts
+        raise
+
+
+def older_path(path: Path, age: int) -> Path:
+    return path.with_stem(f"{path.stem}-{age}") if age else path
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the renaming durable, too, where folders can be opened (not on Windows)."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sealed(content: dict[str, Any]) -> bytes:
+    """The archive, ending with its checksum."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    archive = buffer.getvalue()[:-2] + SEAL_LENGTH.to_bytes(2, "little")  # the comment's length
+    return archive + SEAL + hashlib.sha256(archive).hexdigest().encode()
+
+
+def is_whole(data: bytes) -> bool:
+    """Whether the checksum at the end is that of what comes before."""
+    archive, seal = data[:-SEAL_LENGTH], data[-SEAL_LENGTH:]
+    return seal == SEAL + hashlib.sha256(archive).hexdigest().encode()
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -46,59 +99,33 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """The file's content; only tensors and plain values are ever unpickled."""
+    """The file's content; only tensors and plain values are ever unpickled.
+
+    ValueError if the file is missing, damaged or foreign; it names the next best file.
+    """
     if not path.is_file():
         raise ValueError(f"no checkpoint at {path}")
+    data = path.read_bytes()
+    if not is_whole(data):
+        raise ValueError(
+            f"cannot read {path}: it is damaged, or not a checkpoint of this version of vit-train"
+            + next_best(path)
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a foreign file is refused below, in our words
-            content = torch.load(path, map_location=device, weights_only=True)
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        OSError,
-        LookupError,
-        ValueError,
-    ) as error:
-        raise ValueError(
-            f"cannot read {path}: it is damaged, or not a checkpoint of vit-train"
-        ) from error
+            content = torch.load(io.BytesIO(data), map_location=device, weights_only=True)
+    except UNREADABLE as error:
+        raise ValueError(f"{path} is not a checkpoint of this version of vit-train") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{path} is not a checkpoint of this version of vit-train")
     return content
 
 
-class CheckpointKeeper(Observer):
-    """Keeps `last.pt`, and `best.pt` by validation, in the run's checkpoints/ folder.
-
-    `about` is what the weights mean: config, classes, normalisation, versions.
-    """
-
-    def __init__(self, folder: Path, about: dict[str, Any]) -> None:
-        self.last_path, self.best_path = folder / "last.pt", folder / "best.pt"
-        self.about = about
-        self.best_val: Evaluation | None = None
-        self.best_epoch = 0
-
-    def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
-        if val is not None and val.score > self.best_score:
-            self.best_val, self.best_epoch = val, trainer.epoch
-            save_checkpoint(self.best_path, self._content(trainer))
-        save_checkpoint(self.last_path, self._content(trainer))
-
-    def on_stop(self, trainer: Trainer) -> None:
-        save_checkpoint(self.last_path, self._content(trainer))
-
-    def _content(self, trainer: Trainer) -> dict[str, Any]:
-        return {**self.about, **trainer.state_dict(), "rng": rng_states(), "best": self.best()}
-
-    @property
-    def best_score(self) -> float:
-        return -math.inf if self.best_val is None else self.best_val.score
-
-    def best(self) -> dict[str, float] | None:
-        """The best epoch so far and its validation; None without validation."""
-        if self.best_val is None:
-            return None
-        return {"epoch": self.best_epoch, **self.best_val.values}
+def next_best(path: Path) -> str:
+    """The newest other checkpoint beside this one that is whole, as a hint."""
+    others = [each for each in path.parent.glob("*.pt") if each != path and each.is_file()]
+    for other in sorted(others, key=lambda each: each.stat().st_mtime, reverse=True):
+        if is_whole(other.read_bytes()):
+            return f". {other} is whole"
+    return ""

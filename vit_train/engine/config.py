@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
+ON_ERROR = ("stop", "go_on")
+ON_NONFINITE = ("stop", "skip")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 
@@ -41,6 +43,27 @@ class OptimConfig:
 
 
 @dataclass
+class CheckpointConfig:
+    """When checkpoints are written, besides after every epoch and when a run is stopped."""
+
+    every_steps: int | None = None
+    every_minutes: float | None = None
+    # So many older ones stay beside last.pt, in case it is damaged.
+    keep: int = 1
+    # When the disk is full or gone: stop, or go on training and try again next time.
+    on_error: str = "stop"
+
+    def __post_init__(self) -> None:
+        if self.every_steps is not None and self.every_steps < 1:
+            raise ValueError(f"checkpoint.every_steps={self.every_steps} must be at least 1")
+        if self.every_minutes is not None and self.every_minutes <= 0:
+            raise ValueError(f"checkpoint.every_minutes={self.every_minutes} must be positive")
+        if self.keep < 0:
+            raise ValueError(f"checkpoint.keep={self.keep} must not be negative")
+        require_choice("checkpoint.on_error", self.on_error, ON_ERROR)
+
+
+@dataclass
 class LoopConfig:
     """The length and shape of a run."""
 
@@ -55,11 +78,22 @@ class LoopConfig:
     ema_decay: float | None = None
     # Steps between two points of the training curves.
     log_every: int = 20
+    # Stop in time, with a checkpoint, for queues that end a job after so long.
+    max_minutes: float | None = None
+    # A loss or gradient that is no number: stop, or leave the step out, so many times in a run.
+    # To leave it out the loop must look at every step, which on a GPU costs some speed.
+    on_nonfinite: str = "stop"
+    max_skips: int = 10
 
     def __post_init__(self) -> None:
         for field in ("epochs", "batch_size", "micro_batch", "eval_batch_size", "log_every"):
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise ValueError(f"train.{field}={value} must be at least 1")
+        if self.max_minutes is not None and self.max_minutes <= 0:
+            raise ValueError(f"train.max_minutes={self.max_minutes} must be positive, or null")
+        require_choice("train.on_nonfinite", self.on_nonfinite, ON_NONFINITE)
+        if self.max_skips < 0:
+            raise ValueError(f"train.max_skips={self.max_skips} must not be negative")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             raise ValueError(f"train.ema_decay={self.ema_decay} must be between 0 and 1, or null")

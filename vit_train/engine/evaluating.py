@@ -9,6 +9,7 @@ from vit_train.engine.device import Precision
 from vit_train.engine.lanes import ONE_LANE, Lanes
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Objective
+from vit_train.engine.processes import ALONE, Processes
 
 
 def evaluate(
@@ -17,8 +18,12 @@ def evaluate(
     batches: Iterable[tuple[Tensor, Tensor]],
     precision: Precision,
     lanes: Lanes = ONE_LANE,
+    processes: Processes = ALONE,
 ) -> Evaluation:
-    """Run the model over every batch; nothing is copied from the device until the end."""
+    """Run the model over every batch; nothing is copied from the device until the end.
+
+    Of several processes each has its share of the images; all get the result of the whole.
+    """
 
     @torch.no_grad()
     def outcomes(images: Tensor, targets: Tensor) -> Tensor:
@@ -30,4 +35,4 @@ def evaluate(
     model.eval()
     every = [piece for batch in batches for piece in lanes.over(outcomes, *batch)]
     model.train(was_training)
-    return objective.evaluation(torch.cat(every).cpu().double())
+    return objective.evaluation(processes.gather(torch.cat(every).cpu()).double())

@@ -1,35 +1,47 @@
 """The training loop. It tells observers what happened; what they do with it is theirs."""
 
 import contextlib
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from vit_train.engine.averages import Averages
 from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.evaluating import evaluate
 from vit_train.engine.lanes import make_lanes
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Objective
+from vit_train.engine.observer import Observer, TrainLog
 from vit_train.engine.optim import WeightAverage, learning_rate, make_optimizer
+from vit_train.engine.processes import ALONE, Processes
 from vit_train.noise import noise_from
 
 Batch = tuple[Tensor, Tensor]
+# Where a run is, apart from its tensors.
+COUNTERS = ("step", "epoch", "batch", "images_seen", "skipped")
+ADVICE = "Try a lower optim.lr, a longer optim.warmup_epochs or a smaller optim.clip_norm"
 
 
-class NonFiniteLoss(ArithmeticError):
-    """The loss became NaN or infinite: the weights are lost, the last checkpoint is not."""
+class NonFinite(ArithmeticError):
+    """The loss or its gradient is no number: the weights are lost, the last checkpoint is not."""
 
 
 class Source(Protocol):
     """What the loop needs of its training data: `vit_train.data.batches.TrainBatches` is one."""
 
+    # Images a step, of all processes together.
+    @property
+    def batch_size(self) -> int: ...
+
     def __len__(self) -> int: ...
-    def epoch(self, epoch: int) -> Iterator[Batch]: ...
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, beginning with number `first`."""
+        ...
 
 
 class RunConfig(Protocol):
@@ -45,55 +57,6 @@ class RunConfig(Protocol):
     def compile(self) -> bool: ...
 
 
-@dataclass(frozen=True)
-class TrainLog:
-    """Averages over the images since the previous log (or, at an epoch's end, the epoch)."""
-
-    epoch: int
-    step: int
-    images_seen: int
-    # By the names of the objective's measures.
-    values: dict[str, float]
-    lr: float
-    images_per_s: float
-
-
-class Observer:
-    """Hears what happens; every method may be left out."""
-
-    def on_step(self, trainer: "Trainer") -> None:
-        """After every optimizer step, without figures: reading them would wait for the device."""
-
-    def on_log(self, trainer: "Trainer", log: TrainLog) -> None:
-        """Every `log_every` steps."""
-
-    def on_epoch(self, trainer: "Trainer", log: TrainLog, val: Evaluation | None) -> None:
-        """After each epoch and its validation."""
-
-    def on_stop(self, trainer: "Trainer") -> None:
-        """Once, when a run was asked to stop before its end."""
-
-
-class Averages:
-    """Sums that stay on the device, so that the loop never waits for it between two logs."""
-
-    def __init__(self, measures: Sequence[str], device: torch.device) -> None:
-        self.measures = measures
-        self.sums = torch.zeros(len(measures), device=device)
-        self.images = 0
-        self.started = time.perf_counter()
-
-    def add(self, sums: Tensor, images: int) -> None:
-        self.sums += sums
-        self.images += images
-
-    def read(self) -> tuple[dict[str, float], float]:
-        """The means and images/s. This waits for the device."""
-        means = (self.sums / self.images).tolist()
-        speed = self.images / (time.perf_counter() - self.started)
-        return dict(zip(self.measures, means, strict=True)), speed
-
-
 class Trainer:
     """Trains a model towards an objective. All that a resumed run needs is in `state_dict`."""
 
@@ -106,10 +69,11 @@ class Trainer:
         config: RunConfig,
         precision: Precision,
         observers: Sequence[Observer] = (),
+        processes: Processes = ALONE,
     ) -> None:
         self.model, self.objective, self.train, self.val = model, objective, train, val
         self.optim, self.loop, self.seed = config.optim, config.train, config.seed
-        self.precision, self.observers = precision, observers
+        self.precision, self.observers, self.processes = precision, observers, processes
         self.optimizer = make_optimizer(model, self.optim)
         self.scaler = precision.scaler()
         decay = self.loop.ema_decay
@@ -121,8 +85,17 @@ class Trainer:
         self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
-        self.step = self.epoch = self.images_seen = 0
+        self.step = self.epoch = self.batch = self.images_seen = self.skipped = 0
+        self.whole, self.recent = self._averages(), self._averages()
+        # The first step whose loss or gradient was no number, on the device; 0 for none.
+        self.bad_step = torch.zeros((), dtype=torch.long, device=precision.device)
         self.stop_requested = False
+        self.began = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning, of all processes that the run went on in, one after the other."""
+        return time.perf_counter() - self.began
 
     @property
     def finished(self) -> bool:
@@ -134,77 +107,117 @@ class Trainer:
         return self.ema.model if self.ema else self.model
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that changes while training."""
+        """Everything that changes while training; NonFinite instead of weights that are lost."""
+        self.require_finite()
         return {
             "model": self.model.state_dict(),
             "ema": self.ema.model.state_dict() if self.ema else None,
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "step": self.step,
-            "epoch": self.epoch,
-            "images_seen": self.images_seen,
+            "whole": self.whole.state_dict(),
+            "recent": self.recent.state_dict(),
+            "seconds": self.seconds,
+            **{name: getattr(self, name) for name in COUNTERS},
         }
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where `state_dict` was taken, in the middle of an epoch if need be."""
+        self.model.load_state_dict(state["model"])
+        if self.ema:
+            self.ema.model.load_state_dict(state["ema"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.whole.load_state_dict(state["whole"])
+        self.recent.load_state_dict(state["recent"])
+        self.began = time.perf_counter() - state["seconds"]
+        for name in COUNTERS:
+            setattr(self, name, state[name])
+
     def fit(self) -> None:
-        """Train until the last epoch or until `stop_requested`; NonFiniteLoss if it diverges."""
+        """Train until the last epoch or until `stop_requested`; NonFinite if it diverges."""
         self.model.train()
         with self.lanes:
             while not self.finished:
                 log = self.run_epoch()
                 if log is None:
-                    for observer in self.observers:
-                        observer.on_stop(self)
+                    self.tell("on_stop", self)
                     return
-                self.epoch += 1
                 val = None if self.val is None else self.evaluate(self.eval_model, self.val)
-                for observer in self.observers:
-                    observer.on_epoch(self, log, val)
+                self.epoch, self.batch = self.epoch + 1, 0
+                self.whole = self._averages()
+                self.tell("on_epoch", self, log, val)
+
+    def tell(self, event: str, *what: Any) -> None:
+        for observer in self.observers:
+            getattr(observer, event)(*what)
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> Evaluation:
-        return evaluate(model, self.objective, batches, self.precision, self.lanes)
+        return evaluate(model, self.objective, batches, self.precision, self.lanes, self.processes)
 
     def run_epoch(self) -> TrainLog | None:
-        """One pass over the data; None if a stop was asked for on the way."""
-        whole, recent = self._averages(), self._averages()
-        for images, targets in self.train.epoch(self.epoch):
-            if self.stop_requested:
+        """The rest of a pass over the data; None if a stop was asked for on the way."""
+        for images, targets in self.train.epoch(self.epoch, self.batch):
+            if self.processes.any(self.stop_requested):
                 return None
-            sums = self.take_step(images, targets)
-            whole.add(sums, len(images))
-            recent.add(sums, len(images))
-            for observer in self.observers:
-                observer.on_step(self)
+            sums, count = self.take_step(images, targets)
+            self.batch += 1
+            self.whole.add(sums, count)
+            self.recent.add(sums, count)
             if self.step % self.loop.log_every == 0:
-                log = self._log(recent)
-                for observer in self.observers:
-                    observer.on_log(self, log)
-                recent = self._averages()
-        return self._log(whole)
+                log = self._log(self.recent)
+                self.recent = self._averages()
+                self.tell("on_log", self, log)
+            self.tell("on_step", self)
+        return self._log(self.whole)
 
     def _averages(self) -> Averages:
         return Averages(self.objective.measures, self.precision.device)
 
-    def take_step(self, images: Tensor, targets: Tensor) -> Tensor:
-        """One optimizer step; returns the objective's sums."""
+    def take_step(self, images: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+        """One optimizer step; the objective's sums and the number of images they are over."""
         lr = learning_rate(self.step, self.optim, len(self.train), self.loop.epochs)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        sums = self.compute_gradients(images, targets)
-        if self.optim.clip_norm is not None:
-            self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.parameters, self.optim.clip_norm)
-        self.scaler.step(self.optimizer)
+        sums, count = self.compute_gradients(images, targets)
+        self.scaler.unscale_(self.optimizer)
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.clip_norm or math.inf)
+        self.step += 1
+        self.images_seen += count
+        if self.may_step(sums[0], norm):
+            self.scaler.step(self.optimizer)
+            if self.ema:
+                self.ema.update(self.model, self.step)
+        else:
+            sums, count = torch.zeros_like(sums), 0
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=False)
-        self.step += 1
-        self.images_seen += len(images)
-        if self.ema:
-            self.ema.update(self.model, self.step)
-        return sums
+        return sums, count
 
-    def compute_gradients(self, images: Tensor, targets: Tensor) -> Tensor:
-        """Add up the gradient of the batch's mean loss; returns the objective's sums."""
-        count = len(images)
+    def may_step(self, loss: Tensor, norm: Tensor) -> bool:
+        """Note whether both are numbers; False if the step is to be left out."""
+        finite = loss.isfinite()
+        if not self.scaler.is_enabled():  # which leaves out such steps by itself, as it should
+            finite = finite & norm.isfinite()
+        if self.loop.on_nonfinite == "stop":
+            first = ~finite & (self.bad_step == 0)
+            self.bad_step = torch.where(first, self.step, self.bad_step)
+            return True
+        if finite:
+            return True
+        self.skipped += 1
+        self.tell("on_nonfinite", self, self.step)
+        if self.skipped > self.loop.max_skips:
+            raise NonFinite(f"{self.skipped} steps had no finite loss or gradient. {ADVICE}")
+        return False
+
+    def compute_gradients(self, images: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+        """Add up the gradient of the batch's mean loss; the objective's sums, and over how many.
+
+        `images` is this process's share of the batch; the results are those of the whole batch.
+        """
+        alone = self.processes.count == 1
+        count = len(images) if alone else self.train.batch_size
+        first = self.processes.rank * count // self.processes.count
 
         def compute(
             part: Tensor, truth: Tensor, place: Tensor
@@ -215,10 +228,12 @@ class Trainer:
             return sums.detach(), torch.autograd.grad(loss, self.parameters)
 
         totals = torch.zeros(len(self.objective.measures), device=images.device)
-        for sums, additions in self.lanes.over(compute, images, targets, torch.arange(count)):
+        places = torch.arange(first, first + len(images))
+        for sums, additions in self.lanes.over(compute, images, targets, places):
             totals += sums
             torch._foreach_add_(self.gradients, additions)
-        return totals
+        self.processes.add_up([*self.gradients, totals])
+        return totals, count
 
     def noise(self, place: Tensor) -> contextlib.AbstractContextManager[None]:
         """On a CPU a piece's dropout depends on the seed, the step and its place in the batch."""
@@ -226,13 +241,23 @@ class Trainer:
             return contextlib.nullcontext()
         return noise_from(self.seed, self.step, int(place[0]))
 
-    def _log(self, averages: Averages) -> TrainLog:
-        values, speed = averages.read()
-        loss = values[self.objective.measures[0]]
-        if not loss < float("inf"):
-            raise NonFiniteLoss(
-                f"the loss became {loss} by step {self.step} (epoch {self.epoch + 1}): try a lower "
-                "optim.lr, a longer optim.warmup_epochs, a smaller optim.clip_norm"
+    def require_finite(self) -> None:
+        """NonFinite, naming the first step that went wrong. This waits for the device."""
+        step = int(self.bad_step)
+        if step:
+            self.tell("on_nonfinite", self, step)
+            epoch, batch = self.place_of(step)
+            raise NonFinite(
+                f"the loss or its gradient was no finite number at step {step} (batch {batch + 1} "
+                f"of epoch {epoch + 1}). {ADVICE}"
             )
+
+    def place_of(self, step: int) -> tuple[int, int]:
+        """The epoch and the number of the batch in it, both from 0, of a step, from 1."""
+        return divmod(step - 1, len(self.train))
+
+    def _log(self, averages: Averages) -> TrainLog:
+        self.require_finite()
+        values, speed = averages.read()
         lr = self.optimizer.param_groups[0]["lr"]
         return TrainLog(self.epoch + 1, self.step, self.images_seen, values, lr, speed)

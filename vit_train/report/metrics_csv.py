@@ -2,20 +2,25 @@
 
 import csv
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from vit_train.engine.metrics import Evaluation
-from vit_train.engine.trainer import Observer, Trainer, TrainLog
+from vit_train.engine.observer import Observer, TrainLog
+from vit_train.engine.trainer import Trainer
 
 
 class MetricsCsv(Observer):
-    """The columns of training are the objective's measures, those of validation its results."""
+    """The columns of training are the objective's measures, those of validation its results.
+
+    A table that is there already goes on.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.started = time.perf_counter()
-        self.begun = False
+        lines = path.read_text().splitlines() if path.exists() else []
+        self.begun = bool(lines)
+        seconds = float(lines[-1].rpartition(",")[2]) if len(lines) > 1 else 0.0
+        self.started = time.perf_counter() - seconds
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         row: dict[str, float] = {"epoch": log.epoch, "step": log.step}
@@ -24,11 +29,9 @@ class MetricsCsv(Observer):
         row |= {f"val_{name}": value for name, value in (val.values if val else {}).items()}
         row["images_per_s"] = round(log.images_per_s, 1)
         row["seconds"] = round(time.perf_counter() - self.started, 1)
-        if not self.begun:
-            self._write("w", list(row))
-            self.begun = True
-        self._write("a", list(row.values()))
-
-    def _write(self, mode: str, row: Sequence[object]) -> None:
-        with self.path.open(mode, newline="") as file:
-            csv.writer(file).writerow(row)
+        with self.path.open("a", newline="") as file:
+            writer = csv.writer(file)
+            if not self.begun:
+                writer.writerow(row)
+            writer.writerow(row.values())
+        self.begun = True

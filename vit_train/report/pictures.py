@@ -7,7 +7,8 @@ from PIL import Image
 from torch import nn
 
 from vit_train.engine.metrics import Evaluation
-from vit_train.engine.trainer import Observer, Trainer, TrainLog
+from vit_train.engine.observer import Observer, TrainLog
+from vit_train.engine.trainer import Trainer
 from vit_train.report.tensorboard import TensorBoard
 
 # Draws what this model makes of the same images each time.

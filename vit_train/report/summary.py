@@ -16,7 +16,11 @@ def result_dict(result: Evaluation) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
     """Written beside and renamed, so that no reader sees half a file."""
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content, indent=2) + "\n")
+    partial.write_text(text)
     partial.replace(path)

@@ -11,7 +11,8 @@ from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
 from vit_train.engine.metrics import Evaluation
-from vit_train.engine.trainer import Observer, Trainer, TrainLog
+from vit_train.engine.observer import Observer, TrainLog
+from vit_train.engine.trainer import Trainer
 
 
 class TensorBoard(Observer):
@@ -37,6 +38,10 @@ class TensorBoard(Observer):
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         if val is not None:
             self.evaluation("val", val, log.step)
+        self.writer.flush()
+
+    def flush(self) -> None:
+        """Put all that was said so far into the file."""
         self.writer.flush()
 
     def evaluation(self, tag: str, result: Evaluation, step: int) -> None:

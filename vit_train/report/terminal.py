@@ -9,7 +9,8 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from vit_train.engine.metrics import Classification, Evaluation
-from vit_train.engine.trainer import Observer, Trainer, TrainLog
+from vit_train.engine.observer import Observer, TrainLog
+from vit_train.engine.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -17,8 +18,8 @@ logger = logging.getLogger(__name__)
 class Terminal(Observer):
     """A tqdm bar over an epoch's steps if stderr is a terminal; a line an epoch in any case."""
 
-    def __init__(self, steps_per_epoch: int, epochs: int) -> None:
-        self.epochs = epochs
+    def __init__(self, steps_per_epoch: int, epochs: int, begun: int = 0) -> None:
+        self.epochs, self.begun = epochs, begun
         self.bar = tqdm(
             total=steps_per_epoch,
             disable=not sys.stderr.isatty(),
@@ -29,7 +30,7 @@ class Terminal(Observer):
         self.redirect = logging_redirect_tqdm()
 
     def __enter__(self) -> "Terminal":
-        self.bar.set_description(f"epoch 1/{self.epochs}")
+        self.bar.set_description(f"epoch {min(self.begun + 1, self.epochs)}/{self.epochs}")
         self.redirect.__enter__()
         return self
 

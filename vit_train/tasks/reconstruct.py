@@ -102,9 +102,13 @@ class HidingTrain:
     def __len__(self) -> int:
         return len(self.source)
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
+    @property
+    def batch_size(self) -> int:
+        return self.source.batch_size
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         source = self.source
-        for number, (images, _) in enumerate(source.epoch(epoch)):
+        for number, (images, _) in enumerate(source.epoch(epoch, first), first):
             rng = source.generator(epoch, number, HIDING)
             orders = drawn_orders(rng, source.batch_size, self.patches)[source.share]
             yield images, orders.to(images.device)
@@ -117,6 +121,7 @@ class HidingEval:
         self.source, self.patches = batches, patches
 
     def __iter__(self) -> Iterator[Batch]:
-        rng = np.random.default_rng(0)
-        for images, _ in self.source:
-            yield images, drawn_orders(rng, len(images), self.patches).to(images.device)
+        source = self.source
+        orders = drawn_orders(np.random.default_rng(0), source.total, self.patches)[source.share]
+        for (images, _), order in zip(source, orders.split(source.batch_size), strict=True):
+            yield images, order.to(images.device)

@@ -1,0 +1,198 @@
+"""A run that was interrupted goes on as if nothing had happened: to the last bit."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SMALL, Run
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from vit_train.engine import keeper
+from vit_train.engine.checkpoint import read_checkpoint
+
+# 5 steps an epoch; points of the curves and checkpoints fall on different steps.
+STEPS = ["train.epochs=3", "train.log_every=2", "checkpoint.every_steps=3"]
+CONFIGS = {
+    "plain": [],
+    "noisy": ["train.ema_decay=0.9", "train.micro_batch=8", "augment=strong", "model.dropout=0.1"],
+    "reconstruct": ["task=reconstruct", "task.decoder_depth=1"],
+    "cnn": ["model=cnn", "model.widths=[4,8]"],
+}
+CLOCK = {"images_per_s", "seconds"}
+
+
+def arguments(config: str) -> list[str]:
+    model = [each for each in SMALL if not (config == "cnn" and each.startswith("model."))]
+    return [*model, *STEPS, *CONFIGS[config]]
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    tags = [tag for tag in events.Tags()["scalars"] if not tag.endswith("images_per_s")]
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open() as file:
+        return [{k: v for k, v in row.items() if k not in CLOCK} for row in csv.DictReader(file)]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    for name in ("last.pt", "best.pt"):
+        states = [read_checkpoint(each / "checkpoints" / name) for each in (one, other)]
+        for key in ("step", "epoch", "batch", "images_seen", "best"):
+            assert states[0][key] == states[1][key], key
+        for key in ("model", "ema"):
+            if states[0][key] is not None:
+                for weight, value in states[0][key].items():
+                    assert torch.equal(value, states[1][key][weight]), weight
+        moments = [state["optimizer"]["state"] for state in states]
+        for parameter, moment in moments[0].items():
+            assert all(torch.equal(moment[k], moments[1][parameter][k]) for k in moment)
+    assert rows(one) == rows(other)
+    assert scalars(one) == scalars(other)
+    results = [json.loads((each / "summary.json").read_text()) for each in (one, other)]
+    for key in ("status", "test", "best_val", "epochs", "steps", "images_seen"):
+        assert results[0][key] == results[1][key], key
+
+
+class Killed(BaseException):
+    pass
+
+
+# The undisturbed runs, by their config.
+WHOLE: dict[str, Path] = {}
+
+
+@pytest.mark.parametrize(
+    "config, saves",
+    [
+        *(("plain", saves) for saves in (0, 2, 4)),
+        *(("noisy", saves) for saves in (1, 3)),
+        *(("reconstruct", 1), ("cnn", 1)),
+    ],
+)
+def test_a_killed_run_goes_on_to_the_same_end(
+    run: Run, config: str, saves: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if config not in WHOLE:
+        assert run("vit-train", *arguments(config), "hydra.run.dir=whole").status == 0
+        WHOLE[config] = Path("whole").absolute()
+
+    def dying(*what: object, **more: object) -> None:
+        nonlocal saves
+        if saves == 0:
+            raise Killed
+        saves -= 1
+        save(*what, **more)
+
+    save = keeper.save_checkpoint
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper, "save_checkpoint", dying)
+        with pytest.raises(Killed):
+            run("vit-train", *arguments(config), "hydra.run.dir=killed")
+    outcome = run("vit-train", "resume=killed")
+    assert outcome.status == 0, outcome.err
+    assert_same_run(WHOLE[config], Path("killed"))
+
+
+def test_a_finished_run_says_so(run: Run) -> None:
+    run("vit-train", *SMALL, "hydra.run.dir=run")
+    before = {path: path.stat().st_mtime for path in Path("run").rglob("*")}
+    outcome = run("vit-train", "resume=run")
+    assert outcome.status == 0 and "run is finished" in outcome.out
+    assert {path: path.stat().st_mtime for path in Path("run").rglob("*")} == before
+
+
+def interrupted(run: Run) -> None:
+    """A run that was stopped in good order in its first epoch."""
+    outcome = run("vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run")
+    assert outcome.status == 0, outcome.err
+    assert f"Go on with: vit-train resume={Path('run').absolute()}" in outcome.out
+
+
+def test_a_run_stops_in_time_and_goes_on(run: Run) -> None:
+    run("vit-train", *SMALL, "hydra.run.dir=whole")
+    interrupted(run)
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["status"] == "interrupted" and summary["steps"] == 1
+    outcome = run("vit-train", "resume=run", "train.max_minutes=60")
+    assert outcome.status == 0, outcome.err
+    assert_same_run(Path("whole"), Path("run"))
+
+
+def test_what_would_change_the_past_is_refused_by_name(run: Run) -> None:
+    interrupted(run)
+    for change in ("seed=1", "model.depth=3", "data=cifar10", "train.batch_size=16",
+                   "optim.lr=0.1", "train.epochs=9", "augment=strong", "task=reconstruct",
+                   "experiment=quickstart", "precision=bf16"):  # fmt: skip
+        outcome = run("vit-train", "resume=run", change)
+        key = change.partition("=")[0]
+        assert outcome.status == 1 and f"resume: {key} would make it another run" in outcome.err
+    allowed = ["train.log_every=3", "checkpoint.keep=0", "device=cpu", "train.max_minutes=null"]
+    outcome = run("vit-train", "resume=run", *allowed)
+    assert outcome.status == 0, outcome.err
+    assert "log_every: 3" in Path("run/config.yaml").read_text()
+
+
+def test_what_cannot_go_on_is_refused(run: Run) -> None:
+    Path("empty").mkdir()
+    for folder in ("empty", "nowhere"):
+        outcome = run("vit-train", f"resume={folder}")
+        assert outcome.status == 1 and f"there is no run in {folder}" in outcome.err
+        assert not Path(folder, "train.log").exists()
+    interrupted(run)
+    Path("run/config.yaml").write_text("model: [")
+    outcome = run("vit-train", "resume=run")
+    assert outcome.status == 1 and "config.yaml cannot be read" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_named(run: Run) -> None:
+    run("vit-train", *arguments("plain"), "hydra.run.dir=whole")
+    run("vit-train", *arguments("plain"), "hydra.run.dir=run")
+    summary = json.loads(Path("run/summary.json").read_text())
+    Path("run/summary.json").write_text(json.dumps(summary | {"status": "running"}))
+    last = Path("run/checkpoints/last.pt")
+    data = bytearray(last.read_bytes())
+    data[len(data) // 2] ^= 1
+    last.write_bytes(data)
+    outcome = run("vit-train", "resume=run")
+    assert outcome.status == 1 and "run/checkpoints/last.pt: it is damaged" in outcome.err
+    assert "last-1.pt is whole" in outcome.err
+    outcome = run("vit-train", "resume=run/checkpoints/last-1.pt")
+    assert outcome.status == 0, outcome.err
+    assert_same_run(Path("whole"), Path("run"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
+    run: Run, number: signal.Signals, tmp_path: Path
+) -> None:
+    slow = [*SMALL, "train.epochs=40", "train.log_every=1", "data.val=none"]
+    command = [sys.executable, "-m", "vit_train.commands.train", *slow, "hydra.run.dir=run"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "run/checkpoints/last.pt").exists():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + number
+    assert f"Go on with: vit-train resume={tmp_path / 'run'}" in out
+    step = json.loads((tmp_path / "run/summary.json").read_text())["steps"]
+    assert read_checkpoint(tmp_path / "run/checkpoints/last.pt")["step"] == step < 200
+    assert run("vit-train", *slow, "hydra.run.dir=whole").status == 0
+    assert run("vit-train", "resume=run").status == 0
+    for path in (Path("run"), Path("whole")):
+        (path / "checkpoints/best.pt").write_bytes((path / "checkpoints/last.pt").read_bytes())
+    assert_same_run(Path("whole"), Path("run"))

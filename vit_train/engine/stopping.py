@@ -1,0 +1,53 @@
+"""Ending a run in good order: on a signal, or when its time is up."""
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+from vit_train.engine.observer import Observer
+from vit_train.engine.trainer import Trainer
+
+
+class Deadline(Observer):
+    """Asks for a stop once so many minutes have passed."""
+
+    def __init__(self, minutes: float) -> None:
+        self.end = time.monotonic() + 60 * minutes
+
+    def on_step(self, trainer: Trainer) -> None:
+        if time.monotonic() >= self.end:
+            trainer.stop_requested = True
+
+
+class Interruption:
+    """Which signal asked for the stop, if any."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    @property
+    def exit_status(self) -> int:
+        """As shells count: 130 for SIGINT, 143 for SIGTERM; 0 where no signal came."""
+        return 0 if self.signal is None else 128 + self.signal
+
+
+@contextlib.contextmanager
+def stop_on_signals(trainer: Trainer) -> Iterator[Interruption]:
+    """Ctrl-C or SIGTERM (Slurm, `timeout`) ends the run after the step; a second one at once."""
+    interruption = Interruption()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def request(number: int, frame: FrameType | None) -> None:
+        trainer.stop_requested = True
+        interruption.signal = number
+        for each in numbers:
+            signal.signal(each, signal.SIG_DFL)
+
+    before = {number: signal.signal(number, request) for number in numbers}
+    try:
+        yield interruption
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
