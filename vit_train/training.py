@@ -11,6 +11,7 @@ from vit_train.config import TrainConfig
 from vit_train.engine.checkpoint import read_checkpoint, set_rng_states
 from vit_train.engine.compiling import compile_model
 from vit_train.engine.device import be_deterministic, keep_freed_memory, pick_device, pick_precision
+from vit_train.engine.lanes import mixes_images
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.observer import Observer
 from vit_train.engine.processes import join_processes, leave_processes
@@ -42,6 +43,11 @@ def train(config: TrainConfig, path: Path, checkpoint: Path | None = None) -> Ou
     try:
         state = None if checkpoint is None else read_checkpoint(checkpoint)
         parts = assemble(config, precision, processes, fresh=state is None)
+        if processes.count > 1 and mixes_images(parts.model):
+            raise ValueError(
+                f"model.name={config.model.name} has BatchNorm, which needs the whole batch: train "
+                "it in one process"
+            )
         folder = RunFolder(parts, path, state) if processes.is_main else None
         return run(parts, folder, state)
     finally:
@@ -114,6 +120,8 @@ def explained(parts: Parts, folder: RunFolder | None) -> Iterator[None]:
     except OSError as error:
         raise OSError(f"{error}{folder.advice() if folder else ''}") from error
     except (MemoryError, RuntimeError) as error:
+        if "closed by peer" in str(error).lower():
+            raise ValueError("another process has ended") from error
         if not is_out_of_memory(error):
             raise
         loop = parts.config.train
