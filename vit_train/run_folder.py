@@ -72,7 +72,7 @@ class RunFolder:
             writing.append(Pictures(draw, self.board, self.path / "pictures.png"))
         writing.append(self.keeper)
         if self.config.checkpoint.on_error == "go_on":
-            writing = [Patient(observer) for observer in writing]
+            writing = [Patient(writing)]
         return [self.terminal, *writing]
 
     def __enter__(self) -> "RunFolder":
@@ -118,9 +118,10 @@ class RunFolder:
     def close(self, trainer: Trainer, results: dict[str, Evaluation]) -> None:
         """What is known after the last step; no results are those of a run that was stopped."""
         for name, result in results.items():
+            logger.info(f"test, {name} weights{self.selection_note}: {result_line(result)}")
+        for name, result in results.items():
             tag = "test" if name == "final" else f"test/{name}"
             self.board.evaluation(tag, result, trainer.step)
-            logger.info(f"test, {name} weights{self.selection_note}: {result_line(result)}")
         self.write_summary(
             "finished" if results else "interrupted",
             epochs=trainer.epoch,

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator
 
 from hydra.errors import HydraException
@@ -27,6 +28,7 @@ def short_errors(command: str) -> Iterator[None]:
         yield
         return
     os.environ[FULL_ERROR] = "1"
+    hook, threading.excepthook = threading.excepthook, on_thread_error
     logging.raiseExceptions = False  # `vit-eval … | head` closes the pipe; that is no error
     try:
         yield
@@ -34,6 +36,14 @@ def short_errors(command: str) -> Iterator[None]:
         sys.exit(f"{command}: {explain(error)}")
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        threading.excepthook = hook
+
+
+def on_thread_error(error: threading.ExceptHookArgs) -> None:
+    """A full disk meets TensorBoard's thread, too; it raises the same error again in ours."""
+    if not issubclass(error.exc_type, OSError):
+        threading.__excepthook__(error)
 
 
 def explain(error: BaseException) -> str:

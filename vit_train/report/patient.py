@@ -1,30 +1,44 @@
 """Observers that write, where the disk may be full or gone for a while."""
 
 import logging
+import time
 from typing import Any
 
 from vit_train.engine.observer import Observer
 
 logger = logging.getLogger(__name__)
+EVENTS = ("on_log", "on_step", "on_epoch", "on_stop", "on_nonfinite")
+# After a failure nothing is written for so many seconds.
+PAUSE = 30.0
 
 
 class Patient(Observer):
-    """Hands everything on; what cannot be written is named once, and training goes on."""
+    """Hands everything on to observers in turn; when the disk fails, training goes on without.
 
-    def __init__(self, observer: Observer) -> None:
-        self.observer = observer
+    The first failure is told, and when it is over.
+    """
+
+    def __init__(self, observers: list[Observer], pause: float = PAUSE) -> None:
+        self.observers, self.pause = observers, pause
+        self.silent_until = 0.0
         self.failing = False
-        for event in ("on_log", "on_step", "on_epoch", "on_stop", "on_nonfinite"):
-            setattr(self, event, self._patiently(getattr(observer, event)))
+        for event in EVENTS:
+            setattr(self, event, self._patiently(event))
 
-    def _patiently(self, tell: Any) -> Any:
+    def _patiently(self, event: str) -> Any:
         def told(*what: Any) -> None:
+            if time.monotonic() < self.silent_until:
+                return
             try:
-                tell(*what)
-                self.failing = False
+                for observer in self.observers:
+                    getattr(observer, event)(*what)
+                if self.failing and event == "on_epoch":
+                    logger.warning("the disk can be written again")
+                    self.failing = False
             except OSError as error:
+                self.silent_until = time.monotonic() + self.pause
                 if not self.failing:
-                    logger.warning(f"cannot write, going on without: {error}")
+                    logger.warning(f"cannot write, training goes on without: {error}")
                 self.failing = True
 
         return told

@@ -16,19 +16,31 @@ from vit_train.engine.trainer import Trainer
 
 
 class TensorBoard(Observer):
+    """Writes into event files; after an OSError, which it passes on, it begins a new file."""
+
     def __init__(self, folder: Path) -> None:
-        self.writer = SummaryWriter(str(folder))
+        self.folder = str(folder)
+        self.writer: SummaryWriter | None = SummaryWriter(self.folder)
+
+    def _write(self, kind: str, *what: Any, **more: Any) -> None:
+        if self.writer is None:
+            self.writer = SummaryWriter(self.folder)
+        try:
+            getattr(self.writer, kind)(*what, **more)
+        except OSError:
+            self.writer = None  # its thread has ended
+            raise
 
     def config(self, text: str) -> None:
-        self.writer.add_text("config", f"```yaml\n{text}\n```")
+        self._write("add_text", "config", f"```yaml\n{text}\n```")
 
     def figure(self, tag: str, figure: Figure, step: int = 0) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph")  # a letter the font lacks becomes a box
-            self.writer.add_figure(tag, figure, step)
+            self._write("add_figure", tag, figure, step)
 
     def picture(self, tag: str, picture: Image.Image, step: int) -> None:
-        self.writer.add_image(tag, np.asarray(picture), step, dataformats="HWC")
+        self._write("add_image", tag, np.asarray(picture), step, dataformats="HWC")
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
         counts = {"lr": log.lr, "images_per_s": log.images_per_s, "images_seen": log.images_seen}
@@ -38,25 +50,25 @@ class TensorBoard(Observer):
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         if val is not None:
             self.evaluation("val", val, log.step)
-        self.writer.flush()
+        self.flush()
 
     def flush(self) -> None:
         """Put all that was said so far into the file."""
-        self.writer.flush()
+        self._write("flush")
 
     def evaluation(self, tag: str, result: Evaluation, step: int) -> None:
         for name, value in result.values.items():
             self.scalar(f"{tag}/{name}", value, step)
 
     def scalar(self, tag: str, value: float, step: int) -> None:
-        self.writer.add_scalar(tag, value, step)
+        self._write("add_scalar", tag, value, step)
 
     def close(self, config: dict[str, Any], metrics: dict[str, float]) -> None:
         """Write the hyper-parameters with the final metrics, and flush everything."""
         flat = dict(flatten(config))
         finals = {f"final/{name}": value for name, value in metrics.items()}
-        self.writer.add_hparams(flat, finals, run_name=".")
-        self.writer.close()
+        self._write("add_hparams", flat, finals, run_name=".")
+        self._write("close")
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
