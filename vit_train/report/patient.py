@@ -18,8 +18,8 @@ class Patient(Observer):
     The first failure is told, and when it is over.
     """
 
-    def __init__(self, observers: list[Observer], pause: float = PAUSE) -> None:
-        self.observers, self.pause = observers, pause
+    def __init__(self, observers: list[Observer]) -> None:
+        self.observers = observers
         self.silent_until = 0.0
         self.failing = False
         for event in EVENTS:
@@ -36,7 +36,7 @@ class Patient(Observer):
                     logger.warning("the disk can be written again")
                     self.failing = False
             except OSError as error:
-                self.silent_until = time.monotonic() + self.pause
+                self.silent_until = time.monotonic() + PAUSE
                 if not self.failing:
                     logger.warning(f"cannot write, training goes on without: {error}")
                 self.failing = True

@@ -1,0 +1,198 @@
+"""What fails while a run goes on: the disk, the numbers, the memory, a job of a sweep."""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import SMALL, Run
+
+from vit_train.engine import checkpoint, keeper
+from vit_train.engine.checkpoint import read_checkpoint, save_checkpoint
+from vit_train.report import patient
+from vit_train.tasks.classify import Classify
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+class FullDisk:
+    """Lets so many calls of the file system pass, then fails."""
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def limited(*what: Any, **more: Any) -> Any:
+            if self.calls == 0:
+                raise FULL
+            self.calls -= 1
+            return function(*what, **more)
+
+        return limited
+
+
+class File:
+    """A file whose every write and flush can fail."""
+
+    def __init__(self, file: Any, disk: FullDisk) -> None:
+        self.file = file
+        self.write, self.flush = disk(file.write), disk(file.flush)
+        self.fileno = file.fileno
+
+    def __enter__(self) -> "File":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+
+
+def failing_open(disk: FullDisk) -> Callable[..., File]:
+    opened = disk(Path.open)
+    return lambda path, mode: File(opened(path, mode), disk)
+
+
+def test_whichever_call_fails_for_want_of_space_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = 0
+    for calls in range(100):
+        path = tmp_path / str(calls) / "last.pt"
+        save_checkpoint(path, {"step": 1}, keep=1)
+        save_checkpoint(path, {"step": 2}, keep=1)
+        disk = FullDisk(calls)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "open", failing_open(disk))
+            patch.setattr(Path, "replace", disk(Path.replace))
+            patch.setattr(os, "fsync", disk(os.fsync))
+            try:
+                save_checkpoint(path, {"step": 3}, keep=1)
+            except OSError as error:
+                assert error is FULL
+                failures += 1
+            else:
+                break
+        kept = [path, path.with_name("last-1.pt")]
+        steps = [read_checkpoint(each)["step"] for each in kept if each.exists()]
+        assert steps and max(steps) >= 2, calls
+        assert not path.with_suffix(".partial").exists()
+    assert failures >= 6  # open, write, flush, fsync, two renamings at least
+    assert read_checkpoint(path)["step"] == 3
+
+
+def failing_saves(monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> None:
+    count = 0
+
+    def save(*what: Any, **more: Any) -> None:
+        nonlocal count
+        count += 1
+        if first <= count <= last:
+            raise FULL
+        checkpoint.save_checkpoint(*what, **more)
+
+    monkeypatch.setattr(keeper, "save_checkpoint", save)
+
+
+def test_a_full_disk_stops_the_run_with_a_way_to_go_on(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        failing_saves(patch, 3, 99)
+        outcome = run("vit-train", *SMALL, "hydra.run.dir=run")
+    assert outcome.status == 1 and "No space left on device" in outcome.err
+    assert "last.pt is whole; go on with: vit-train resume=" in outcome.err
+    assert "Traceback" not in outcome.err
+    assert run("vit-train", "resume=run").status == 0
+    assert json.loads(Path("run/summary.json").read_text())["status"] == "finished"
+
+
+def test_or_training_goes_on_without_and_saves_again_when_it_can(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_saves(monkeypatch, 2, 4)
+    monkeypatch.setattr(patient, "PAUSE", 0.0)
+    outcome = run(
+        "vit-train", *SMALL, "train.epochs=5", "checkpoint.on_error=go_on", "hydra.run.dir=run"
+    )
+    assert outcome.status == 0, outcome.err
+    assert outcome.out.count("training goes on without: [Errno 28]") == 1
+    assert outcome.out.count("the disk can be written again") == 1
+    assert read_checkpoint(Path("run/checkpoints/last.pt"))["epoch"] == 5
+
+
+def not_a_number_at(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
+    count, sums = 0, Classify.sums
+
+    def broken(self: Classify, model: Any, images: torch.Tensor, targets: torch.Tensor) -> Any:
+        nonlocal count
+        count += 1
+        return sums(self, model, images, targets) * (float("nan") if count in steps else 1)
+
+    monkeypatch.setattr(Classify, "sums", broken)
+
+
+WHOLE = ["train.micro_batch=32", "hydra.run.dir=run"]  # one piece a step
+
+
+def test_a_loss_that_is_no_number_is_named_with_its_step_and_batch(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    not_a_number_at(monkeypatch, {8})
+    outcome = run("vit-train", *SMALL, *WHOLE, "checkpoint.every_steps=1")
+    assert outcome.status == 1
+    assert "no finite number at step 8 (batch 3 of epoch 2)" in outcome.err
+    assert read_checkpoint(Path("run/checkpoints/last.pt"))["step"] == 7
+    saved = torch.load("run/nonfinite-step-8.pt", weights_only=True)
+    assert saved["images"].shape[0] == saved["targets"].shape[0] == 32
+
+
+def test_or_its_step_is_left_out_so_many_times(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    skip = ["train.on_nonfinite=skip", "train.max_skips=2"]
+    with monkeypatch.context() as patch:
+        not_a_number_at(patch, {2, 8})
+        outcome = run("vit-train", *SMALL, *WHOLE, *skip)
+    assert outcome.status == 0, outcome.err
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["steps_left_out"] == 2 and summary["steps"] == 10
+    assert Path("run/nonfinite-step-2.pt").exists()
+    assert all(
+        w.isfinite().all()
+        for w in read_checkpoint(Path("run/checkpoints/last.pt"))["model"].values()
+    )
+    not_a_number_at(monkeypatch, {2, 4, 8})
+    outcome = run("vit-train", *SMALL, *WHOLE, *skip, "hydra.run.dir=again")
+    assert outcome.status == 1 and "3 steps had no finite loss" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    ],
+)
+def test_out_of_memory_says_what_was_tried_and_what_to_change(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def exhausted(*what: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Classify, "sums", exhausted)
+    outcome = run("vit-train", *SMALL, "hydra.run.dir=run")
+    assert outcome.status == 1 and "out of memory with 32 images at once" in outcome.err
+    assert "train.micro_batch=16" in outcome.err and "Traceback" not in outcome.err
+
+
+def test_a_sweep_goes_on_past_a_job_that_fails(run: Run) -> None:
+    outcome = run(
+        "vit-train", "-m", *SMALL, "train.epochs=1", "model.patch_size=4,5,8",
+        "hydra.sweep.dir=sweep",
+    )  # fmt: skip
+    assert outcome.status == 1 and "Traceback" not in outcome.err
+    assert "2 of 3 jobs finished" in outcome.out
+    assert "sweep/1" in outcome.err and "must divide the image size 32" in outcome.err
+    for number, there in ((0, True), (1, False), (2, True)):
+        assert Path(f"sweep/{number}/summary.json").exists() == there
