@@ -173,8 +173,9 @@ def from_checkpoint(stored: dict[str, Any]) -> TrainConfig:
     """A checkpoint's config, checked against the closed set of classes above."""
     chosen = {}
     for group, classes in CHOSEN_BY_NAME.items():
-        name = stored.get(group, {}).get("name")
-        if name not in classes:
+        part = stored.get(group) if isinstance(stored, dict) else None
+        name = part.get("name") if isinstance(part, dict) else None
+        if not isinstance(name, str) or name not in classes:
             raise ValueError(f"the checkpoint's {group} is none of: {', '.join(classes)}")
         chosen[group] = classes[name]
     schema = OmegaConf.merge(OmegaConf.structured(TrainConfig), chosen)

@@ -193,7 +193,7 @@ def take_back(folder: Path, written: dict[str, int]) -> None:
     """Make each report as long as it was, and remove those that were not there."""
     for path in reports(folder):
         if path.name in written:
-            os.truncate(path, written[path.name])
+            os.truncate(path, min(written[path.name], path.stat().st_size))
         else:
             path.unlink()
 

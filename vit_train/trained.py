@@ -16,6 +16,9 @@ from vit_train.model.positions import resize_positions
 from vit_train.tasks.registry import make_task
 from vit_train.tasks.task import Task
 
+# What a file that is sealed like a checkpoint, but made by others, may lead to.
+MISFITS = (LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, RecursionError)
+
 
 @dataclass(frozen=True)
 class Meta:
@@ -63,29 +66,68 @@ def load(
     """
     path = find_checkpoint(Path(path))
     content = read_checkpoint(path, device)
+    try:
+        return rebuild(content, path, device, weights, image_size)
+    except MISFITS as error:
+        raise ValueError(f"{path} is not a checkpoint of this version of vit-train") from error
+
+
+def rebuild(
+    content: dict[str, Any],
+    path: Path,
+    device: torch.device | str,
+    weights: str,
+    image_size: int | None,
+) -> tuple[nn.Module, Meta]:
+    """The model that a checkpoint describes; one of MISFITS or ValueError if it describes none."""
     chosen = pick_weights(content, weights)
+    state = content["ema" if chosen == "ema" else "model"]
     config = from_checkpoint(content["config"])
     channels, trained_size, _ = content["image_shape"]
+    num_classes = len(content["classes"])
+    require_fit(config, (channels, trained_size, trained_size), num_classes, state)
     size = image_size or trained_size
     image_shape = (channels, size, size)
-    task = make_task(config.task, config.model, image_shape, len(content["classes"]))
+    task = make_task(config.task, config.model, image_shape, num_classes)
     model = task.build_model().to(device)
-    state = content["ema" if chosen == "ema" else "model"]
     model.load_state_dict(resize_positions(state, model))
     meta = Meta(
         path=path,
         config=config,
         task=task,
-        classes=content["classes"],
+        classes=[str(name) for name in content["classes"]],
         image_shape=image_shape,
         statistics=Statistics(tuple(content["mean"]), tuple(content["std"])),
-        epoch=content["epoch"],
-        step=content["step"],
-        images_seen=content["images_seen"],
+        epoch=int(content["epoch"]),
+        step=int(content["step"]),
+        images_seen=int(content["images_seen"]),
         weights=chosen,
-        versions=content["versions"],
+        versions=dict(content["versions"]),
     )
     return model.eval(), meta
+
+
+def require_fit(
+    config: TrainConfig,
+    image_shape: tuple[int, int, int],
+    num_classes: int,
+    state: dict[str, torch.Tensor],
+) -> None:
+    """Refuse weights of other shapes than the config's before any memory is taken for these.
+
+    So a small file cannot ask for a huge model.
+    """
+    if min(num_classes, *image_shape) < 1:
+        raise ValueError("the checkpoint's images or classes are none")
+    for part in (config.model, config.task):
+        for field in ("depth", "blocks", "decoder_depth"):
+            if (getattr(part, field, None) or 0) > len(state):
+                raise ValueError("the checkpoint has fewer weights than its config says")
+    with torch.device("meta"):  # shapes alone
+        model = make_task(config.task, config.model, image_shape, num_classes).build_model()
+    expected = {key: value.shape for key, value in model.state_dict().items()}
+    if expected != {key: value.shape for key, value in state.items()}:
+        raise ValueError("the checkpoint's weights are not those of its config")
 
 
 def pick_weights(content: dict[str, Any], asked: str) -> str:

@@ -18,6 +18,7 @@ from vit_train.engine.processes import join_processes, leave_processes
 from vit_train.engine.stopping import Deadline, stop_on_signals
 from vit_train.engine.trainer import NonFinite, Trainer
 from vit_train.run_folder import RunFolder
+from vit_train.trained import MISFITS
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,12 @@ def run(parts: Parts, folder: RunFolder | None, state: dict[str, Any] | None) ->
         with trainer.lanes:  # compiled code is bound to a number of threads
             compile_model(parts.model, parts.task, (sample, targets), parts.precision)
     if state:
-        trainer.load_state_dict(state)
-        if parts.processes.is_main:
-            set_rng_states(state["rng"])
+        try:
+            trainer.load_state_dict(state)
+            if parts.processes.is_main:
+                set_rng_states(state["rng"])
+        except (*MISFITS, ValueError) as error:
+            raise ValueError(f"resume: this checkpoint is not of this run: {error}") from error
     if folder:
         folder.open()
     with explained(parts, folder):

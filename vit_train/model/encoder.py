@@ -44,7 +44,8 @@ class Encoder(nn.Module):
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if config.has_class_token else None
         self.pos_embed = self.make_tables()
         self.dropout = Dropout(config.dropout)
-        rates = torch.linspace(0, config.drop_path, config.depth).tolist()
+        last = max(1, config.depth - 1)
+        rates = [config.drop_path * number / last for number in range(config.depth)]
         self.blocks = nn.ModuleList(
             Block(config, rate, self.make_relative_keys()) for rate in rates
         )
