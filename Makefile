@@ -4,7 +4,7 @@ BIN := .venv/bin
 PORT ?= 6006
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint format typecheck tensorboard clean
+.PHONY: help setup train test torture lint format typecheck tensorboard clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -23,6 +23,9 @@ train: setup ## train ViT-Tiny on the built-in shapes (ARGS="train.epochs=2" add
 
 test: setup ## run the tests (ARGS="-m slow" adds pytest options)
 	$(BIN)/python -m pytest $(ARGS)
+
+torture: setup ## kill training 51 times at random moments, go on, compare (ARGS="--kills 3" for fewer)
+	$(BIN)/python tests/torture.py $(ARGS)
 
 lint: setup ## check style, formatting and types
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -51,8 +51,12 @@ def explain(error: BaseException) -> str:
     cause = error.__cause__ or error
     if isinstance(cause, ConfigKeyError | ConfigAttributeError):
         return unknown_key(cause)
+    for each in (cause, error):
+        if isinstance(each, OverrideParseException):
+            return f"{each.override}: {str(each.message).splitlines()[0]}"
     text = str(cause) if isinstance(cause, OmegaConfBaseException) else str(error)
     text = text.split("Config search path:")[0]
+    text = re.sub(r"\n\t", " ", text)  # a list of choices on one line
     internal = re.compile(r"\s*(object_type|reference_type|Set the environment variable)\b")
     lines = [line.rstrip() for line in text.splitlines() if not internal.match(line)]
     return re.sub(r"\s*full_key: (.+)", r" (\1)", "\n".join(line for line in lines if line))

@@ -35,8 +35,9 @@ class Sweep:
 
     def report(self) -> None:
         """Say how many jobs failed and why; exit with status 1 if any did."""
-        if not self.jobs:
-            return
-        print(f"{self.jobs - len(self.failures)} of {self.jobs} jobs finished")
-        if self.failures:
-            sys.exit("vit-train: these failed:\n" + "\n".join(self.failures))
+        jobs, failures = self.jobs, self.failures
+        self.jobs, self.failures = 0, []
+        if jobs:
+            print(f"{jobs - len(failures)} of {jobs} jobs finished")
+        if failures:
+            sys.exit("vit-train: these failed:\n" + "\n".join(failures))

@@ -28,12 +28,12 @@ class OptimConfig:
     clip_norm: float | None = 1.0
 
     def __post_init__(self) -> None:
-        if self.lr <= 0:
+        if not self.lr > 0:  # written so that nan is refused, too
             raise ValueError(f"optim.lr={self.lr} must be positive")
         if not 0 <= self.min_lr <= self.lr:
             raise ValueError(f"optim.min_lr={self.min_lr} must be between 0 and optim.lr={self.lr}")
         for field in ("warmup_epochs", "weight_decay"):
-            if getattr(self, field) < 0:
+            if not getattr(self, field) >= 0:
                 raise ValueError(f"optim.{field}={getattr(self, field)} must not be negative")
         for field in ("beta1", "beta2"):
             if not 0 <= getattr(self, field) < 1:

@@ -78,6 +78,8 @@ class ViTConfig(ModelConfig):
                 f"model.embed_dim={self.embed_dim} must be a multiple of "
                 f"model.num_heads={self.num_heads}: each head takes an equal share"
             )
+        if not 0 < self.mlp_ratio < float("inf"):
+            raise ValueError(f"model.mlp_ratio={self.mlp_ratio} must be positive")
         if not self.hidden_dim >= 1:
             raise ValueError(
                 f"model.mlp_ratio={self.mlp_ratio}, model.mlp_dim={self.mlp_dim}: the MLP has no "

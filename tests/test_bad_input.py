@@ -1,0 +1,118 @@
+"""What cannot be is refused with a short message that says what is wrong, and status 1."""
+
+from pathlib import Path
+
+import pytest
+from conftest import Run
+
+TRAIN = {
+    # numbers out of range
+    "model.patch_size=0": "model.patch_size=0 must be at least 1",
+    "model.patch_size=64": "must divide the image size 32",
+    "model.embed_dim=0": "model.embed_dim=0 must be at least 1",
+    "model.embed_dim=-128": "must be at least 1",
+    "model.embed_dim=130": "model.embed_dim=130 must be a multiple of model.num_heads=4",
+    "model.depth=0": "model.depth=0 must be at least 1",
+    "model.num_heads=0": "model.num_heads=0 must be at least 1",
+    "model.mlp_ratio=0": "model.mlp_ratio=0.0 must be positive",
+    "model.mlp_ratio=0.001": "the MLP has no hidden unit",
+    "model.mlp_ratio=nan": "model.mlp_ratio=nan must be positive",
+    "model.mlp_dim=0": "model.mlp_dim=0",
+    "model.dropout=1": "model.dropout=1.0 must be in [0, 1)",
+    "model.dropout=-0.1": "model.dropout=-0.1 must be in [0, 1)",
+    "model.branch_dropout=2": "model.branch_dropout=2.0",
+    "model.drop_path=1": "model.drop_path=1.0",
+    "model.cls_std=-1": "model.cls_std=-1.0 must not be negative",
+    "model.pos_std=-1": "model.pos_std=-1.0 must not be negative",
+    "model.positions=learned_2d model.embed_dim=5 model.num_heads=1": "to be a multiple of 2",
+    "model.positions=sincos_2d model.embed_dim=6 model.num_heads=2": "to be a multiple of 4",
+    "model.positions=none model.positions_at=layers": "use positions_at=stem",
+    "task.label_smoothing=-0.1": "task.label_smoothing=-0.1 must be in [0, 1)",
+    "optim.lr=0": "optim.lr=0.0 must be positive",
+    "optim.lr=nan": "optim.lr=nan must be positive",
+    "optim.warmup_epochs=nan": "optim.warmup_epochs=nan must not be negative",
+    "optim.lr=-1": "optim.lr=-1.0 must be positive",
+    "optim.min_lr=1": "optim.min_lr=1.0 must be between 0 and optim.lr=0.001",
+    "optim.warmup_epochs=-1": "optim.warmup_epochs=-1.0 must not be negative",
+    "optim.weight_decay=-1": "optim.weight_decay=-1.0 must not be negative",
+    "optim.beta1=1": "optim.beta1=1.0 must be in [0, 1)",
+    "optim.beta2=-0.5": "optim.beta2=-0.5 must be in [0, 1)",
+    "optim.clip_norm=0": "optim.clip_norm=0.0 must be positive, or null",
+    "train.epochs=0": "train.epochs=0 must be at least 1",
+    "train.batch_size=0": "train.batch_size=0 must be at least 1",
+    "train.micro_batch=-1": "train.micro_batch=-1 must be at least 1",
+    "train.eval_batch_size=0": "train.eval_batch_size=0 must be at least 1",
+    "train.log_every=0": "train.log_every=0 must be at least 1",
+    "train.ema_decay=1": "train.ema_decay=1.0 must be between 0 and 1, or null",
+    "train.max_minutes=0": "train.max_minutes=0.0 must be positive, or null",
+    "train.max_skips=-1": "train.max_skips=-1 must not be negative",
+    "checkpoint.every_steps=0": "checkpoint.every_steps=0 must be at least 1",
+    "checkpoint.every_minutes=0": "checkpoint.every_minutes=0.0 must be positive",
+    "checkpoint.keep=-1": "checkpoint.keep=-1 must not be negative",
+    "data.image_size=0": "data.image_size=0 must be at least 1",
+    "data.train_subset=0": "data.train_subset=0 must be at least 1",
+    "data.test_subset=-5": "data.test_subset=-5 must be at least 1",
+    "data.val_fraction=1": "data.val_fraction=1.0 must be between 0 and 1",
+    "data=stl10 data.fold=10": "data.fold=10 must be 0 to 9",
+    "data=folder data.root=x data.test_fraction=0": "data.test_fraction=0.0",
+    "data=folder data.root=x data.max_pixels=0": "data.max_pixels=0 must be at least 1",
+    "data=folder data.root=x data.image_size=null": "data.image_size must be a number",
+    "seed=-1": "seed=-1 must not be negative",
+    # words that are no choice
+    "model.activation=relu": "gelu, gelu_tanh",
+    "model.positions=rotary": "none, learned, learned_2d, relative",
+    "model.positions_at=end": "stem, layers, shared",
+    "model.head=mean": "token, token_mlp, gap",
+    "model.init=zeros": "xavier, torch",
+    "train.on_nonfinite=ignore": "stop, skip",
+    "checkpoint.on_error=ignore": "stop, go_on",
+    "precision=fp8": "auto, fp32, bf16, fp16",
+    "data.val=train": "split, none, test",
+    "data=folder data.root=x data.on_error=guess": "refuse, skip",
+    "augment=heavy": "light",
+    "task=classification": "classify",
+    "experiment=imagenet": "vit_tiny_5k",
+    # other types
+    "model.depth=deep": "model.depth",
+    "model.depth=2.5": "model.depth",
+    "model.pre_norm=perhaps": "model.pre_norm",
+    "train.epochs=null": "train.epochs",
+    "train.epochs=[1,2]": "train.epochs",
+    "model=cnn model.widths=[]": "model.widths=[] must be numbers of at least 1",
+    "model=cnn model.widths=[0]": "model.widths=[0] must be numbers of at least 1",
+    "model=resnet model.blocks=0": "model.blocks=0 must be at least 1",
+    "model=5": "must be a string",
+    # names that are none
+    "modle.depth=3": "did you mean model?",
+    "model.patchsize=8": "did you mean model.patch_size?",
+    "optim.learning_rate=1": "optim.learning_rate",
+    "nothing=1": "there is no setting nothing",
+    # what is not there
+    "data=folder": "data.root=FOLDER must name the folder",
+    "data=folder data.root=nowhere": "nowhere",
+    "data=cifar10 data.root=nowhere": "data.download=true",
+    "data=cifar100 data.root=nowhere": "data.download=true",
+    "data=stl10 data.root=nowhere": "data.download=true",
+    "data=cifar10 data.urls=[ftp://example]": "must begin with http:// or https://",
+    "init_from=nowhere": "no checkpoint at nowhere",
+    "resume=nowhere": "there is no run in nowhere",
+    # grammar
+    "model.depth=3=4": "model.depth=3=4: mismatched input",
+    "=3": "must be a string",
+    "model.depth": "model.depth",
+    "train.epochs=3 train..epochs=4": "train..epochs",
+    "data.root='unclosed": "unclosed",
+}
+
+
+def test_the_table_is_long() -> None:
+    assert len(TRAIN) >= 80
+
+
+@pytest.mark.parametrize("arguments", TRAIN)
+def test_refused(run: Run, arguments: str) -> None:
+    outcome = run("vit-train", "hydra.run.dir=run", *arguments.split())
+    assert outcome.status == 1, outcome.out
+    assert outcome.err.startswith("vit-train: ") and TRAIN[arguments] in outcome.err, outcome.err
+    assert "Traceback" not in outcome.err and outcome.err.count("\n") <= 8, outcome.err
+    assert not Path("run/checkpoints").exists()
