@@ -5,7 +5,6 @@ import os
 import shlex
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -38,7 +37,7 @@ logger = logging.getLogger(__name__)
 class RunFolder:
     """Of a new run, or of one that goes on from `state`, a checkpoint's content.
 
-    As a context it shows the progress bar. Only the main process has one.
+    Only the main process has one.
     """
 
     def __init__(self, parts: Parts, path: Path, state: dict[str, Any] | None) -> None:
@@ -74,18 +73,6 @@ class RunFolder:
         if self.config.checkpoint.on_error == "go_on":
             writing = [Patient(writing)]
         return [self.terminal, *writing]
-
-    def __enter__(self) -> "RunFolder":
-        self.terminal.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.terminal.__exit__(kind, error, traceback)
 
     def open(self) -> None:
         """What is known before the first step."""

@@ -88,7 +88,8 @@ def run(parts: Parts, folder: RunFolder | None, state: dict[str, Any] | None) ->
     if folder:
         folder.open()
     with explained(parts, folder):
-        with folder or nullcontext(), stop_on_signals(trainer) as interruption:
+        bar = folder.terminal if folder else nullcontext()
+        with bar, stop_on_signals(trainer) as interruption:
             trainer.fit()
             stopped = parts.processes.any(trainer.stop_requested)
             results = {} if stopped else test_results(trainer, parts, folder)
