@@ -138,7 +138,9 @@ def test_a_crafted_state_cannot_be_resumed(checkpoint: bytes, run: Run) -> None:
     assert run("vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run").status == 0
     path = Path("run/checkpoints/last.pt")
     content = read_checkpoint(path)
-    for key, value in {"optimizer": {}, "whole": None, "model": {"x": torch.zeros(1)}}.items():
+    changes = {"optimizer": {}, "whole": None, "model": {"x": torch.zeros(1)}, "written": None}
+    changes |= {"written": {"metrics.csv": "x"}, "epoch": None, "step": "x", "seconds": None}
+    for key, value in changes.items():
         path.write_bytes(sealed(content | {key: value}))
         outcome = run("vit-train", "resume=run")
         assert outcome.status == 1 and "this checkpoint is not of this run" in outcome.err

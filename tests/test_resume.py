@@ -14,7 +14,7 @@ from conftest import SMALL, Run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from vit_train.engine import keeper
-from vit_train.engine.checkpoint import read_checkpoint
+from vit_train.engine.checkpoint import generations, read_checkpoint
 
 # 5 steps an epoch; points of the curves and checkpoints fall on different steps.
 STEPS = ["train.epochs=3", "train.log_every=2", "checkpoint.every_steps=3"]
@@ -169,6 +169,20 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_named(run: Run) -
     outcome = run("vit-train", "resume=run/checkpoints/last-1.pt")
     assert outcome.status == 0, outcome.err
     assert_same_run(Path("whole"), Path("run"))
+
+
+def test_the_newest_checkpoint_there_is_goes_on(run: Run) -> None:
+    interrupted(run)
+    assert "resume goes on with one run" in run("vit-train", "-m", "resume=run").err
+    assert "one run at a time" in run("vit-train", "resume=run,other").err
+    Path("run/checkpoints/last.pt").rename("run/checkpoints/last-10.pt")
+    Path("run/checkpoints/last-9.pt").write_bytes(Path("run/checkpoints/last-10.pt").read_bytes())
+    assert [path.name for path in generations(Path("run/checkpoints/last.pt"))] == [
+        "last-9.pt", "last-10.pt",
+    ]  # fmt: skip
+    outcome = run("vit-train", "resume='run'", "train.max_minutes=null")
+    assert outcome.status == 0, outcome.err
+    assert "run is finished" in run("vit-train", 'resume="run"').out
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -39,9 +40,14 @@ class Parts:
     def device(self) -> torch.device:
         return self.precision.device
 
-    @property
+    @cached_property
     def batches(self) -> Source:
+        """What is trained on: `photos` with the task's targets."""
         return self.task.train_batches(self.photos)
+
+    @cached_property
+    def val(self) -> Iterable[Batch] | None:
+        return None if self.splits.val is None else self.unaugmented(self.splits.val)
 
     def unaugmented(self, part: ImageSet) -> Iterable[Batch]:
         """This process's share of a split, as the task's batches."""

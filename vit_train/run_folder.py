@@ -15,6 +15,7 @@ from vit_train.config import as_dict
 from vit_train.contact_sheet import label_title
 from vit_train.data.batches import TrainBatches
 from vit_train.data.dataset import Dataset
+from vit_train.engine.checkpoint import newest_whole
 from vit_train.engine.keeper import CheckpointKeeper
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.observer import Observer
@@ -65,8 +66,8 @@ class RunFolder:
         """All that listen, the checkpoints last: what belongs to a step is written before it."""
         writing: list[Observer] = [self.board, self.csv, BadBatchKeeper(self.path)]
         parts = self.parts
-        if parts.task.columns and parts.splits.val is not None:
-            batch = next(iter(parts.unaugmented(parts.splits.val)))
+        if parts.task.columns and parts.val is not None:
+            batch = next(iter(parts.val))
             draw = partial(draw_gallery, parts.task, batch=batch, normalise=parts.normalise)
             writing.append(Pictures(draw, self.board, self.path / "pictures.png"))
         writing.append(self.keeper)
@@ -123,7 +124,9 @@ class RunFolder:
         )
         self.board.close(self.settings, self.final_metrics(results))
         if not results:
-            logger.info(f"stopped after step {trainer.step}. Go on with: {self.resume_command}")
+            logger.info(
+                f"stopped after step {trainer.step}. Go on with: {resume_command(self.path)}"
+            )
 
     def write_summary(self, status: str, **results: Any) -> None:
         parts = self.parts
@@ -158,17 +161,19 @@ class RunFolder:
 
     def advice(self) -> str:
         """How to go on after what ended the run, for the end of a message."""
-        if not self.keeper.last_path.exists():
+        whole = newest_whole(self.path / "checkpoints")
+        if whole is None:
             return ""
-        return f". {self.keeper.last_path} is whole; go on with: {self.resume_command}"
+        run = self.path if whole == self.keeper.last_path else whole
+        return f". {whole} is whole; go on with: {resume_command(run)}"
 
     @property
     def selection_note(self) -> str:
         return " (selected on test)" if self.config.data.val == "test" else ""
 
-    @property
-    def resume_command(self) -> str:
-        return f"vit-train resume={shlex.quote(str(self.path))}"
+
+def resume_command(run: Path) -> str:
+    return f"vit-train resume={shlex.quote(str(run))}"
 
 
 def reports(folder: Path) -> list[Path]:

@@ -49,7 +49,8 @@ def train(config: TrainConfig, path: Path, checkpoint: Path | None = None) -> Ou
                 f"model.name={config.model.name} has BatchNorm, which needs the whole batch: train "
                 "it in one process"
             )
-        folder = RunFolder(parts, path, state) if processes.is_main else None
+        with of_this_run() if state else nullcontext():
+            folder = RunFolder(parts, path, state) if processes.is_main else None
         return run(parts, folder, state)
     finally:
         leave_processes()
@@ -57,18 +58,17 @@ def train(config: TrainConfig, path: Path, checkpoint: Path | None = None) -> Ou
 
 def run(parts: Parts, folder: RunFolder | None, state: dict[str, Any] | None) -> Outcome:
     """From the first or the next step to the summary; only the main process has a folder."""
-    config, splits = parts.config, parts.splits
+    config = parts.config
     observers: list[Observer] = []
     if config.train.max_minutes is not None:
         observers.append(Deadline(config.train.max_minutes))
     if folder:
         observers += folder.observers()
-    val = None if splits.val is None else parts.unaugmented(splits.val)
     trainer = Trainer(
         parts.model,
         parts.task,
         parts.batches,
-        val,
+        parts.val,
         config,
         parts.precision,
         observers,
@@ -79,12 +79,10 @@ def run(parts: Parts, folder: RunFolder | None, state: dict[str, Any] | None) ->
         with trainer.lanes:  # compiled code is bound to a number of threads
             compile_model(parts.model, parts.task, (sample, targets), parts.precision)
     if state:
-        try:
+        with of_this_run():
             trainer.load_state_dict(state)
             if parts.processes.is_main:
                 set_rng_states(state["rng"])
-        except (*MISFITS, ValueError) as error:
-            raise ValueError(f"resume: this checkpoint is not of this run: {error}") from error
     if folder:
         folder.open()
     with explained(parts, folder):
@@ -111,6 +109,15 @@ def test_results(trainer: Trainer, parts: Parts, folder: RunFolder | None) -> di
             model.load_state_dict(best["weights"])
             results["best"] = trainer.evaluate(model, batches)
     return results
+
+
+@contextmanager
+def of_this_run() -> Iterator[None]:
+    """Around all that reads a checkpoint's state: it may be sealed, and yet of another run."""
+    try:
+        yield
+    except (*MISFITS, ValueError) as error:
+        raise ValueError(f"resume: this checkpoint is not of this run: {error}") from error
 
 
 @contextmanager

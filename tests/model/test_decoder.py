@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from torch_names import named_as_in_torch
 
 from vit_train.model.config import ViTConfig
 from vit_train.model.decoder import Decoder
@@ -35,13 +36,7 @@ def test_blocks_are_those_of_torch_transformer_decoder_layer(kernels: str) -> No
     )
     names = {"self_attn.qkv.": "self_attn.in_proj_", "cross_attn.qkv.": "multihead_attn.in_proj_"}
     names |= {"self_attn.proj": "self_attn.out_proj", "cross_attn.proj": "multihead_attn.out_proj"}
-    names |= {"mlp.fc1": "linear1", "mlp.fc2": "linear2"}
-    state = {}
-    for name, value in ours.state_dict().items():
-        for here, there in names.items():
-            name = name.replace(here, there)
-        state[name] = value
-    theirs.load_state_dict(state)
+    theirs.load_state_dict(named_as_in_torch(ours, names))
     expected = theirs(x, memory, tgt_mask=~mask)  # there True = may not look
     torch.testing.assert_close(ours(x, memory, mask), expected, rtol=0, atol=1e-10)
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch_names import named_as_in_torch
 
 from vit_train.model.attention import Attention
 from vit_train.model.blocks import Block
@@ -56,13 +57,7 @@ def test_norm_order_is_that_of_torch_transformer_encoder_layer(pre_norm: bool) -
     for parameter in ours.parameters():
         nn.init.normal_(parameter, std=0.3)
     names = {"attn.qkv.": "self_attn.in_proj_", "attn.proj": "self_attn.out_proj"}
-    names |= {"mlp.fc1": "linear1", "mlp.fc2": "linear2"}
-    state = {}
-    for name, value in ours.state_dict().items():
-        for here, there in names.items():
-            name = name.replace(here, there)
-        state[name] = value
-    theirs.load_state_dict(state)
+    theirs.load_state_dict(named_as_in_torch(ours, names))
     x = torch.randn(2, 5, 24, dtype=torch.float64)
     torch.testing.assert_close(ours(x)[0], theirs(x), rtol=0, atol=1e-10)
 

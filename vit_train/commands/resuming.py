@@ -10,6 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from vit_train.config import TrainConfig, from_checkpoint
+from vit_train.engine.checkpoint import generations
 
 # How often something is reported or saved, and the machine: these change no result, or by
 # rounding alone. A name that ends with a dot stands for all below it.
@@ -30,8 +31,19 @@ def split_path(resume: str) -> tuple[Path, Path | None]:
         raise ValueError(f"resume={resume}: there is no run in {folder} that could go on")
     if path.is_file():
         return folder, path
-    newest = (folder / "checkpoints" / name for name in ("last.pt", "last-1.pt"))
-    return folder, next((each for each in newest if each.is_file()), None)
+    return folder, next(iter(generations(folder / "checkpoints" / "last.pt")), None)
+
+
+def asked_for(arguments: Sequence[str]) -> str | None:
+    """What `resume=` says among the arguments, read with Hydra's grammar; the last one counts."""
+    said = [each for each in arguments if each.startswith("resume=")]
+    if not said:
+        return None
+    override = OverridesParser.create().parse_override(said[-1])
+    if override.is_sweep_override():
+        raise ValueError(f"{said[-1]}: one run at a time can go on")
+    value = override.value()
+    return None if value is None else str(value)
 
 
 def is_finished(folder: Path) -> bool:

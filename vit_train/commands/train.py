@@ -13,7 +13,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from vit_train.commands.boundary import short_errors
-from vit_train.commands.resuming import is_finished, resumed_config, split_path
+from vit_train.commands.resuming import asked_for, is_finished, resumed_config, split_path
 from vit_train.commands.sweep import Sweep
 from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
 
@@ -30,6 +30,8 @@ def job(composed: DictConfig) -> float | None:
         if composed.resume is None:
             config = typed(composed, TrainConfig)
             refuse_used(folder)
+        elif errors:
+            raise ValueError("resume goes on with one run: leave -m out")
         else:
             folder, checkpoint = split_path(composed.resume)
             config = resumed_config(folder, composed, settings.overrides.task)
@@ -50,21 +52,16 @@ def refuse_used(folder: Path) -> None:
         )
 
 
-def for_hydra(arguments: list[str]) -> list[str]:
-    """The arguments, and where Hydra shall write: for a resumed run, and for other processes.
+def for_hydra(resumed: Path | None) -> list[str]:
+    """Where Hydra shall write: of a resumed run, and of several processes that torchrun started.
 
-    Of several processes that torchrun started only the first one writes.
+    Of those only the first one writes.
     """
-    resume = next((each for each in arguments if each.startswith("resume=")), None)
-    extra = []
-    if resume is not None:
-        folder, _ = split_path(resume.removeprefix("resume=").strip("'\""))
-        extra = [run_dir(folder), "hydra.output_subdir=null"]
     if os.environ.get("RANK", "0") != "0":
         scratch = Path(tempfile.mkdtemp(prefix="vit_train-"))
         atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-        extra = [run_dir(scratch), "hydra.output_subdir=null", "hydra/job_logging=disabled"]
-    return [*arguments, *extra]
+        return [run_dir(scratch), "hydra.output_subdir=null", "hydra/job_logging=disabled"]
+    return [] if resumed is None else [run_dir(resumed), "hydra.output_subdir=null"]
 
 
 def run_dir(folder: Path) -> str:
@@ -72,23 +69,16 @@ def run_dir(folder: Path) -> str:
     return f"hydra.run.dir='{quoted}'"
 
 
-def finished_already(arguments: list[str]) -> bool:
-    """Whether a resumed run has nothing left to do, which is said."""
-    for argument in arguments:
-        if argument.startswith("resume="):
-            folder, checkpoint = split_path(argument.removeprefix("resume=").strip("'\""))
-            if is_finished(folder) and checkpoint != Path(argument.removeprefix("resume=")):
-                print(f"{folder} is finished: its results are in {folder / 'summary.json'}")
-                return True
-    return False
-
-
 def main() -> None:
     register_schemas()
     with short_errors("vit-train"):
-        if finished_already(sys.argv[1:]):
-            return
-        sys.argv[1:] = for_hydra(sys.argv[1:])
+        resume, folder = asked_for(sys.argv[1:]), None
+        if resume is not None:
+            folder, _ = split_path(resume)
+            if is_finished(folder) and Path(resume).is_dir():
+                print(f"{folder} is finished: its results are in {folder / 'summary.json'}")
+                return
+        sys.argv[1:] += for_hydra(folder)
         job()
         SWEEP.report()
 

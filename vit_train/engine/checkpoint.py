@@ -1,5 +1,6 @@
 """A checkpoint is one self-contained file, written atomically, sealed, and read as plain data."""
 
+import contextlib
 import hashlib
 import io
 import os
@@ -63,6 +64,12 @@ def older_path(path: Path, age: int) -> Path:
     return path.with_stem(f"{path.stem}-{age}") if age else path
 
 
+def generations(path: Path) -> list[Path]:
+    """This file and the older ones that were kept of it, those that are there, the newest first."""
+    found = path.parent.glob(f"{path.stem}*{path.suffix}")
+    return sorted(found, key=lambda each: (len(each.name), each.name))  # last-10 after last-9
+
+
 def sync_folder(folder: Path) -> None:
     """Make the renaming durable, too, where folders can be opened (not on Windows)."""
     if hasattr(os, "O_DIRECTORY"):
@@ -124,8 +131,15 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
 
 def next_best(path: Path) -> str:
     """The newest other checkpoint beside this one that is whole, as a hint."""
-    others = [each for each in path.parent.glob("*.pt") if each != path and each.is_file()]
-    for other in sorted(others, key=lambda each: each.stat().st_mtime, reverse=True):
-        if is_whole(other.read_bytes()):
-            return f". {other} is whole"
-    return ""
+    other = newest_whole(path.parent, without=path)
+    return "" if other is None else f". {other} is whole"
+
+
+def newest_whole(folder: Path, without: Path | None = None) -> Path | None:
+    """The checkpoint written last of those that can be read and are whole."""
+    files = [each for each in folder.glob("*.pt") if each != without]
+    for path in sorted(files, key=lambda each: each.stat().st_mtime_ns, reverse=True):
+        with contextlib.suppress(OSError):
+            if is_whole(path.read_bytes()):
+                return path
+    return None

@@ -131,7 +131,7 @@ class Trainer:
         self.recent.load_state_dict(state["recent"])
         self.began = time.perf_counter() - state["seconds"]
         for name in COUNTERS:
-            setattr(self, name, state[name])
+            setattr(self, name, int(state[name]))
 
     def fit(self) -> None:
         """Train until the last epoch or until `stop_requested`; NonFinite if it diverges."""

@@ -2,18 +2,16 @@
 
 from torch import Tensor, nn
 
-from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Forward
 from vit_train.model.autoencoder import Autoregressor, cut_patches, join_patches
-from vit_train.model.config import ModelConfig, require_vit
+from vit_train.model.config import ModelConfig
 from vit_train.tasks.config import AutoregressConfig
-from vit_train.tasks.task import Task
+from vit_train.tasks.pixels import PixelTask
 
 
-class Autoregress(Task):
+class Autoregress(PixelTask):
     """The mean squared error of the patches that are not given. The targets are in the images."""
 
-    measures = ("loss",)
     columns = ("original", "given", "completion", "one step ahead")
 
     def __init__(
@@ -23,24 +21,18 @@ class Autoregress(Task):
         image_shape: tuple[int, int, int],
         num_classes: int,
     ) -> None:
-        self.config, self.vit, self.image_shape = config, require_vit(model), image_shape
+        super().__init__(config, model, image_shape, num_classes)
+        self.given_rows = config.given_rows
 
     def build_model(self) -> nn.Module:
         channels, size, _ = self.image_shape
-        config = self.config
-        return Autoregressor(self.vit, config.decoder_depth, size, channels, config.given_rows)
-
-    def sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
-        return self.outcomes(model, images, targets).sum(0)
+        return Autoregressor(self.vit, self.decoder_depth, size, channels, self.given_rows)
 
     def outcomes(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """The mean over an image's predicted values: (B,1)."""
         predicted = model(images).float()  # (B,M,C·P²), the last M patches
         truth = cut_patches(images, self.vit.patch_size)[:, -predicted.shape[1] :]
         return (predicted - truth).square().mean(dim=(1, 2)).unsqueeze(1)
-
-    def evaluation(self, outcomes: Tensor) -> Evaluation:
-        return Evaluation(count=len(outcomes), loss=outcomes.mean().item())
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
         """The completion goes on from its own patches, one step ahead from the true ones."""

@@ -11,21 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.data.batches import Batch, EvalBatches, TrainBatches
-from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Forward
 from vit_train.model.autoencoder import MaskedAutoencoder, cut_patches, join_patches
-from vit_train.model.config import ModelConfig, require_vit
+from vit_train.model.config import ModelConfig
 from vit_train.tasks.config import ReconstructConfig
-from vit_train.tasks.task import Task
+from vit_train.tasks.pixels import PixelTask
 
 # Sets these draws apart from the augmentation's of the same batch.
 HIDING = 1
 
 
-class Reconstruct(Task):
+class Reconstruct(PixelTask):
     """The mean squared error of the hidden patches' pixels."""
 
-    measures = ("loss",)
     columns = ("original", "masked", "reconstruction")
 
     def __init__(
@@ -35,7 +33,8 @@ class Reconstruct(Task):
         image_shape: tuple[int, int, int],
         num_classes: int,
     ) -> None:
-        self.config, self.vit, self.image_shape = config, require_vit(model), image_shape
+        super().__init__(config, model, image_shape, num_classes)
+        self.normalise_target = config.normalise_target
         self.patches = (image_shape[1] // self.vit.patch_size) ** 2
         self.visible = self.patches - round(self.patches * config.mask_ratio)
         if not 0 < self.visible < self.patches:
@@ -46,7 +45,7 @@ class Reconstruct(Task):
 
     def build_model(self) -> nn.Module:
         channels, size, _ = self.image_shape
-        return MaskedAutoencoder(self.vit, self.config.decoder_depth, size, channels)
+        return MaskedAutoencoder(self.vit, self.decoder_depth, size, channels)
 
     def train_batches(self, batches: TrainBatches) -> "HidingTrain":
         return HidingTrain(batches, self.patches)
@@ -54,26 +53,20 @@ class Reconstruct(Task):
     def eval_batches(self, batches: EvalBatches) -> "HidingEval":
         return HidingEval(batches, self.patches)
 
-    def sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
-        return self.outcomes(model, images, targets).sum(0)
-
     def outcomes(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """The mean over an image's hidden values: (B,1)."""
         truth = cut_patches(images, self.vit.patch_size)  # (B,N,C·P²)
-        if self.config.normalise_target:
+        if self.normalise_target:
             truth = (truth - truth.mean(2, keepdim=True)) / deviation(truth)
         error = (model(images, targets[:, : self.visible]).float() - truth).square().mean(2)
         return error.gather(1, targets[:, self.visible :]).mean(1, keepdim=True)
-
-    def evaluation(self, outcomes: Tensor) -> Evaluation:
-        return Evaluation(count=len(outcomes), loss=outcomes.mean().item())
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
         """Normalised predictions borrow the true patch's mean and deviation."""
         visible, hidden = targets.split((self.visible, self.patches - self.visible), dim=1)
         truth = cut_patches(images, self.vit.patch_size)
         predicted = model.forward(images, visible).float()
-        if self.config.normalise_target:
+        if self.normalise_target:
             predicted = predicted * deviation(truth) + truth.mean(2, keepdim=True)
         is_hidden = torch.zeros_like(targets, dtype=torch.bool).scatter(1, hidden, True)
         patches = (

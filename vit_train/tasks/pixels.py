@@ -1,0 +1,31 @@
+"""What the tasks have in common whose result is pixels: their targets are in the images."""
+
+from torch import Tensor
+
+from vit_train.engine.metrics import Evaluation
+from vit_train.engine.objective import Forward
+from vit_train.model.config import ModelConfig, require_vit
+from vit_train.tasks.config import DecodeConfig
+from vit_train.tasks.task import Task
+
+
+class PixelTask(Task):
+    """`outcomes` are the mean squared error of each image's predicted values, (B,1)."""
+
+    measures = ("loss",)
+
+    def __init__(
+        self,
+        config: DecodeConfig,
+        model: ModelConfig,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+    ) -> None:
+        self.vit, self.decoder_depth = require_vit(model), config.decoder_depth
+        self.image_shape = image_shape
+
+    def sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
+        return self.outcomes(model, images, targets).sum(0)
+
+    def evaluation(self, outcomes: Tensor) -> Evaluation:
+        return Evaluation(count=len(outcomes), loss=outcomes.mean().item())
