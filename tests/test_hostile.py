@@ -22,8 +22,8 @@ def kept() -> dict[str, bytes]:
 @pytest.fixture
 def checkpoint(run: Run, kept: dict[str, bytes]) -> bytes:
     if not kept:
-        assert run("vit-train", *SMALL, "train.epochs=1", "hydra.run.dir=run").status == 0
-        kept["last"] = Path("run/checkpoints/last.pt").read_bytes()
+        assert run("vit-train", *SMALL, "train.epochs=1", "hydra.run.dir=kept").status == 0
+        kept["last"] = Path("kept/checkpoints/last.pt").read_bytes()
     return kept["last"]
 
 
@@ -139,7 +139,7 @@ def test_a_crafted_state_cannot_be_resumed(checkpoint: bytes, run: Run) -> None:
     path = Path("run/checkpoints/last.pt")
     content = read_checkpoint(path)
     changes = {"optimizer": {}, "whole": None, "model": {"x": torch.zeros(1)}, "written": None}
-    changes |= {"written": {"metrics.csv": "x"}, "epoch": None, "step": "x", "seconds": None}
+    changes |= {"epoch": None, "step": "x", "seconds": None}
     for key, value in changes.items():
         path.write_bytes(sealed(content | {key: value}))
         outcome = run("vit-train", "resume=run")
