@@ -11,7 +11,7 @@ from vit_train.data.batches import Normalise, TrainBatches
 from vit_train.data.dataset import channel_statistics
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
-from vit_train.report.figures import image_grid
+from vit_train.report.figures import any_letter, image_grid
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,8 @@ def draw_contact_sheet(config: SheetConfig) -> None:
         for row in range(len(chosen))
         for _, targets in columns
     ]
-    image_grid(images, titles, columns=len(columns)).savefig(config.out)
+    with any_letter():
+        image_grid(images, titles, columns=len(columns)).savefig(config.out)
     logger.info(f"{len(chosen)} images of {config.data.name} written to {config.out}")
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from vit_train.report.figures import any_letter
+from vit_train.report.printable import markdown_cell, printable
 from vit_train.report.tensorboard import flatten
 
 # What may differ between runs that count as repetitions of each other.
@@ -63,6 +65,10 @@ def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{file} is damaged: {error}") from error
         if isinstance(content, dict) and content.get("status") == "finished":
+            try:
+                table([Group({}, [content])])
+            except (LookupError, TypeError, AttributeError, ValueError) as error:
+                raise ValueError(f"{file} is no summary that vit-train wrote") from error
             summaries.append(content)
     if not summaries:
         raise ValueError(f"no finished run's summary.json in {', '.join(map(str, paths))}")
@@ -169,7 +175,7 @@ def table(groups: Sequence[Group]) -> str:
         )
     filled = [place for place in range(len(header)) if any(row[place] for row in rows)]
     return "\n".join(
-        f"| {' | '.join(row[place] for place in filled)} |"
+        f"| {' | '.join(markdown_cell(row[place]) for place in filled)} |"
         for row in (header, ["---"] * len(header), *rows)
     )
 
@@ -192,7 +198,8 @@ def plot(groups: Sequence[Group]) -> Figure:
             va="center",
             fontsize=8,
         )
-    axis.set_yticks(range(len(groups)), [group.label for group in reversed(groups)], fontsize=8)
+    labels = [printable(group.label, keep="") for group in reversed(groups)]
+    axis.set_yticks(range(len(groups)), labels, fontsize=8, parse_math=False)
     axis.set_xlabel(measure.title)
     axis.spines[["top", "right"]].set_visible(False)
     return figure
@@ -204,5 +211,6 @@ def gather(paths: Sequence[Path], out: Path) -> str:
     text = table(groups)
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.md").write_text(text + "\n")
-    plot(groups).savefig(out / "results.png")
+    with any_letter():
+        plot(groups).savefig(out / "results.png")
     return text

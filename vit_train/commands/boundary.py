@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
+from vit_train.report.printable import printable
+
 FULL_ERROR = "HYDRA_FULL_ERROR"
 # Asked before `short_errors` sets the variable for Hydra.
 SHOW_TRACEBACKS = os.environ.get(FULL_ERROR) == "1"
@@ -33,7 +35,7 @@ def short_errors(command: str) -> Iterator[None]:
     try:
         yield
     except EXPECTED as error:
-        sys.exit(f"{command}: {explain(error)}")
+        sys.exit(printable(f"{command}: {explain(error)}"))
     except KeyboardInterrupt:
         sys.exit(130)
     finally:

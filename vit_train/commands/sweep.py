@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hydra.conf import HydraConf
 
 from vit_train.commands.boundary import EXPECTED, explain
+from vit_train.report.printable import printable
 
 
 class Sweep:
@@ -29,7 +30,8 @@ class Sweep:
         except Exception as error:
             if not isinstance(error, EXPECTED):
                 traceback.print_exc()
-            message = f"{settings.job.override_dirname or settings.job.num}: {explain(error)}"
+            job = settings.job.override_dirname or settings.job.num
+            message = printable(f"{job}: {explain(error)}")
             print(f"vit-train: job {settings.job.num} failed: {message}", file=sys.stderr)
             self.failures.append(f"  {settings.runtime.output_dir}, {message}")
 

@@ -1,10 +1,14 @@
 """Pictures, drawn with matplotlib's object interface: no global state, no display."""
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from matplotlib.figure import Figure
 from torch import Tensor
+
+from vit_train.report.printable import printable
 
 
 def image_grid(images: Tensor, titles: Sequence[str], columns: int = 6) -> Figure:
@@ -23,5 +27,14 @@ def image_grid(images: Tensor, titles: Sequence[str], columns: int = 6) -> Figur
     return figure
 
 
+@contextmanager
+def any_letter() -> Iterator[None]:
+    """Around drawing text from outside: a letter the font lacks becomes a box, in silence."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")
+        yield
+
+
 def shortened(title: str, length: int = 22) -> str:
+    title = printable(title, keep="")
     return title if len(title) <= length else f"{title[: length - 1]}…"

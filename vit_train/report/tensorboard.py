@@ -1,7 +1,7 @@
 """TensorBoard: curves, pictures, the config, final metrics."""
 
 import json
-import warnings
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.observer import Observer, TrainLog
 from vit_train.engine.trainer import Trainer
+from vit_train.report.figures import any_letter
 
 
 class TensorBoard(Observer):
@@ -32,11 +33,11 @@ class TensorBoard(Observer):
             raise
 
     def config(self, text: str) -> None:
-        self._write("add_text", "config", f"```yaml\n{text}\n```")
+        # Code by indentation: no value of a setting can end it, as it could a fence.
+        self._write("add_text", "config", textwrap.indent(text, " " * 4))
 
     def figure(self, tag: str, figure: Figure, step: int = 0) -> None:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph")  # a letter the font lacks becomes a box
+        with any_letter():
             self._write("add_figure", tag, figure, step)
 
     def picture(self, tag: str, picture: Image.Image, step: int) -> None:

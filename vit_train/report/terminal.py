@@ -11,6 +11,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.observer import Observer, TrainLog
 from vit_train.engine.trainer import Trainer
+from vit_train.report.printable import printable
 
 logger = logging.getLogger(__name__)
 
@@ -79,10 +80,11 @@ def result_line(result: Evaluation) -> str:
 
 def class_table(result: Classification, classes: list[str]) -> str:
     """One line a class: name, accuracy, a bar, how many were right of how many."""
-    width = max(len(name) for name in classes)
+    names = [printable(name, keep="") for name in classes]
+    width = max(map(len, names))
     lines = []
     for name, correct, count in zip(
-        classes, result.per_class_correct, result.per_class_count, strict=True
+        names, result.per_class_correct, result.per_class_count, strict=True
     ):
         share = correct / count if count else 0.0
         bar = "█" * round(20 * share)
