@@ -24,8 +24,9 @@ train: setup ## train ViT-Tiny on the built-in shapes (ARGS="train.epochs=2" add
 test: setup ## run the tests (ARGS="-m slow" adds pytest options)
 	$(BIN)/python -m pytest $(ARGS)
 
-torture: setup ## kill training 51 times at random moments, go on, compare (ARGS="--kills 3" for fewer)
+torture: setup ## kill training 51 times at random moments (ARGS="--kills 3" for fewer), then fuzz the commands
 	$(BIN)/python tests/torture.py $(ARGS)
+	$(BIN)/python -m pytest -m slow tests/test_fuzz.py
 
 lint: setup ## check style, formatting and types
 	$(BIN)/ruff check .

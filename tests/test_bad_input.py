@@ -82,6 +82,10 @@ TRAIN = {
     "model=cnn model.widths=[0]": "model.widths=[0] must be numbers of at least 1",
     "model=resnet model.blocks=0": "model.blocks=0 must be at least 1",
     "model=5": "must be a string",
+    "model.name=cnn": "model.name=cnn cannot be set: choose with model=",
+    "task.name=sort": "task.name=sort cannot be set: choose with task=",
+    "data.name=x": "data.name=x cannot be set: choose with data=",
+    "augment.mixup_alpha=inf": "augment.mixup_alpha=inf must be a finite number",
     # names that are none
     "modle.depth=3": "did you mean model?",
     "model.patchsize=8": "did you mean model.patch_size?",
@@ -97,11 +101,12 @@ TRAIN = {
     "init_from=nowhere": "no checkpoint at nowhere",
     "resume=nowhere": "there is no run in nowhere",
     # grammar
-    "model.depth=3=4": "model.depth=3=4: mismatched input",
+    "model.depth=3=4": "model.depth=3=4 cannot be read as key=value",
     "=3": "must be a string",
     "model.depth": "model.depth",
     "train.epochs=3 train..epochs=4": "train..epochs",
-    "data.root='unclosed": "unclosed",
+    "data.root='unclosed": "data.root='unclosed cannot be read as key=value",
+    "+=x": "an argument cannot be read as key=value",
 }
 
 

@@ -1,5 +1,6 @@
 """The composed, typed config of each command, and where its YAML files are."""
 
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -166,7 +167,22 @@ def typed(config: DictConfig, kind: type[Config]) -> Config:
         raise ValueError(f"missing: {', '.join(f'{key}=VALUE' for key in missing)}")
     result = OmegaConf.to_object(config)
     assert isinstance(result, kind)
+    for group, classes in CHOSEN_BY_NAME.items():
+        part = getattr(result, group, None)
+        name = getattr(part, "name", None)
+        if name is not None and classes.get(name) is not type(part):
+            raise ValueError(f"{group}.name={name} cannot be set: choose with {group}=")
+    require_finite(asdict(result))
     return result
+
+
+def require_finite(values: dict[str, Any], prefix: str = "") -> None:
+    """ValueError for numbers that are none, however deep."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            require_finite(value, f"{prefix}{key}.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{prefix}{key}={value} must be a finite number")
 
 
 def from_checkpoint(stored: dict[str, Any]) -> TrainConfig:

@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from vit_train.engine import checkpoint
-from vit_train.engine.checkpoint import find_checkpoint, read_checkpoint, save_checkpoint
+from vit_train.engine.checkpoint import (
+    find_checkpoint,
+    generations,
+    read_checkpoint,
+    save_checkpoint,
+)
 
 
 def test_what_is_saved_is_what_is_read(tmp_path: Path) -> None:
@@ -39,8 +44,10 @@ def test_a_pickle_that_would_run_code_is_refused_and_does_nothing(tmp_path: Path
 
     torch.save({"format": checkpoint.FORMAT, "model": Attack()}, tmp_path / "evil.pt")
     (tmp_path / "plain.pt").write_bytes(pickle.dumps(Attack()))
-    for name in ("evil.pt", "plain.pt"):
-        with pytest.raises(ValueError, match="damaged, or not a checkpoint"):
+    content = {"format": checkpoint.FORMAT, "model": Attack()}
+    (tmp_path / "sealed.pt").write_bytes(checkpoint.sealed(content))
+    for name in ("evil.pt", "plain.pt", "sealed.pt"):
+        with pytest.raises(ValueError, match="not a checkpoint of this version"):
             read_checkpoint(tmp_path / name)
     assert not (tmp_path / "attacked").exists()
 
@@ -52,3 +59,17 @@ def test_a_folder_means_its_best_checkpoint_or_its_last(tmp_path: Path) -> None:
     assert find_checkpoint(tmp_path).name == "last.pt"
     save_checkpoint(tmp_path / "checkpoints/best.pt", {})
     assert find_checkpoint(tmp_path).name == "best.pt"
+
+
+@pytest.mark.parametrize("keep", [0, 1, 3, 10**20])
+def test_so_many_older_files_are_kept_and_no_other_file_is_touched(
+    tmp_path: Path, keep: int
+) -> None:
+    path, copy = tmp_path / "last.pt", tmp_path / "last-good.pt"
+    copy.write_text("mine")
+    for step in range(12):
+        save_checkpoint(path, {"step": step}, keep)
+    kept = [read_checkpoint(each)["step"] for each in generations(path)]
+    assert kept == list(range(11, -1, -1))[: keep + 1]
+    assert copy.read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == len(kept) + 1

@@ -17,6 +17,7 @@ from vit_train.report.printable import printable
 FULL_ERROR = "HYDRA_FULL_ERROR"
 # Asked before `short_errors` sets the variable for Hydra.
 SHOW_TRACEBACKS = os.environ.get(FULL_ERROR) == "1"
+GRAMMAR = "key=value; quote a value with special characters: key='a, b'"
 EXPECTED = (ValueError, OSError, ArithmeticError, HydraException, OmegaConfBaseException)
 
 
@@ -34,12 +35,22 @@ def short_errors(command: str) -> Iterator[None]:
     logging.raiseExceptions = False  # `vit-eval … | head` closes the pipe; that is no error
     try:
         yield
-    except EXPECTED as error:
+    except Exception as error:
+        if not isinstance(error, EXPECTED) and not from_hydra(error):
+            raise
         sys.exit(printable(f"{command}: {explain(error)}"))
     except KeyboardInterrupt:
         sys.exit(130)
     finally:
         threading.excepthook = hook
+
+
+def from_hydra(error: BaseException) -> bool:
+    """Whether Hydra itself broke, as it does over some arguments that its grammar lets pass."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and frame.tb_frame.f_globals["__name__"].startswith("hydra.")
 
 
 def on_thread_error(error: threading.ExceptHookArgs) -> None:
@@ -55,7 +66,9 @@ def explain(error: BaseException) -> str:
         return unknown_key(cause)
     for each in (cause, error):
         if isinstance(each, OverrideParseException):
-            return f"{each.override}: {str(each.message).splitlines()[0]}"
+            return f"{each.override} cannot be read as {GRAMMAR}"
+    if from_hydra(cause) and isinstance(cause, AssertionError):
+        return f"an argument cannot be read as {GRAMMAR}"
     text = str(cause) if isinstance(cause, OmegaConfBaseException) else str(error)
     text = text.split("Config search path:")[0]
     text = re.sub(r"\n\t", " ", text)  # a list of choices on one line

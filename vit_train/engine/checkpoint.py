@@ -4,8 +4,8 @@ import contextlib
 import hashlib
 import io
 import os
-import pickle
 import random
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ FORMAT = "vit_train checkpoint 2"
 # comes before it. Any program that reads PyTorch's files reads these.
 SEAL = b"sha256:"
 SEAL_LENGTH = len(SEAL) + 2 * hashlib.sha256().digest_size
-UNREADABLE = (pickle.UnpicklingError, RuntimeError, EOFError, LookupError, ValueError, TypeError)
 
 
 def rng_states() -> dict[str, Any]:
@@ -49,10 +48,8 @@ def save_checkpoint(path: Path, content: dict[str, Any], keep: int = 0) -> None:
             file.write(sealed({"format": FORMAT, **content}))
             file.flush()
             os.fsync(file.fileno())
-        for age in range(keep, 0, -1):
-            younger = older_path(path, age - 1)
-            if younger.exists():
-                younger.replace(older_path(path, age))
+        for age, younger in reversed(list(enumerate(generations(path)[:keep], start=1))):
+            younger.replace(path.with_stem(f"{path.stem}-{age}"))
         partial.replace(path)
         sync_folder(path.parent)
     except OSError:
@@ -60,13 +57,10 @@ def save_checkpoint(path: Path, content: dict[str, Any], keep: int = 0) -> None:
         raise
 
 
-def older_path(path: Path, age: int) -> Path:
-    return path.with_stem(f"{path.stem}-{age}") if age else path
-
-
 def generations(path: Path) -> list[Path]:
     """This file and the older ones that were kept of it, those that are there, the newest first."""
-    found = path.parent.glob(f"{path.stem}*{path.suffix}")
+    name = re.compile(rf"{re.escape(path.stem)}(-[1-9]\d*)?{re.escape(path.suffix)}")
+    found = [each for each in path.parent.glob("*") if name.fullmatch(each.name)]
     return sorted(found, key=lambda each: (len(each.name), each.name))  # last-10 after last-9
 
 
@@ -122,7 +116,7 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a foreign file is refused below, in our words
             content = torch.load(io.BytesIO(data), map_location=device, weights_only=True)
-    except UNREADABLE as error:
+    except Exception as error:  # a file made by others can break the reader anywhere
         raise ValueError(f"{path} is not a checkpoint of this version of vit-train") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{path} is not a checkpoint of this version of vit-train")
