@@ -17,6 +17,7 @@ from vit_train.report.printable import printable
 FULL_ERROR = "HYDRA_FULL_ERROR"
 # Asked before `short_errors` sets the variable for Hydra.
 SHOW_TRACEBACKS = os.environ.get(FULL_ERROR) == "1"
+PLUGINS = "pip install 'vit-train[sweeps]' adds Optuna and Slurm"
 GRAMMAR = "key=value; quote a value with special characters: key='a, b'"
 EXPECTED = (ValueError, OSError, ArithmeticError, HydraException, OmegaConfBaseException)
 
@@ -71,6 +72,8 @@ def explain(error: BaseException) -> str:
         return f"an argument cannot be read as {GRAMMAR}"
     text = str(cause) if isinstance(cause, OmegaConfBaseException) else str(error)
     text = text.split("Config search path:")[0]
+    if "hydra/sweeper/" in text or "hydra/launcher/" in text:
+        text += f"\n{PLUGINS}"
     text = re.sub(r"\n\t", " ", text)  # a list of choices on one line
     internal = re.compile(r"\s*(object_type|reference_type|Set the environment variable)\b")
     lines = [line.rstrip() for line in text.splitlines() if not internal.match(line)]
