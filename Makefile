@@ -22,7 +22,7 @@ train: setup ## train ViT-Tiny on the built-in shapes (ARGS="train.epochs=2" add
 	$(BIN)/vit-train experiment=quickstart $(ARGS)
 
 test: setup ## run the tests (ARGS="-m slow" adds pytest options)
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 torture: setup ## kill training 51 times at random moments (ARGS="--kills 3" for fewer), then fuzz the commands
 	$(BIN)/python tests/torture.py $(ARGS)

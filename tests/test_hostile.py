@@ -89,13 +89,13 @@ def places(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def test_sealed_files_with_other_contents_are_refused_or_do_no_harm(
     checkpoint: bytes, tmp_path: Path
 ) -> None:
-    """A sealed file may hold anything: 300 of them, and no error but a ValueError."""
+    """A sealed file may hold anything: 150 of them, and no error but a ValueError."""
     path = tmp_path / "crafted.pt"
     path.write_bytes(checkpoint)
     content = read_checkpoint(path)
     rng = random.Random(0)
     everywhere, refused = places(content), 0
-    for _ in range(300):
+    for _ in range(150):
         crafted = copy.deepcopy(content)
         *way, last = rng.choice(everywhere)
         inner = crafted
@@ -111,7 +111,7 @@ def test_sealed_files_with_other_contents_are_refused_or_do_no_harm(
         except ValueError as error:
             assert len(str(error)) < 600
             refused += 1
-    assert refused > 150
+    assert refused > 75
 
 
 @pytest.mark.parametrize(

@@ -189,22 +189,24 @@ def test_the_newest_checkpoint_there_is_goes_on(run: Run) -> None:
 def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
     run: Run, number: signal.Signals, tmp_path: Path
 ) -> None:
-    slow = [*SMALL, "train.epochs=40", "train.log_every=1", "data.val=none"]
+    slow = [*SMALL, "train.epochs=25", "train.log_every=1", "data.val=none"]
     command = [sys.executable, "-m", "vit_train.commands.train", *slow, "hydra.run.dir=run"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         deadline = time.monotonic() + 120
         while not (tmp_path / "run/checkpoints/last.pt").exists():
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         process.send_signal(number)
-        out, _ = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 128 + number
+    assert process.returncode == 128 + number and "Traceback" not in errors
     assert f"Go on with: vit-train resume={tmp_path / 'run'}" in out
     step = json.loads((tmp_path / "run/summary.json").read_text())["steps"]
-    assert read_checkpoint(tmp_path / "run/checkpoints/last.pt")["step"] == step < 200
+    assert read_checkpoint(tmp_path / "run/checkpoints/last.pt")["step"] == step < 125
     assert run("vit-train", *slow, "hydra.run.dir=whole").status == 0
     assert run("vit-train", "resume=run").status == 0
     for path in (Path("run"), Path("whole")):

@@ -10,7 +10,6 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from vit_train.config import TrainConfig, from_checkpoint
-from vit_train.engine.checkpoint import generations
 
 # How often something is reported or saved, and the machine: these change no result, or by
 # rounding alone. A name that ends with a dot stands for all below it.
@@ -31,6 +30,8 @@ def split_path(resume: str) -> tuple[Path, Path | None]:
         raise ValueError(f"resume={resume}: there is no run in {folder} that could go on")
     if path.is_file():
         return folder, path
+    from vit_train.engine.checkpoint import generations  # brings torch, which --help can do without
+
     return folder, next(iter(generations(folder / "checkpoints" / "last.pt")), None)
 
 
