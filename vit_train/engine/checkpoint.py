@@ -41,7 +41,7 @@ def save_checkpoint(path: Path, content: dict[str, Any], keep: int = 0) -> None:
     `keep` older files stay as NAME-1.pt, the newest of them, NAME-2.pt and so on. OSError leaves
     everything as it was.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)  # without parents: a mount that vanished is not replaced
     partial = path.with_suffix(".partial")
     try:
         with partial.open("wb") as file:

@@ -1,0 +1,77 @@
+"""A real file system that is full, read-only or gone; left out where mounting is not allowed."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import SMALL, Run
+from test_resume import assert_same_run
+
+from vit_train.engine import keeper
+from vit_train.engine.checkpoint import read_checkpoint
+
+
+def mount(*options: str) -> bool:
+    if shutil.which("mount") is None:
+        return False
+    return subprocess.run(["mount", *options], capture_output=True).returncode == 0
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    if not mount("-t", "tmpfs", "-o", "size=600k", "tmpfs", str(place)):
+        pytest.skip("mounting is not allowed here")
+    yield place
+    subprocess.run(["umount", "-l", place], capture_output=True)
+
+
+def test_a_full_disk_loses_nothing_and_the_run_goes_on_with_more_space(
+    run: Run, disk: Path
+) -> None:
+    outcome = run("vit-train", *SMALL, "hydra.run.dir=disk/run")
+    assert outcome.status == 1 and "No space left on device" in outcome.err, outcome.err
+    assert "is whole; go on with: vit-train resume=" in outcome.err
+    assert "Traceback" not in outcome.err
+    command = outcome.err.strip().rpartition("go on with: vit-train ")[2]
+    assert mount("-o", "remount,size=9m", str(disk))
+    outcome = run("vit-train", command)
+    assert outcome.status == 0, outcome.err
+    assert run("vit-train", *SMALL, "hydra.run.dir=whole").status == 0
+    assert_same_run(Path("whole"), Path("disk/run"))
+
+
+def test_or_training_goes_on_without(run: Run, disk: Path) -> None:
+    outcome = run("vit-train", *SMALL, "checkpoint.on_error=go_on", "hydra.run.dir=disk/run")
+    assert "training goes on without: [Errno 28]" in outcome.out
+    assert "Traceback" not in outcome.err
+    kept = list(Path("disk/run/checkpoints").glob("*.pt"))
+    assert kept and all(read_checkpoint(each)["step"] > 0 for each in kept)
+
+
+def test_a_disk_that_cannot_be_written_is_said(run: Run, disk: Path) -> None:
+    assert mount("-o", "remount,ro", str(disk))
+    outcome = run("vit-train", *SMALL, "hydra.run.dir=disk/run")
+    assert outcome.status == 1 and "Read-only file system" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_disk_that_vanishes_is_not_replaced_by_the_folder_below_it(
+    run: Run, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert mount("-o", "remount,size=9m", str(disk))
+    save, saved = keeper.save_checkpoint, []
+
+    def vanishing(*what: object, **more: object) -> None:
+        if len(saved) == 2:
+            subprocess.run(["umount", "-l", disk], check=True)
+        saved.append(None)
+        save(*what, **more)
+
+    monkeypatch.setattr(keeper, "save_checkpoint", vanishing)
+    outcome = run("vit-train", *SMALL, "hydra.run.dir=disk/run")
+    assert outcome.status == 1 and "No such file or directory" in outcome.err
+    assert "Traceback" not in outcome.err and list(disk.iterdir()) == []
