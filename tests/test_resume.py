@@ -13,6 +13,7 @@ import torch
 from conftest import SMALL, Run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from vit_train import run_folder
 from vit_train.engine import keeper
 from vit_train.engine.checkpoint import generations, read_checkpoint
 
@@ -212,3 +213,22 @@ def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
     for path in (Path("run"), Path("whole")):
         (path / "checkpoints/best.pt").write_bytes((path / "checkpoints/last.pt").read_bytes())
     assert_same_run(Path("whole"), Path("run"))
+
+
+def test_a_run_that_is_killed_at_its_very_end_misses_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What says that a run is finished is written last, when all else is on the disk."""
+    assert run("vit-train", *SMALL, "hydra.run.dir=whole").status == 0
+    write = run_folder.write_json
+
+    def dying(path: Path, content: dict[str, object]) -> None:
+        write(path, content)
+        if content["status"] == "finished":
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "write_json", dying)
+        with pytest.raises(Killed):
+            run("vit-train", *SMALL, "hydra.run.dir=killed")
+    assert_same_run(Path("whole"), Path("killed"))

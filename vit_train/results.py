@@ -1,5 +1,6 @@
 """`vit-results`: many runs' summaries as one Markdown table and one plot."""
 
+import csv
 import json
 import math
 from collections.abc import Sequence
@@ -10,8 +11,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from vit_train.report.comparison import bars, curves
 from vit_train.report.figures import any_letter
-from vit_train.report.printable import markdown_cell, printable
+from vit_train.report.printable import markdown_cell
 from vit_train.report.tensorboard import flatten
 
 # What may differ between runs that count as repetitions of each other.
@@ -37,6 +39,10 @@ class Group:
             if value is not None:
                 found.append(value)
         return found
+
+    def last_epochs(self, column: str) -> list[float]:
+        """What the runs' metrics.csv say in their last row, those that are there."""
+        return [run["curve"][-1][column] for run in self.runs if run.get("curve")]
 
     @property
     def label(self) -> str:
@@ -65,6 +71,7 @@ def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{file} is damaged: {error}") from error
         if isinstance(content, dict) and content.get("status") == "finished":
+            content["curve"] = read_curve(file)
             try:
                 table([Group({}, [content])])
             except (LookupError, TypeError, AttributeError, ValueError) as error:
@@ -73,6 +80,19 @@ def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
     if not summaries:
         raise ValueError(f"no finished run's summary.json in {', '.join(map(str, paths))}")
     return summaries
+
+
+def read_curve(summary: Path) -> list[dict[str, float]]:
+    """A row an epoch of the metrics.csv beside a summary.json, or of X.csv beside X.json."""
+    own = summary.name == "summary.json"
+    path = summary.with_name("metrics.csv") if own else summary.with_suffix(".csv")
+    if not path.is_file():
+        return []
+    try:
+        with path.open(newline="") as file:
+            return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+    except (ValueError, TypeError, AttributeError, csv.Error) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
 
 
 def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
@@ -154,7 +174,8 @@ def table(groups: Sequence[Group]) -> str:
     keys = list(dict.fromkeys(key for group in groups for key in group.settings))
     header = [*map(shortened, keys), "parameters", "seeds"]
     unit = "" if measure is ACCURACY else " (loss)"
-    header += [f"best epoch's val{unit}", f"test, best epoch{unit}", f"test, final{unit}"]
+    columns = ["training, last epoch", "best epoch's val", "test, best epoch", "test, final"]
+    header += [f"{column}{unit}" for column in columns]
     header += ["95 % interval", "images seen", "minutes"]
     rows = []
     for group in groups:
@@ -165,6 +186,7 @@ def table(groups: Sequence[Group]) -> str:
                 *(str(group.settings.get(key, "")) for key in keys),
                 f"{group.runs[0]['parameters']:,}",
                 ", ".join(str(run["config"]["seed"]) for run in group.runs),
+                measure.text(group.last_epochs(f"train_{measure.name}")),
                 measure.text(group.values("best_val", measure.name)) + note,
                 measure.text(group.values("test", "best", measure.name)) + note,
                 measure.text(group.values("test", "final", measure.name)),
@@ -180,37 +202,29 @@ def table(groups: Sequence[Group]) -> str:
     )
 
 
-def plot(groups: Sequence[Group]) -> Figure:
-    """Each group's mean as a bar, each run as a point."""
+def plots(groups: Sequence[Group]) -> dict[str, Figure]:
+    """By file name: how the runs ended and, where each has its metrics.csv, how they got there."""
     measure = common_measure(groups)
-    figure = Figure(figsize=(7, 1.2 + 0.45 * len(groups)), dpi=120, layout="constrained")
-    axis = figure.subplots()
-    for place, group in enumerate(reversed(groups)):
+    ends = []
+    for group in groups:
         values = group.values("test", "final", measure.name)
         points = [measure.scale * value for value in values]
-        axis.barh(place, mean(points), color="#3b6ea5", alpha=0.5)
-        axis.plot(points, [place] * len(points), "o", color="#1d3d61", markersize=4)
-        axis.annotate(
-            measure.text(values),
-            (0, place),
-            (4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-        )
-    labels = [printable(group.label, keep="") for group in reversed(groups)]
-    axis.set_yticks(range(len(groups)), labels, fontsize=8, parse_math=False)
-    axis.set_xlabel(measure.title)
-    axis.spines[["top", "right"]].set_visible(False)
-    return figure
+        ends.append((group.label, points, measure.text(values)))
+    figures = {"results.png": bars(ends, measure.title)}
+    ways = [(group.label, [run["curve"] for run in group.runs]) for group in groups]
+    if all(curve for _, runs in ways for curve in runs):
+        names = ("loss", "acc") if measure is ACCURACY else ("loss",)
+        figures["curves.png"] = curves(ways, names)
+    return figures
 
 
 def gather(paths: Sequence[Path], out: Path) -> str:
-    """Write results.md and results.png into `out`; returns the table."""
+    """Write results.md, results.png and, where it can, curves.png into `out`; returns the table."""
     groups = group_runs(read_summaries(paths))
     text = table(groups)
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.md").write_text(text + "\n")
     with any_letter():
-        plot(groups).savefig(out / "results.png")
+        for name, figure in plots(groups).items():
+            figure.savefig(out / name)
     return text

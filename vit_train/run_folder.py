@@ -110,7 +110,8 @@ class RunFolder:
         for name, result in results.items():
             tag = "test" if name == "final" else f"test/{name}"
             self.board.evaluation(tag, result, trainer.step)
-        self.write_summary(
+        self.board.close(self.settings, self.final_metrics(results))
+        self.write_summary(  # the last word: what says "finished" is never taken up again
             "finished" if results else "interrupted",
             epochs=trainer.epoch,
             steps=trainer.step,
@@ -122,7 +123,6 @@ class RunFolder:
             test={name: result_dict(result) for name, result in results.items()},
             seconds=round(trainer.seconds, 1),
         )
-        self.board.close(self.settings, self.final_metrics(results))
         if not results:
             logger.info(
                 f"stopped after step {trainer.step}. Go on with: {resume_command(self.path)}"

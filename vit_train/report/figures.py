@@ -38,3 +38,18 @@ def any_letter() -> Iterator[None]:
 def shortened(title: str, length: int = 22) -> str:
     title = printable(title, keep="")
     return title if len(title) <= length else f"{title[: length - 1]}…"
+
+
+def colours(count: int) -> list[str]:
+    """So many colours that can be told apart, also by those who see fewer."""
+    palette = [
+        "#3b6ea5",
+        "#d1750d",
+        "#3f8f4f",
+        "#a8324a",
+        "#7a5ba8",
+        "#6f6f6f",
+        "#1fa3a3",
+        "#b58900",
+    ]
+    return [palette[number % len(palette)] for number in range(count)]

@@ -1,0 +1,56 @@
+"""Several runs in one picture: how they ended, and how they got there."""
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from vit_train.report.figures import colours
+from vit_train.report.printable import printable
+
+# One run's metrics.csv: a row an epoch, by column.
+Curve = Sequence[dict[str, float]]
+
+
+def bars(groups: Sequence[tuple[str, Sequence[float], str]], title: str) -> Figure:
+    """Each group's mean as a bar with its text, each run as a point."""
+    figure = Figure(figsize=(7, 1.2 + 0.45 * len(groups)), dpi=120, layout="constrained")
+    axis = figure.subplots()
+    for place, (_, points, text) in enumerate(reversed(groups)):
+        axis.barh(place, sum(points) / len(points), color="#3b6ea5", alpha=0.5)
+        axis.plot(points, [place] * len(points), "o", color="#1d3d61", markersize=4)
+        axis.annotate(text, (0, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
+    labels = [printable(label, keep="") for label, _, _ in reversed(groups)]
+    axis.set_yticks(range(len(groups)), labels, fontsize=8, parse_math=False)
+    axis.set_xlabel(title)
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def curves(groups: Sequence[tuple[str, Sequence[Curve]]], measures: Sequence[str]) -> Figure:
+    """A panel a measure over the images seen: validation drawn through, training dashed."""
+    figure = Figure(figsize=(5 * len(measures), 3.6), dpi=120, layout="constrained")
+    palette = colours(len(groups))
+    axes = figure.subplots(1, len(measures), squeeze=False)[0]
+    for axis, measure in zip(axes, measures, strict=True):
+        for (_, runs), colour in zip(groups, palette, strict=True):
+            for rows in runs:
+                seen = [row["images_seen"] / 1000 for row in rows]
+                for split, line in (("train", "--"), ("val", "-")):
+                    if all(f"{split}_{measure}" in row for row in rows):
+                        values = [row[f"{split}_{measure}"] for row in rows]
+                        axis.plot(seen, values, line, color=colour, linewidth=1.2)
+        axis.set_xlabel("images seen, thousands")
+        axis.set_ylabel({"acc": "accuracy"}.get(measure, measure))
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.3)
+    keys = [Line2D([], [], color=colour) for colour in palette]
+    keys += [Line2D([], [], color="black", linestyle=line) for line in ("-", "--")]
+    labels = [printable(label, keep="") for label, _ in groups]
+    legend = figure.legend(
+        keys, [*labels, "validation", "training"], loc="outside lower center",
+        ncols=min(4, len(keys)), fontsize=8, frameon=False,
+    )  # fmt: skip
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return figure
