@@ -39,6 +39,12 @@ def test_runs_that_differ_in_their_seed_alone_are_one_row() -> None:
     assert [len(group.runs) for group in groups] == [1, 1, 2]
 
 
+def test_a_label_says_no_more_than_tells_the_groups_apart() -> None:
+    runs = [summary(0.5, name="vit"), summary(0.6, name="cnn", widths=[8], depth=3)]
+    assert [group.label for group in group_runs(runs)] == ["model=cnn", "model=vit"]
+    assert "depth" in table(group_runs(runs))
+
+
 def test_mean_and_spread() -> None:
     assert ACCURACY.text([0.5, 0.6, 0.7]) == "60.00 ± 10.00"
     assert ACCURACY.text([0.5]) == "50.00" and ACCURACY.text([]) == ""
@@ -87,5 +93,15 @@ def test_results_of_real_runs(run: Run) -> None:
     outcome = run("vit-results", "runs")
     assert outcome.status == 0, outcome.err
     assert "| 0, 1 |" in outcome.out and Path("results.png").exists()
+    assert "training, last epoch" in outcome.out and Path("curves.png").stat().st_size > 10000
+    # As they are published: X.csv beside X.json.
+    Path("kept").mkdir()
+    Path("runs/0/summary.json").rename("kept/a.json")
+    Path("runs/0/metrics.csv").rename("kept/a.csv")
+    kept = run("vit-results", "kept", "--out", "again")
+    assert kept.status == 0 and Path("again/curves.png").exists()
+    Path("kept/a.csv").write_text("epoch,train_acc\n1,high\n")
+    damaged = run("vit-results", "kept")
+    assert damaged.status == 1 and "a.csv is damaged" in damaged.err
     refused = run("vit-results", "nothing")
     assert refused.status == 1 and "vit-results: there is no nothing" in refused.err

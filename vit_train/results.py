@@ -28,6 +28,8 @@ class Group:
 
     settings: dict[str, Any]
     runs: list[dict[str, Any]] = field(default_factory=list)
+    # Those of the settings that are enough to tell it from the other groups.
+    telling: list[str] = field(default_factory=list)
 
     def values(self, *path: str) -> list[float]:
         """One number a run, from below `path` in its summary, where it has one."""
@@ -46,9 +48,10 @@ class Group:
 
     @property
     def label(self) -> str:
-        if not self.settings:
+        settings = [(key, self.settings[key]) for key in self.telling if key in self.settings]
+        if not settings:
             return str(self.runs[0]["config"]["model"]["name"])
-        return ", ".join(f"{shortened(key)}={value}" for key, value in self.settings.items())
+        return ", ".join(f"{shortened(key)}={value}" for key, value in settings)
 
 
 def shortened(key: str) -> str:
@@ -101,21 +104,32 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
     keys = [
         key for key in dict.fromkeys(key for each in flat for key in each) if key not in IGNORED
     ]
-    missing = object()
 
     def differs(key: str) -> bool:
         present = {str(each[key]) for each in flat if key in each}
         return len(present) > 1
 
     differing = [key for key in keys if differs(key) and key not in REPETITION]
+    telling: list[str] = []
+    for key in differing:
+        if len(identities(flat, [*telling, key])) > len(identities(flat, telling)):
+            telling.append(key)
     groups: dict[tuple[str, ...], Group] = {}
     for each, summary in zip(flat, summaries, strict=True):
-        identity = tuple(str(each.get(key, missing)) for key in differing)
         settings = {key: each[key] for key in differing if key in each}
-        groups.setdefault(identity, Group(settings)).runs.append(summary)
+        group = groups.setdefault(identity(each, differing), Group(settings, telling=telling))
+        group.runs.append(summary)
     return sorted(
         groups.values(), key=lambda group: [rank(group.settings.get(k)) for k in differing]
     )
+
+
+def identity(settings: dict[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
+    return tuple(str(settings.get(key, "absent")) for key in keys)
+
+
+def identities(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> set[tuple[str, ...]]:
+    return {identity(each, keys) for each in flat}
 
 
 def rank(value: Any) -> tuple[bool, float, str]:

@@ -1,4 +1,4 @@
-"""vit-results: many runs as one table and one plot."""
+"""vit-results: many runs as one table, and in pictures."""
 
 import argparse
 from pathlib import Path
@@ -8,11 +8,14 @@ from vit_train.commands.boundary import short_errors
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="vit-results", description="Gather runs into one Markdown table and one plot."
+        prog="vit-results", description="Gather runs into one Markdown table and plots."
     )
     parser.add_argument("runs", nargs="+", type=Path, help="run folders, or folders of them")
     parser.add_argument(
-        "--out", type=Path, default=Path("."), help="where results.md and results.png are written"
+        "--out",
+        type=Path,
+        default=Path("."),
+        help="where results.md, results.png and curves.png are written",
     )
     arguments = parser.parse_args()
     with short_errors("vit-results"):
