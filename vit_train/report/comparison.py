@@ -49,7 +49,7 @@ def curves(groups: Sequence[tuple[str, Sequence[Curve]]], measures: Sequence[str
     labels = [printable(label, keep="") for label, _ in groups]
     legend = figure.legend(
         keys, [*labels, "validation", "training"], loc="outside lower center",
-        ncols=min(4, len(keys)), fontsize=8, frameon=False,
+        ncols=min(5, len(keys)), fontsize=8, frameon=False,
     )  # fmt: skip
     for text in legend.get_texts():
         text.set_parse_math(False)
