@@ -154,7 +154,7 @@ def register_schemas() -> None:
     store.store(name="bench_schema", node=BenchConfig)
     for group, classes in CHOSEN_BY_NAME.items():
         for name, node in classes.items():
-            store.store(group=f"schema/{group}", name=name, node=node)
+            store.store(name=f"{group}_{name}_schema", node=node)
 
 
 Config = TypeVar("Config", TrainConfig, EvalConfig, SheetConfig, BenchConfig)
