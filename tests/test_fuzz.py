@@ -18,7 +18,7 @@ from vit_train.config import TrainConfig
 from vit_train.data.config import ShapesConfig
 from vit_train.engine.checkpoint import SEAL, SEAL_LENGTH
 from vit_train.model.config import ViTConfig
-from vit_train.report.tensorboard import flatten
+from vit_train.report.flat import flatten
 from vit_train.tasks.config import ReconstructConfig
 
 pytestmark = pytest.mark.slow

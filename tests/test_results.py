@@ -41,7 +41,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_row() -> None:
 
 def test_a_label_says_no_more_than_tells_the_groups_apart() -> None:
     runs = [summary(0.5, name="vit"), summary(0.6, name="cnn", widths=[8], depth=3)]
-    assert [group.label for group in group_runs(runs)] == ["model=cnn", "model=vit"]
+    assert [group.label for group in group_runs(runs)] == ["model=cnn, …", "model=vit, …"]
     assert "depth" in table(group_runs(runs))
 
 

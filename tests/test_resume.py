@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,11 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import SMALL, Run
+from filelock import FileLock
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from vit_train import run_folder
 from vit_train.engine import keeper
-from vit_train.engine.checkpoint import generations, read_checkpoint
+from vit_train.engine.checkpoint import generations, read_checkpoint, sealed
 
 # 5 steps an epoch; points of the curves and checkpoints fall on different steps.
 STEPS = ["train.epochs=3", "train.log_every=2", "checkpoint.every_steps=3"]
@@ -108,6 +110,8 @@ def test_a_finished_run_says_so(run: Run) -> None:
     before = {path: path.stat().st_mtime for path in Path("run").rglob("*")}
     outcome = run("vit-train", "resume=run")
     assert outcome.status == 0 and "run is finished" in outcome.out
+    assert run("vit-train", "resume=run", "seed=0").status == 0
+    assert "seed would make it another run" in run("vit-train", "resume=run", "seed=1").err
     assert {path: path.stat().st_mtime for path in Path("run").rglob("*")} == before
 
 
@@ -116,6 +120,7 @@ def interrupted(run: Run) -> None:
     outcome = run("vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run")
     assert outcome.status == 0, outcome.err
     assert f"Go on with: vit-train resume={Path('run').absolute()}" in outcome.out
+    assert "its time is up" in outcome.out
 
 
 def test_a_run_stops_in_time_and_goes_on(run: Run) -> None:
@@ -136,10 +141,59 @@ def test_what_would_change_the_past_is_refused_by_name(run: Run) -> None:
         outcome = run("vit-train", "resume=run", change)
         key = change.partition("=")[0]
         assert outcome.status == 1 and f"resume: {key} would make it another run" in outcome.err
-    allowed = ["train.log_every=3", "checkpoint.keep=0", "device=cpu", "train.max_minutes=null"]
-    outcome = run("vit-train", "resume=run", *allowed)
+    assert "which has seed=0" in run("vit-train", "resume=run", "seed=1").err
+    allowed = [
+        *SMALL,
+        "train.log_every=3",
+        "checkpoint.keep=0",
+        "device=cpu",
+        "train.max_minutes=null",
+    ]
+    outcome = run("vit-train", "resume=run", *SMALL, *allowed)
     assert outcome.status == 0, outcome.err
     assert "log_every: 3" in Path("run/config.yaml").read_text()
+
+
+def test_other_images_than_it_began_with_are_refused(run: Run) -> None:
+    interrupted(run)
+    Path("run/config.yaml").unlink()  # the checkpoint has all of it, too
+    content = read_checkpoint(Path("run/checkpoints/last.pt"))
+    Path("run/checkpoints/last.pt").write_bytes(sealed(content | {"fingerprint": "0"}))
+    outcome = run("vit-train", "resume=run", "train.max_minutes=null")
+    assert outcome.status == 1 and "the images on disk are others" in outcome.err
+    assert "not those of the training run" in run("vit-eval", "ckpt=run").out
+    Path("run/checkpoints/last.pt").write_bytes(sealed(content))
+    assert "not those" not in run("vit-eval", "ckpt=run").out
+    outcome = run("vit-train", "resume=run", "train.max_minutes=null")
+    assert outcome.status == 0, outcome.err
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert "max_minutes=1e-9" in summary["command"] and "resume" not in summary["command"]
+
+
+def test_a_folder_has_one_writer(run: Run) -> None:
+    interrupted(run)
+    with FileLock("run/.lock"):
+        outcome = run("vit-train", "resume=run", "train.max_minutes=null")
+    assert outcome.status == 1 and "another process is training in run" in outcome.err
+    assert run("vit-train", "resume=run", "train.max_minutes=null").status == 0
+
+
+def test_a_lost_report_is_said(run: Run) -> None:
+    run("vit-train", *arguments("plain"), "hydra.run.dir=run")
+    summary = json.loads(Path("run/summary.json").read_text())
+    Path("run/summary.json").write_text(json.dumps(summary | {"status": "running"}))
+    Path("run/metrics.csv").unlink()
+    assert "metrics.csv is not as it was left" in run("vit-train", "resume=run").out
+
+
+@pytest.mark.parametrize("name", ["lr=0.1,(a b)", "it's", "a\\b\\\\'c\\"])
+def test_a_folder_of_any_name_goes_on(run: Run, name: str) -> None:
+    interrupted(run)
+    Path("run").rename(name)
+    outcome = run("vit-train", f"resume={name}")
+    assert outcome.status == 0, outcome.err
+    assert shlex.split(outcome.out.rpartition("Go on with: ")[2])[1] == f"resume={name}"
+    assert run("vit-eval", f"ckpt={name}").status == 0
 
 
 def test_what_cannot_go_on_is_refused(run: Run) -> None:

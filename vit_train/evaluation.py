@@ -34,6 +34,11 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     data = load_dataset(data_config)
     if meta.task.needs_labels and list(data.classes) != meta.classes:
         raise ValueError(f"the data has classes {data.classes}, the model {meta.classes}")
+    size = data_config.image_size
+    if size == trained.data.image_size and meta.fingerprint not in ("", data.fingerprint()):
+        logger.warning(
+            "the images are not those of the training run: what was trained on may be among them"
+        )
     part = make_splits(data, data_config).named(config.split)
     batch_size = config.batch_size or trained.train.eval_batch_size
     normalise = Normalise(meta.statistics, device)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,8 +14,10 @@ from matplotlib.figure import Figure
 
 from vit_train.report.comparison import bars, curves
 from vit_train.report.figures import any_letter
-from vit_train.report.printable import markdown_cell
-from vit_train.report.tensorboard import flatten
+from vit_train.report.flat import flatten
+from vit_train.report.printable import markdown_cell, printable
+
+logger = logging.getLogger(__name__)
 
 # What may differ between runs that count as repetitions of each other.
 REPETITION = {"seed"}
@@ -51,13 +54,33 @@ class Group:
         settings = [(key, self.settings[key]) for key in self.telling if key in self.settings]
         if not settings:
             return str(self.runs[0]["config"]["model"]["name"])
-        return ", ".join(f"{shortened(key)}={value}" for key, value in settings)
+        more = ["…"] if len(self.settings) > len(settings) else []  # they differ in more than this
+        return ", ".join([*(f"{shortened(key)}={value}" for key, value in settings), *more])
 
 
 def shortened(key: str) -> str:
     """model.positions → positions; a `name` keeps its group: model.name → model."""
     group, _, last = key.rpartition(".")
     return group if last == "name" else last
+
+
+def read_summary(file: Path) -> dict[str, Any] | None:
+    """With its run's curve; None for a run that is not finished, and for other files."""
+    try:
+        content = json.loads(file.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is damaged: {error}") from error
+    if not isinstance(content, dict) or "status" not in content:
+        return None
+    if content["status"] != "finished":
+        logger.warning(printable(f"left out, as it is {content['status']}: {file}"))
+        return None
+    content["curve"] = read_curve(file)
+    try:
+        table([Group({}, [content])])
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{file} is no summary that vit-train wrote") from error
+    return content
 
 
 def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
@@ -67,19 +90,7 @@ def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
         if not path.exists():
             raise ValueError(f"there is no {path}")
         files += sorted(path.rglob("*.json")) if path.is_dir() else [path]
-    summaries = []
-    for file in files:
-        try:
-            content = json.loads(file.read_text())
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{file} is damaged: {error}") from error
-        if isinstance(content, dict) and content.get("status") == "finished":
-            content["curve"] = read_curve(file)
-            try:
-                table([Group({}, [content])])
-            except (LookupError, TypeError, AttributeError, ValueError) as error:
-                raise ValueError(f"{file} is no summary that vit-train wrote") from error
-            summaries.append(content)
+    summaries = [each for each in map(read_summary, files) if each is not None]
     if not summaries:
         raise ValueError(f"no finished run's summary.json in {', '.join(map(str, paths))}")
     return summaries

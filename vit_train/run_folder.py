@@ -1,12 +1,16 @@
 """A run's folder: who writes what into it, from the first line of the log to the summary."""
 
+import json
 import logging
 import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -35,6 +39,23 @@ from vit_train.trained import about_run, load
 logger = logging.getLogger(__name__)
 
 
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[None]:
+    """Hold the folder as long as this lasts; ValueError if another process does.
+
+    The system lets go of it when the process ends, however it ends.
+    """
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise ValueError(f"another process is training in {folder}: end it first") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 class RunFolder:
     """Of a new run, or of one that goes on from `state`, a checkpoint's content.
 
@@ -45,6 +66,7 @@ class RunFolder:
         self.parts, self.config, self.path = parts, parts.config, path
         self.settings = as_dict(self.config)
         self.resumed = state is not None
+        self.command = first_command(path / "summary.json") if state else provenance.command_line()
         take_back(path, state["written"] if state else {})
         about = about_run(self.settings, parts.data, parts.statistics, provenance.versions())
         self.board = TensorBoard(path)
@@ -103,8 +125,8 @@ class RunFolder:
         val = 0 if splits.val is None else len(splits.val)
         return {"train": len(self.parts.images), "val": val, "test": len(splits.test)}
 
-    def close(self, trainer: Trainer, results: dict[str, Evaluation]) -> None:
-        """What is known after the last step; no results are those of a run that was stopped."""
+    def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
+        """What is known after the last step; without results it was stopped for this reason."""
         for name, result in results.items():
             logger.info(f"test, {name} weights{self.selection_note}: {result_line(result)}")
         for name, result in results.items():
@@ -125,14 +147,15 @@ class RunFolder:
         )
         if not results:
             logger.info(
-                f"stopped after step {trainer.step}. Go on with: {resume_command(self.path)}"
+                f"stopped after step {trainer.step}, {reason}. "
+                f"Go on with: {resume_command(self.path)}"
             )
 
     def write_summary(self, status: str, **results: Any) -> None:
         parts = self.parts
         known = {
             "status": status,
-            "command": provenance.command_line(),
+            "command": self.command,
             "commit": provenance.commit(),
             "versions": provenance.versions(),
             "machine": provenance.machine(parts.device),
@@ -172,6 +195,14 @@ class RunFolder:
         return " (selected on test)" if self.config.data.val == "test" else ""
 
 
+def first_command(summary: Path) -> str:
+    """What began the run, as its summary says; this process's command if that is lost."""
+    try:
+        return str(json.loads(summary.read_text())["command"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return provenance.command_line()
+
+
 def resume_command(run: Path) -> str:
     return f"vit-train resume={shlex.quote(str(run))}"
 
@@ -183,6 +214,10 @@ def reports(folder: Path) -> list[Path]:
 
 def take_back(folder: Path, written: dict[str, int]) -> None:
     """Make each report as long as it was, and remove those that were not there."""
+    for name, length in written.items():
+        path = folder / Path(name).name
+        if not path.is_file() or path.stat().st_size < length:
+            logger.warning(f"{path} is not as it was left: what it lacks stays lost")
     for path in reports(folder):
         if path.name in written:
             os.truncate(path, min(written[path.name], path.stat().st_size))

@@ -35,6 +35,8 @@ class Meta:
     images_seen: int
     weights: str
     versions: dict[str, str]
+    # Of the data it was trained on; empty in files from before it was kept.
+    fingerprint: str
 
 
 def about_run(
@@ -48,6 +50,7 @@ def about_run(
         "mean": list(statistics.mean),
         "std": list(statistics.std),
         "versions": versions,
+        "fingerprint": data.fingerprint(),
     }
 
 
@@ -103,6 +106,7 @@ def rebuild(
         images_seen=int(content["images_seen"]),
         weights=chosen,
         versions=dict(content["versions"]),
+        fingerprint=str(content.get("fingerprint", "")),
     )
     return model.eval(), meta
 

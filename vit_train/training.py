@@ -17,7 +17,7 @@ from vit_train.engine.observer import Observer
 from vit_train.engine.processes import join_processes, leave_processes
 from vit_train.engine.stopping import Deadline, stop_on_signals
 from vit_train.engine.trainer import NonFinite, Trainer
-from vit_train.run_folder import RunFolder
+from vit_train.run_folder import RunFolder, sole_writer
 from vit_train.trained import MISFITS
 
 
@@ -42,16 +42,19 @@ def train(config: TrainConfig, path: Path, checkpoint: Path | None = None) -> Ou
         be_deterministic()
     processes = join_processes(device)
     try:
-        state = None if checkpoint is None else read_checkpoint(checkpoint)
-        parts = assemble(config, precision, processes, fresh=state is None)
-        if processes.count > 1 and mixes_images(parts.model):
-            raise ValueError(
-                f"model.name={config.model.name} has BatchNorm, which needs the whole batch: train "
-                "it in one process"
-            )
-        with of_this_run() if state else nullcontext():
-            folder = RunFolder(parts, path, state) if processes.is_main else None
-        return run(parts, folder, state)
+        with sole_writer(path) if processes.is_main else nullcontext():
+            state = None if checkpoint is None else read_checkpoint(checkpoint)
+            parts = assemble(config, precision, processes, fresh=state is None)
+            if processes.count > 1 and mixes_images(parts.model):
+                raise ValueError(
+                    f"model.name={config.model.name} has BatchNorm, which needs the whole batch: "
+                    "train it in one process"
+                )
+            with of_this_run() if state else nullcontext():
+                if state and state["fingerprint"] != parts.data.fingerprint():
+                    raise ValueError("the images on disk are others than it was trained on")
+                folder = RunFolder(parts, path, state) if processes.is_main else None
+            return run(parts, folder, state)
     finally:
         leave_processes()
 
@@ -92,7 +95,7 @@ def run(parts: Parts, folder: RunFolder | None, state: dict[str, Any] | None) ->
             stopped = parts.processes.any(trainer.stop_requested)
             results = {} if stopped else test_results(trainer, parts, folder)
         if folder:
-            folder.close(trainer, results)
+            folder.close(trainer, results, interruption.reason)
     return Outcome(interruption.exit_status, folder.keeper.best_score if folder else None)
 
 

@@ -71,5 +71,7 @@ def test_so_many_older_files_are_kept_and_no_other_file_is_touched(
         save_checkpoint(path, {"step": step}, keep)
     kept = [read_checkpoint(each)["step"] for each in generations(path)]
     assert kept == list(range(11, -1, -1))[: keep + 1]
+    save_checkpoint(path, {"step": 12}, min(keep, 1))
+    assert len(generations(path)) == min(keep, 1) + 1
     assert copy.read_text() == "mine"
-    assert len(list(tmp_path.iterdir())) == len(kept) + 1
+    assert len(list(tmp_path.iterdir())) == min(keep, 1) + 2

@@ -20,6 +20,30 @@ with stop_on_signals(Trainer) as interruption:
 """
 
 
+TOGETHER = """
+import os, signal
+from vit_train.engine.stopping import stop_on_signals
+
+class Trainer:
+    stop_requested = False
+
+with stop_on_signals(Trainer):
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])
+    for _ in range(1000):
+        pass
+    print("still there")
+"""
+
+
+def test_two_signals_at_the_same_moment_are_a_first_and_a_second() -> None:
+    done = subprocess.run([sys.executable, "-c", TOGETHER], capture_output=True, text=True)
+    assert done.returncode in (-signal.SIGINT, -signal.SIGTERM)
+    assert done.stdout == done.stderr == ""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_asks_and_the_second_ends_at_once(number: signal.Signals) -> None:
     code = TWICE.format(name=number.name)

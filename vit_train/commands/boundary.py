@@ -41,6 +41,7 @@ def short_errors(command: str) -> Iterator[None]:
             raise
         sys.exit(printable(f"{command}: {explain(error)}"))
     except KeyboardInterrupt:
+        print(f"{command}: interrupted", file=sys.stderr)
         sys.exit(130)
     finally:
         threading.excepthook = hook

@@ -1,9 +1,12 @@
 """vit-eval: evaluate a checkpoint."""
 
+import sys
+
 import hydra
 from omegaconf import DictConfig
 
 from vit_train.commands.boundary import short_errors
+from vit_train.commands.paths import taken_literally
 from vit_train.config import CONF_DIR, EvalConfig, register_schemas, typed
 
 
@@ -19,6 +22,7 @@ def job(composed: DictConfig) -> None:
 def main() -> None:
     register_schemas()
     with short_errors("vit-eval"):
+        sys.argv[1:] = taken_literally(sys.argv[1:], ("ckpt", "data.root"))
         job()
 
 

@@ -1,7 +1,7 @@
 """`vit-train resume=RUN`: the run's own settings, and what may be changed about them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -10,6 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from vit_train.config import TrainConfig, from_checkpoint
+from vit_train.report.flat import flatten
 
 # How often something is reported or saved, and the machine: these change no result, or by
 # rounding alone. A name that ends with a dot stands for all below it.
@@ -24,15 +25,14 @@ def split_path(resume: str) -> tuple[Path, Path | None]:
 
     None where a run was ended before its first checkpoint. ValueError if there is no run.
     """
-    path = Path(resume)
-    folder = path.parent.parent if path.is_file() else path
-    if not (folder / "config.yaml").is_file():
-        raise ValueError(f"resume={resume}: there is no run in {folder} that could go on")
-    if path.is_file():
-        return folder, path
     from vit_train.engine.checkpoint import generations  # brings torch, which --help can do without
 
-    return folder, next(iter(generations(folder / "checkpoints" / "last.pt")), None)
+    path = Path(resume)
+    folder = path.parent.parent if path.is_file() else path
+    kept = [path] if path.is_file() else generations(folder / "checkpoints" / "last.pt")
+    if not kept and not (folder / "config.yaml").is_file():
+        raise ValueError(f"resume={resume}: there is no run in {folder} that could go on")
+    return folder, next(iter(kept), None)
 
 
 def asked_for(arguments: Sequence[str]) -> str | None:
@@ -40,7 +40,7 @@ def asked_for(arguments: Sequence[str]) -> str | None:
     said = [each for each in arguments if each.startswith("resume=")]
     if not said:
         return None
-    override = OverridesParser.create().parse_override(said[-1])
+    override = OverridesParser.create().parse_overrides(said)[-1]
     if override.is_sweep_override():
         raise ValueError(f"{said[-1]}: one run at a time can go on")
     value = override.value()
@@ -55,29 +55,57 @@ def is_finished(folder: Path) -> bool:
     return isinstance(summary, dict) and summary.get("status") == "finished"
 
 
-def resumed_config(folder: Path, composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
-    """The config in the folder with what the command line says otherwise.
+def resumed_config(
+    folder: Path, checkpoint: Path | None, composed: DictConfig, overrides: Sequence[str]
+) -> TrainConfig:
+    """The run's config with what the command line says otherwise.
 
     ValueError for changes that would make another run of it.
     """
+    settings = own_settings(folder, checkpoint)
+    OmegaConf.resolve(composed)
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    keys = [each.key_or_group for each in parsed if each.key_or_group != "resume"]
+    has, asked = (dict(flatten(OmegaConf.to_container(each))) for each in (settings, composed))  # type: ignore[arg-type]
+    for key in keys:
+        differing = [each for each in concerned(key, has) if has[each] != asked.get(each)]
+        if differing:
+            own = ", ".join(f"{each}={has[each]}" for each in differing[:3])
+            raise ValueError(
+                f"resume: {key} would make it another run, which has {own}: leave it out, or "
+                "start a new run"
+            )
+    for key in filter(may_change, keys):
+        OmegaConf.update(settings, key, OmegaConf.select(composed, key))
+    return from_checkpoint(OmegaConf.to_container(settings))  # type: ignore[arg-type]
+
+
+def own_settings(folder: Path, checkpoint: Path | None) -> DictConfig:
+    """Those in the folder or, if that file is lost, in the checkpoint."""
     path = folder / "config.yaml"
     try:
-        settings = OmegaConf.load(path)
+        if checkpoint is not None and not path.is_file():
+            from vit_train.engine.checkpoint import read_checkpoint
+
+            stored = read_checkpoint(checkpoint).get("config")
+        else:
+            stored = OmegaConf.load(path)
+        settings = OmegaConf.create(stored)
     except (OmegaConfBaseException, YAMLError, ValueError, OSError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not isinstance(settings, DictConfig):
         raise ValueError(f"{path} holds no settings")
-    keys = [each.key_or_group for each in OverridesParser.create().parse_overrides(list(overrides))]
-    refused = [key for key in keys if key != "resume" and not may_change(key)]
-    if refused:
-        raise ValueError(
-            f"resume: {', '.join(refused)} would make it another run; only "
-            f"{', '.join(each.removesuffix('.') for each in MAY_CHANGE)} may change"
-        )
-    for key in keys:
-        if key != "resume":
-            OmegaConf.update(settings, key, OmegaConf.select(composed, key))
-    return from_checkpoint(OmegaConf.to_container(settings))  # type: ignore[arg-type]
+    return settings
+
+
+def concerned(key: str, settings: Iterable[str]) -> list[str]:
+    """The settings that a key or a group says something about, of those that may not change.
+
+    Of an `experiment` that is all of them.
+    """
+    fixed = [each for each in settings if each != "resume" and not may_change(each)]
+    below = [each for each in fixed if each == key or each.startswith(f"{key}.")]
+    return below or ([] if may_change(key) else fixed)
 
 
 def may_change(key: str) -> bool:

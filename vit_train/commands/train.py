@@ -13,6 +13,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from vit_train.commands.boundary import short_errors
+from vit_train.commands.paths import quoted, taken_literally
 from vit_train.commands.resuming import asked_for, is_finished, resumed_config, split_path
 from vit_train.commands.sweep import Sweep
 from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
@@ -34,7 +35,10 @@ def job(composed: DictConfig) -> float | None:
             raise ValueError("resume goes on with one run: leave -m out")
         else:
             folder, checkpoint = split_path(composed.resume)
-            config = resumed_config(folder, composed, settings.overrides.task)
+            config = resumed_config(folder, checkpoint, composed, settings.overrides.task)
+            if is_finished(folder) and Path(composed.resume).is_dir():
+                print(f"{folder} is finished: its results are in {folder / 'summary.json'}")
+                return None
         from vit_train.training import train
 
         outcome = train(config, folder, checkpoint)
@@ -60,24 +64,23 @@ def for_hydra(resumed: Path | None) -> list[str]:
     if os.environ.get("RANK", "0") != "0":
         scratch = Path(tempfile.mkdtemp(prefix="vit_train-"))
         atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-        return [run_dir(scratch), "hydra.output_subdir=null", "hydra/job_logging=disabled"]
-    return [] if resumed is None else [run_dir(resumed), "hydra.output_subdir=null"]
-
-
-def run_dir(folder: Path) -> str:
-    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-    return f"hydra.run.dir='{quoted}'"
+        return [
+            f"hydra.run.dir={quoted(scratch)}",
+            "hydra.output_subdir=null",
+            "hydra/job_logging=disabled",
+        ]
+    if resumed is not None:
+        return [f"hydra.run.dir={quoted(resumed)}", "hydra.output_subdir=null"]
+    return []
 
 
 def main() -> None:
     register_schemas()
     with short_errors("vit-train"):
+        sys.argv[1:] = taken_literally(sys.argv[1:], ("resume", "init_from", "data.root"))
         resume, folder = asked_for(sys.argv[1:]), None
         if resume is not None:
             folder, _ = split_path(resume)
-            if is_finished(folder) and Path(resume).is_dir():
-                print(f"{folder} is finished: its results are in {folder / 'summary.json'}")
-                return
         sys.argv[1:] += for_hydra(folder)
         job()
         SWEEP.report()

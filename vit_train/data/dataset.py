@@ -1,5 +1,6 @@
 """What a data source is, whatever it came from: uint8 tensors with their meaning."""
 
+import zlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -46,6 +47,16 @@ class Dataset:
         """(C,S,S)."""
         channels, height, width = self.train.images.shape[1:]
         return channels, height, width
+
+    def fingerprint(self) -> str:
+        """Of images, labels and classes: the same data have the same one, wherever they lie."""
+        unlabelled = () if self.unlabelled is None else tuple(self.unlabelled.shape)
+        crc = zlib.crc32(repr((self.classes, unlabelled)).encode())
+        for part in (self.train, self.val, self.test):
+            if part is not None:
+                for tensor in (part.images, part.labels):
+                    crc = zlib.crc32(tensor.contiguous().numpy().data, crc)
+        return f"{crc:08x}"
 
 
 def resize(images: Tensor, size: int | None, chunk: int = 1000) -> Tensor:

@@ -37,6 +37,8 @@ def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
         count = max(1, round(len(train) * config.val_fraction))
         index, rest = stratified(train.labels, count, config.split_seed, "val_fraction")
         train, val = train.subset(rest), train.subset(index)
+        if len(train) == 0:
+            raise ValueError(f"data.val=split leaves none of {count} images for training")
     elif config.val == "test":
         val = test
     if config.train_subset is not None:

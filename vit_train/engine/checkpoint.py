@@ -51,6 +51,8 @@ def save_checkpoint(path: Path, content: dict[str, Any], keep: int = 0) -> None:
         for age, younger in reversed(list(enumerate(generations(path)[:keep], start=1))):
             younger.replace(path.with_stem(f"{path.stem}-{age}"))
         partial.replace(path)
+        for old in generations(path)[keep + 1 :]:
+            old.unlink()
         sync_folder(path.parent)
     except OSError:
         partial.unlink(missing_ok=True)  # on a full disk every byte counts
@@ -126,7 +128,7 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
 def next_best(path: Path) -> str:
     """The newest other checkpoint beside this one that is whole, as a hint."""
     other = newest_whole(path.parent, without=path)
-    return "" if other is None else f". {other} is whole"
+    return "" if other is None else f". {other} is whole: name that"
 
 
 def newest_whole(folder: Path, without: Path | None = None) -> Path | None:

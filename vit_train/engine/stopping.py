@@ -1,6 +1,7 @@
 """Ending a run in good order: on a signal, or when its time is up."""
 
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -28,6 +29,13 @@ class Interruption:
         self.signal: int | None = None
 
     @property
+    def reason(self) -> str:
+        """Why a run was stopped, in words."""
+        if self.signal is None:
+            return "its time is up (train.max_minutes)"
+        return f"on {signal.Signals(self.signal).name}"
+
+    @property
     def exit_status(self) -> int:
         """As shells count: 130 for SIGINT, 143 for SIGTERM; 0 where no signal came."""
         return 0 if self.signal is None else 128 + self.signal
@@ -43,7 +51,13 @@ def stop_on_signals(trainer: Trainer) -> Iterator[Interruption]:
         trainer.stop_requested = True
         interruption.signal = number
         for each in numbers:
-            signal.signal(each, signal.SIG_DFL)
+            signal.signal(each, end_at_once)
+
+    def end_at_once(number: int, frame: FrameType | None) -> None:
+        # Not the default handler in the first place: a signal that is waiting would meet it as
+        # an error.
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
     before = {number: signal.signal(number, request) for number in numbers}
     try:

@@ -1,6 +1,5 @@
 """TensorBoard: curves, pictures, the config, final metrics."""
 
-import json
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from vit_train.engine.metrics import Evaluation
 from vit_train.engine.observer import Observer, TrainLog
 from vit_train.engine.trainer import Trainer
 from vit_train.report.figures import any_letter
+from vit_train.report.flat import flatten
 
 
 class TensorBoard(Observer):
@@ -70,15 +70,3 @@ class TensorBoard(Observer):
         finals = {f"final/{name}": value for name, value in metrics.items()}
         self._write("add_hparams", flat, finals, run_name=".")
         self._write("close")
-
-
-def flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """{"model": {"depth": 6}} → [("model.depth", 6)]; what is no plain value becomes JSON."""
-    pairs: list[tuple[str, Any]] = []
-    for key, value in config.items():
-        if isinstance(value, dict):
-            pairs += flatten(value, f"{prefix}{key}.")
-        else:
-            plain = isinstance(value, bool | int | float | str)
-            pairs.append((prefix + key, value if plain else json.dumps(value)))
-    return pairs
