@@ -69,7 +69,9 @@ class Classify(Task):
         """What the class token looks at in the last layer, all heads together, shows through."""
         _, attention = model.forward(images, return_attention=True)
         looked_at = attention[-1].mean(1)[:, 0, 1:]  # (B,N)
-        looked_at = looked_at / looked_at.amax(1, keepdim=True)
+        # A few patches may draw most of it: cut off, so that the others can be seen, too.
+        most = looked_at.quantile(0.95, dim=1, keepdim=True)
+        looked_at = (looked_at / most).clamp(max=1)
         grid = math.isqrt(looked_at.shape[1])
         weight = F.interpolate(looked_at.view(-1, 1, grid, grid), images.shape[2:], mode="bilinear")
         return [images, images * weight]
