@@ -122,3 +122,14 @@ def test_refused(run: Run, arguments: str) -> None:
     assert outcome.err.startswith("vit-train: ") and TRAIN[arguments] in outcome.err, outcome.err
     assert "Traceback" not in outcome.err and outcome.err.count("\n") <= 8, outcome.err
     assert not Path("run/checkpoints").exists()
+
+
+def test_a_path_on_its_own_is_told_what_it_may_be(run: Run) -> None:
+    Path("some").mkdir()
+    for command, key in (("vit-train", "resume"), ("vit-eval", "ckpt")):
+        outcome = run(command, "some")
+        assert outcome.status == 1 and f"did you mean {key}=some?" in outcome.err
+    Path("some/data").mkdir()
+    Path("some/data/few.yaml").write_text("defaults: [shapes]\ntrain_images: 50\n")
+    outcome = run("vit-train", "--config-dir", "some", "data=few", "--cfg", "job")
+    assert outcome.status == 0 and "train_images: 50" in outcome.out

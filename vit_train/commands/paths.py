@@ -2,14 +2,20 @@
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 
 def taken_literally(arguments: Sequence[str], keys: Sequence[str]) -> list[str]:
-    """Where one of the keys names a path that exists, it is quoted for Hydra's grammar."""
+    """Where one of the keys names a path that exists, it is quoted for Hydra's grammar.
+
+    ValueError for a path on its own: the first key is likely meant.
+    """
     result = []
-    for argument in arguments:
-        key, _, value = argument.partition("=")
+    for before, argument in pairwise(["", *arguments]):
+        key, sign, value = argument.partition("=")
+        if not sign and argument and before[:1] != "-" and Path(argument).exists():
+            raise ValueError(f"{argument} is no setting: did you mean {keys[0]}={argument}?")
         exists = key in keys and value and Path(value).exists()
         result.append(f"{key}={quoted(value)}" if exists else argument)
     return result
