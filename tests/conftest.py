@@ -72,3 +72,17 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
         return Outcome(status, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture(scope="module")
+def kept() -> dict[str, bytes]:
+    return {}
+
+
+@pytest.fixture
+def checkpoint(run: Run, kept: dict[str, bytes]) -> bytes:
+    """A small run's last checkpoint; one run serves a whole file of tests."""
+    if not kept:
+        assert run("vit-train", *SMALL, "train.epochs=1", "hydra.run.dir=kept").status == 0
+        kept["last"] = Path("kept/checkpoints/last.pt").read_bytes()
+    return kept["last"]

@@ -91,19 +91,6 @@ def test_whatever_is_typed(run: Run, tmp_path: Path, typed: list[str]) -> None:
     assert tree(tmp_path) == before, typed
 
 
-@pytest.fixture(scope="module")
-def kept() -> dict[str, bytes]:
-    return {}
-
-
-@pytest.fixture
-def checkpoint(run: Run, kept: dict[str, bytes]) -> bytes:
-    if not kept:
-        assert run("vit-train", *TINY, "hydra.run.dir=run").status == 0
-        kept["best"] = Path("run/checkpoints/best.pt").read_bytes()
-    return kept["best"]
-
-
 damage = st.tuples(
     st.sampled_from(["flip", "set", "delete", "insert"]),
     st.floats(0, 1, exclude_max=True),

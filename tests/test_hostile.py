@@ -14,19 +14,6 @@ import vit_train
 from vit_train.engine.checkpoint import read_checkpoint, sealed
 
 
-@pytest.fixture(scope="module")
-def kept() -> dict[str, bytes]:
-    return {}
-
-
-@pytest.fixture
-def checkpoint(run: Run, kept: dict[str, bytes]) -> bytes:
-    if not kept:
-        assert run("vit-train", *SMALL, "train.epochs=1", "hydra.run.dir=kept").status == 0
-        kept["last"] = Path("kept/checkpoints/last.pt").read_bytes()
-    return kept["last"]
-
-
 def flip(data: bytearray, rng: random.Random) -> None:
     data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
 

@@ -40,16 +40,10 @@ def shortened(title: str, length: int = 22) -> str:
     return title if len(title) <= length else f"{title[: length - 1]}…"
 
 
+# To be told apart, also by those who see fewer.
+PALETTE = ["#3b6ea5", "#d1750d", "#3f8f4f", "#a8324a", "#7a5ba8", "#6f6f6f", "#1fa3a3", "#b58900"]
+
+
 def colours(count: int) -> list[str]:
-    """So many colours that can be told apart, also by those who see fewer."""
-    palette = [
-        "#3b6ea5",
-        "#d1750d",
-        "#3f8f4f",
-        "#a8324a",
-        "#7a5ba8",
-        "#6f6f6f",
-        "#1fa3a3",
-        "#b58900",
-    ]
-    return [palette[number % len(palette)] for number in range(count)]
+    """So many, from the beginning again where there are not enough."""
+    return [PALETTE[number % len(PALETTE)] for number in range(count)]
