@@ -39,6 +39,21 @@ def test_runs_that_differ_in_their_seed_alone_are_one_row() -> None:
     assert [len(group.runs) for group in groups] == [1, 1, 2]
 
 
+def test_a_run_that_is_repeated_counts_once(tmp_path: Path) -> None:
+    folder = written(tmp_path, summary(0.5), summary(0.6, 1), summary(0.7))
+    (group,) = group_runs(read_summaries([folder]))
+    assert sorted(group.values("test", "final", "acc")) == [0.6, 0.7]
+
+
+def test_what_changes_no_result_makes_no_group() -> None:
+    saved = summary(0.6, 1)
+    saved["config"] |= {"device": "cuda", "checkpoint": {"every_steps": 5}}
+    other = summary(0.5)
+    other["config"] |= {"checkpoint": {"every_steps": None}}
+    (group,) = group_runs([other, saved])
+    assert len(group.runs) == 2
+
+
 def test_a_label_says_no_more_than_tells_the_groups_apart() -> None:
     runs = [summary(0.5, name="vit"), summary(0.6, name="cnn", widths=[8], depth=3)]
     assert [group.label for group in group_runs(runs)] == ["model=cnn, …", "model=vit, …"]

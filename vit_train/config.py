@@ -27,6 +27,12 @@ CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
     "task": TASK_CONFIGS,
     "data": DATA_CONFIGS,
 }
+# Settings that change no result: how often something is reported or saved, and the machine.
+# A name that ends with a dot stands for all below it.
+INCIDENTAL = (
+    *("train.log_every", "train.max_minutes", "checkpoint."),
+    *("device", "data.root", "data.download", "data.urls"),
+)
 PEERS = ("timm", "torchvision", "vit-pytorch")
 PACKAGE = Path(__file__).parent
 # Inside the wheel conf/ is a subpackage; in a checkout it stands at the top.
@@ -143,6 +149,11 @@ class SheetConfig:
                 raise ValueError(f"{key}={getattr(self, key)} must be at least 1")
         if self.seed < 0:
             raise ValueError(f"seed={self.seed} must not be negative")
+
+
+def is_incidental(key: str) -> bool:
+    """Whether a setting, `train.log_every` for one, leaves every result as it is."""
+    return any(key == each or (each[-1] == "." and key.startswith(each)) for each in INCIDENTAL)
 
 
 def register_schemas() -> None:

@@ -35,7 +35,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     if meta.task.needs_labels and list(data.classes) != meta.classes:
         raise ValueError(f"the data has classes {data.classes}, the model {meta.classes}")
     size = data_config.image_size
-    if size == trained.data.image_size and meta.fingerprint not in ("", data.fingerprint()):
+    if size == trained.data.image_size and meta.fingerprint not in ("", data.fingerprint):
         logger.warning(
             "the images are not those of the training run: what was trained on may be among them"
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from vit_train.config import is_incidental
 from vit_train.report.comparison import bars, curves
 from vit_train.report.figures import any_letter
 from vit_train.report.flat import flatten
@@ -19,15 +20,10 @@ from vit_train.report.printable import markdown_cell, printable
 
 logger = logging.getLogger(__name__)
 
-# What may differ between runs that count as repetitions of each other.
-REPETITION = {"seed"}
-# Where the data and the computer are is no part of an experiment.
-IGNORED = {"data.root", "data.download", "device", "data.urls"}
-
 
 @dataclass
 class Group:
-    """Runs that differ in their seed alone."""
+    """Runs that differ in their seed alone, one of each."""
 
     settings: dict[str, Any]
     runs: list[dict[str, Any]] = field(default_factory=list)
@@ -75,7 +71,7 @@ def read_summary(file: Path) -> dict[str, Any] | None:
     if content["status"] != "finished":
         logger.warning(printable(f"left out, as it is {content['status']}: {file}"))
         return None
-    content["curve"] = read_curve(file)
+    content |= {"file": str(file), "curve": read_curve(file)}
     try:
         table([Group({}, [content])])
     except (LookupError, TypeError, AttributeError, ValueError) as error:
@@ -110,17 +106,19 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
 
 
 def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
-    """By what differs between them, apart from the seed, sorted by it."""
+    """By what differs between them and can change a result, apart from the seed; sorted by it."""
     flat = [dict(flatten(summary["config"])) for summary in summaries]
     keys = [
-        key for key in dict.fromkeys(key for each in flat for key in each) if key not in IGNORED
+        key
+        for key in dict.fromkeys(key for each in flat for key in each)
+        if key != "seed" and not is_incidental(key)
     ]
 
     def differs(key: str) -> bool:
         present = {str(each[key]) for each in flat if key in each}
         return len(present) > 1
 
-    differing = [key for key in keys if differs(key) and key not in REPETITION]
+    differing = [key for key in keys if differs(key)]
     telling: list[str] = []
     for key in differing:
         if len(identities(flat, [*telling, key])) > len(identities(flat, telling)):
@@ -130,9 +128,21 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
         settings = {key: each[key] for key in differing if key in each}
         group = groups.setdefault(identity(each, differing), Group(settings, telling=telling))
         group.runs.append(summary)
+    for group in groups.values():
+        group.runs = one_a_seed(group.runs)
     return sorted(
         groups.values(), key=lambda group: [rank(group.settings.get(k)) for k in differing]
     )
+
+
+def one_a_seed(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last run of each seed: the same one twice would make a spread look small."""
+    last = {run["config"]["seed"]: run for run in runs}
+    for run in runs:
+        kept = last[run["config"]["seed"]]
+        if run is not kept:
+            logger.warning(printable(f"left out, as {kept['file']} repeats it: {run['file']}"))
+    return list(last.values())
 
 
 def identity(settings: dict[str, Any], keys: Sequence[str]) -> tuple[str, ...]:

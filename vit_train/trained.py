@@ -50,7 +50,7 @@ def about_run(
         "mean": list(statistics.mean),
         "std": list(statistics.std),
         "versions": versions,
-        "fingerprint": data.fingerprint(),
+        "fingerprint": data.fingerprint,
     }
 
 

@@ -51,7 +51,7 @@ def train(config: TrainConfig, path: Path, checkpoint: Path | None = None) -> Ou
                     "train it in one process"
                 )
             with of_this_run() if state else nullcontext():
-                if state and state["fingerprint"] != parts.data.fingerprint():
+                if state and state["fingerprint"] != parts.data.fingerprint:
                     raise ValueError("the images on disk are others than it was trained on")
                 folder = RunFolder(parts, path, state) if processes.is_main else None
             return run(parts, folder, state)

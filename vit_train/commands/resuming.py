@@ -9,15 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from vit_train.config import TrainConfig, from_checkpoint
+from vit_train.config import TrainConfig, from_checkpoint, is_incidental
 from vit_train.report.flat import flatten
-
-# How often something is reported or saved, and the machine: these change no result, or by
-# rounding alone. A name that ends with a dot stands for all below it.
-MAY_CHANGE = (
-    *("train.log_every", "train.max_minutes", "train.micro_batch", "checkpoint."),
-    *("device", "data.root", "data.download", "data.urls"),
-)
 
 
 def split_path(resume: str) -> tuple[Path, Path | None]:
@@ -109,4 +102,5 @@ def concerned(key: str, settings: Iterable[str]) -> list[str]:
 
 
 def may_change(key: str) -> bool:
-    return any(key == each or (each[-1] == "." and key.startswith(each)) for each in MAY_CHANGE)
+    """What changes no result, or by rounding alone."""
+    return is_incidental(key) or key == "train.micro_batch"

@@ -2,6 +2,7 @@
 
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -48,6 +49,7 @@ class Dataset:
         channels, height, width = self.train.images.shape[1:]
         return channels, height, width
 
+    @cached_property
     def fingerprint(self) -> str:
         """Of images, labels and classes: the same data have the same one, wherever they lie."""
         unlabelled = () if self.unlabelled is None else tuple(self.unlabelled.shape)
