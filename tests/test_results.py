@@ -11,7 +11,11 @@ def summary(acc: float, seed: int = 0, status: str = "finished", **model: object
     result = {"acc": acc, "count": 1000, "acc_interval_95": [acc - 0.03, acc + 0.03]}
     return {
         "status": status,
-        "config": {"model": {"name": "vit", "depth": 6} | model, "seed": seed, "device": "cpu"},
+        "config": {
+            "model": {"name": "vit", "depth": 6} | model,
+            "data": {"name": "shapes"},
+            "seed": seed,
+        },
         "parameters": 1000,
         "images_seen": 5000,
         "seconds": 120.0,
@@ -52,6 +56,22 @@ def test_what_changes_no_result_makes_no_group() -> None:
     other["config"] |= {"checkpoint": {"every_steps": None}}
     (group,) = group_runs([other, saved])
     assert len(group.runs) == 2
+
+
+def test_what_may_change_a_result_makes_a_group() -> None:
+    """Another precision, a setting that older runs did not have, or another folder of images."""
+    plain, compiled, half = summary(0.5), summary(0.6), summary(0.7)
+    compiled["config"]["compile"] = True
+    half["precision"] = "bf16"
+    plain["precision"] = compiled["precision"] = "fp32"
+    assert [len(group.runs) for group in group_runs([plain, compiled, half])] == [1, 1, 1]
+    pets, flowers, other = summary(0.5), summary(0.6), summary(0.7, 1)
+    for each, name, root in ((pets, "folder", "a"), (flowers, "folder", "b")):
+        each["config"]["data"] = {"name": name, "root": root}
+    assert len(group_runs([pets, flowers])) == 2
+    for each in (pets, other):
+        each["config"]["data"] = {"name": "cifar10", "root": str(each["config"]["seed"])}
+    assert len(group_runs([pets, other])) == 1
 
 
 def test_a_label_says_no_more_than_tells_the_groups_apart() -> None:

@@ -196,17 +196,27 @@ def require_finite(values: dict[str, Any], prefix: str = "") -> None:
             raise ValueError(f"{prefix}{key}={value} must be a finite number")
 
 
-def from_checkpoint(stored: dict[str, Any]) -> TrainConfig:
-    """A checkpoint's config, checked against the closed set of classes above."""
+def schema_of(stored: dict[str, Any]) -> DictConfig:
+    """Of a kept run's config: its groups, chosen from the closed set above, at their defaults."""
     chosen = {}
     for group, classes in CHOSEN_BY_NAME.items():
         part = stored.get(group) if isinstance(stored, dict) else None
         name = part.get("name") if isinstance(part, dict) else None
         if not isinstance(name, str) or name not in classes:
-            raise ValueError(f"the checkpoint's {group} is none of: {', '.join(classes)}")
+            raise ValueError(f"the config's {group} is none of: {', '.join(classes)}")
         chosen[group] = classes[name]
-    schema = OmegaConf.merge(OmegaConf.structured(TrainConfig), chosen)
+    return OmegaConf.merge(OmegaConf.structured(TrainConfig), chosen)  # type: ignore[return-value]
+
+
+def from_checkpoint(stored: dict[str, Any]) -> TrainConfig:
+    """A checkpoint's config, typed and checked."""
+    schema = schema_of(stored)
     return typed(OmegaConf.merge(schema, OmegaConf.create(stored)), TrainConfig)  # type: ignore[arg-type]
+
+
+def default_settings(stored: dict[str, Any]) -> dict[str, Any]:
+    """What a kept run's settings would be if it had said nothing but the names of its groups."""
+    return OmegaConf.to_container(schema_of(stored))  # type: ignore[return-value]
 
 
 def as_dict(config: TrainConfig) -> dict[str, Any]:

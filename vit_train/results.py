@@ -3,7 +3,6 @@
 import csv
 import json
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from vit_train.config import is_incidental
+from vit_train.config import default_settings, is_incidental
+from vit_train.engine.metrics import interval_of_mean
 from vit_train.report.comparison import bars, curves
 from vit_train.report.figures import any_letter
 from vit_train.report.flat import flatten
@@ -73,7 +73,7 @@ def read_summary(file: Path) -> dict[str, Any] | None:
         return None
     content |= {"file": str(file), "curve": read_curve(file)}
     try:
-        table([Group({}, [content])])
+        table(group_runs([content]))
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{file} is no summary that vit-train wrote") from error
     return content
@@ -107,12 +107,8 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
 
 def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
     """By what differs between them and can change a result, apart from the seed; sorted by it."""
-    flat = [dict(flatten(summary["config"])) for summary in summaries]
-    keys = [
-        key
-        for key in dict.fromkeys(key for each in flat for key in each)
-        if key != "seed" and not is_incidental(key)
-    ]
+    flat = [settings_of(summary) for summary in summaries]
+    keys = list(dict.fromkeys(key for each in flat for key in each if key != "seed"))
 
     def differs(key: str) -> bool:
         present = {str(each[key]) for each in flat if key in each}
@@ -133,6 +129,18 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
     return sorted(
         groups.values(), key=lambda group: [rank(group.settings.get(k)) for k in differing]
     )
+
+
+def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
+    """All that may have had a part in the result, each by its dotted key.
+
+    A setting that is younger than the run has its default; the precision is the one that was used.
+    """
+    config = {"task": {"name": "classify"}} | summary["config"]  # runs from before the tasks
+    settings = dict(flatten(default_settings(config))) | dict(flatten(config))
+    settings["precision"] = summary.get("precision", settings["precision"])
+    images = {"data.root"} if settings.get("data.name") == "folder" else set()
+    return {key: each for key, each in settings.items() if key in images or not is_incidental(key)}
 
 
 def one_a_seed(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -195,12 +203,9 @@ def interval(group: Group) -> str:
         return ""
     if len(accuracy) == 1:
         low, high = group.runs[0]["test"]["final"]["acc_interval_95"]
-        return f"{100 * low:.2f} to {100 * high:.2f}"
-    share = mean(accuracy)
-    half = 1.96 * math.sqrt(
-        share * (1 - share) / mean(count) + stdev(accuracy) ** 2 / len(accuracy)
-    )
-    return f"{100 * (share - half):.2f} to {100 * (share + half):.2f}"
+    else:
+        low, high = interval_of_mean(accuracy, int(count[0]))
+    return f"{100 * low:.2f} to {100 * high:.2f}"
 
 
 def table(groups: Sequence[Group]) -> str:

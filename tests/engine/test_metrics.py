@@ -1,6 +1,12 @@
+import numpy as np
 import pytest
 
-from vit_train.engine.metrics import Evaluation, wilson_interval
+from vit_train.engine.metrics import (
+    Evaluation,
+    interval_of_mean,
+    student_quantile,
+    wilson_interval,
+)
 
 
 @pytest.mark.parametrize(
@@ -14,3 +20,30 @@ def test_wilson_interval(successes: int, count: int, low: float, high: float) ->
 
 def test_of_two_losses_the_lower_one_is_better() -> None:
     assert Evaluation(count=1, loss=0.1).score > Evaluation(count=1, loss=0.2).score
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"),  # scipy.stats.t.ppf(0.975, freedom)
+    [(1, 12.7062), (2, 4.30265), (3, 3.18245), (10, 2.22814), (1e9, 1.95996)],
+)
+def test_students_quantile(freedom: float, quantile: float) -> None:
+    assert student_quantile(freedom) == pytest.approx(quantile, rel=2e-4)
+
+
+def test_the_interval_of_a_mean_holds_what_it_says() -> None:
+    """Of three seeds with a spread, on images which all of them see: in 95 % of all repetitions."""
+    rng = np.random.default_rng(0)
+    truth, spread, count, repetitions = 0.6, 0.01, 1000, 4000
+    held = 0
+    for _ in range(repetitions):
+        images = rng.normal(0, np.sqrt(truth * (1 - truth) / count))
+        shares = truth + images + rng.normal(0, spread, size=3)
+        low, high = interval_of_mean(list(shares), count)
+        held += low < truth < high
+    assert held / repetitions == pytest.approx(0.95, abs=0.015)
+
+
+def test_seeds_that_agree_leave_the_images_uncertainty() -> None:
+    low, high = interval_of_mean([0.6, 0.6], 1000)
+    assert (low + high) / 2 == pytest.approx(0.6)
+    assert high - low == pytest.approx(2 * 1.96 * np.sqrt(0.6 * 0.4 / 1000), rel=1e-3)

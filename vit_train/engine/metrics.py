@@ -1,8 +1,12 @@
 """What is known of a model after a whole split, every image with the same weight."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import mean, variance
 from typing import ClassVar
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -52,3 +56,30 @@ def wilson_interval(successes: int, count: int, z: float = 1.959964) -> tuple[fl
     spread = math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     half = z * spread / (1 + z * z / count)
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def interval_of_mean(shares: Sequence[float], count: int) -> tuple[float, float]:
+    """The 95 % interval of the mean of several runs' shares of `count` test images.
+
+    It speaks of other seeds and other images: all runs have seen the same ones, whose variance
+    p(1 − p)/N is therefore not divided by the number of runs, as the seeds' is. The seeds' is known
+    from a few runs alone: Student's t, with the degrees of freedom of Satterthwaite 1946.
+    """
+    share = mean(shares)
+    seeds = variance(shares) / len(shares)
+    total = share * (1 - share) / count + seeds
+    freedom = (len(shares) - 1) * (total / seeds) ** 2 if seeds else math.inf
+    half = student_quantile(freedom) * math.sqrt(total)
+    return max(0.0, share - half), min(1.0, share + half)
+
+
+def student_quantile(freedom: float) -> float:
+    """Beyond ± this lie 5 % of Student's t with ν degrees of freedom.
+
+    With t = √ν tan θ its density becomes cos(θ)^(ν − 1), which is easily summed.
+    """
+    freedom = min(freedom, 1e4)  # from where on it is the normal distribution's
+    angle = np.linspace(0, math.pi / 2, 20_001)
+    density = np.cos(angle) ** (freedom - 1)
+    area = np.cumsum(density[1:] + density[:-1])
+    return math.sqrt(freedom) * math.tan(float(np.interp(0.95 * area[-1], area, angle[1:])))
