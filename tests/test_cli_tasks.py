@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Run
+from conftest import SMALL, SMALL_MODEL, Run
 from PIL import Image
+from small_sets import small_stl10
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
@@ -49,6 +50,14 @@ def test_the_same_seed_gives_the_same_weights(run: Run, task: str) -> None:
         train(run, folder, *DECODED[task], "train.epochs=1", "augment=strong")
         states.append(vit_train.load(folder)[0].state_dict())
     assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
+
+
+def test_images_without_labels_can_be_mixed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_stl10(monkeypatch, Path("data"))
+    stl10 = ["data=stl10", "data.unlabelled=true", "data.image_size=32", "augment=strong"]
+    outcome = run("vit-train", *SMALL_MODEL, *stl10, *DECODED["reconstruct"], "hydra.run.dir=run")
+    assert outcome.status == 0, outcome.err
+    assert "67 training" in outcome.out  # 27 labelled ones and 40 others
 
 
 def test_a_classifier_begins_with_the_encoder_and_a_fresh_head(run: Run) -> None:

@@ -54,6 +54,8 @@ def label_title(target: Tensor, classes: tuple[str, ...]) -> str:
     if target.ndim == 0:
         return classes[int(target)] if target >= 0 else "no label"
     shares = [(share, name) for share, name in zip(target.tolist(), classes, strict=True) if share]
-    if len(shares) == 1:
+    if not shares:
+        return "no label"
+    if shares[0][0] == 1:
         return shares[0][1]
     return " ".join(f"{name} {share:.1f}"[-40:] for share, name in sorted(shares, reverse=True))

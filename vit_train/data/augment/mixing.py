@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vit_train.data.augment.config import AugmentConfig
@@ -60,16 +59,16 @@ class Mixer:
         box = Rectangles(*drawn[2:])
         area = (box.height * box.width).double() / self.size**2
         share = area * drawn.inside + (1 - area) * drawn.outside
+        inside, outside, share = (
+            sent(each.float(), device) for each in (drawn.inside, drawn.outside, share)
+        )
+        weight = torch.where(
+            box.contain(self.size, device), inside.view(-1, 1, 1, 1), outside.view(-1, 1, 1, 1)
+        )  # (B,1,S,S)
+        targets = torch.lerp(self.certain(other_labels), self.certain(labels), share.unsqueeze(1))
+        return torch.lerp(others, images, weight), targets
 
-        def there(weight: Tensor, *shape: int) -> Tensor:
-            return sent(weight.float().view(-1, *shape), device)
-
-        inside = box.contain(self.size, device)
-
-        def weight(inner: Tensor, outer: Tensor) -> Tensor:
-            return torch.where(inside, there(inner, 1, 1, 1), there(outer, 1, 1, 1))
-
-        mixed = others * weight(1 - drawn.inside, 1 - drawn.outside)
-        mixed.add_(images * weight(drawn.inside, drawn.outside))
-        own, other = (F.one_hot(each, self.num_classes) for each in (labels, other_labels))
-        return mixed, own * there(share, 1) + other * there(1 - share, 1)
+    def certain(self, labels: Tensor) -> Tensor:
+        """Labels (B,) as shares (B,K): all of it one class's, or none's for −1, no label."""
+        classes = torch.arange(self.num_classes, device=labels.device)
+        return (labels.unsqueeze(1) == classes).float()
