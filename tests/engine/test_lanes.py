@@ -93,7 +93,7 @@ def test_which_models_are_cut_and_spread(monkeypatch: pytest.MonkeyPatch) -> Non
     assert shape(vit, torch.device("cuda"), 256) == (None, 1)
 
 
-def test_dropout_does_not_depend_on_the_number_of_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_depends_on_neither_the_lanes_nor_the_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps of training; other masks would give quite other weights."""
     images = torch.randn(48, 3, 8, 8, dtype=torch.float64)
     batch = images, torch.randint(10, (48,))
@@ -107,12 +107,13 @@ def test_dropout_does_not_depend_on_the_number_of_lanes(monkeypatch: pytest.Monk
         def epoch(self, epoch: int, first: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
             return [batch, batch][first:]
 
-    def weights(cores: int, seed: int) -> torch.Tensor:
+    def weights(cores: int, seed: int, micro_batch: int | None = None) -> torch.Tensor:
         monkeypatch.setattr(module, "CORES", cores)
         torch.manual_seed(0)
         config = ViTConfig(embed_dim=16, depth=2, dropout=0.2, branch_dropout=0.1, drop_path=0.3)
         model = VisionTransformer(config, 8).double()
-        run = TrainConfig(train=LoopConfig(epochs=1, batch_size=48), seed=seed)
+        loop = LoopConfig(epochs=1, batch_size=48, micro_batch=micro_batch)
+        run = TrainConfig(train=loop, seed=seed)
         task = Classify(ClassifyConfig(), config, (3, 8, 8), 10)
         Trainer(model, task, Source(), None, run, Precision("fp32", CPU)).fit()
         return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
@@ -120,4 +121,6 @@ def test_dropout_does_not_depend_on_the_number_of_lanes(monkeypatch: pytest.Monk
     one, two, three, other = weights(1, 0), weights(2, 0), weights(3, 0), weights(2, 1)
     torch.testing.assert_close(one, two, rtol=0, atol=1e-9)
     assert torch.equal(two, three)
+    for micro_batch in (48, 20):  # which cut the batch elsewhere
+        torch.testing.assert_close(two, weights(2, 0, micro_batch), rtol=0, atol=1e-9)
     assert (two - other).abs().max() > 1e-4

@@ -51,11 +51,11 @@ def result(processes: Processes) -> dict:
     some = photos.subset(torch.arange(43))
     val = EvalBatches(some, normalise, 5, CPU, *place)
 
-    vit = ViTConfig(embed_dim=16, depth=2, patch_size=4)
+    vit = ViTConfig(embed_dim=16, depth=2, patch_size=4, dropout=0.1, drop_path=0.2)
     task = Classify(ClassifyConfig(), vit, (3, 8, 8), 10)
     torch.manual_seed(0)
     model = task.build_model().double()
-    run = TrainConfig(train=LoopConfig(epochs=5, batch_size=10, micro_batch=2))  # 4 steps each
+    run = TrainConfig(train=LoopConfig(epochs=5, batch_size=10, micro_batch=3))  # 4 steps each
     fp32 = Precision("fp32", CPU)
     trainer = Trainer(model, task, Doubles(train), None, run, fp32, processes=processes)
     trainer.fit()

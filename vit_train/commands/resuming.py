@@ -102,5 +102,5 @@ def concerned(key: str, settings: Iterable[str]) -> list[str]:
 
 
 def may_change(key: str) -> bool:
-    """What changes no result, or by rounding alone."""
+    """What changes no result, or by rounding alone; on a GPU micro_batch has other dropout, too."""
     return is_incidental(key) or key == "train.micro_batch"

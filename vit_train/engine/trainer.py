@@ -81,6 +81,8 @@ class Trainer:
         self.lanes = make_lanes(
             model, precision.device, self.loop.batch_size, self.loop.micro_batch, config.compile
         )
+        # Compiled code draws from PyTorch's generator alone.
+        self.own_noise = precision.device.type == "cpu" and not config.compile
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
@@ -220,9 +222,9 @@ class Trainer:
         first = self.processes.rank * count // self.processes.count
 
         def compute(
-            part: Tensor, truth: Tensor, place: Tensor
+            part: Tensor, truth: Tensor, places: Tensor
         ) -> tuple[Tensor, tuple[Tensor, ...]]:
-            with self.noise(place), self.precision.autocast():
+            with self.noise(places), self.precision.autocast():
                 sums = self.objective.sums(self.model, part, truth)
             loss = self.scaler.scale(sums[0] / count)
             return sums.detach(), torch.autograd.grad(loss, self.parameters)
@@ -235,11 +237,11 @@ class Trainer:
         self.processes.add_up([*self.gradients, totals])
         return totals, count
 
-    def noise(self, place: Tensor) -> contextlib.AbstractContextManager[None]:
-        """On a CPU a piece's dropout depends on the seed, the step and its place in the batch."""
-        if self.precision.device.type != "cpu":
+    def noise(self, places: Tensor) -> contextlib.AbstractContextManager[None]:
+        """On a CPU an image's dropout depends on the seed, the step and its place in the batch."""
+        if not self.own_noise:
             return contextlib.nullcontext()
-        return noise_from(self.seed, self.step, int(place[0]))
+        return noise_from(self.seed, self.step, places.tolist())
 
     def require_finite(self) -> None:
         """NonFinite, naming the first step that went wrong. This waits for the device."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from vit_train.model.functional import gelu_tanh
-from vit_train.noise import NOISE
+from vit_train.noise import NOISE, ones_and_zeros
 
 
 class LayerNormFunction(torch.autograd.Function):
@@ -154,10 +154,9 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return x
-        if NOISE.generator is None:
+        if NOISE.generators is None:
             return F.dropout(x, self.rate)
-        keep = torch.empty_like(x).bernoulli_(1 - self.rate, generator=NOISE.generator)
-        return x * keep.div_(1 - self.rate)
+        return x * ones_and_zeros(x, 1 - self.rate).div_(1 - self.rate)
 
 
 class DropPath(nn.Module):
@@ -173,8 +172,7 @@ class DropPath(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return x
-        keep = x.new_empty(x.shape[0], 1, 1)
-        keep.bernoulli_(1 - self.rate, generator=NOISE.generator)
+        keep = ones_and_zeros(x[:, :1, :1], 1 - self.rate)
         return x * keep.div_(1 - self.rate)
 
 
