@@ -24,15 +24,15 @@ def noise_from(seed: int, step: int, places: Iterable[int]) -> Iterator[None]:
 
     It is a pure function of the three numbers: the same however the batch is cut into pieces.
     """
-    NOISE.generators = [generator(seed, step, place) for place in places]
+    NOISE.generators = [generator_of(seed, step, place) for place in places]
     try:
         yield
     finally:
         NOISE.generators = None
 
 
-def generator(*seed: int) -> torch.Generator:
-    state = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
+def generator_of(seed: int, *place: int) -> torch.Generator:
+    state = np.random.SeedSequence(seed, spawn_key=place).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
 

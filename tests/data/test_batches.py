@@ -115,6 +115,16 @@ def test_the_shares_of_several_processes_are_the_batch_of_one(
         torch.testing.assert_close(joined, whole, rtol=0, atol=1e-6)
 
 
+def test_no_two_places_share_their_random_numbers() -> None:
+    def first(seed: int, *place: int) -> float:
+        return TrainBatches(data, 40, RAW, STRONG, 16, seed, CPU).generator(*place).random()
+
+    data = random_set(40)
+    places = [(0,), (3,), (0, 0), (3, 0), (3, 1), (3, 0, 0), (3, 0, 1)]
+    drawn = [first(seed, *place) for seed in (7, 2**32, 2**32 + 7) for place in places]
+    assert len(set(drawn)) == len(drawn)
+
+
 def test_strong_augmentation_is_a_pure_function_of_the_seed() -> None:
     data = random_set(40)
 

@@ -89,7 +89,8 @@ class TrainBatches:
             yield self.batch(index, self.generator(epoch, number))
 
     def generator(self, *place: int) -> np.random.Generator:
-        return np.random.default_rng((self.seed, *place))
+        """Of this place: of an epoch, of a batch in it. No two share their numbers."""
+        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=place))
 
     def batch(self, index: Tensor, rng: np.random.Generator) -> Batch:
         """This process's part of the batch of images at `index` (B,)."""
