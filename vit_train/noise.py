@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class ThreadNoise(threading.local):
-    """This thread's generators, one an image; without any PyTorch's own, which all threads share."""
+    """This thread's generators, one an image; None is PyTorch's own, which all threads share."""
 
     generators: list[torch.Generator] | None = None
 

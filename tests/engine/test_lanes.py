@@ -93,7 +93,9 @@ def test_which_models_are_cut_and_spread(monkeypatch: pytest.MonkeyPatch) -> Non
     assert shape(vit, torch.device("cuda"), 256) == (None, 1)
 
 
-def test_dropout_depends_on_neither_the_lanes_nor_the_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_depends_on_neither_the_lanes_nor_the_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Two steps of training; other masks would give quite other weights."""
     images = torch.randn(48, 3, 8, 8, dtype=torch.float64)
     batch = images, torch.randint(10, (48,))

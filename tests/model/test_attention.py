@@ -107,7 +107,7 @@ def test_fewer_queries_give_the_first_rows_and_their_gradients(kernels, queries)
     direction = torch.randn(2, queries, 24, dtype=torch.float64)
     inputs = [x.requires_grad_(), *attention.parameters()]
     whole = attention(x)[0][:, :queries]
-    few = attention(x, queries=queries)[0]
+    few = attention(x, num_queries=queries)[0]
     torch.testing.assert_close(few, whole, rtol=0, atol=1e-12)
     torch.testing.assert_close(
         torch.autograd.grad((few * direction).sum(), inputs),

@@ -93,6 +93,31 @@ def test_dropout_acts_where_the_config_says(field: str, monkeypatch: pytest.Monk
     assert calls == expected[field]
 
 
+@pytest.mark.parametrize("positions_at", ["stem", "layers", "shared"])
+def test_dropout_follows_the_first_positions(
+    positions_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[torch.Tensor] = []
+
+    def note(x: torch.Tensor, rate: float) -> torch.Tensor:
+        seen.append(x)
+        return x
+
+    monkeypatch.setattr(F, "dropout", note)
+    config = ViTConfig(embed_dim=16, depth=2, dropout=0.1, positions_at=positions_at)
+    model, images = VisionTransformer(config, 8), torch.randn(2, 3, 8, 8)
+    model(images)
+    assert torch.equal(seen[0], model.tokens(images) + model.pos_embed[0]())
+
+
+def test_a_block_is_near_the_identity_at_initialisation() -> None:
+    torch.manual_seed(0)
+    config = ViTConfig(init="torch", qkv_bias=False, proj_bias=False)  # system B
+    model, x = VisionTransformer(config), torch.randn(4, 65, 128)
+    for block in model.blocks:
+        assert (block(x)[0] - x).norm() < 0.3 * x.norm()
+
+
 def test_initialisations() -> None:
     torch.manual_seed(0)
     config = ViTConfig(init="torch", cls_std=1.0, pos_std=1.0)

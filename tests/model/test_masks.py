@@ -73,5 +73,5 @@ def test_a_row_that_may_look_nowhere_gives_zeros_and_zero_gradients(kernels: str
 def test_fewer_queries_take_the_first_rows_of_the_mask(kernels: str) -> None:
     attention, x = build(kernels)
     whole = attention(x, mask=CAUSAL)[0]
-    few = attention(x, queries=2, mask=CAUSAL)[0]
+    few = attention(x, num_queries=2, mask=CAUSAL)[0]
     torch.testing.assert_close(few, whole[:, :2], rtol=0, atol=1e-12)

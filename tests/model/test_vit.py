@@ -143,6 +143,19 @@ def test_scratch_and_fused_agree_in_logits_and_every_gradient(dtype, tolerance):
     assert all(gradient.abs().max() > 0 for gradient in gradients.values())
 
 
+@pytest.mark.parametrize("head", ["token", "gap"])
+@pytest.mark.parametrize("positions", ["none", "learned", "relative"])
+def test_under_autocast_residuals_and_logits_stay_float32(head: str, positions: str) -> None:
+    model = build(torch.float32, head=head, positions=positions, depth=2)
+    kinds = []
+    for block in model.blocks:
+        block.register_forward_pre_hook(lambda _, inputs: kinds.append(inputs[0].dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(torch.randn(2, 3, SIZE, SIZE))
+    assert kinds == [torch.float32] * 2
+    assert logits.dtype == torch.float32 and not torch.equal(logits, logits.bfloat16().float())
+
+
 def test_scratch_and_fused_agree_under_bfloat16_autocast():
     results = []
     for kernels in ("scratch", "fused"):

@@ -53,8 +53,8 @@ class Attention(nn.Module):
 
     `mask` (T,T) is True where a token (row) may look at another (column); causal is the lower
     triangle. `need_weights=True` returns the probabilities (B,H,T,T) as well; they exist only on
-    the written path, which is then taken whatever `kernels` says. `queries=Q` asks for the first Q
-    tokens only, (B,Q,D): the others are looked at, but do not look.
+    the written path, which is then taken whatever `kernels` says. `num_queries=Q` asks for the
+    first Q tokens only, (B,Q,D): the others are looked at, but do not look.
     """
 
     def __init__(
@@ -79,16 +79,16 @@ class Attention(nn.Module):
         self,
         x: Tensor,
         need_weights: bool = False,
-        queries: int | None = None,
+        num_queries: int | None = None,
         mask: Tensor | None = None,
         context: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        q, k, v = self.project(x, queries, context)
+        q, k, v = self.project(x, num_queries, context)
         bias = sees = None
         if self.relative is not None:
             bias = self.relative(q * q.shape[-1] ** -0.5)
         if mask is not None:
-            blocked, sees = masked(mask[:queries], q.dtype)
+            blocked, sees = masked(mask[:num_queries], q.dtype)
             bias = blocked if bias is None else bias + blocked
         heads, weights = (
             attend(q, k, v, bias) if need_weights else (self.attention(q, k, v, bias), None)
@@ -96,25 +96,24 @@ class Attention(nn.Module):
         if sees is not None:
             heads = heads.masked_fill(~sees, 0)
             weights = None if weights is None else weights.masked_fill(~sees, 0)
-        joined = heads.transpose(1, 2).flatten(2)  # (B,Q,D)
-        return self.dropout(self.proj(joined)), weights
+        return self.dropout(self.join(heads)), weights
 
     def project(
-        self, x: Tensor, queries: int | None = None, context: Tensor | None = None
+        self, x: Tensor, num_queries: int | None = None, context: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """The queries (B,H,Q,Dh), keys and values (B,H,T,Dh)."""
-        if queries is None and context is None:
+        if num_queries is None and context is None:
             return self.split(self.qkv(x), 3)
         seen = x if context is None else context
-        return self.queries(x[:, :queries]), *self.keys_values(seen)
+        return self.project_queries(x[:, :num_queries]), *self.project_keys_values(seen)
 
-    def queries(self, x: Tensor) -> Tensor:
+    def project_queries(self, x: Tensor) -> Tensor:
         """(B,Q,D) → (B,H,Q,Dh)."""
         dim = x.shape[-1]
         bias = None if self.qkv.bias is None else self.qkv.bias[:dim]
         return self.split(F.linear(x, self.qkv.weight[:dim], bias), 1)[0]
 
-    def keys_values(self, x: Tensor) -> tuple[Tensor, ...]:
+    def project_keys_values(self, x: Tensor) -> tuple[Tensor, ...]:
         """(B,T,D) → the keys and the values, (B,H,T,Dh) each."""
         dim = x.shape[-1]
         bias = None if self.qkv.bias is None else self.qkv.bias[dim:]
@@ -122,7 +121,10 @@ class Attention(nn.Module):
 
     def look_up(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Tokens (B,Q,D) that look at keys and values which are there already → (B,Q,D)."""
-        heads = self.attention(self.queries(x), keys, values, None)
+        return self.join(self.attention(self.project_queries(x), keys, values, None))
+
+    def join(self, heads: Tensor) -> Tensor:
+        """The heads' results (B,H,Q,Dh), side by side and mapped once more: (B,Q,D)."""
         return self.proj(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def split(self, joined: Tensor, parts: int) -> tuple[Tensor, ...]:

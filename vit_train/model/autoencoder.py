@@ -44,7 +44,7 @@ class MaskedAutoencoder(Autoencoder):
 
     def forward(self, images: Tensor, visible: Tensor) -> Tensor:
         """Images (B,C,S,S) and the numbers of the visible patches (B,V) → (B,N,C·P²)."""
-        return self.to_pixels(self.decoder(self.encoder.memory(images, visible)))  # type: ignore[no-any-return]
+        return self.to_pixels(self.decoder(self.encoder.encode_visible(images, visible)))  # type: ignore[no-any-return]
 
 
 class Autoregressor(Autoencoder):
@@ -70,18 +70,18 @@ class Autoregressor(Autoencoder):
     def forward(self, images: Tensor) -> Tensor:
         """(B,C,S,S) → the patches that are not given, each from the true ones before it."""
         embedded = self.encoder.patch_embed(images)[:, self.given :]
-        return self.to_pixels(self.decoder(self.memory(images), embedded))  # type: ignore[no-any-return]
+        return self.to_pixels(self.decoder(self.encode_given(images), embedded))  # type: ignore[no-any-return]
 
-    def memory(self, images: Tensor) -> Tensor:
-        """Of the given patches alone (B,T,D)."""
+    def encode_given(self, images: Tensor) -> Tensor:
+        """The encoder's tokens of the given patches alone (B,T,D)."""
         given = torch.arange(self.given, device=images.device)
-        return self.encoder.memory(images, given.expand(len(images), -1))
+        return self.encoder.encode_visible(images, given.expand(len(images), -1))
 
     @torch.no_grad()
     def generate(self, images: Tensor) -> Tensor:
         """(B,C,S,S) → the same with all but the given rows predicted, each patch from the last."""
         patches = list(cut_patches(images, self.patch_size)[:, : self.given].split(1, dim=1))
-        vectors = self.decoder.one_by_one(self.memory(images), self.count)
+        vectors = self.decoder.one_by_one(self.encode_given(images), self.count)
         vector = next(vectors)
         for _ in range(self.count - 1):
             patches.append(self.to_pixels(vector))

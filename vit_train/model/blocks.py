@@ -37,14 +37,14 @@ class Block(nn.Module):
         self,
         x: Tensor,
         need_weights: bool = False,
-        queries: int | None = None,
+        num_queries: int | None = None,
         mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """(B,T,D) → (B,T,D), or its first `queries` tokens; and the attention if asked for."""
+        """(B,T,D) → (B,T,D), or its first `num_queries` tokens; and the attention if asked for."""
         attended, weights = self.attn(
-            self.norm1(x) if self.pre_norm else x, need_weights, queries, mask
+            self.norm1(x) if self.pre_norm else x, need_weights, num_queries, mask
         )
-        x = x[:, :queries] + self.drop_path(self.dropout(attended))
+        x = x[:, :num_queries] + self.drop_path(self.dropout(attended))
         if self.pre_norm:
             return x + self.drop_path(self.dropout(self.mlp(self.norm2(x)))), weights
         x = self.norm1(x)

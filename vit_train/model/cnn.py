@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.model.config import CnnConfig, ResNetConfig
+from vit_train.model.layers import Head
 
 
 def conv_norm(
@@ -32,7 +33,7 @@ class SimpleCnn(nn.Module):
             layers += [*conv_norm(before, width, 3, 1, bias=True), nn.ReLU()]
             before = width
         self.features = nn.Sequential(*layers)
-        self.head = nn.Linear(before, num_classes)
+        self.head = Head(before, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.features(images).mean(dim=(2, 3)))  # type: ignore[no-any-return]
@@ -80,7 +81,7 @@ class SmallResNet(nn.Module):
                 layers.append(ResidualBlock(before, width, stride))
                 before = width
         self.stages = nn.Sequential(*layers)
-        self.head = nn.Linear(before, num_classes)
+        self.head = Head(before, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.stages(self.stem(images)).mean(dim=(2, 3)))  # type: ignore[no-any-return]

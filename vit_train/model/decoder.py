@@ -15,7 +15,10 @@ from vit_train.model.positions import TABLES
 
 
 class DecoderBlock(nn.Module):
-    """x + SelfAttention(LN(x)), then x + CrossAttention(LN(x)), then x + MLP(LN(x))."""
+    """x + SelfAttention(LN(x)), then x + CrossAttention(LN(x)), then x + MLP(LN(x)).
+
+    Always pre-LN and without stochastic depth, whatever the encoder has.
+    """
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -43,7 +46,7 @@ class DecoderBlock(nn.Module):
     def step(self, x: Tensor, seen: "KeyValues", memory: "KeyValues") -> Tensor:
         """One more token (B,1,D) of a causal sequence, which joins those already `seen`."""
         normed = self.norm1(x)
-        seen.append(*self.self_attn.keys_values(normed))
+        seen.append(*self.self_attn.project_keys_values(normed))
         x = x + self.self_attn.look_up(normed, seen.keys, seen.values)
         x = x + self.cross_attn.look_up(self.norm2(x), memory.keys, memory.values)
         return x + self.mlp(self.norm3(x))  # type: ignore[no-any-return]
@@ -108,8 +111,8 @@ class Decoder(nn.Module):
         table = self.pos_embed()[:, -count:]
         blocks = cast("list[DecoderBlock]", list(self.blocks))
         none = memory[:, :0]
-        memories = [KeyValues(*block.cross_attn.keys_values(memory)) for block in blocks]
-        seen = [KeyValues(*block.self_attn.keys_values(none)) for block in blocks]
+        memories = [KeyValues(*block.cross_attn.project_keys_values(memory)) for block in blocks]
+        seen = [KeyValues(*block.self_attn.project_keys_values(none)) for block in blocks]
         x = self.mask_token.expand(len(memory), -1, -1)
         for place in range(count):
             x = x + table[:, place : place + 1]

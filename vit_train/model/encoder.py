@@ -21,7 +21,9 @@ class PatchEmbed(nn.Module):
         self.proj = nn.Conv2d(in_channels, embed_dim, kernel_size=patch_size, stride=patch_size)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.proj(images).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
+        patches: Tensor = self.proj(images)
+        # Under autocast, too: here the residual stream begins.
+        return patches.flatten(2).transpose(1, 2).to(self.proj.weight.dtype)
 
 
 class Encoder(nn.Module):
@@ -93,30 +95,35 @@ class Encoder(nn.Module):
         self,
         x: Tensor,
         need_weights: bool = False,
-        queries: int | None = None,
+        num_queries: int | None = None,
         places: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        """All blocks: (B,T,D) → (B,T,D), and each layer's attention if asked for.
+        """All blocks: (B,T,D) → (B,T,D), and each layer's attention (B,H,T,T) if asked for.
 
-        `queries=Q` computes only the first Q tokens of the last block, (B,Q,D). `places` (B,T) says
-        which of the image's tokens x holds, where it does not hold all of them in order.
+        `num_queries=Q` computes only the first Q tokens of the last block, (B,Q,D). `places` (B,T)
+        says which of the image's tokens x holds, where it does not hold all of them in order.
         """
-        at_stem = self.config.positions_at == "stem"
-        if at_stem:
-            for table in self.pos_embed:
-                x = x + rows(table(), places)
-        x = self.dropout(x)
         attention = []
         for number, block in enumerate(self.blocks):
-            if not at_stem:
-                x = x + rows(self.pos_embed[number % len(self.pos_embed)](), places)
+            table = self.table_before(number)
+            if table is not None:
+                x = x + rows(table(), places)
+            if number == 0:
+                x = self.dropout(x)
             last = number == len(self.blocks) - 1
-            x, weights = block(x, need_weights, queries=queries if last else None)
-            attention.append(weights)
+            x, weights = block(x, need_weights, num_queries if last else None)
+            if weights is not None:
+                attention.append(weights)
         return x, attention
 
-    def memory(self, images: Tensor, visible: Tensor) -> Tensor:
-        """What a decoder looks at, of images of which only the patches `visible` (B,V) are seen.
+    def table_before(self, layer: int) -> nn.Module | None:
+        """The absolute positions that are added before this layer."""
+        if len(self.pos_embed) == 0 or (layer > 0 and self.config.positions_at == "stem"):
+            return None
+        return self.pos_embed[layer % len(self.pos_embed)]
+
+    def encode_visible(self, images: Tensor, visible: Tensor) -> Tensor:
+        """Images of which only the patches `visible` (B,V) are seen, for a decoder to look at.
 
         Returns (B,T,D), normalised, T = V and the class token where there is one.
         """

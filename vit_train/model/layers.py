@@ -176,6 +176,17 @@ class DropPath(nn.Module):
         return x * keep.div_(1 - self.rate)
 
 
+class Head(nn.Linear):
+    """Features (B,D) → logits (B,K), in the weights' own precision under autocast, too.
+
+    In half precision two classes of some images get the same logit, and a tie is no answer.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return super().forward(x.to(self.weight.dtype))
+
+
 class Mlp(nn.Module):
     """Two linear layers with a GELU between: (B,T,D) → (B,T,F) → (B,T,D)."""
 

@@ -55,27 +55,28 @@ class LearnedTable2D(nn.Module):
 
 
 class FixedTable(nn.Module):
-    """A table that is computed, not learned, and not stored in checkpoints."""
+    """A table that is computed, not learned; kept with the weights, to be resized as they are."""
 
-    def __init__(self, table: Tensor) -> None:
+    def __init__(self, table: Tensor, has_class: bool) -> None:
         super().__init__()
-        self.table: Tensor
-        self.register_buffer("table", table.unsqueeze(0), persistent=False)
+        self.has_class = has_class
+        self.weight: Tensor
+        self.register_buffer("weight", table.unsqueeze(0))
 
     def forward(self) -> Tensor:
-        return self.table
+        return self.weight
 
 
 def sinusoidal(grid: int, dim: int, has_class: bool) -> FixedTable:
     """One-dimensional, over all tokens in their order."""
-    return FixedTable(sinusoids(torch.arange(grid**2 + has_class), dim))
+    return FixedTable(sinusoids(torch.arange(grid**2 + has_class), dim), has_class)
 
 
 def sincos_2d(grid: int, dim: int, has_class: bool) -> FixedTable:
     """Half of the vector from the column, half from the row; zeros for the class token."""
     along = sinusoids(torch.arange(grid), dim // 2)  # (grid,D/2)
     table = torch.cat((along.repeat(grid, 1), along.repeat_interleave(grid, 0)), dim=1)
-    return FixedTable(F.pad(table, (0, 0, int(has_class), 0)))
+    return FixedTable(F.pad(table, (0, 0, int(has_class), 0)), has_class)
 
 
 TABLES: dict[str, Callable[[int, int, bool], nn.Module]] = {
@@ -111,14 +112,14 @@ class RelativeKeys(nn.Module):
 
 
 def resize_positions(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """A state dict of the same model at another image size, its learned tables made to fit.
+    """A state dict of the same model at another image size, its absolute positions made to fit.
 
-    Grids are interpolated bicubically (Dosovitskiy et al. 2021, section 3.2). ValueError for
-    relative positions, whose distances mean something else on another grid.
+    Grids are interpolated bicubically (Dosovitskiy et al. 2021, section 3.2): a patch keeps its
+    place in the picture. ValueError for relative positions, whose distances are others then.
     """
     resized = dict(state)
     for name, module in model.named_modules():
-        if isinstance(module, LearnedTable):
+        if isinstance(module, LearnedTable | FixedTable):
             key = f"{name}.weight"
             extra, tokens = int(module.has_class), module.weight.shape[1]
             first, grid = state[key][:, :extra], state[key][:, extra:]

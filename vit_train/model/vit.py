@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from vit_train.model.config import ViTConfig
 from vit_train.model.encoder import Encoder
 from vit_train.model.initial import draw_weights
+from vit_train.model.layers import Head
 
 
 class VisionTransformer(Encoder):
@@ -22,7 +23,7 @@ class VisionTransformer(Encoder):
         dim = config.embed_dim
         hidden = [nn.Linear(dim, dim), nn.Tanh()] if config.head == "token_mlp" else []
         self.pre_head = nn.Sequential(*hidden)
-        self.head = nn.Linear(dim, num_classes)
+        self.head = Head(dim, num_classes)
         draw_weights(self.pre_head, config)
         if config.init == "xavier":  # the first loss is log(num_classes) whatever the seed
             nn.init.zeros_(self.head.weight)
@@ -39,7 +40,7 @@ class VisionTransformer(Encoder):
         # After the last block only the class token is read: the others are not computed.
         alone = self.config.has_class_token and not return_attention
         x, attention = self.encode(
-            self.tokens(images), return_attention, queries=1 if alone else None
+            self.tokens(images), return_attention, num_queries=1 if alone else None
         )
         logits = self.head(self.pre_head(self.pooled(x)))
         return (logits, attention) if return_attention else logits
