@@ -103,6 +103,28 @@ def test_observers_hear_steps_logs_and_epochs() -> None:
     assert all(val.count == 48 for _, val in recorder.epochs)
 
 
+def test_the_speed_is_that_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step takes a second here, and what is done between two epochs a hundred."""
+    now = 0.0
+
+    class Slow(Recorder):
+        def on_step(self, trainer: Trainer) -> None:
+            nonlocal now
+            now += 1
+
+        def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
+            nonlocal now
+            now += 100
+            super().on_epoch(trainer, log, val)
+
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    recorder = Slow()
+    train(Data(), (recorder,))
+    logs = [*recorder.logs, *(log for log, _ in recorder.epochs)]
+    speeds = {log.step: log.images_per_s for log in logs}
+    assert speeds == pytest.approx({4: 32 / 3, 6: 48 / 6, 8: 32 / 4, 12: 48 / 6})
+
+
 def test_the_average_is_what_is_evaluated() -> None:
     trainer = train(Data(), ema_decay=0.9)
     assert trainer.eval_model is not trainer.model

@@ -21,6 +21,10 @@ class Averages:
         self.sums += sums
         self.images += images
 
+    def leave_out(self, seconds: float) -> None:
+        """Time that was spent on something else than these images."""
+        self.started += seconds
+
     def read(self) -> tuple[dict[str, float], float]:
         """The means and images/s. This waits for the device."""
         means = (self.sums / max(1, self.images)).tolist()

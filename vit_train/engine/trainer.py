@@ -144,10 +144,12 @@ class Trainer:
                 if log is None:
                     self.tell("on_stop", self)
                     return
+                began, self.whole = time.perf_counter(), self._averages()
                 val = None if self.val is None else self.evaluate(self.eval_model, self.val)
                 self.epoch, self.batch = self.epoch + 1, 0
-                self.whole = self._averages()
                 self.tell("on_epoch", self, log, val)
+                for averages in (self.whole, self.recent):
+                    averages.leave_out(time.perf_counter() - began)
 
     def tell(self, event: str, *what: Any) -> None:
         for observer in self.observers:
