@@ -22,40 +22,44 @@ from vit_train.trained import begin_from
 
 @dataclass(frozen=True)
 class Parts:
-    """What is trained on what. `images` are those trained on, `photos` as batches, augmented."""
+    """What is trained on what: `train_set` as augmented batches of images, with their labels."""
 
     config: TrainConfig
     precision: Precision
     processes: Processes
     data: Dataset
     splits: Splits
-    images: ImageSet
+    train_set: ImageSet
     statistics: Statistics
     normalise: Normalise
     task: Task
     model: nn.Module
-    photos: TrainBatches
+    image_batches: TrainBatches
 
     @property
     def device(self) -> torch.device:
         return self.precision.device
 
     @cached_property
-    def batches(self) -> Source:
-        """What is trained on: `photos` with the task's targets."""
-        return self.task.train_batches(self.photos)
+    def train_batches(self) -> Source:
+        """The same images with the task's targets."""
+        return self.task.train_batches(self.image_batches)
 
     @cached_property
-    def val(self) -> Iterable[Batch] | None:
+    def val_batches(self) -> Iterable[Batch] | None:
         return None if self.splits.val is None else self.unaugmented(self.splits.val)
 
     def unaugmented(self, part: ImageSet) -> Iterable[Batch]:
         """This process's share of a split, as the task's batches."""
-        size, processes = self.config.train.eval_batch_size, self.processes
-        photos = EvalBatches(
-            part, self.normalise, size, self.device, processes.rank, processes.count
+        images = EvalBatches(
+            part,
+            self.normalise,
+            self.config.train.eval_batch_size,
+            self.device,
+            rank=self.processes.rank,
+            ranks=self.processes.count,
         )
-        return self.task.eval_batches(photos)
+        return self.task.eval_batches(images)
 
 
 def assemble(
@@ -73,34 +77,34 @@ def assemble(
     if processes.rank:
         torch.manual_seed(config.seed + processes.rank)  # its own dropout, on a GPU
 
-    images, device = splits.train, precision.device
+    train_set, device = splits.train, precision.device
     if data.unlabelled is not None and not task.needs_labels:
-        images = with_unlabelled(images, data.unlabelled)
-    statistics = channel_statistics(images.images)
+        train_set = with_unlabelled(train_set, data.unlabelled)
+    statistics = channel_statistics(train_set.images)
     normalise = Normalise(statistics, device)
-    photos = TrainBatches(
-        images,
+    image_batches = TrainBatches(
+        train_set,
         len(data.classes),
         normalise,
         config.augment,
         config.train.batch_size,
         config.seed,
         device,
-        processes.rank,
-        processes.count,
+        rank=processes.rank,
+        ranks=processes.count,
     )
     return Parts(
-        config,
-        precision,
-        processes,
-        data,
-        splits,
-        images,
-        statistics,
-        normalise,
-        task,
-        model.to(device),
-        photos,
+        config=config,
+        precision=precision,
+        processes=processes,
+        data=data,
+        splits=splits,
+        train_set=train_set,
+        statistics=statistics,
+        normalise=normalise,
+        task=task,
+        model=model.to(device),
+        image_batches=image_batches,
     )
 
 

@@ -77,7 +77,7 @@ class RunFolder:
             self.keeper.restore(state)
         self.csv = MetricsCsv(path / "metrics.csv")
         begun = state["epoch"] if state else 0
-        self.terminal = Terminal(len(parts.photos), self.config.train.epochs, begun)
+        self.terminal = Terminal(len(parts.image_batches), self.config.train.epochs, begun)
 
     def flush(self) -> dict[str, int]:
         """Put all that was reported on the disk; how long each report is then."""
@@ -88,8 +88,8 @@ class RunFolder:
         """All that listen, the checkpoints last: what belongs to a step is written before it."""
         writing: list[Observer] = [self.board, self.csv, BadBatchKeeper(self.path)]
         parts = self.parts
-        if parts.task.columns and parts.val is not None:
-            batch = next(iter(parts.val))
+        if parts.task.columns and parts.val_batches is not None:
+            batch = next(iter(parts.val_batches))
             draw = partial(draw_gallery, parts.task, batch=batch, normalise=parts.normalise)
             writing.append(Pictures(draw, self.board, self.path / "pictures.png"))
         writing.append(self.keeper)
@@ -102,7 +102,7 @@ class RunFolder:
         text = OmegaConf.to_yaml(OmegaConf.create(self.settings))
         if not self.resumed:
             self.board.config(text)
-            sheet = image_grid(*first_batch(self.parts.photos, self.parts.data))
+            sheet = image_grid(*first_batch(self.parts.image_batches, self.parts.data))
             self.board.figure("data/train_augmented", sheet)
         write_text(self.path / "config.yaml", text)
         self.write_summary("running")
@@ -123,7 +123,7 @@ class RunFolder:
     def sizes(self) -> dict[str, int]:
         splits = self.parts.splits
         val = 0 if splits.val is None else len(splits.val)
-        return {"train": len(self.parts.images), "val": val, "test": len(splits.test)}
+        return {"train": len(self.parts.train_set), "val": val, "test": len(splits.test)}
 
     def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
         """What is known after the last step; without results it was stopped for this reason."""
@@ -225,8 +225,8 @@ def take_back(folder: Path, written: dict[str, int]) -> None:
             path.unlink()
 
 
-def first_batch(photos: TrainBatches, data: Dataset, count: int = 18) -> tuple[Tensor, list[str]]:
+def first_batch(batches: TrainBatches, data: Dataset, count: int = 18) -> tuple[Tensor, list[str]]:
     """The first images of epoch 0 as augmented, uint8 again, with their labels in words."""
-    pixels, targets = next(photos.epoch(0))
+    pixels, targets = next(batches.epoch(0))
     titles = [label_title(target, data.classes) for target in targets[:count]]
-    return photos.normalise.undo(pixels[:count]), titles
+    return batches.normalise.undo(pixels[:count]), titles

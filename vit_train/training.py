@@ -68,19 +68,20 @@ def run(parts: Parts, folder: RunFolder | None, state: dict[str, Any] | None) ->
     if folder:
         observers += folder.observers()
     trainer = Trainer(
-        parts.model,
-        parts.task,
-        parts.batches,
-        parts.val,
-        config,
-        parts.precision,
-        observers,
-        parts.processes,
+        model=parts.model,
+        objective=parts.task,
+        train=parts.train_batches,
+        val=parts.val_batches,
+        config=config,
+        precision=parts.precision,
+        observers=observers,
+        processes=parts.processes,
     )
     if config.compile:
-        sample, targets = (each[: trainer.lanes.piece] for each in next(parts.batches.epoch(0)))
+        images, targets = next(parts.train_batches.epoch(0))
+        piece = images[: trainer.lanes.piece], targets[: trainer.lanes.piece]
         with trainer.lanes:  # compiled code is bound to a number of threads
-            compile_model(parts.model, parts.task, (sample, targets), parts.precision)
+            compile_model(parts.model, parts.task, piece, parts.precision)
     if state:
         with of_this_run():
             trainer.load_state_dict(state)

@@ -9,9 +9,9 @@ from vit_train.model.positions import LearnedTable, LearnedTable2D, RelativeKeys
 def draw_weights(module: nn.Module, config: ViTConfig) -> None:
     """Draw all weights in `module` as the config's `init` says.
 
-    xavier: Xavier-uniform linear maps with zero biases, as the paper's code has them; but query, key
-    and value are one map, as in PyTorch's MultiheadAttention, and patches are flattened first, so
-    their fan-in is P²·C. torch: PyTorch's default for linear maps, which they have already.
+    xavier: Xavier-uniform linear maps with zero biases, as the paper's code has them; but query,
+    key and value are one map, as in PyTorch's MultiheadAttention, and patches are flattened first,
+    so their fan-in is P²·C. torch: PyTorch's default for linear maps, which they have already.
     Positions are normal.
     """
     for each in module.modules():
