@@ -10,7 +10,8 @@ ROOMS_MAY_IMPORT = {
     "model": {"model", "noise"},
     "data": {"data"},
     "engine": {"engine", "noise"},
-    "tasks": {"tasks", "model", "data", "engine"},
+    "explain": {"explain", "model"},
+    "tasks": {"tasks", "model", "data", "engine", "explain"},
     "report": {"report", "engine", "__init__"},
 }
 ONLY_THESE_IMPORT_HYDRA = {"config.py", "run_folder.py", "commands"}

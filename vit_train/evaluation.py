@@ -12,11 +12,12 @@ from vit_train.engine.device import keep_freed_memory, pick_device, pick_precisi
 from vit_train.engine.evaluating import evaluate
 from vit_train.engine.lanes import make_lanes
 from vit_train.engine.metrics import Classification, Evaluation
+from vit_train.explain.positions import draw_positions
 from vit_train.gallery import draw_gallery
 from vit_train.report import provenance
 from vit_train.report.summary import result_dict, write_json
 from vit_train.report.terminal import class_table, result_line
-from vit_train.trained import load
+from vit_train.trained import encoder_of, load
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,11 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
         picture = target.with_suffix(".png")
         draw_gallery(meta.task, model, next(iter(batches)), normalise).save(picture)
         logger.info(f"pictures in {picture}")
+    encoder = encoder_of(model)
+    if encoder is not None and len(encoder.pos_embed):
+        picture = target.with_name("positions.png")
+        draw_positions(encoder).savefig(picture)
+        logger.info(f"positions in {picture}")
     return result
 
 

@@ -21,4 +21,4 @@ def draw_gallery(task: Task, model: nn.Module, batch: Batch, normalise: Normalis
     pictures = task.pictures(model, images, targets)
     model.train(was_training)
     shown = [normalise.undo(each) for each in pictures]
-    return side_by_side(shown, task.columns, across=ACROSS // len(task.columns))
+    return side_by_side(shown, task.columns, across=max(1, ACROSS // len(task.columns)))

@@ -24,7 +24,7 @@ def test_of_a_mixed_target_the_predicted_share_counts() -> None:
 
 
 def test_pictures_show_through_where_the_class_token_looks() -> None:
-    task = Classify(ClassifyConfig(), ViTConfig(), (3, 16, 16), 10)
+    task = Classify(ClassifyConfig(), ViTConfig(num_heads=2), (3, 16, 16), 10)
     attention = torch.zeros(2, 2, 17, 17)  # 2 heads, 4 × 4 patches and the class token
     attention[0, :, 0, 1 + 5] = 1.0
     attention[1, 1, 0, 1 + 15] = 0.5  # one head alone, and half of it at itself
@@ -35,8 +35,11 @@ def test_pictures_show_through_where_the_class_token_looks() -> None:
             return None, [attention.flip(0), attention]
 
     images = torch.ones(2, 3, 16, 16)
-    original, shown = task.pictures(Model(), images, torch.zeros(2))
+    pictures = task.pictures(Model(), images, torch.zeros(2))
+    assert len(pictures) == len(task.columns) == 2 + task.model.num_heads
+    original, shown, first, second = pictures
     assert torch.equal(original, images)
+    assert first[1].max() == 0 and torch.equal(second[1].amax((1, 2)), torch.ones(3))
     brightest = F.avg_pool2d(shown, 4).flatten(2).argmax(2)
     assert brightest.tolist() == [[5] * 3, [15] * 3]
     assert shown[1, :, :8, :8].abs().max() == 0 and shown[1].max() == 1

@@ -1,13 +1,12 @@
 """Which class an image belongs to. Targets are labels (B,), or shares of classes (B,K)."""
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.engine.metrics import Classification
 from vit_train.engine.objective import Forward
+from vit_train.explain.attention import class_token_maps, seen_through
 from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.model.registry import build_model
 from vit_train.tasks.config import ClassifyConfig
@@ -30,7 +29,8 @@ class Classify(Task):
         self.label_smoothing = config.label_smoothing
         self.model, self.image_shape, self.num_classes = model, image_shape, num_classes
         if isinstance(model, ViTConfig) and model.has_class_token:
-            self.columns = ("image", "attention")
+            heads = (f"head {number + 1}" for number in range(model.num_heads))
+            self.columns = ("image", "attention", *heads)
 
     def build_model(self) -> nn.Module:
         return build_model(self.model, self.image_shape, self.num_classes)
@@ -66,15 +66,11 @@ class Classify(Task):
         )
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
-        """What the class token looks at in the last layer, all heads together, shows through."""
+        """What the class token looks at in the last layer: all heads together, and each."""
         _, attention = model.forward(images, return_attention=True)
-        looked_at = attention[-1].mean(1)[:, 0, 1:]  # (B,N)
-        # A few patches may draw most of it: cut off, so that the others can be seen, too.
-        most = looked_at.quantile(0.95, dim=1, keepdim=True)
-        looked_at = (looked_at / most).clamp(max=1)
-        grid = math.isqrt(looked_at.shape[1])
-        weight = F.interpolate(looked_at.view(-1, 1, grid, grid), images.shape[2:], mode="bilinear")
-        return [images, images * weight]
+        maps = class_token_maps(attention[-1])
+        together = seen_through(images, maps.mean(1), mode="bilinear")
+        return [images, together, *(seen_through(images, each) for each in maps.unbind(1))]
 
 
 def correct_answers(logits: Tensor, targets: Tensor) -> Tensor:

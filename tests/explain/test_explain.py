@@ -1,0 +1,60 @@
+"""What is drawn of a trained model is what the model has."""
+
+import pytest
+import torch
+from conftest import SMALL, Run
+
+from vit_train.explain.attention import class_token_maps, seen_through
+from vit_train.explain.positions import mosaic, similarity
+from vit_train.model.config import ViTConfig
+from vit_train.model.vit import VisionTransformer
+
+
+def test_a_map_is_the_class_tokens_row_of_the_attention() -> None:
+    torch.manual_seed(0)
+    model = VisionTransformer(ViTConfig(embed_dim=16, depth=2, num_heads=2), 16)
+    _, attention = model(torch.randn(3, 3, 16, 16), return_attention=True)
+    maps = class_token_maps(attention[-1])
+    assert maps.shape == (3, 2, 4, 4)
+    assert maps[2, 1, 3, 0] == attention[-1][2, 1, 0, 1 + 3 * 4 + 0]
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_an_image_shows_where_a_map_is_high(mode: str) -> None:
+    maps = torch.full((2, 4, 4), 0.01)
+    maps[0, 0, 3], maps[1, 2, :] = 0.9, 0.3
+    seen = seen_through(torch.ones(2, 3, 16, 16), maps, mode)
+    assert seen[0, 0, 1, 14] == 1 and seen[0, 0, 14, 1] < 1 / 3
+    assert (seen[1, :, 9:11] > 0.8).all() and (seen[1, :, 14] < 0.1).all()
+
+
+def test_places_are_as_alike_as_their_vectors_and_shown_where_they_are() -> None:
+    table = torch.randn(9, 6, generator=torch.Generator().manual_seed(0))
+    alike = similarity(table)
+    expected = torch.nn.functional.cosine_similarity(table[5], table[7], dim=0)
+    torch.testing.assert_close(alike[5, 7], expected)
+    torch.testing.assert_close(alike.diag(), torch.ones(9))
+    picture = mosaic(alike)  # 3 × 3 maps of 3 × 3 cells, with lines between
+    assert picture.shape == (11, 11)
+    assert picture[3].isnan().all() and picture[:, 7].isnan().all()
+    # The patch in row 1, column 2 is number 5; that in row 2, column 1 number 7.
+    assert picture[1 * 4 + 2, 2 * 4 + 1] == alike[5, 7]
+
+
+def test_vit_eval_draws_heads_and_positions(run: Run) -> None:
+    for name, arguments in {
+        "learned": [],
+        "gap": ["model.head=gap", "model.positions=sincos_2d"],
+        "relative": ["model.positions=relative"],
+        "mae": ["task=reconstruct", "model.positions=sinusoidal"],
+    }.items():
+        folder = f"hydra.run.dir={name}"
+        assert run("vit-train", *SMALL, "train.epochs=1", folder, *arguments).status == 0
+        outcome = run("vit-eval", f"ckpt={name}", "data.image_size=48")
+        drawn = f"positions in {name}/positions.png" in outcome.out
+        if name == "relative":
+            assert outcome.status == 1 and "another image size" in outcome.err
+            outcome = run("vit-eval", f"ckpt={name}")
+        assert outcome.status == 0, outcome.err
+        assert drawn == (name != "relative")
+        assert ("pictures in" in outcome.out) == (name != "gap")
