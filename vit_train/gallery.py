@@ -7,18 +7,19 @@ from vit_train.data.batches import Batch, Normalise
 from vit_train.report.mosaic import side_by_side
 from vit_train.tasks.task import Task
 
-IMAGES = 12
-# Pictures in a row: what fits the width of a page.
-ACROSS = 12
+# At most so many images, and pictures in a row and rows: what fits a page.
+IMAGES, ACROSS, ROWS = 12, 12, 6
 
 
 @no_grad()
 def draw_gallery(task: Task, model: nn.Module, batch: Batch, normalise: Normalise) -> Image.Image:
     """The task's pictures of the batch's first images, side by side."""
-    images, targets = (each[:IMAGES] for each in batch)
+    across = max(1, ACROSS // len(task.columns))
+    count = min(IMAGES, across * ROWS)
+    images, targets = (each[:count] for each in batch)
     was_training = model.training
     model.eval()
     pictures = task.pictures(model, images, targets)
     model.train(was_training)
     shown = [normalise.undo(each) for each in pictures]
-    return side_by_side(shown, task.columns, across=max(1, ACROSS // len(task.columns)))
+    return side_by_side(shown, task.columns, across)
