@@ -123,10 +123,8 @@ def require_fit(
     """
     if min(num_classes, *image_shape) < 1:
         raise ValueError("the checkpoint's images or classes are none")
-    for part in (config.model, config.task):
-        for field in ("depth", "blocks", "decoder_depth"):
-            if (getattr(part, field, None) or 0) > len(state):
-                raise ValueError("the checkpoint has fewer weights than its config says")
+    if config.model.layers + config.task.layers > len(state):
+        raise ValueError("the checkpoint has fewer weights than its config says")
     with torch.device("meta"):  # shapes alone
         model = make_task(config.task, config.model, image_shape, num_classes).build_model()
     expected = {key: value.shape for key, value in model.state_dict().items()}

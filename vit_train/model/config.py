@@ -27,6 +27,11 @@ class ModelConfig:
 
     name: str = "???"
 
+    @property
+    def layers(self) -> int:
+        """How many blocks it has; each of them has weights."""
+        raise NotImplementedError
+
 
 @dataclass
 class ViTConfig(ModelConfig):
@@ -114,6 +119,10 @@ class ViTConfig(ModelConfig):
         return int(self.embed_dim * self.mlp_ratio) if self.mlp_dim is None else self.mlp_dim
 
     @property
+    def layers(self) -> int:
+        return self.depth
+
+    @property
     def has_class_token(self) -> bool:
         return self.head != "gap"
 
@@ -128,6 +137,10 @@ class CnnConfig(ModelConfig):
     def __post_init__(self) -> None:
         require_widths(self.widths)
 
+    @property
+    def layers(self) -> int:
+        return len(self.widths)
+
 
 @dataclass
 class ResNetConfig(ModelConfig):
@@ -141,6 +154,10 @@ class ResNetConfig(ModelConfig):
         require_widths(self.widths)
         if self.blocks < 1:
             raise ValueError(f"model.blocks={self.blocks} must be at least 1")
+
+    @property
+    def layers(self) -> int:
+        return len(self.widths) * self.blocks
 
 
 def require_widths(widths: list[int]) -> None:

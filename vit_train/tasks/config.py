@@ -9,6 +9,11 @@ class TaskConfig:
 
     name: str = "???"
 
+    @property
+    def layers(self) -> int:
+        """How many blocks it is said to add to the model's."""
+        return 0
+
 
 @dataclass
 class ClassifyConfig(TaskConfig):
@@ -33,6 +38,10 @@ class DecodeConfig(TaskConfig):
     def __post_init__(self) -> None:
         if self.decoder_depth is not None and self.decoder_depth < 1:
             raise ValueError(f"task.decoder_depth={self.decoder_depth} must be at least 1, or null")
+
+    @property
+    def layers(self) -> int:
+        return self.decoder_depth or 0
 
 
 @dataclass
