@@ -62,20 +62,23 @@ def on_thread_error(error: threading.ExceptHookArgs) -> None:
 
 
 def explain(error: BaseException) -> str:
-    """The message without what only concerns Hydra and OmegaConf."""
+    """What went wrong, in the user's words rather than in Hydra's and OmegaConf's."""
     cause = error.__cause__ or error
-    if isinstance(cause, ConfigKeyError | ConfigAttributeError):
-        return unknown_key(cause)
     for each in (cause, error):
+        if isinstance(each, ConfigKeyError | ConfigAttributeError):
+            return unknown_key(each)
         if isinstance(each, OverrideParseException):
             return f"{each.override} cannot be read as {GRAMMAR}"
-    if from_hydra(cause) and isinstance(cause, AssertionError):
-        return f"an argument cannot be read as {GRAMMAR}"
-    text = str(cause) if isinstance(cause, OmegaConfBaseException) else str(error)
-    text = text.split("Config search path:")[0]
+        if isinstance(each, AssertionError) and from_hydra(each):
+            return f"an argument cannot be read as {GRAMMAR}"
+    return tidied(str(cause if isinstance(cause, OmegaConfBaseException) else error))
+
+
+def tidied(text: str) -> str:
+    """Without where Hydra searched and how OmegaConf calls things; a list of choices on a line."""
     if "hydra/sweeper/" in text or "hydra/launcher/" in text:
         text += f"\n{PLUGINS}"
-    text = re.sub(r"\n\t", " ", text)  # a list of choices on one line
+    text = re.sub(r"Config search path:.*(\n\t.*)*", "", text).replace("\n\t", " ")
     internal = re.compile(r"\s*(object_type|reference_type|Set the environment variable)\b")
     lines = [line.rstrip() for line in text.splitlines() if not internal.match(line)]
     return re.sub(r"\s*full_key: (.+)", r" (\1)", "\n".join(line for line in lines if line))
