@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from conftest import SMALL, Run
 
-from vit_train.results import ACCURACY, LOSS, gather, group_runs, read_summaries, table
+from vit_train.results import ACCURACY, LOSS, gather, table
+from vit_train.summaries import group_runs, read_summaries
 
 
 def summary(acc: float, seed: int = 0, status: str = "finished", **model: object) -> dict:
