@@ -25,7 +25,7 @@ def test_an_image_shows_where_a_map_is_high(mode: str) -> None:
     maps[0, 0, 3], maps[1, 2, :] = 0.9, 0.3
     seen = seen_through(torch.ones(2, 3, 16, 16), maps, mode)
     assert seen[0, 0, 1, 14] == 1 and seen[0, 0, 14, 1] < 1 / 3
-    assert (seen[1, :, 9:11] > 0.8).all() and (seen[1, :, 14] < 0.1).all()
+    assert (seen[1, :, 9:11] > 0.8).all() and (seen[1, :, 14] < 0.2).all()
 
 
 def test_places_are_as_alike_as_their_vectors_and_shown_where_they_are() -> None:

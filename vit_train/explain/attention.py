@@ -13,12 +13,17 @@ def class_token_maps(weights: Tensor) -> Tensor:
     return to_patches.unflatten(2, (grid, grid))  # type: ignore[no-any-return]
 
 
+# The contrast that an image keeps where nothing looks, so that one sees what was there.
+FAINT = 0.15
+
+
 def seen_through(images: Tensor, maps: Tensor, mode: str = "nearest") -> Tensor:
-    """Images (B,C,S,S), normalised, that show where a map (B,G,G) is high and are grey elsewhere.
+    """Images (B,C,S,S), normalised, that are clear where a map (B,G,G) is high and faint elsewhere.
 
     A few patches may draw most of the attention: what is above 95 % of the others' counts as one,
     so that the others can be seen, too.
     """
     most = maps.flatten(1).quantile(0.95, dim=1).clamp(min=1e-12).view(-1, 1, 1)
     weight = (maps / most).clamp(max=1).unsqueeze(1)  # (B,1,G,G)
-    return images * F.interpolate(weight, images.shape[2:], mode=mode)
+    weight = F.interpolate(weight, images.shape[2:], mode=mode)
+    return images * (FAINT + (1 - FAINT) * weight)
