@@ -23,7 +23,7 @@ def mount(*options: str) -> bool:
 def disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "disk"
     place.mkdir()
-    if not mount("-t", "tmpfs", "-o", "size=600k", "tmpfs", str(place)):
+    if not mount("-t", "tmpfs", "-o", "size=700k", "tmpfs", str(place)):
         pytest.skip("mounting is not allowed here")
     yield place
     subprocess.run(["umount", "-l", place], capture_output=True)

@@ -8,7 +8,7 @@ from vit_train.report.mosaic import side_by_side
 from vit_train.tasks.task import Task
 
 # At most so many images, and pictures in a row and rows: what fits a page.
-IMAGES, ACROSS, ROWS = 12, 12, 6
+IMAGES, ACROSS, ROWS = 12, 12, 4
 
 
 @no_grad()

@@ -89,7 +89,7 @@ def test_a_summarys_words_do_nothing_to_the_table(run: Run) -> None:
         assert run("vit-train", *small, f"hydra.run.dir=runs/{number}").status == 0
     path = Path("runs/0/summary.json")
     summary = json.loads(path.read_text())
-    summary["config"]["model"]["name"] = "$\\frac$ | <b> \x1b[2J \u732b"
+    summary["config"]["model"]["positions"] = "$\\frac$ | <b> \x1b[2J \u732b"
     path.write_text(json.dumps(summary))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
