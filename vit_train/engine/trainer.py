@@ -81,8 +81,9 @@ class Trainer:
         self.lanes = make_lanes(
             model, precision.device, self.loop.batch_size, self.loop.micro_batch, config.compile
         )
-        # Compiled code draws from PyTorch's generator alone.
-        self.own_noise = precision.device.type == "cpu" and not config.compile
+        # Where there is dropout; compiled code draws from PyTorch's generator alone.
+        drops = any(getattr(module, "rate", 0) for module in model.modules())
+        self.own_noise = drops and precision.device.type == "cpu" and not config.compile
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
