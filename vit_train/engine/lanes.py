@@ -22,10 +22,9 @@ def mixes_images(model: nn.Module) -> bool:
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
-def draws_in_any_order(model: nn.Module, compiled: bool) -> bool:
-    """Whether threads would share a generator: PyTorch's dropout does, ours only when compiled."""
-    shared = ("p", "rate") if compiled else ("p",)
-    return any(getattr(module, rate, 0) for module in model.modules() for rate in shared)
+def drops(model: nn.Module, *rates: str) -> bool:
+    """Whether a module has one of these rates of dropout: `rate` is ours, `p` PyTorch's."""
+    return any(getattr(module, rate, 0) for module in model.modules() for rate in rates)
 
 
 class Lanes:
@@ -91,5 +90,6 @@ def make_lanes(
     if device.type != "cpu":
         return Lanes(micro_batch)
     piece = micro_batch or CPU_PIECE
-    alone = model.training and draws_in_any_order(model, compiled)
+    # Threads would share PyTorch's generator, and draw from it in any order.
+    alone = model.training and drops(model, *(("p", "rate") if compiled else ("p",)))
     return Lanes(piece, 1 if alone else min(CORES, -(-batch_size // piece)))

@@ -13,7 +13,7 @@ from vit_train.engine.averages import Averages
 from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.evaluating import evaluate
-from vit_train.engine.lanes import make_lanes
+from vit_train.engine.lanes import drops, make_lanes
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Objective
 from vit_train.engine.observer import Observer, TrainLog
@@ -81,9 +81,9 @@ class Trainer:
         self.lanes = make_lanes(
             model, precision.device, self.loop.batch_size, self.loop.micro_batch, config.compile
         )
-        # Where there is dropout; compiled code draws from PyTorch's generator alone.
-        drops = any(getattr(module, "rate", 0) for module in model.modules())
-        self.own_noise = drops and precision.device.type == "cpu" and not config.compile
+        # Compiled code draws from PyTorch's generator alone.
+        on_cpu = precision.device.type == "cpu"
+        self.own_noise = on_cpu and not config.compile and drops(model, "rate")
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
