@@ -33,3 +33,10 @@ def test_bad_widths_are_refused() -> None:
         CnnConfig(widths=[])
     with pytest.raises(ValueError, match=r"model\.blocks=0"):
         ResNetConfig(blocks=0)
+
+
+def test_more_halvings_than_the_image_allows_are_refused() -> None:
+    config = CnnConfig(widths=[4, 8, 16, 32])
+    assert build_model(config, (3, 8, 8), 10)(torch.randn(2, 3, 8, 8)).shape == (2, 10)
+    with pytest.raises(ValueError, match="halve the image more often than its size allows"):
+        build_model(config, (3, 7, 7), 10)

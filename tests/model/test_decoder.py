@@ -1,5 +1,6 @@
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch_names import named_as_in_torch
 
@@ -39,6 +40,26 @@ def test_blocks_are_those_of_torch_transformer_decoder_layer(kernels: str) -> No
     theirs.load_state_dict(named_as_in_torch(ours, names))
     expected = theirs(x, memory, tgt_mask=~mask)  # there True = may not look
     torch.testing.assert_close(ours(x, memory, mask), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "field, expected",
+    [("branch_dropout", [(9, 12)] * 3), ("dropout", [(9, 12), (9, 12), (9, 40), (9, 12)])],
+)
+def test_dropout_acts_on_each_branch_or_after_each_dense_layer(
+    field: str, expected: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two attentions and the MLP; of the second kind the MLP has two layers."""
+    calls: list[tuple[int, ...]] = []
+
+    def note(x: torch.Tensor, rate: float) -> torch.Tensor:
+        calls.append(tuple(x.shape[1:]))
+        return x
+
+    monkeypatch.setattr(F, "dropout", note)
+    config = ViTConfig(embed_dim=12, depth=1, num_heads=3, mlp_dim=40, **{field: 0.1})
+    Decoder(config, grid=3)(torch.randn(2, 5, 12))
+    assert calls == expected
 
 
 @kernels

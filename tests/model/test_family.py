@@ -18,6 +18,8 @@ from vit_train.model.convert import (
 from vit_train.model.encoder import PatchEmbed
 from vit_train.model.vit import VisionTransformer
 
+# What another program may call its maps.
+QKV = ("query", "key", "value")
 STL10 = {"patch_size": 8, "embed_dim": 256, "num_heads": 8}
 
 
@@ -118,11 +120,12 @@ def test_a_block_is_near_the_identity_at_initialisation() -> None:
         assert (block(x)[0] - x).norm() < 0.3 * x.norm()
 
 
-def test_initialisations() -> None:
+@pytest.mark.parametrize("pos_std", [1.0, 0.02])
+def test_the_initialisations_of_c_and_e_and_of_d(pos_std: float) -> None:
     torch.manual_seed(0)
-    config = ViTConfig(init="torch", cls_std=1.0, pos_std=1.0)
-    model = VisionTransformer(config)
-    assert abs(model.cls_token.std() - 1) < 0.3 and abs(model.pos_embed[0].weight.std() - 1) < 0.05
+    model = VisionTransformer(ViTConfig(init="torch", cls_std=1.0, pos_std=pos_std))
+    assert model.cls_token.std().item() == pytest.approx(1, abs=0.3)
+    assert model.pos_embed[0].weight.std().item() == pytest.approx(pos_std, rel=0.05)
     bound = 1 / 128**0.5  # nn.Linear's default
     for weight in (model.head.weight, model.blocks[0].attn.qkv.weight):
         assert 0.9 * bound < weight.abs().max() <= bound
@@ -163,6 +166,62 @@ def test_one_module_a_head_becomes_the_fused_form() -> None:
     attention = Attention(12, 3, 0.0, "scratch")
     attention.load_state_dict(fuse_heads(state))
     torch.testing.assert_close(attention(x)[0], expected)
+
+
+class Published(nn.Module):
+    """System C as it is written down: unfolded patches, one module a head."""
+
+    def __init__(self, dim: int, heads: int, depth: int) -> None:
+        super().__init__()
+        self.patch_embed = nn.ModuleDict({"proj": nn.Linear(48, dim)})
+        self.cls_token = nn.Parameter(torch.randn(1, 1, dim))
+        self.pos = nn.Parameter(torch.randn(1, 17, dim))
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    "norm1": nn.LayerNorm(dim),
+                    "heads": nn.ModuleList(
+                        nn.ModuleDict({name: nn.Linear(dim, dim // heads) for name in QKV})
+                        for _ in range(heads)
+                    ),
+                    "proj": nn.Linear(dim, dim),
+                    "norm2": nn.LayerNorm(dim),
+                    "mlp": nn.ModuleDict(
+                        {"fc1": nn.Linear(dim, 40), "fc2": nn.Linear(40, dim)},
+                    ),
+                }
+            )
+            for _ in range(depth)
+        )
+        self.norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = self.patch_embed["proj"](F.unfold(images, 4, stride=4).transpose(1, 2))
+        x = torch.cat((self.cls_token.expand(len(x), -1, -1), x), dim=1) + self.pos
+        for block in self.blocks:
+            y, results = block["norm1"](x), []
+            for head in block["heads"]:
+                q, k, v = (head[name](y) for name in QKV)
+                results.append((q @ k.transpose(1, 2) / q.shape[2] ** 0.5).softmax(-1) @ v)
+            x = x + block["proj"](torch.cat(results, dim=2))
+            mlp = block["mlp"]
+            x = x + mlp["fc2"](F.gelu(mlp["fc1"](block["norm2"](x))))
+        return self.head(self.norm(x)[:, 0])
+
+
+def test_a_whole_model_of_the_published_form_loads() -> None:
+    torch.manual_seed(0)
+    theirs = Published(12, 3, 2)
+    state = {}
+    for key, value in theirs.state_dict().items():
+        key = key.replace(".heads.", ".attn.heads.").replace(".proj.", ".attn.proj.")
+        key = key.replace("patch_embed.attn.", "patch_embed.")
+        state["pos_embed.0.weight" if key == "pos" else key] = value
+    config = ViTConfig(embed_dim=12, depth=2, num_heads=3, mlp_dim=40)
+    ours = VisionTransformer(config, 16).eval()
+    ours.load_state_dict(fuse_heads(unfold_to_convolution(state, 4), QKV))
+    images = torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(ours(images), theirs(images))
 
 
 @pytest.mark.parametrize("form", ["unfold", "reshape"])

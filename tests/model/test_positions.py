@@ -47,6 +47,20 @@ def test_the_sinusoidal_table_is_its_formula(dim: int) -> None:
 
 
 @pytest.mark.parametrize("has_class", [True, False])
+def test_the_two_dimensional_table_is_that_formula_for_column_and_row(has_class: bool) -> None:
+    table = TABLES["sincos_2d"](3, 8, has_class)()[0]
+    assert (table[: int(has_class)] == 0).all()
+    for row in range(3):
+        for column in range(3):
+            expected = []
+            for place in (column, row):
+                for angle in (place, place / 100):  # 10000^(2i/4)
+                    expected += [math.sin(angle), math.cos(angle)]
+            got = table[has_class + 3 * row + column].tolist()
+            assert got == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("has_class", [True, False])
 @pytest.mark.parametrize("kind", ABSOLUTE)
 def test_a_table_has_a_row_for_each_token(kind: str, has_class: bool) -> None:
     assert TABLES[kind](3, 8, has_class)().shape == (1, 9 + has_class, 8)
@@ -166,6 +180,29 @@ def test_resized_positions_keep_their_place_in_the_picture(kind: str, head: str)
         assert (grid[..., :half] - between.view(1, 2, 1)).abs().max() < 0.05
         assert (grid[..., half:] - between.view(2, 1, 1)).abs().max() < 0.05
     assert larger(torch.zeros(1, 3, 32, 32, dtype=torch.float64)).shape == (1, 10)
+
+
+@pytest.mark.parametrize("size", [12, 24])
+def test_resized_positions_are_interpolated_bicubically(size: int) -> None:
+    """By the formula of Keys 1981 with PyTorch's a = −0.75, a line at a time."""
+
+    def weight(distance: float) -> float:
+        x, a = abs(distance), -0.75
+        if x <= 1:
+            return (a + 2) * x**3 - (a + 3) * x**2 + 1
+        return a * (x**3 - 5 * x**2 + 8 * x - 4) if x < 2 else 0.0
+
+    new = size // 4
+    line = torch.zeros(new, 4, dtype=torch.float64)
+    for cell in range(new):
+        place = (cell + 0.5) * 4 / new - 0.5
+        for neighbour in range(math.floor(place) - 1, math.floor(place) + 3):
+            line[cell, min(max(neighbour, 0), 3)] += weight(place - neighbour)
+    model = build()
+    old = model.pos_embed[0].weight[0, 1:].unflatten(0, (4, 4))
+    expected = torch.einsum("yi,xj,ijd->yxd", line, line, old)
+    resized = resize_positions(model.state_dict(), VisionTransformer(model.config, size))
+    torch.testing.assert_close(resized["pos_embed.0.weight"][0, 1:], expected.flatten(0, 1))
 
 
 def test_relative_positions_refuse_another_size() -> None:

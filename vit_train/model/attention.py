@@ -36,11 +36,16 @@ ATTENTIONS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]]
 }
 
 
+def causal(tokens: int, device: torch.device | None = None) -> Tensor:
+    """The mask (T,T) of a sequence: each token may look at itself and at those before it."""
+    return torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
+
+
 def masked(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """A mask (…,Q,T), True where a query may look, as a bias of 0 and −∞, and who sees anything.
+    """A mask (Q,T), True where a query may look, as a bias of 0 and −∞, and who sees anything.
 
     A softmax over nothing is 0/0. A query that may look nowhere therefore gets no bias here; its
-    result is set to 0 afterwards, in value and gradient, by `sees` (…,Q,1).
+    result is set to 0 afterwards, in value and gradient, by `sees` (Q,1).
     """
     sees = mask.any(dim=-1, keepdim=True)
     allowed = mask | ~sees
@@ -51,10 +56,11 @@ def masked(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 class Attention(nn.Module):
     """Multi-head attention of tokens to each other, or to a `context` (B,T',D): (B,T,D) → (B,T,D).
 
-    `mask` (T,T) is True where a token (row) may look at another (column); causal is the lower
-    triangle. `need_weights=True` returns the probabilities (B,H,T,T) as well; they exist only on
-    the written path, which is then taken whatever `kernels` says. `num_queries=Q` asks for the
-    first Q tokens only, (B,Q,D): the others are looked at, but do not look.
+    `mask` (T,T) is True where a token (row) may look at another (column), `causal` for one; a row
+    without any True gives zeros. `need_weights=True` returns the probabilities (B,H,T,T) as well;
+    they exist only on the written path, which is then taken whatever `kernels` says.
+    `num_queries=Q` asks for the first Q tokens only, (B,Q,D): the others are looked at, but do not
+    look.
     """
 
     def __init__(
@@ -93,10 +99,11 @@ class Attention(nn.Module):
         heads, weights = (
             attend(q, k, v, bias) if need_weights else (self.attention(q, k, v, bias), None)
         )
-        if sees is not None:
-            heads = heads.masked_fill(~sees, 0)
+        x = self.dropout(self.join(heads))
+        if sees is not None:  # not before the projection, which has a bias
+            x = x.masked_fill(~sees, 0)
             weights = None if weights is None else weights.masked_fill(~sees, 0)
-        return self.dropout(self.join(heads)), weights
+        return x, weights
 
     def project(
         self, x: Tensor, num_queries: int | None = None, context: Tensor | None = None

@@ -18,7 +18,8 @@ def conv_norm(
 class SimpleCnn(nn.Module):
     """3×3 convolutions with BatchNorm and ReLU, the mean over the image, a linear head.
 
-    Wherever the width grows, a 2×2 maximum halves the image before.
+    Wherever the width grows, a 2×2 maximum halves the image before. Raises ValueError if nothing
+    would be left of it.
     """
 
     def __init__(
@@ -30,8 +31,14 @@ class SimpleCnn(nn.Module):
         for width in config.widths:
             if layers and width > before:
                 layers.append(nn.MaxPool2d(2))
+                image_size //= 2
             layers += [*conv_norm(before, width, 3, 1, bias=True), nn.ReLU()]
             before = width
+        if image_size < 1:
+            raise ValueError(
+                f"model.widths={config.widths} halve the image more often than its size allows: "
+                "let fewer of them grow, or choose a larger data.image_size"
+            )
         self.features = nn.Sequential(*layers)
         self.head = Head(before, num_classes)
 

@@ -64,7 +64,7 @@ class ViTConfig(ModelConfig):
     dropout: float = 0.0
     # On the two residual branches alone.
     branch_dropout: float = 0.0
-    # Chance of leaving a residual branch out, rising linearly from 0 to this at the last block.
+    # Chance of leaving a residual branch out: 0 in the first block, rising to this in the last.
     drop_path: float = 0.0
     # Linear maps: Xavier-uniform with zero biases and a zero head, or PyTorch's default. Class
     # token and positions: normal, with these standard deviations.

@@ -1,6 +1,7 @@
 """Weights of other ways to write the same maps, as this package's: pure functions on state dicts.
 
-Each returns a new state dict and leaves the keys it does not know as they are.
+Each returns a new state dict and leaves the keys it does not know as they are. The names of the
+query's, key's and value's maps are `names`. KeyError for a form that is there by half.
 """
 
 import re
@@ -10,32 +11,33 @@ import torch
 from torch import Tensor
 
 State = dict[str, Tensor]
+Names = tuple[str, str, str]
+QKV: Names = ("q", "k", "v")
 
 
-def fuse_qkv(state: State, names: tuple[str, str, str] = ("q", "k", "v")) -> State:
+def fuse_qkv(state: State, names: Names = QKV) -> State:
     """Three maps `ATTN.q`, `ATTN.k`, `ATTN.v` (D,D) → one `ATTN.qkv` (3D,D)."""
     result = dict(state)
-    query = re.compile(rf"(.*\.|){re.escape(names[0])}\.(weight|bias)")
-    for prefix, kind in matches(query, state):
+    for prefix, kind in matches(rf"(.*\.|){re.escape(names[0])}\.(weight|bias)", state):
         parts = [result.pop(f"{prefix}{name}.{kind}") for name in names]
         result[f"{prefix}qkv.{kind}"] = torch.cat(parts)
     return result
 
 
-def fuse_heads(state: State) -> State:
+def fuse_heads(state: State, names: Names = QKV) -> State:
     """One module a head, `ATTN.heads.0.q` (Dh,D) and so on → `ATTN.q`, `ATTN.k`, `ATTN.v` → qkv."""
     result = dict(state)
-    first = re.compile(r"(.*\.|)heads\.0\.(q|k|v)\.(weight|bias)")
-    for prefix, name, kind in matches(first, state):
+    either = "|".join(map(re.escape, names))
+    for prefix, name, kind in matches(rf"(.*\.|)heads\.0\.({either})\.(weight|bias)", state):
         parts: list[Tensor] = []
         while (key := f"{prefix}heads.{len(parts)}.{name}.{kind}") in result:
             parts.append(result.pop(key))
         result[f"{prefix}{name}.{kind}"] = torch.cat(parts)
-    return fuse_qkv(result)
+    return fuse_qkv(result, names)
 
 
-def matches(pattern: re.Pattern[str], state: State) -> Iterable[tuple[str, ...]]:
-    return [found.groups() for key in state if (found := pattern.fullmatch(key))]
+def matches(pattern: str, state: State) -> Iterable[tuple[str, ...]]:
+    return [found.groups() for key in state if (found := re.fullmatch(pattern, key))]
 
 
 def unfold_to_convolution(state: State, patch_size: int, key: str = "patch_embed.proj") -> State:

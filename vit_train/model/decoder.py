@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from vit_train.model.attention import Attention
+from vit_train.model.attention import Attention, causal
 from vit_train.model.config import ViTConfig
 from vit_train.model.initial import draw_weights
 from vit_train.model.layers import Dropout, LayerNorm, Mlp
@@ -65,7 +65,10 @@ class KeyValues:
 
 
 class Decoder(nn.Module):
-    """Mask tokens, or the patches that came before, plus positions, through the decoder blocks."""
+    """Mask tokens, or the patches that came before, plus positions, through the decoder blocks.
+
+    Its positions are added once, wherever the encoder's are (`positions_at`).
+    """
 
     def __init__(self, config: ViTConfig, grid: int) -> None:
         super().__init__()
@@ -97,7 +100,7 @@ class Decoder(nn.Module):
             count = inputs.shape[1]
             start = self.mask_token.expand(len(memory), -1, -1)
             x = torch.cat((start, inputs[:, :-1]), dim=1) + table[:, table.shape[1] - count :]
-            mask = torch.ones(count, count, dtype=torch.bool, device=memory.device).tril()
+            mask = causal(count, memory.device)
         for block in self.blocks:
             x = block(x, memory, mask)
         return self.norm(x)  # type: ignore[no-any-return]
