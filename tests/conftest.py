@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from hydra.core.global_hydra import GlobalHydra
 
 from vit_train.commands import augment, bench, evaluate, results, train
@@ -36,6 +37,12 @@ class Outcome:
 
 
 Run = Callable[..., Outcome]
+
+
+@pytest.fixture(autouse=True)
+def the_same_draws_every_time() -> None:
+    """Whichever tests ran before."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

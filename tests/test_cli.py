@@ -83,6 +83,9 @@ def test_load_gives_a_model_that_predicts_in_a_notebook(run: Run) -> None:
     assert meta.classes == ["disc", "ring", "square"]
     assert meta.image_shape == (3, 24, 24)
     assert model(torch.randn(2, *meta.image_shape)).shape == (2, 3)
+    for bad, message in (({"image_size": -8}, "at least 1"), ({"weights": "best"}, "auto, ema")):
+        with pytest.raises(ValueError, match=message):
+            vit_train.load("run", **bad)
 
 
 def test_val_none_keeps_no_best_and_val_test_says_so(run: Run) -> None:
@@ -90,6 +93,11 @@ def test_val_none_keeps_no_best_and_val_test_says_so(run: Run) -> None:
     assert set(summary["test"]) == {"final"} and summary["selected_on"] is None
     assert not Path("none/checkpoints/best.pt").exists()
     assert train_small(run, "test", "data.val=test")["selected_on"] == "test"
+    log = Path("test/train.log").read_text()
+    assert "test, best weights (selected on test): " in log and "test, final weights: " in log
+    outcome = run("vit-eval", "ckpt=test")
+    assert "chose its best epoch on the test images" in outcome.out
+    assert json.loads(Path("test/eval-test.json").read_text())["selected_on"] == "test"
 
 
 def test_divergence_stops_with_a_message_and_leaves_the_last_good_checkpoint(run: Run) -> None:

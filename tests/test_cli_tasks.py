@@ -52,6 +52,23 @@ def test_the_same_seed_gives_the_same_weights(run: Run, task: str) -> None:
     assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
 
 
+def test_without_validation_the_pictures_are_of_training_images(run: Run) -> None:
+    train(run, "run", *DECODED["reconstruct"], "data.val=none", "train.epochs=1")
+    assert set(EventAccumulator("run").Reload().Tags()["images"]) >= {"pictures"}
+    assert Path("run/pictures.png").exists()
+
+
+def test_one_folder_of_images_is_enough_without_labels(run: Run) -> None:
+    Path("mine/all").mkdir(parents=True)
+    for number in range(30):
+        Image.new("RGB", (20, 20), (8 * number, 0, 90)).save(f"mine/all/{number}.png")
+    mine = ["data=folder", "data.root=mine", "data.image_size=16", "train.epochs=1"]
+    outcome = run("vit-train", *SMALL_MODEL, *mine, *DECODED["reconstruct"], "hydra.run.dir=run")
+    assert outcome.status == 0, outcome.err
+    refused = run("vit-train", *SMALL_MODEL, *mine)
+    assert refused.status == 1 and "task=classify needs at least two" in refused.err
+
+
 def test_images_without_labels_can_be_mixed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     small_stl10(monkeypatch, Path("data"))
     stl10 = ["data=stl10", "data.unlabelled=true", "data.image_size=32", "augment=strong"]

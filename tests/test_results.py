@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from conftest import SMALL, Run
 
-from vit_train.results import ACCURACY, LOSS, gather, table
+from vit_train.results import ACCURACY, LOSS, by_training_images, gather, table
 from vit_train.summaries import group_runs, read_summaries
 
 
@@ -18,6 +18,7 @@ def summary(acc: float, seed: int = 0, status: str = "finished", **model: object
             "seed": seed,
         },
         "parameters": 1000,
+        "images": {"train": 500, "val": 0, "test": 1000},
         "images_seen": 5000,
         "seconds": 120.0,
         "selected_on": "val",
@@ -99,6 +100,47 @@ def test_unfinished_runs_are_left_out_and_none_at_all_is_refused(tmp_path: Path)
 def test_a_protocol_that_selects_on_test_says_so() -> None:
     selected = summary(0.5) | {"selected_on": "test"}
     assert "50.00 (selected on test)" in table(group_runs([selected]))
+
+
+def test_a_setting_is_the_same_under_its_older_name() -> None:
+    old, new = summary(0.5), summary(0.6, 1)
+    old["config"]["train"] = {"label_smoothing": 0.0}
+    new["config"]["task"] = {"name": "classify", "label_smoothing": 0.0}
+    assert len(group_runs([old, new])) == 1
+    del new["config"]["task"]  # the default is another
+    assert len(group_runs([old, new])) == 2
+
+
+def test_what_is_no_summary_is_left_out_unless_it_is_meant(tmp_path: Path) -> None:
+    folder = written(tmp_path, summary(0.5))
+    (folder / "trace.json").write_text('{"a": 1}\n{"a": 2}\n')
+    assert len(read_summaries([folder])) == 1
+    with pytest.raises(ValueError, match=r"trace\.json is damaged"):
+        read_summaries([folder / "trace.json"])
+    (folder / "0" / "summary.json").write_text("{")
+    with pytest.raises(ValueError, match=r"summary\.json is damaged"):
+        read_summaries([folder])
+
+
+def test_sizes_of_the_training_set_make_a_picture(tmp_path: Path) -> None:
+    sizes = {None: 9000, 100: 100, 1000: 1000}  # no subset is all images
+    runs = [
+        summary(0.5, name=name) | {"images": {"train": count, "val": 0, "test": 1000}}
+        for name in ("vit", "cnn")
+        for count in sizes.values()
+    ]
+    for each, subset in zip(runs, [*sizes, *sizes], strict=True):
+        each["config"]["data"] = {"name": "shapes", "train_subset": subset}
+    (cnn, points), (vit, _) = by_training_images(group_runs(runs), ACCURACY)
+    assert (cnn, vit) == ("model=cnn", "model=vit")
+    assert points == [(100, [50.0]), (1000, [50.0]), (9000, [50.0])]
+    gather([written(tmp_path / "runs", *runs)], tmp_path)
+    assert (tmp_path / "images.png").stat().st_size > 3000
+
+
+def test_the_last_epoch_is_of_all_runs_or_of_none() -> None:
+    (group,) = group_runs([summary(0.5) | {"curve": [{"train_acc": 0.7}]}, summary(0.6, 1)])
+    assert group.last_epochs("train_acc") == []
 
 
 def test_the_table_and_the_plot_are_written(tmp_path: Path) -> None:

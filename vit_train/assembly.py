@@ -49,6 +49,13 @@ class Parts:
     def val_batches(self) -> Iterable[Batch] | None:
         return None if self.splits.val is None else self.unaugmented(self.splits.val)
 
+    @property
+    def shown_batches(self) -> Iterable[Batch]:
+        """What pictures are made of: validation's images or, without any, those of training."""
+        if self.val_batches is None:
+            return self.unaugmented(self.splits.train)
+        return self.val_batches
+
     def unaugmented(self, part: ImageSet) -> Iterable[Batch]:
         """This process's share of a split, as the task's batches."""
         images = EvalBatches(

@@ -33,6 +33,8 @@ INCIDENTAL = (
     *("train.log_every", "train.max_minutes", "checkpoint."),
     *("device", "data.root", "data.download", "data.urls"),
 )
+# Those of a checkpoint; auto is the average where there is one.
+WEIGHTS = ("auto", "ema", "raw")
 PEERS = ("timm", "torchvision", "vit-pytorch")
 PACKAGE = Path(__file__).parent
 # Inside the wheel conf/ is a subpackage; in a checkout it stands at the top.
@@ -124,7 +126,7 @@ class EvalConfig:
 
     def __post_init__(self) -> None:
         require_choice("split", self.split, ("train", "val", "test"))
-        require_choice("weights", self.weights, ("auto", "ema", "raw"))
+        require_choice("weights", self.weights, WEIGHTS)
         require_choice("device", self.device, DEVICES)
         if self.precision is not None:
             require_choice("precision", self.precision, PRECISIONS)

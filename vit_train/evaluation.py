@@ -47,10 +47,12 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     with make_lanes(model, device, batch_size) as lanes:
         result = evaluate(model, meta.task, batches, precision, lanes)
 
+    selected_on = trained.data.selected_on
+    note = " (its run chose its best epoch on the test images)" if selected_on == "test" else ""
     logger.info(
         f"{meta.path}: epoch {meta.epoch}, {meta.images_seen:,} images seen, {meta.weights} "
         f"weights, {precision.name} on {device.type}\n"
-        f"{data_config.name}, {config.split}: {result_line(result)}"
+        f"{data_config.name}, {config.split}{note}: {result_line(result)}"
     )
     if isinstance(result, Classification):
         logger.info(class_table(result, meta.classes))
@@ -61,6 +63,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
             "checkpoint": str(meta.path),
             "split": config.split,
             "weights": meta.weights,
+            "selected_on": selected_on,
             "epoch": meta.epoch,
             "images_seen": meta.images_seen,
             "classes": meta.classes,

@@ -1,5 +1,6 @@
 """`vit-results`: many runs' summaries as one Markdown table and one plot."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from vit_train.engine.metrics import interval_of_mean
-from vit_train.report.comparison import bars, curves
+from vit_train.report.comparison import Series, bars, curves, lines
 from vit_train.report.figures import any_letter
-from vit_train.report.printable import markdown_cell
+from vit_train.report.printable import markdown_cell, printable
 from vit_train.summaries import Group, group_runs, read_summaries, shortened
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,8 @@ def table(groups: Sequence[Group]) -> str:
 
 
 def plots(groups: Sequence[Group]) -> dict[str, Figure]:
-    """By file name: how the runs ended and, where each has its metrics.csv, how they got there."""
+    """By file name: how the runs ended, with how many images if there are three or more numbers of
+    these, and how they got there if each has its metrics.csv."""
     measure = common_measure(groups)
     ends = []
     for group in groups:
@@ -99,11 +103,31 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
         points = [measure.scale * value for value in values]
         ends.append((group.label, points, measure.text(values)))
     figures = {"results.png": bars(ends, measure.title)}
+    sizes = by_training_images(groups, measure)
+    if any(len(places) > 2 for _, places in sizes):
+        figures["images.png"] = lines(sizes, measure.title)
+    without = [run["file"] for group in groups for run in group.runs if not run["curve"]]
+    if without:
+        logger.warning(printable(f"no curves, as {without[0]} has no metrics.csv beside it"))
+        return figures
     ways = [(group.label, [run["curve"] for run in group.runs]) for group in groups]
-    if all(curve for _, runs in ways for curve in runs):
-        names = ("loss", "acc") if measure is ACCURACY else ("loss",)
-        figures["curves.png"] = curves(ways, names)
+    names = ("loss", "acc") if measure is ACCURACY else ("loss",)
+    selected = {run["selected_on"] for group in groups for run in group.runs}
+    figures["curves.png"] = curves(
+        ways, names, "test, each epoch" if selected == {"test"} else "validation"
+    )
     return figures
+
+
+def by_training_images(groups: Sequence[Group], measure: Measure) -> list[Series]:
+    """The runs' results by how many images they were trained on, apart for all else."""
+    series: dict[str, dict[int, list[float]]] = {}
+    for group in groups:
+        places = series.setdefault(group.label_without("data.train_subset"), {})
+        points = [measure.scale * value for value in group.values("test", "final", measure.name)]
+        for images in group.values("images", "train")[:1]:  # the same for all
+            places.setdefault(int(images), []).extend(points)
+    return [(label, sorted(places.items())) for label, places in series.items()]
 
 
 def require_complete(run: dict[str, Any]) -> None:
@@ -115,7 +139,7 @@ def require_complete(run: dict[str, Any]) -> None:
 
 
 def gather(paths: Sequence[Path], out: Path) -> str:
-    """Write results.md, results.png and, where it can, curves.png into `out`; returns the table."""
+    """Write results.md and the pictures that can be drawn into `out`; returns the table."""
     runs = read_summaries(paths)
     for run in runs:
         require_complete(run)

@@ -88,8 +88,8 @@ class RunFolder:
         """All that listen, the checkpoints last: what belongs to a step is written before it."""
         writing: list[Observer] = [self.board, self.csv, BadBatchKeeper(self.path)]
         parts = self.parts
-        if parts.task.columns and parts.val_batches is not None:
-            batch = next(iter(parts.val_batches))
+        if parts.task.columns:
+            batch = next(iter(parts.shown_batches))
             draw = partial(draw_gallery, parts.task, batch=batch, normalise=parts.normalise)
             writing.append(Pictures(draw, self.board, self.path / "pictures.png"))
         writing.append(self.keeper)
@@ -127,8 +127,10 @@ class RunFolder:
 
     def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
         """What is known after the last step; without results it was stopped for this reason."""
+        selected_on = self.config.data.selected_on
+        notes = {"best": " (selected on test)"} if selected_on == "test" else {}
         for name, result in results.items():
-            logger.info(f"test, {name} weights{self.selection_note}: {result_line(result)}")
+            logger.info(f"test, {name} weights{notes.get(name, '')}: {result_line(result)}")
         for name, result in results.items():
             tag = "test" if name == "final" else f"test/{name}"
             self.board.evaluation(tag, result, trainer.step)
@@ -141,7 +143,7 @@ class RunFolder:
             steps_left_out=trainer.skipped,
             evaluated_weights="ema" if trainer.ema else "raw",
             best_val=self.keeper.best,
-            selected_on={"split": "val", "test": "test", "none": None}[self.config.data.val],
+            selected_on=selected_on,
             test={name: result_dict(result) for name, result in results.items()},
             seconds=round(trainer.seconds, 1),
         )
@@ -189,10 +191,6 @@ class RunFolder:
             return ""
         run = self.path if whole == self.keeper.last_path else whole
         return f". {whole} is whole; go on with: {resume_command(run)}"
-
-    @property
-    def selection_note(self) -> str:
-        return " (selected on test)" if self.config.data.val == "test" else ""
 
 
 def first_command(summary: Path) -> str:

@@ -13,6 +13,8 @@ from vit_train.report.flat import flatten
 from vit_train.report.printable import printable
 
 logger = logging.getLogger(__name__)
+# What older runs' summaries call otherwise.
+RENAMED = {"train.label_smoothing": "task.label_smoothing"}
 
 
 @dataclass
@@ -36,15 +38,21 @@ class Group:
         return found
 
     def last_epochs(self, column: str) -> list[float]:
-        """What the runs' metrics.csv say in their last row, those that are there."""
-        return [run["curve"][-1][column] for run in self.runs if run.get("curve")]
+        """What the runs' metrics.csv say in their last row; nothing if one of them is missing."""
+        curves = [run.get("curve") for run in self.runs]
+        return [curve[-1][column] for curve in curves if curve] if all(curves) else []
 
     @property
     def label(self) -> str:
-        settings = [(key, self.settings[key]) for key in self.telling if key in self.settings]
+        return self.label_without()
+
+    def label_without(self, *left_out: str) -> str:
+        """What tells this group from the others, apart from these settings."""
+        others = {key: value for key, value in self.settings.items() if key not in left_out}
+        settings = [(key, others[key]) for key in self.telling if key in others]
         if not settings:
             return str(self.runs[0]["config"]["model"]["name"])
-        more = ["…"] if len(self.settings) > len(settings) else []  # they differ in more than this
+        more = ["…"] if len(others) > len(settings) else []  # they differ in more than this
         return ", ".join([*(f"{shortened(key)}={value}" for key, value in settings), *more])
 
 
@@ -56,23 +64,31 @@ def shortened(key: str) -> str:
 
 def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """Every finished summary.json in these folders and files; ValueError if there is none."""
-    files: list[Path] = []
+    summaries = []
     for path in paths:
         if not path.exists():
             raise ValueError(f"there is no {path}")
-        files += sorted(path.rglob("*.json")) if path.is_dir() else [path]
-    summaries = [each for each in map(read_summary, files) if each is not None]
+        for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
+            summary = read_summary(file, meant=file == path or file.name == "summary.json")
+            if summary is not None:
+                summaries.append(summary)
     if not summaries:
         raise ValueError(f"no finished run's summary.json in {', '.join(map(str, paths))}")
     return summaries
 
 
-def read_summary(file: Path) -> dict[str, Any] | None:
-    """With its run's curve; None for a run that is not finished, and for other files."""
+def read_summary(file: Path, meant: bool) -> dict[str, Any] | None:
+    """With its run's curve; None for a run that is not finished, and for other files.
+
+    A damaged file is an error if it is `meant`, and may be of another kind otherwise.
+    """
     try:
         content = json.loads(file.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is damaged: {error}") from error
+        if meant:
+            raise ValueError(f"{file} is damaged: {error}") from error
+        logger.warning(printable(f"left out, as it is no JSON: {file}"))
+        return None
     if not isinstance(content, dict) or "status" not in content:
         return None
     if content["status"] != "finished":
@@ -126,7 +142,8 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     A setting that is younger than the run has its default; the precision is the one that was used.
     """
     config = {"task": {"name": "classify"}} | summary["config"]  # runs from before the tasks
-    settings = dict(flatten(default_settings(config))) | dict(flatten(config))
+    own = {RENAMED.get(key, key): value for key, value in flatten(config)}
+    settings = dict(flatten(default_settings(config))) | own
     settings["precision"] = summary.get("precision", settings["precision"])
     images = {"data.root"} if settings.get("data.name") == "folder" else set()
     return {key: each for key, each in settings.items() if key in images or not is_incidental(key)}

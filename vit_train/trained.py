@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from vit_train.config import TrainConfig, from_checkpoint
+from vit_train.config import WEIGHTS, TrainConfig, from_checkpoint
 from vit_train.data.dataset import Dataset, Statistics
 from vit_train.engine.checkpoint import find_checkpoint, read_checkpoint
+from vit_train.engine.config import require_choice
 from vit_train.model.config import differences
 from vit_train.model.encoder import Encoder
 from vit_train.model.positions import resize_positions
@@ -65,7 +66,7 @@ def load(
     `path` is a checkpoint or a run folder (its best checkpoint). `weights` is "ema", "raw" or
     "auto": the averaged weights where there are any. `image_size` builds the model for images of
     another size than it was trained on, with its learned positions interpolated. Raises
-    ValueError if the file is missing, damaged, or not a checkpoint.
+    ValueError if the file is missing, damaged, or not a checkpoint, and for other values.
     """
     path = find_checkpoint(Path(path))
     content = read_checkpoint(path, device)
@@ -84,6 +85,8 @@ def rebuild(
 ) -> tuple[nn.Module, Meta]:
     """The model that a checkpoint describes; one of MISFITS or ValueError if it describes none."""
     chosen = pick_weights(content, weights)
+    if image_size is not None and image_size < 1:
+        raise ValueError(f"image_size={image_size} must be at least 1")
     state = content["ema" if chosen == "ema" else "model"]
     config = from_checkpoint(content["config"])
     channels, trained_size, _ = content["image_shape"]
@@ -133,7 +136,8 @@ def require_fit(
 
 
 def pick_weights(content: dict[str, Any], asked: str) -> str:
-    """ "ema" or "raw"; ValueError if the average is asked for and there is none."""
+    """ "ema" or "raw"; ValueError if what is asked for is neither known nor there."""
+    require_choice("weights", asked, WEIGHTS)
     averaged = content["ema"] is not None
     if asked == "ema" and not averaged:
         raise ValueError("weights=ema, but this run kept no average (train.ema_decay)")

@@ -157,9 +157,8 @@ def test_an_image_bomb_is_refused_by_its_header_alone(tmp_path: Path) -> None:
 
 BAD_TREES = {
     "nothing there": ([], {}, "is not a folder"),
-    "empty": (["train/"], {}, "at least two folders"),
-    "one class": (["cat/1.png"], {}, "at least two folders"),
-    "no classes": (["1.png", "2.png"], {}, "at least two folders"),
+    "empty": (["train/"], {}, "has no folder of images"),
+    "no classes": (["1.png", "2.png"], {}, "has no folder of images"),
     "empty class": (["cat/1.png", "dog/1.png", "cow/"], {}, "no images in"),
     "class only in test": (
         ["train/a/1.png", "train/b/1.png", "test/a/1.png", "test/c/1.png"], {}, "has classes that"

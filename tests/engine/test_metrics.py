@@ -43,7 +43,8 @@ def test_the_interval_of_a_mean_holds_what_it_says() -> None:
     assert held / repetitions == pytest.approx(0.95, abs=0.015)
 
 
-def test_seeds_that_agree_leave_the_images_uncertainty() -> None:
-    low, high = interval_of_mean([0.6, 0.6], 1000)
-    assert (low + high) / 2 == pytest.approx(0.6)
-    assert high - low == pytest.approx(2 * 1.96 * np.sqrt(0.6 * 0.4 / 1000), rel=1e-3)
+@pytest.mark.parametrize("successes", [0, 12, 20])
+def test_seeds_that_agree_leave_the_images_uncertainty(successes: int) -> None:
+    low, high = interval_of_mean([successes / 20] * 3, 20)
+    assert (low, high) == pytest.approx(wilson_interval(successes, 20), abs=1e-4)
+    assert low < high

@@ -15,7 +15,7 @@ def main() -> None:
         "--out",
         type=Path,
         default=Path("."),
-        help="where results.md, results.png and curves.png are written",
+        help="where results.md and the pictures are written",
     )
     arguments = parser.parse_args()
     with short_errors("vit-results"):

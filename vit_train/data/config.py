@@ -39,6 +39,11 @@ class DataConfig:
             if value is not None and value < 1:
                 raise ValueError(f"data.{key}={value} must be at least 1")
 
+    @property
+    def selected_on(self) -> str | None:
+        """The split whose images choose the best epoch."""
+        return {"split": "val", "test": "test", "none": None}[self.val]
+
 
 @dataclass
 class ArchiveConfig(DataConfig):

@@ -96,10 +96,10 @@ def class_names(trees: dict[str, Tree], config: FolderConfig) -> list[str]:
     tree = trees["train"]
     counts = Counter(name for _, name in tree.files)
     empty = [name for name in tree.classes if not counts[name]]
-    if len(counts) < 2:
+    if not counts:
         raise ValueError(
-            f"{tree.root} needs at least two folders of images, one a class, and has {len(counts)}"
-            f": put JPEG, PNG, WebP or BMP files into {tree.root / 'CLASS'}/"
+            f"{tree.root} has no folder of images: put JPEG, PNG, WebP or BMP files into "
+            f"{tree.root / 'CLASS'}/, a folder a class"
         )
     if empty and config.on_error == "refuse":
         raise ValueError(

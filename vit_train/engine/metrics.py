@@ -49,28 +49,37 @@ class Classification(Evaluation):
         return wilson_interval(round(self.acc * self.count), self.count)
 
 
-def wilson_interval(successes: int, count: int, z: float = 1.959964) -> tuple[float, float]:
-    """The 95 % interval of a proportion (Wilson 1927); unlike ±z·σ it stays inside 0…1."""
-    share = successes / count
-    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
-    spread = math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    half = z * spread / (1 + z * z / count)
-    return max(0.0, centre - half), min(1.0, centre + half)
+# Beyond ± this lie 5 % of the normal distribution.
+Z = 1.959964
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """The centre of Wilson's 95 % interval (1927) of a proportion, and its half in units of Z."""
+    centre = (share + Z * Z / (2 * count)) / (1 + Z * Z / count)
+    spread = math.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
+    return centre, spread / (1 + Z * Z / count)
+
+
+def wilson_interval(successes: int, count: int) -> tuple[float, float]:
+    """The 95 % interval of a proportion; unlike ±z·σ it stays inside 0…1."""
+    centre, spread = wilson(successes / count, count)
+    return max(0.0, centre - Z * spread), min(1.0, centre + Z * spread)
 
 
 def interval_of_mean(shares: Sequence[float], count: int) -> tuple[float, float]:
     """The 95 % interval of the mean of several runs' shares of `count` test images.
 
     It speaks of other seeds and other images: all runs have seen the same ones, whose variance
-    p(1 − p)/N is therefore not divided by the number of runs, as the seeds' is. The seeds' is known
-    from a few runs alone: Student's t, with the degrees of freedom of Satterthwaite 1946.
+    (Wilson's) is therefore not divided by the number of runs, as the seeds' is. The seeds' is known
+    from a few runs alone: Student's t, with the degrees of freedom of Satterthwaite 1946. Of runs
+    that agree it is Wilson's interval.
     """
-    share = mean(shares)
+    centre, spread = wilson(mean(shares), count)
     seeds = variance(shares) / len(shares)
-    total = share * (1 - share) / count + seeds
+    total = spread**2 + seeds
     freedom = (len(shares) - 1) * (total / seeds) ** 2 if seeds else math.inf
     half = student_quantile(freedom) * math.sqrt(total)
-    return max(0.0, share - half), min(1.0, share + half)
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def student_quantile(freedom: float) -> float:

@@ -1,4 +1,4 @@
-"""Several runs in one picture: how they ended, and how they got there."""
+"""Several runs in one picture: how they ended, what it took, and how they got there."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,8 @@ from vit_train.report.printable import printable
 
 # One run's metrics.csv: a row an epoch, by column.
 Curve = Sequence[dict[str, float]]
+# A label, and for each number of training images what the runs with so many reached.
+Series = tuple[str, Sequence[tuple[int, Sequence[float]]]]
 
 
 def bars(groups: Sequence[tuple[str, Sequence[float], str]], title: str) -> Figure:
@@ -27,8 +29,32 @@ def bars(groups: Sequence[tuple[str, Sequence[float], str]], title: str) -> Figu
     return figure
 
 
-def curves(groups: Sequence[tuple[str, Sequence[Curve]]], measures: Sequence[str]) -> Figure:
-    """A panel a measure over the images seen: validation drawn through, training dashed."""
+def lines(series: Sequence[Series], title: str) -> Figure:
+    """What came of more training images: a line through the means, a point for each run."""
+    figure = Figure(figsize=(6, 4), dpi=120, layout="constrained")
+    axis = figure.subplots()
+    for (label, places), colour in zip(series, colours(len(series)), strict=True):
+        means = [sum(points) / len(points) for _, points in places]
+        axis.plot([x for x, _ in places], means, color=colour, label=printable(label, keep=""))
+        for x, points in places:
+            axis.plot([x] * len(points), points, "o", color=colour, markersize=4)
+    axis.set_xscale("log")
+    ticks = sorted({x for _, places in series for x, _ in places})
+    axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], fontsize=8)
+    axis.minorticks_off()
+    axis.set_xlabel("training images")
+    axis.set_ylabel(title)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.3)
+    for text in axis.legend(fontsize=8, frameon=False).get_texts():
+        text.set_parse_math(False)
+    return figure
+
+
+def curves(
+    groups: Sequence[tuple[str, Sequence[Curve]]], measures: Sequence[str], validation: str
+) -> Figure:
+    """A panel a measure over the images seen: `validation` drawn through, training dashed."""
     figure = Figure(figsize=(5 * len(measures), 3.6), dpi=120, layout="constrained")
     palette = colours(len(groups))
     axes = figure.subplots(1, len(measures), squeeze=False)[0]
@@ -48,7 +74,7 @@ def curves(groups: Sequence[tuple[str, Sequence[Curve]]], measures: Sequence[str
     keys += [Line2D([], [], color="black", linestyle=line) for line in ("-", "--")]
     labels = [printable(label, keep="") for label, _ in groups]
     legend = figure.legend(
-        keys, [*labels, "validation", "training"], loc="outside lower center",
+        keys, [*labels, validation, "training"], loc="outside lower center",
         ncols=min(5, len(keys)), fontsize=8, frameon=False,
     )  # fmt: skip
     for text in legend.get_texts():

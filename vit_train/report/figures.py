@@ -5,6 +5,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -45,5 +47,8 @@ PALETTE = ["#3b6ea5", "#d1750d", "#3f8f4f", "#a8324a", "#7a5ba8", "#6f6f6f", "#1
 
 
 def colours(count: int) -> list[str]:
-    """So many, from the beginning again where there are not enough."""
-    return [PALETTE[number % len(PALETTE)] for number in range(count)]
+    """So many; where there are not enough, steps of a scale from dark to light."""
+    if count <= len(PALETTE):
+        return PALETTE[:count]
+    scale = colormaps["viridis"]
+    return [to_hex(scale(0.95 * number / (count - 1))) for number in range(count)]

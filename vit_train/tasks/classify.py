@@ -14,7 +14,7 @@ from vit_train.tasks.task import Task
 
 
 class Classify(Task):
-    """Cross-entropy, with smoothed targets in training."""
+    """Cross-entropy, with smoothed targets in training. ValueError for less than two classes."""
 
     measures = ("loss", "acc")
     needs_labels = True
@@ -26,6 +26,11 @@ class Classify(Task):
         image_shape: tuple[int, int, int],
         num_classes: int,
     ) -> None:
+        if num_classes < 2:
+            raise ValueError(
+                f"the images are of {num_classes} class, and task=classify needs at least two: put "
+                "those of each class into a folder of their own"
+            )
         self.label_smoothing = config.label_smoothing
         self.model, self.image_shape, self.num_classes = model, image_shape, num_classes
         if isinstance(model, ViTConfig) and model.has_class_token:
