@@ -1,0 +1,90 @@
+"""experiment=: what each file says about itself, and that it is what it says."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Run
+from hydra import compose, initialize_config_dir
+
+from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
+from vit_train.model.config import ViTConfig
+from vit_train.tasks.registry import make_task
+
+FILES = sorted((CONF_DIR / "experiment").iterdir())
+each_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+
+
+def composed(experiment: str, *overrides: str) -> TrainConfig:
+    register_schemas()
+    with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        return typed(compose("train", [f"experiment={experiment}", *overrides]), TrainConfig)
+
+
+@each_file
+def test_it_is_a_valid_config(run: Run, file: Path) -> None:
+    composed(file.stem)
+    assert run("vit-train", f"experiment={file.stem}", "--cfg", "job").status == 0
+
+
+@each_file
+def test_it_says_its_command_its_cost_and_what_comes_of_it(file: Path) -> None:
+    comment = "\n".join(line for line in file.read_text().splitlines() if line.startswith("#"))
+    assert f"vit-train experiment={file.stem}" in comment
+    assert re.search(r"Cost:[^.]+(minutes|hours?)", comment)
+    assert "Expected: " in comment and "Published: " in comment
+    swept = "mode: MULTIRUN" in file.read_text()
+    assert swept == (f"vit-results outputs/{file.stem}" in comment)
+
+
+@pytest.mark.parametrize(
+    "experiment, image_size, classes, parameters",
+    [
+        ("paper_example", 128, 3, 269_059),
+        ("stl10_vit", 96, 10, 4_828_426),
+        ("vit_tiny_5k", 32, 10, 1_205_898),
+        ("cnn_5k", 32, 10, 141_354),
+        ("resnet_5k", 32, 10, 175_258),
+    ],
+)
+def test_the_reference_systems_have_their_number_of_parameters(
+    experiment: str, image_size: int, classes: int, parameters: int
+) -> None:
+    config = composed(experiment)
+    with torch.device("meta"):
+        task = make_task(config.task, config.model, (3, image_size, image_size), classes)
+        model = task.build_model()
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+
+
+@pytest.mark.parametrize(
+    "experiment, dropout, branch_dropout, pos_std",
+    [("paper_example", 0.1, 0, 1), ("stl10_vit", 0, 0.1, 0.02), ("vit_tiny_5k", 0, 0, 1)],
+)
+def test_the_reference_systems_have_their_dropout_and_initialisation(
+    experiment: str, dropout: float, branch_dropout: float, pos_std: float
+) -> None:
+    model = composed(experiment).model
+    assert isinstance(model, ViTConfig)
+    assert (model.dropout, model.branch_dropout) == (dropout, branch_dropout)
+    assert (model.init, model.cls_std, model.pos_std) == ("torch", 1, pos_std)
+
+
+def test_the_protocol_of_system_e() -> None:
+    for experiment, warmup in (("vit_tiny_5k", 5), ("cnn_5k", 3), ("resnet_5k", 3)):
+        config = composed(experiment)
+        assert (config.data.train_subset, config.data.test_subset) == (5000, 1000)
+        assert (config.data.val, config.train.epochs) == ("test", 30)
+        assert (config.optim.lr, config.optim.weight_decay) == (1e-3, 0.01)
+        assert config.optim.warmup_epochs == warmup
+        assert config.task.label_smoothing == 0.1
+
+
+def test_the_protocol_of_system_d() -> None:
+    config = composed("stl10_vit")
+    assert (config.optim.lr, config.train.epochs, config.model.embed_dim) == (3e-4, 50, 256)
+
+
+def test_all_training_images_are_one_of_the_sizes_of_data_efficiency() -> None:
+    assert composed("data_efficiency", "data.train_subset=null").data.train_subset is None
