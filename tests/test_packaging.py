@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from conftest import SMALL
 
 ROOT = Path(__file__).parent.parent
+PACKAGES = list((ROOT / "vit_train").rglob("__init__.py"))
 SOURCES = ("vit_train", "conf", "pyproject.toml", "README.md", "LICENSE")
 OTHER_PLACE = {**os.environ, "PYTHONPATH": ""}
 
@@ -34,6 +36,12 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         else:
             shutil.copy(ROOT / name, copy)
     return copy
+
+
+def test_every_package_is_named() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    inside = {".".join(file.parent.relative_to(ROOT).parts) for file in PACKAGES}
+    assert set(settings["packages"]) == inside | {"vit_train.conf"}
 
 
 def content(wheel: Path) -> dict[str, bytes]:
