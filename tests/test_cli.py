@@ -12,6 +12,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
+from vit_train.contact_sheet import label_title
 
 
 def train_small(run: Run, folder: str, *overrides: str) -> dict:
@@ -206,6 +207,21 @@ def test_augment_draws_a_contact_sheet(run: Run) -> None:
         assert min(sheet.size) > 300
     refused = run("vit-augment", "out=sheet.docx")
     assert refused.status == 1 and "must end in .png" in refused.err
+
+
+@pytest.mark.parametrize(
+    "target, title",
+    [
+        (torch.tensor(1), "dog"),
+        (torch.tensor(-1), "no label"),
+        (torch.tensor([0.3, 0.7, 0.0]), "dog 70% cat 30%"),
+        (torch.tensor([0.997, 0.003, 0.0]), "cat"),
+        (torch.tensor([0.4, 0.0, 0.0]), "cat 40%"),  # mixed with an image without a label
+        (torch.zeros(3), "no label"),
+    ],
+)
+def test_titles_say_what_a_label_is_made_of(target: torch.Tensor, title: str) -> None:
+    assert label_title(target, ("cat", "dog", "cow")) == title
 
 
 @pytest.mark.parametrize("model", ["cnn", "resnet"])

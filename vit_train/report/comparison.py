@@ -1,7 +1,9 @@
 """Several runs in one picture: how they ended, what it took, and how they got there."""
 
 from collections.abc import Sequence
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -51,27 +53,48 @@ def lines(series: Sequence[Series], title: str) -> Figure:
     return figure
 
 
+STYLES: dict[str, dict[str, Any]] = {
+    "train": {"linestyle": "--", "linewidth": 0.9, "alpha": 0.8},
+    "val": {"linestyle": "-", "linewidth": 1.4},
+}
+
+
+def draw_runs(
+    axis: Axes, runs: Sequence[Curve], column: str, colour: str, style: dict[str, Any]
+) -> None:
+    """One column of the runs' curves; epoch by epoch as far as all of them go."""
+    if not all(column in row for rows in runs for row in rows):
+        return
+    scale = 100 if column.endswith("acc") else 1
+    epochs = list(zip(*runs, strict=False))
+    seen = [rows[0]["images_seen"] / 1000 for rows in epochs]
+    values = [[scale * row[column] for row in rows] for rows in epochs]
+    axis.plot(seen, [sum(each) / len(each) for each in values], color=colour, **style)
+    if len(runs) > 1:
+        low, high = list(map(min, values)), list(map(max, values))
+        axis.fill_between(seen, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
 def curves(
     groups: Sequence[tuple[str, Sequence[Curve]]], measures: Sequence[str], validation: str
 ) -> Figure:
-    """A panel a measure over the images seen: `validation` drawn through, training dashed."""
+    """A panel a measure over the images seen: `validation` drawn through, training dashed.
+
+    Several runs of a group are their mean, within what they span.
+    """
     figure = Figure(figsize=(5 * len(measures), 3.6), dpi=120, layout="constrained")
     palette = colours(len(groups))
     axes = figure.subplots(1, len(measures), squeeze=False)[0]
     for axis, measure in zip(axes, measures, strict=True):
         for (_, runs), colour in zip(groups, palette, strict=True):
-            for rows in runs:
-                seen = [row["images_seen"] / 1000 for row in rows]
-                for split, line in (("train", "--"), ("val", "-")):
-                    if all(f"{split}_{measure}" in row for row in rows):
-                        values = [row[f"{split}_{measure}"] for row in rows]
-                        axis.plot(seen, values, line, color=colour, linewidth=1.2)
+            for split, style in STYLES.items():
+                draw_runs(axis, runs, f"{split}_{measure}", colour, style)
         axis.set_xlabel("images seen, thousands")
-        axis.set_ylabel({"acc": "accuracy"}.get(measure, measure))
+        axis.set_ylabel({"acc": "accuracy, %"}.get(measure, measure))
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.3)
     keys = [Line2D([], [], color=colour) for colour in palette]
-    keys += [Line2D([], [], color="black", linestyle=line) for line in ("-", "--")]
+    keys += [Line2D([], [], color="black", **STYLES[split]) for split in ("val", "train")]
     labels = [printable(label, keep="") for label, _ in groups]
     legend = figure.legend(
         keys, [*labels, validation, "training"], loc="outside lower center",

@@ -17,7 +17,7 @@ def image_grid(images: Tensor, titles: Sequence[str], columns: int = 6) -> Figur
     """RGB uint8 (N,3,S,S) as a grid with a title above each image."""
     rows = math.ceil(len(images) / columns)
     titles = [shortened(title) for title in titles]
-    fontsize = min(15, 150 / max(map(len, titles)))  # as wide as an image
+    fontsize = min(15, 135 / max(map(len, titles)))  # as wide as an image
     figure = Figure(figsize=(1.25 * columns, 1.4 * rows), dpi=100, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flat
     for axis in axes:
