@@ -82,6 +82,7 @@ def test_a_classifier_begins_with_the_encoder_and_a_fresh_head(run: Run) -> None
     # A learning rate so small that the weights stay where they began.
     still = ["optim.lr=1e-12", "train.epochs=1"]
     train(run, "classifier", "init_from=mae", *still)
+    assert "begins with the encoder of mae" in Path("classifier/train.log").read_text()
     encoder = vit_train.load("mae")[0].encoder.state_dict()
     classifier = vit_train.load("classifier")[0].state_dict()
     for key, value in encoder.items():

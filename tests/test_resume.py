@@ -130,6 +130,7 @@ def test_a_run_stops_in_time_and_goes_on(run: Run) -> None:
     assert summary["status"] == "interrupted" and summary["steps"] == 1
     outcome = run("vit-train", "resume=run", "train.max_minutes=60")
     assert outcome.status == 0, outcome.err
+    assert "going on after step 1" in outcome.out
     assert_same_run(Path("whole"), Path("run"))
 
 

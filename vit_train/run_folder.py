@@ -66,6 +66,7 @@ class RunFolder:
         self.parts, self.config, self.path = parts, parts.config, path
         self.settings = as_dict(self.config)
         self.resumed = state is not None
+        self.origin = origin(self.config.init_from, state)
         self.command = first_command(path / "summary.json") if state else provenance.command_line()
         take_back(path, state["written"] if state else {})
         about = about_run(self.settings, parts.data, parts.statistics, provenance.versions())
@@ -117,6 +118,7 @@ class RunFolder:
             f"{self.config.data.name}: {sizes['train']:,} training, {sizes['val']:,} validation, "
             f"{sizes['test']:,} test images, {size} by {size}, {len(parts.data.classes)} classes\n"
             f"{parts.precision.name} on {parts.device.type}{several}, run folder: {self.path}"
+            f"{self.origin}"
         )
 
     @property
@@ -191,6 +193,13 @@ class RunFolder:
             return ""
         run = self.path if whole == self.keeper.last_path else whole
         return f". {whole} is whole; go on with: {resume_command(run)}"
+
+
+def origin(init_from: str | None, state: dict[str, Any] | None) -> str:
+    """A line on the weights that training begins with; none for those that are drawn."""
+    if state:
+        return f"\ngoing on after step {state['step']}"
+    return f"\nbegins with the encoder of {init_from}" if init_from else ""
 
 
 def first_command(summary: Path) -> str:

@@ -1,6 +1,7 @@
 """vit-results: many runs as one table, and in pictures."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from vit_train.commands.boundary import short_errors
@@ -22,6 +23,7 @@ def main() -> None:
         from vit_train.results import gather
 
         print(gather(arguments.runs, arguments.out))
+        print(f"written to {arguments.out}/: results.md and its pictures", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
-from vit_train.report.figures import colours
+from vit_train.report.figures import colours, shortened
 from vit_train.report.printable import printable
 
 # One run's metrics.csv: a row an epoch, by column.
@@ -69,7 +70,9 @@ def draw_runs(
     epochs = list(zip(*runs, strict=False))
     seen = [rows[0]["images_seen"] / 1000 for rows in epochs]
     values = [[scale * row[column] for row in rows] for rows in epochs]
-    axis.plot(seen, [sum(each) / len(each) for each in values], color=colour, **style)
+    marker = "." if len(epochs) < 3 else None  # one epoch is no line
+    means = [sum(each) / len(each) for each in values]
+    axis.plot(seen, means, color=colour, marker=marker, **style)
     if len(runs) > 1:
         low, high = list(map(min, values)), list(map(max, values))
         axis.fill_between(seen, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -90,15 +93,17 @@ def curves(
             for split, style in STYLES.items():
                 draw_runs(axis, runs, f"{split}_{measure}", colour, style)
         axis.set_xlabel("images seen, thousands")
+        axis.xaxis.set_major_locator(MaxNLocator(8))
         axis.set_ylabel({"acc": "accuracy, %"}.get(measure, measure))
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.3)
     keys = [Line2D([], [], color=colour) for colour in palette]
     keys += [Line2D([], [], color="black", **STYLES[split]) for split in ("val", "train")]
-    labels = [printable(label, keep="") for label, _ in groups]
+    labels = [shortened(label, 60) for label, _ in groups]
+    fitting = int(14 * figure.get_figwidth()) // (max(map(len, labels)) + 6)  # columns of letters
     legend = figure.legend(
         keys, [*labels, validation, "training"], loc="outside lower center",
-        ncols=min(5, len(keys)), fontsize=8, frameon=False,
+        ncols=min(5, len(keys), max(1, fitting)), fontsize=8, frameon=False,
     )  # fmt: skip
     for text in legend.get_texts():
         text.set_parse_math(False)
