@@ -5,6 +5,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
@@ -32,6 +33,12 @@ def bars(groups: Sequence[tuple[str, Sequence[float], str]], title: str) -> Figu
     return figure
 
 
+def as_written(legend: Legend) -> None:
+    """Settings may hold a $, which begins no formula here."""
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
 def lines(series: Sequence[Series], title: str) -> Figure:
     """What came of more training images: a line through the means, a point for each run."""
     figure = Figure(figsize=(6, 4), dpi=120, layout="constrained")
@@ -49,8 +56,7 @@ def lines(series: Sequence[Series], title: str) -> Figure:
     axis.set_ylabel(title)
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.3)
-    for text in axis.legend(fontsize=8, frameon=False).get_texts():
-        text.set_parse_math(False)
+    as_written(axis.legend(fontsize=8, frameon=False))
     return figure
 
 
@@ -105,6 +111,5 @@ def curves(
         keys, [*labels, validation, "training"], loc="outside lower center",
         ncols=min(5, len(keys), max(1, fitting)), fontsize=8, frameon=False,
     )  # fmt: skip
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+    as_written(legend)
     return figure
