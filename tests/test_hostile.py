@@ -1,7 +1,10 @@
 """Files that were damaged, or made to do harm: refused with a short message, and nothing done."""
 
 import copy
+import json
+import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,9 @@ import torch
 from conftest import SMALL, Run
 
 import vit_train
+from vit_train import evaluation
 from vit_train.engine.checkpoint import read_checkpoint, sealed
+from vit_train.report.summary import write_json
 
 
 def flip(data: bytearray, rng: random.Random) -> None:
@@ -132,3 +137,148 @@ def test_a_crafted_state_cannot_be_resumed(checkpoint: bytes, run: Run) -> None:
         outcome = run("vit-train", "resume=run")
         assert outcome.status == 1 and "this checkpoint is not of this run" in outcome.err
         assert "Traceback" not in outcome.err
+
+
+def crafted(checkpoint: bytes, **changes: Any) -> Path:
+    """A sealed file with these changes of its config (a dotted key) or of its content."""
+    path = Path("crafted.pt")
+    path.write_bytes(checkpoint)
+    content = read_checkpoint(path)
+    for key, value in changes.items():
+        *way, last = key.split("__")
+        inner = content
+        for each in way:
+            inner = inner[each]
+        inner[last] = value
+    path.write_bytes(sealed(content))
+    return path
+
+
+def doubled(depth: int) -> Any:
+    value: Any = "x"
+    for _ in range(depth):
+        value = {"a": value, "b": value}
+    return value
+
+
+HARMFUL: dict[str, tuple[dict[str, Any], str]] = {
+    "stride 0": ({"model__extra": torch.zeros(1).expand(10**9)}, "more numbers than the file"),
+    "shared in the config": ({"config__data__urls": doubled(40)}, "too many values"),
+    "shared in the classes": ({"classes": doubled(40)}, "too many values"),
+    "the environment": ({"config__data__root": "${oc.env:SECRET}"}, "an interpolation"),
+    "many images": ({"config__data__train_images": 30_000_000}, "data.train_images=30000000"),
+    "many test images": ({"config__data__test_images": 1_000_000}, "data.test_images=1000000"),
+    "large images": (
+        {"config__data__image_size": 8000, "image_shape": [3, 8000, 8000],
+         "config__model__positions": "none"}, "",
+    ),
+    "normalised by zero": ({"std": [0.0, 0.0, 0.0]}, "normalise no image"),
+    "normalised by words": ({"mean": ["x", "y", "z"]}, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HARMFUL)
+def test_a_small_file_takes_neither_memory_nor_time(
+    name: str, checkpoint: bytes, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "hunter2")
+    monkeypatch.setattr(evaluation, "load_dataset", None)
+    changes, words = HARMFUL[name]
+    crafted(checkpoint, **changes)
+    outcome = run("vit-eval", "ckpt=crafted.pt")
+    assert outcome.status == 1 and "Traceback" not in outcome.err, outcome.err
+    assert words in outcome.err and "hunter2" not in outcome.err, outcome.err
+
+
+def test_tables_that_are_not_in_the_file_are_counted(run: Run) -> None:
+    """Relative positions keep a table of N×N distances; its weights are 2N − 1 short vectors."""
+    arguments = [*SMALL, "model.positions=relative", "train.max_minutes=1e-9"]
+    assert run("vit-train", *arguments, "hydra.run.dir=run").status == 0
+    content = read_checkpoint(Path("run/checkpoints/last.pt"))
+    patches = (2048 // 4) ** 2
+    content["image_shape"] = [3, 2048, 2048]
+    for key, value in content["model"].items():
+        if value.shape == (127, 4):
+            content["model"][key] = torch.zeros(2 * patches - 1, 4)
+    Path("crafted.pt").write_bytes(sealed(content))
+    outcome = run("vit-eval", "ckpt=crafted.pt")
+    assert outcome.status == 1 and "for this model's positions and attention" in outcome.err
+
+
+def test_weights_that_are_not_numbers_are_said_and_nothing_is_written(
+    checkpoint: bytes, run: Run
+) -> None:
+    Path("crafted.pt").write_bytes(checkpoint)
+    content = read_checkpoint(Path("crafted.pt"))
+    for weight in content["model"].values():
+        weight.fill_(float("nan"))
+    Path("crafted.pt").write_bytes(sealed(content))
+    outcome = run("vit-eval", "ckpt=crafted.pt")
+    assert outcome.status == 1 and "its weights are damaged, or its training" in outcome.err
+    assert not Path("eval-test.json").exists()
+
+
+def test_numbers_that_are_none_become_null(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", {"a": [float("nan"), {"b": float("-inf")}], "c": (1, 0.5)})
+    assert json.loads((tmp_path / "x.json").read_text()) == {
+        "a": [None, {"b": None}],
+        "c": [1, 0.5],
+    }
+
+
+NAMES = ["eval-test.json", "eval-test.png", "positions.png", "metrics.csv", "config.yaml", ".lock"]
+NAMES += ["summary.json", "pictures.png", "train.log", "checkpoints", "checkpoints/last.pt"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "pipe"])
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_outside_a_strangers_run_is_touched(
+    name: str, kind: str, checkpoint: bytes, run: Run
+) -> None:
+    """A run folder in which one name is a link out of it, or a pipe that nobody reads."""
+    shutil.copytree("kept", "run") if Path("kept").exists() else unpack(run)
+    outside = Path("outside")
+    outside.mkdir()
+    (outside / "last.pt").write_bytes(checkpoint)
+    (outside / "events.out.tfevents.1").write_text("precious")
+    target = Path("run", name)
+    shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(target)
+    else:
+        target.symlink_to((outside / "last.pt" if kind == "file" else outside).absolute())
+    before = state_of(outside)
+    for command in (["vit-eval", "ckpt=run"], ["vit-train", "resume=run"], ["vit-results", "run"]):
+        outcome = run(*command)
+        assert outcome.status in (0, 1) and "Traceback" not in outcome.err, outcome.err
+    assert before == {
+        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in outside.iterdir()
+    }
+
+
+def state_of(folder: Path) -> dict[Path, tuple[bytes, int]]:
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+
+def unpack(run: Run) -> None:
+    arguments = [*SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run"]
+    assert run("vit-train", *arguments).status == 0
+
+
+def test_a_state_whose_counts_are_none_of_this_run_is_refused(run: Run) -> None:
+    unpack(run)
+    path = Path("run/checkpoints/last.pt")
+    content = read_checkpoint(path)
+    moments = {n: {k: v[:1] if v.ndim else v for k, v in m.items()}
+               for n, m in content["optimizer"]["state"].items()}  # fmt: skip
+    changes: dict[str, Any] = {"epoch": 99, "batch": -1, "step": -5, "best": {"epoch": "x"}}
+    changes |= {"best_score": "x", "seconds": "x", "whole": {"sums": None, "images": 0}}
+    changes["optimizer"] = content["optimizer"] | {"state": moments}
+    for key, value in changes.items():
+        path.write_bytes(sealed(content | {key: value}))
+        outcome = run("vit-train", "resume=run")
+        assert outcome.status == 1 and "this checkpoint is not of this run" in outcome.err, key
+        assert "Traceback" not in outcome.err
+    content["optimizer"]["param_groups"] = [{"lr": "x"}]  # the settings are the config's
+    path.write_bytes(sealed(content))
+    assert run("vit-train", "resume=run", "train.max_minutes=null").status == 0

@@ -15,6 +15,8 @@ from vit_train.data.splits import Splits, make_splits
 from vit_train.engine.device import Precision
 from vit_train.engine.processes import Processes
 from vit_train.engine.trainer import Source
+from vit_train.memory import require_memory
+from vit_train.model.budget import attention_bytes, bytes_of, on_paper
 from vit_train.tasks.registry import make_task
 from vit_train.tasks.task import Task
 from vit_train.trained import begin_from
@@ -77,6 +79,7 @@ def assemble(
     data = load_dataset(config.data)
     splits = make_splits(data, config.data)
     task = make_task(config.task, config.model, data.image_shape, len(data.classes))
+    require_room(config, task, data.image_shape[-1])
     model = task.build_model()
     if fresh and config.init_from is not None:
         begin_from(config.init_from, model)
@@ -112,6 +115,22 @@ def assemble(
         task=task,
         model=model.to(device),
         image_batches=image_batches,
+    )
+
+
+def require_room(config: TrainConfig, task: Task, image_size: int) -> None:
+    """ValueError, before any memory is taken, for a model that this machine cannot train."""
+    model = on_paper(task.build_model, config.model, config.task.layers)
+    copies = 4 + bool(config.train.ema_decay)  # weights, gradients, AdamW's moments; the average
+    require_memory(
+        copies * bytes_of(model.parameters()) + bytes_of(model.buffers()),
+        f"{config.model.size_settings} for training",
+        "choose a smaller model",
+    )
+    require_memory(
+        attention_bytes(config.model, image_size),
+        f"the attention between all patches of an image of {image_size} by {image_size}",
+        "choose a larger model.patch_size or a smaller data.image_size",
     )
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from vit_train.assembly import require_room
 from vit_train.bench import report
-from vit_train.bench.contender import OURS, Contender, flops_per_image
+from vit_train.bench.contender import OURS, Contender, classification, flops_per_image
 from vit_train.bench.process import ContenderProcess
 from vit_train.bench.results import Result
 from vit_train.config import BenchConfig, as_dict
@@ -17,6 +18,7 @@ from vit_train.engine.device import pick_device, pick_precision
 from vit_train.model.config import ViTConfig
 from vit_train.report import provenance
 from vit_train.report.summary import write_json
+from vit_train.tasks.classify import Classify
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,8 @@ def benchmark(config: BenchConfig, folder: Path) -> None:
     data = load_dataset(config.data)
     shape, num_classes = data.image_shape, len(data.classes)
     del data  # every contender is a process, and loads what it needs
+    task = Classify(classification(config), config.model, shape, num_classes)
+    require_room(config, task, shape[1])
     title = describe(config, shape[1], f"{precision.name} on {device.type}")
     logger.info(title)
 

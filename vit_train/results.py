@@ -10,6 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from vit_train.engine.metrics import interval_of_mean
+from vit_train.files import replacing, write_text
 from vit_train.report.comparison import Series, bars, curves, lines
 from vit_train.report.figures import any_letter
 from vit_train.report.printable import markdown_cell, printable
@@ -146,8 +147,9 @@ def gather(paths: Sequence[Path], out: Path) -> str:
     groups = group_runs(runs)
     text = table(groups)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "results.md").write_text(text + "\n")
+    write_text(out / "results.md", text + "\n")
     with any_letter():
         for name, figure in plots(groups).items():
-            figure.savefig(out / name)
+            with replacing(out / name) as file:
+                figure.savefig(file)
     return text

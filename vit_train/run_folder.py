@@ -1,20 +1,17 @@
 """A run's folder: who writes what into it, from the first line of the log to the summary."""
 
-import json
 import logging
-import os
+import math
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 from torch import Tensor
 
 from vit_train.assembly import Parts
+from vit_train.claim import CONFIG
 from vit_train.config import as_dict
 from vit_train.contact_sheet import label_title
 from vit_train.data.batches import TrainBatches
@@ -24,14 +21,16 @@ from vit_train.engine.keeper import CheckpointKeeper
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.observer import Observer
 from vit_train.engine.trainer import Trainer
+from vit_train.files import remove_partial, require_own_folder, truncate, write_text
 from vit_train.gallery import draw_gallery
+from vit_train.plain import read_json
 from vit_train.report import provenance
 from vit_train.report.bad_batch import BadBatchKeeper
 from vit_train.report.figures import image_grid
 from vit_train.report.metrics_csv import MetricsCsv
 from vit_train.report.patient import Patient
 from vit_train.report.pictures import Pictures
-from vit_train.report.summary import result_dict, write_json, write_text
+from vit_train.report.summary import result_dict, write_json
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.report.terminal import Terminal, parameter_breakdown, result_line
 from vit_train.trained import about_run, load
@@ -39,36 +38,25 @@ from vit_train.trained import about_run, load
 logger = logging.getLogger(__name__)
 
 
-@contextmanager
-def sole_writer(folder: Path) -> Iterator[None]:
-    """Hold the folder as long as this lasts; ValueError if another process does.
-
-    The system lets go of it when the process ends, however it ends.
-    """
-    lock = FileLock(folder / ".lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise ValueError(f"another process is training in {folder}: end it first") from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 class RunFolder:
-    """Of a new run, or of one that goes on from `state`, a checkpoint's content.
+    """Of a new run, or of a `resumed` one: from `state`, a checkpoint's content, if it has any.
 
     Only the main process has one.
     """
 
-    def __init__(self, parts: Parts, path: Path, state: dict[str, Any] | None) -> None:
+    def __init__(
+        self, parts: Parts, path: Path, state: dict[str, Any] | None, resumed: bool
+    ) -> None:
         self.parts, self.config, self.path = parts, parts.config, path
         self.settings = as_dict(self.config)
-        self.resumed = state is not None
         self.origin = origin(self.config.init_from, state)
+        self.from_the_beginning = state is None
+        require_own_folder(path / "checkpoints")
+        if resumed:
+            remove_partial(path)
+            remove_partial(path / "checkpoints")
+            take_back(path, state["written"] if state else {})
         self.command = first_command(path / "summary.json") if state else provenance.command_line()
-        take_back(path, state["written"] if state else {})
         about = about_run(self.settings, parts.data, parts.statistics, provenance.versions())
         self.board = TensorBoard(path)
         self.keeper = CheckpointKeeper(
@@ -101,11 +89,11 @@ class RunFolder:
     def open(self) -> None:
         """What is known before the first step."""
         text = OmegaConf.to_yaml(OmegaConf.create(self.settings))
-        if not self.resumed:
+        if self.from_the_beginning:
             self.board.config(text)
             sheet = image_grid(*first_batch(self.parts.image_batches, self.parts.data))
             self.board.figure("data/train_augmented", sheet)
-        write_text(self.path / "config.yaml", text)
+        write_text(self.path / CONFIG, text)
         self.write_summary("running")
         logger.info(self.opening_lines())
 
@@ -176,7 +164,7 @@ class RunFolder:
         metrics = {f"test_{r.best_by}_{name}": r.values[r.best_by] for name, r in results.items()}
         if results and self.keeper.best:
             by = results["final"].best_by
-            metrics[f"best_val_{by}"] = self.keeper.best[by]
+            metrics[f"best_val_{by}"] = self.keeper.best.get(by, math.nan)
         return metrics
 
     def best_weights(self) -> dict[str, Any] | None:
@@ -205,7 +193,7 @@ def origin(init_from: str | None, state: dict[str, Any] | None) -> str:
 def first_command(summary: Path) -> str:
     """What began the run, as its summary says; this process's command if that is lost."""
     try:
-        return str(json.loads(summary.read_text())["command"])
+        return str(read_json(summary)["command"])
     except (OSError, ValueError, LookupError, TypeError):
         return provenance.command_line()
 
@@ -227,7 +215,7 @@ def take_back(folder: Path, written: dict[str, int]) -> None:
             logger.warning(f"{path} is not as it was left: what it lacks stays lost")
     for path in reports(folder):
         if path.name in written:
-            os.truncate(path, min(written[path.name], path.stat().st_size))
+            truncate(path, min(written[path.name], path.stat().st_size))
         else:
             path.unlink()
 

@@ -1,7 +1,7 @@
 """Kept runs: their summaries and curves, in groups that differ in their seeds alone."""
 
 import csv
-import json
+import io
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.config import default_settings, is_incidental
+from vit_train.files import Refused, read_text
+from vit_train.plain import read_json
 from vit_train.report.flat import flatten
+from vit_train.report.metrics_csv import CSV_BYTES
 from vit_train.report.printable import printable
 
 logger = logging.getLogger(__name__)
@@ -83,10 +86,10 @@ def read_summary(file: Path, meant: bool) -> dict[str, Any] | None:
     A damaged file is an error if it is `meant`, and may be of another kind otherwise.
     """
     try:
-        content = json.loads(file.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        content = read_json(file)
+    except Refused:
         if meant:
-            raise ValueError(f"{file} is damaged: {error}") from error
+            raise
         logger.warning(printable(f"left out, as it is no JSON: {file}"))
         return None
     if not isinstance(content, dict) or "status" not in content:
@@ -103,9 +106,9 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
     path = summary.with_name("metrics.csv") if own else summary.with_suffix(".csv")
     if not path.is_file():
         return []
+    rows = csv.DictReader(io.StringIO(read_text(path, CSV_BYTES), newline=""))
     try:
-        with path.open(newline="") as file:
-            return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+        return [{key: float(value) for key, value in row.items()} for row in rows]
     except (ValueError, TypeError, AttributeError, csv.Error) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
 

@@ -1,5 +1,6 @@
 """From a checkpoint back to a model, needing nothing but the file."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,17 @@ from vit_train.config import WEIGHTS, TrainConfig, from_checkpoint
 from vit_train.data.dataset import Dataset, Statistics
 from vit_train.engine.checkpoint import find_checkpoint, read_checkpoint
 from vit_train.engine.config import require_choice
+from vit_train.memory import gigabytes, is_out_of_memory
+from vit_train.model.budget import attention_bytes, bytes_of, on_paper
 from vit_train.model.config import differences
 from vit_train.model.encoder import Encoder
 from vit_train.model.positions import resize_positions
+from vit_train.plain import require_config
 from vit_train.tasks.registry import make_task
 from vit_train.tasks.task import Task
 
+# What opening a checkpoint may take besides its weights: its buffers, one image's attention.
+MORE_BYTES = 10**9
 # What a file that is sealed like a checkpoint, but made by others, may lead to.
 MISFITS = (LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, RecursionError)
 
@@ -73,6 +79,8 @@ def load(
     try:
         return rebuild(content, path, device, weights, image_size)
     except MISFITS as error:
+        if is_out_of_memory(error):
+            raise ValueError(f"out of memory while loading {path}: {error}") from error
         raise ValueError(f"{path} is not a checkpoint of this version of vit-train") from error
 
 
@@ -88,13 +96,19 @@ def rebuild(
     if image_size is not None and image_size < 1:
         raise ValueError(f"image_size={image_size} must be at least 1")
     state = content["ema" if chosen == "ema" else "model"]
+    require_config(content["config"], f"the config in {path}")
     config = from_checkpoint(content["config"])
     channels, trained_size, _ = content["image_shape"]
     num_classes = len(content["classes"])
-    require_fit(config, (channels, trained_size, trained_size), num_classes, state)
-    size = image_size or trained_size
-    image_shape = (channels, size, size)
-    task = make_task(config.task, config.model, image_shape, num_classes)
+    if min(num_classes, channels, trained_size) < 1:
+        raise ValueError(f"{path} has images or classes of size 0")
+
+    def task_at(size: int) -> Task:
+        return make_task(config.task, config.model, (channels, size, size), num_classes)
+
+    require_shapes(config, task_at(trained_size), state)
+    task = task_at(image_size or trained_size)
+    require_modest(config, task, image_size or trained_size)
     model = task.build_model().to(device)
     model.load_state_dict(resize_positions(state, model))
     meta = Meta(
@@ -102,8 +116,8 @@ def rebuild(
         config=config,
         task=task,
         classes=[str(name) for name in content["classes"]],
-        image_shape=image_shape,
-        statistics=Statistics(tuple(content["mean"]), tuple(content["std"])),
+        image_shape=task.image_shape,
+        statistics=statistics_of(content, channels),
         epoch=int(content["epoch"]),
         step=int(content["step"]),
         images_seen=int(content["images_seen"]),
@@ -114,25 +128,44 @@ def rebuild(
     return model.eval(), meta
 
 
-def require_fit(
-    config: TrainConfig,
-    image_shape: tuple[int, int, int],
-    num_classes: int,
-    state: dict[str, torch.Tensor],
-) -> None:
+def statistics_of(content: dict[str, Any], channels: int) -> Statistics:
+    """What images are normalised with; ValueError if no image can be."""
+    mean, std = (tuple(map(float, content[name])) for name in ("mean", "std"))
+    finite = all(map(math.isfinite, (*mean, *std)))
+    if not finite or not len(mean) == len(std) == channels or min(std) <= 0:
+        raise ValueError("the checkpoint's mean and std normalise no image")
+    return Statistics(mean, std)
+
+
+def require_shapes(config: TrainConfig, task: Task, state: dict[str, torch.Tensor]) -> None:
     """Refuse weights of other shapes than the config's before any memory is taken for these.
 
     So a small file cannot ask for a huge model.
     """
-    if min(num_classes, *image_shape) < 1:
-        raise ValueError("the checkpoint's images or classes are none")
     if config.model.layers + config.task.layers > len(state):
         raise ValueError("the checkpoint has fewer weights than its config says")
-    with torch.device("meta"):  # shapes alone
-        model = make_task(config.task, config.model, image_shape, num_classes).build_model()
-    expected = {key: value.shape for key, value in model.state_dict().items()}
-    if expected != {key: value.shape for key, value in state.items()}:
+    expected = on_paper(task.build_model, config.model, config.task.layers).state_dict()
+    if {key: value.shape for key, value in expected.items()} != {
+        key: value.shape for key, value in state.items()
+    }:
         raise ValueError("the checkpoint's weights are not those of its config")
+
+
+def require_modest(config: TrainConfig, task: Task, image_size: int) -> None:
+    """Refuse what would take far more than the weights in the file, at this image size.
+
+    Relative positions keep a table of all pairs of patches, which the file has not; learned ones
+    grow with the image.
+    """
+    model = on_paper(task.build_model, config.model, config.task.layers)
+    tables = {name: part for name, part in model.named_parameters() if "pos_embed" in name}
+    more = bytes_of([*tables.values(), *model.buffers()])
+    more += attention_bytes(config.model, image_size)
+    if more > MORE_BYTES:
+        raise ValueError(
+            f"images of {image_size} by {image_size} would take {gigabytes(more)} for this model's "
+            "positions and attention: choose a smaller data.image_size"
+        )
 
 
 def pick_weights(content: dict[str, Any], asked: str) -> str:

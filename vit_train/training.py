@@ -1,4 +1,4 @@
-"""`vit-train` after its arguments are accepted: assemble the parts, run, report."""
+"""`vit-train` in the folder of its run: assemble the parts, train, report."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -17,7 +17,10 @@ from vit_train.engine.observer import Observer
 from vit_train.engine.processes import join_processes, leave_processes
 from vit_train.engine.stopping import Deadline, stop_on_signals
 from vit_train.engine.trainer import NonFinite, Trainer
-from vit_train.run_folder import RunFolder, sole_writer
+from vit_train.files import Refused
+from vit_train.memory import is_out_of_memory
+from vit_train.report.run_log import logged_to
+from vit_train.run_folder import RunFolder
 from vit_train.trained import MISFITS
 
 
@@ -29,11 +32,14 @@ class Outcome:
     score: float | None
 
 
-def train(config: TrainConfig, path: Path, checkpoint: Path | None = None) -> Outcome:
-    """Train as the config says and leave everything in the folder `path`.
+def train(
+    config: TrainConfig, path: Path, checkpoint: Path | None = None, resumed: bool = False
+) -> Outcome:
+    """Train as the config says and leave everything in the folder `path`, which the caller holds.
 
-    Goes on from `checkpoint` where one is given. Raises ValueError for what the user can mend,
-    NonFinite if training diverges, OSError if the disk fails.
+    A `resumed` run goes on from `checkpoint`, or from its beginning if it has none. Raises
+    ValueError for what the user can mend, NonFinite if training diverges, OSError if the disk
+    fails.
     """
     keep_freed_memory()
     device = pick_device(config.device)
@@ -42,7 +48,8 @@ def train(config: TrainConfig, path: Path, checkpoint: Path | None = None) -> Ou
         be_deterministic()
     processes = join_processes(device)
     try:
-        with sole_writer(path) if processes.is_main else nullcontext():
+        with logged_to(path / "train.log") if processes.is_main else nullcontext():
+            checkpoint = processes.from_main(checkpoint)
             state = None if checkpoint is None else read_checkpoint(checkpoint)
             parts = assemble(config, precision, processes, fresh=state is None)
             if processes.count > 1 and mixes_images(parts.model):
@@ -53,7 +60,7 @@ def train(config: TrainConfig, path: Path, checkpoint: Path | None = None) -> Ou
             with of_this_run() if state else nullcontext():
                 if state and state["fingerprint"] != parts.data.fingerprint:
                     raise ValueError("the images on disk are others than it was trained on")
-                folder = RunFolder(parts, path, state) if processes.is_main else None
+                folder = RunFolder(parts, path, state, resumed) if processes.is_main else None
             return run(parts, folder, state)
     finally:
         leave_processes()
@@ -120,6 +127,8 @@ def of_this_run() -> Iterator[None]:
     """Around all that reads a checkpoint's state: it may be sealed, and yet of another run."""
     try:
         yield
+    except Refused:
+        raise
     except (*MISFITS, ValueError) as error:
         raise ValueError(f"resume: this checkpoint is not of this run: {error}") from error
 
@@ -136,18 +145,12 @@ def explained(parts: Parts, folder: RunFolder | None) -> Iterator[None]:
     except OSError as error:
         raise OSError(f"{error}{folder.advice() if folder else ''}") from error
     except (MemoryError, RuntimeError) as error:
-        if "closed by peer" in str(error).lower():
-            raise ValueError("another process has ended") from error
         if not is_out_of_memory(error):
             raise
         loop = parts.config.train
         tried = loop.micro_batch or loop.batch_size
+        less = f"train.micro_batch={tried // 2}" if tried > 1 else "a smaller model or image size"
         raise ValueError(
-            f"out of memory with {tried} images at once: set train.micro_batch={max(1, tried // 2)}"
+            f"out of memory with {tried} images at once: set {less}"
             + (folder.advice() if folder else "")
         ) from error
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    words = ("out of memory", "can't allocate memory", "not enough memory")
-    return isinstance(error, MemoryError) or any(each in str(error).lower() for each in words)

@@ -6,17 +6,19 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from vit_train.claim import removed_if_empty
 from vit_train.commands.boundary import short_errors
 from vit_train.config import CONF_DIR, BenchConfig, register_schemas, typed
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="bench")
 def job(composed: DictConfig) -> None:
-    with short_errors("vit-bench"):
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    with short_errors("vit-bench"), removed_if_empty(folder):
         config = typed(composed, BenchConfig)
         from vit_train.benchmark import benchmark
 
-        benchmark(config, Path(HydraConfig.get().runtime.output_dir))
+        benchmark(config, folder)
 
 
 def main() -> None:

@@ -5,13 +5,16 @@ import difflib
 import logging
 import os
 import re
+import signal
 import sys
 import threading
 from collections.abc import Iterator
+from types import FrameType
 
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
+from vit_train.memory import is_out_of_memory
 from vit_train.report.printable import printable
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -35,16 +38,36 @@ def short_errors(command: str) -> Iterator[None]:
     hook, threading.excepthook = threading.excepthook, on_thread_error
     logging.raiseExceptions = False  # `vit-eval … | head` closes the pipe; that is no error
     try:
-        yield
+        with ended_by_interrupt(command):
+            yield
     except Exception as error:
-        if not isinstance(error, EXPECTED) and not from_hydra(error):
+        if not (isinstance(error, EXPECTED) or from_hydra(error) or is_out_of_memory(error)):
             raise
         sys.exit(printable(f"{command}: {explain(error)}"))
-    except KeyboardInterrupt:
-        print(f"{command}: interrupted", file=sys.stderr)
-        sys.exit(130)
     finally:
         threading.excepthook = hook
+
+
+@contextlib.contextmanager
+def ended_by_interrupt(command: str) -> Iterator[None]:
+    """Ctrl-C ends the process at once, until training takes over and ends after a step.
+
+    Not by KeyboardInterrupt: raised within an import, a destructor or a callback it can be caught
+    and forgotten there, and the command would go on.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        os.write(2, f"{command}: interrupted\n".encode())  # sys.stderr may be in use right now
+        os._exit(130)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def from_hydra(error: BaseException) -> bool:
@@ -63,6 +86,8 @@ def on_thread_error(error: threading.ExceptHookArgs) -> None:
 
 def explain(error: BaseException) -> str:
     """What went wrong, in the user's words rather than in Hydra's and OmegaConf's."""
+    if is_out_of_memory(error):
+        return f"out of memory: {error}" if str(error) else "out of memory"
     cause = error.__cause__ or error
     for each in (cause, error):
         if isinstance(each, ConfigKeyError | ConfigAttributeError):

@@ -1,6 +1,5 @@
 """`vit-train resume=RUN`: the run's own settings, and what may be changed about them."""
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -9,23 +8,30 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from vit_train.claim import CONFIG
 from vit_train.config import TrainConfig, from_checkpoint, is_incidental
+from vit_train.plain import read_config, read_json, require_config
 from vit_train.report.flat import flatten
 
 
 def split_path(resume: str) -> tuple[Path, Path | None]:
-    """The run's folder and the checkpoint to go on from: the newest, or the one that is named.
+    """The run's folder, and the checkpoint to go on from where one is named.
 
-    None where a run was ended before its first checkpoint. ValueError if there is no run.
+    ValueError if there is no run.
     """
-    from vit_train.engine.checkpoint import generations  # brings torch, which --help can do without
-
     path = Path(resume)
     folder = path.parent.parent if path.is_file() else path
-    kept = [path] if path.is_file() else generations(folder / "checkpoints" / "last.pt")
-    if not kept and not (folder / "config.yaml").is_file():
+    named = path if path.is_file() else None
+    if not (named or newest_checkpoint(folder) or (folder / CONFIG).is_file()):
         raise ValueError(f"resume={resume}: there is no run in {folder} that could go on")
-    return folder, next(iter(kept), None)
+    return folder, named
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The one to go on from; None where a run was ended before its first."""
+    from vit_train.engine.checkpoint import generations  # brings torch, which --help can do without
+
+    return next(iter(generations(folder / "checkpoints" / "last.pt")), None)
 
 
 def asked_for(arguments: Sequence[str]) -> str | None:
@@ -42,7 +48,7 @@ def asked_for(arguments: Sequence[str]) -> str | None:
 
 def is_finished(folder: Path) -> bool:
     try:
-        summary = json.loads((folder / "summary.json").read_text())
+        summary = read_json(folder / "summary.json")
     except (OSError, ValueError):
         return False
     return isinstance(summary, dict) and summary.get("status") == "finished"
@@ -75,20 +81,19 @@ def resumed_config(
 
 def own_settings(folder: Path, checkpoint: Path | None) -> DictConfig:
     """Those in the folder or, if that file is lost, in the checkpoint."""
-    path = folder / "config.yaml"
+    path = folder / CONFIG
     try:
         if checkpoint is not None and not path.is_file():
             from vit_train.engine.checkpoint import read_checkpoint
 
+            path = checkpoint
             stored = read_checkpoint(checkpoint).get("config")
         else:
-            stored = OmegaConf.load(path)
-        settings = OmegaConf.create(stored)
-    except (OmegaConfBaseException, YAMLError, ValueError, OSError) as error:
+            stored = OmegaConf.to_container(OmegaConf.create(read_config(path)))
+        require_config(stored, str(path))
+        return OmegaConf.create(stored)
+    except (OmegaConfBaseException, YAMLError, OSError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
-    if not isinstance(settings, DictConfig):
-        raise ValueError(f"{path} holds no settings")
-    return settings
 
 
 def concerned(key: str, settings: Iterable[str]) -> list[str]:

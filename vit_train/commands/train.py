@@ -5,20 +5,35 @@ import os
 import shutil
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hydra
+from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from vit_train.claim import new_run, sole_writer
 from vit_train.commands.boundary import short_errors
 from vit_train.commands.paths import quoted, taken_literally
-from vit_train.commands.resuming import asked_for, is_finished, resumed_config, split_path
+from vit_train.commands.resuming import (
+    asked_for,
+    is_finished,
+    newest_checkpoint,
+    resumed_config,
+    split_path,
+)
 from vit_train.commands.sweep import Sweep
 from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
 
+if TYPE_CHECKING:
+    from vit_train.training import Outcome
+
 SWEEP = Sweep()
+# Of several processes that torchrun started only the first one writes.
+IS_MAIN = os.environ.get("RANK", "0") == "0"
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="train")
@@ -27,50 +42,56 @@ def job(composed: DictConfig) -> float | None:
     settings = HydraConfig.get()
     errors = SWEEP.errors(settings) if settings.mode == RunMode.MULTIRUN else None
     with errors or short_errors("vit-train"):
-        folder, checkpoint = Path(settings.runtime.output_dir), None
         if composed.resume is None:
-            config = typed(composed, TrainConfig)
-            refuse_used(folder)
-        elif errors:
+            return start(composed, settings)
+        if errors:
             raise ValueError("resume goes on with one run: leave -m out")
-        else:
-            folder, checkpoint = split_path(composed.resume)
-            config = resumed_config(folder, checkpoint, composed, settings.overrides.task)
-            if is_finished(folder) and Path(composed.resume).is_dir():
-                print(f"{folder} is finished: its results are in {folder / 'summary.json'}")
-                return None
-        from vit_train.training import train
-
-        outcome = train(config, folder, checkpoint)
-        if outcome.exit_status:
-            sys.exit(outcome.exit_status)
-        return outcome.score
+        return go_on(composed, settings)
     return None
 
 
-def refuse_used(folder: Path) -> None:
-    if (folder / "config.yaml").exists():
-        raise ValueError(
-            f"{folder} already holds a run: choose another hydra.run.dir, or go on with "
-            f"resume={folder}"
-        )
+def start(composed: DictConfig, settings: HydraConf) -> float | None:
+    """A new run, in a folder of its own."""
+    folder = Path(settings.runtime.output_dir)
+    named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
+    with new_run(folder, named) if IS_MAIN else nullcontext(folder) as path:
+        config = typed(composed, TrainConfig)
+        from vit_train.training import train
+
+        return score(train(config, path))
+
+
+def go_on(composed: DictConfig, settings: HydraConf) -> float | None:
+    """With an earlier run, in its folder."""
+    folder, named = split_path(composed.resume)
+    with sole_writer(folder) if IS_MAIN else nullcontext():
+        checkpoint = named or newest_checkpoint(folder)
+        config = resumed_config(folder, checkpoint, composed, settings.overrides.task)
+        if named is None and is_finished(folder):
+            print(f"{folder} is finished: its results are in {folder / 'summary.json'}")
+            return None
+        from vit_train.training import train
+
+        return score(train(config, folder, checkpoint, resumed=True))
+
+
+def score(outcome: "Outcome") -> float | None:
+    if outcome.exit_status:
+        sys.exit(outcome.exit_status)
+    return outcome.score
 
 
 def for_hydra(resumed: Path | None) -> list[str]:
-    """Where Hydra shall write: of a resumed run, and of several processes that torchrun started.
-
-    Of those only the first one writes.
-    """
-    if os.environ.get("RANK", "0") != "0":
+    """Where Hydra shall write: into a resumed run's folder, or aside where it should not."""
+    if not IS_MAIN:
         scratch = Path(tempfile.mkdtemp(prefix="vit_train-"))
         atexit.register(shutil.rmtree, scratch, ignore_errors=True)
         return [
             f"hydra.run.dir={quoted(scratch)}",
-            "hydra.output_subdir=null",
             "hydra/job_logging=disabled",
         ]
     if resumed is not None:
-        return [f"hydra.run.dir={quoted(resumed)}", "hydra.output_subdir=null"]
+        return [f"hydra.run.dir={quoted(resumed)}"]
     return []
 
 

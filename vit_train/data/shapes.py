@@ -85,6 +85,7 @@ FIGURES: tuple[Figure, ...] = (
 )
 CLASSES = tuple(figure.__name__ for figure in FIGURES)
 
+SIZE = 32  # where data.image_size says no other
 RADIUS = (0.22, 0.34)  # of the image's side
 ROTATION = math.pi / 8  # either way
 CHUNK_PIXELS = 1_000_000  # bounds the memory at any image size
@@ -92,7 +93,7 @@ CHUNK_PIXELS = 1_000_000  # bounds the memory at any image size
 
 def load_shapes(config: ShapesConfig) -> Dataset:
     """The built-in data; test images have a seed of their own."""
-    size = config.image_size or 32
+    size = config.image_size or SIZE
 
     def image_set(count: int, seed: int) -> ImageSet:
         return ImageSet(*draw(count, size, config.num_classes, seed))

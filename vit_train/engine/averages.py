@@ -37,5 +37,5 @@ class Averages:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.sums.copy_(state["sums"])
-        self.images = state["images"]
-        self.started = time.perf_counter() - state["seconds"]
+        self.images = int(state["images"])
+        self.started = time.perf_counter() - float(state["seconds"])

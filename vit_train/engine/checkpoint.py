@@ -6,16 +6,20 @@ import io
 import os
 import random
 import re
-import warnings
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
+
+from vit_train.engine import foreign
+from vit_train.engine.torch_file import read_torch_file
+from vit_train.files import Refused, open_regular, replacing, sync_folder
 
 FORMAT = "vit_train checkpoint 2"
 # PyTorch writes a ZIP archive, which may end with a comment: there stands the checksum of all that
 # comes before it. Any program that reads PyTorch's files reads these.
 SEAL = b"sha256:"
+CHUNK = 1 << 20
 SEAL_LENGTH = len(SEAL) + 2 * hashlib.sha256().digest_size
 
 
@@ -42,21 +46,15 @@ def save_checkpoint(path: Path, content: dict[str, Any], keep: int = 0) -> None:
     everything as it was.
     """
     path.parent.mkdir(exist_ok=True)  # without parents: a mount that vanished is not replaced
-    partial = path.with_suffix(".partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(sealed({"format": FORMAT, **content}))
-            file.flush()
-            os.fsync(file.fileno())
+    with replacing(path) as file:
+        file.write(sealed({"format": FORMAT, **content}))
+        file.flush()
+        os.fsync(file.fileno())  # before an older one is moved
         for age, younger in reversed(list(enumerate(generations(path)[:keep], start=1))):
             younger.replace(path.with_stem(f"{path.stem}-{age}"))
-        partial.replace(path)
-        for old in generations(path)[keep + 1 :]:
-            old.unlink()
-        sync_folder(path.parent)
-    except OSError:
-        partial.unlink(missing_ok=True)  # on a full disk every byte counts
-        raise
+    for old in generations(path)[keep + 1 :]:
+        old.unlink()
+    sync_folder(path.parent)
 
 
 def generations(path: Path) -> list[Path]:
@@ -64,16 +62,6 @@ def generations(path: Path) -> list[Path]:
     name = re.compile(rf"{re.escape(path.stem)}(-[1-9]\d*)?{re.escape(path.suffix)}")
     found = [each for each in path.parent.glob("*") if name.fullmatch(each.name)]
     return sorted(found, key=lambda each: (len(each.name), each.name))  # last-10 after last-9
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the renaming durable, too, where folders can be opened (not on Windows)."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def sealed(content: dict[str, Any]) -> bytes:
@@ -84,10 +72,22 @@ def sealed(content: dict[str, Any]) -> bytes:
     return archive + SEAL + hashlib.sha256(archive).hexdigest().encode()
 
 
-def is_whole(data: bytes) -> bool:
-    """Whether the checksum at the end is that of what comes before."""
-    archive, seal = data[:-SEAL_LENGTH], data[-SEAL_LENGTH:]
-    return seal == SEAL + hashlib.sha256(archive).hexdigest().encode()
+def has_seal(file: IO[bytes]) -> bool:
+    """Whether there is a checksum at the end."""
+    file.seek(max(0, file.seek(0, io.SEEK_END) - SEAL_LENGTH))
+    return file.read(len(SEAL)) == SEAL
+
+
+def is_whole(file: IO[bytes]) -> bool:
+    """Whether the checksum at the end is that of all that comes before."""
+    if not has_seal(file):
+        return False
+    left, digest = file.seek(0, io.SEEK_END) - SEAL_LENGTH, hashlib.sha256()
+    file.seek(0)
+    while chunk := file.read(min(left, CHUNK)):
+        digest.update(chunk)
+        left -= len(chunk)
+    return file.read() == SEAL + digest.hexdigest().encode()
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -102,24 +102,20 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """The file's content; only tensors and plain values are ever unpickled.
+    """The file's content, plain values and tensors; it runs nothing and is as large as the file.
 
-    ValueError if the file is missing, damaged or foreign; it names the next best file.
+    ValueError if the file is missing, damaged or foreign; it says which, and names the next best.
     """
-    if not path.is_file():
+    if not path.exists():
         raise ValueError(f"no checkpoint at {path}")
-    data = path.read_bytes()
-    if not is_whole(data):
-        raise ValueError(
-            f"cannot read {path}: it is damaged, or not a checkpoint of this version of vit-train"
-            + next_best(path)
-        )
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a foreign file is refused below, in our words
-            content = torch.load(io.BytesIO(data), map_location=device, weights_only=True)
-    except Exception as error:  # a file made by others can break the reader anywhere
-        raise ValueError(f"{path} is not a checkpoint of this version of vit-train") from error
+    with open_regular(path) as file:
+        if not is_whole(file):
+            kind = foreign.UNKNOWN if has_seal(file) else foreign.kind(file)
+            raise ValueError(f"cannot read {path}: it is {kind}{next_best(path)}")
+        try:
+            content = read_torch_file(file, device)
+        except Refused as error:
+            raise ValueError(f"{path} is not a checkpoint of vit-train: {error}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{path} is not a checkpoint of this version of vit-train")
     return content
@@ -133,9 +129,9 @@ def next_best(path: Path) -> str:
 
 def newest_whole(folder: Path, without: Path | None = None) -> Path | None:
     """The checkpoint written last of those that can be read and are whole."""
-    files = [each for each in folder.glob("*.pt") if each != without]
+    files = [each for each in folder.glob("*.pt") if each != without and each.is_file()]
     for path in sorted(files, key=lambda each: each.stat().st_mtime_ns, reverse=True):
-        with contextlib.suppress(OSError):
-            if is_whole(path.read_bytes()):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            if is_whole(file):
                 return path
     return None

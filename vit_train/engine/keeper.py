@@ -36,7 +36,10 @@ class CheckpointKeeper(Observer):
 
     def restore(self, content: dict[str, Any]) -> None:
         """Go on from a checkpoint's idea of the best epoch."""
-        self.best, self.best_score = content["best"], content["best_score"]
+        best, self.best_score = content["best"], float(content["best_score"])
+        if best is not None:
+            self.best = {name: float(value) for name, value in best.items()}
+            self.best["epoch"] = int(best["epoch"])
 
     def on_step(self, trainer: Trainer) -> None:
         steps, minutes = self.config.every_steps, self.config.every_minutes

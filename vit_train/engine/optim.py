@@ -29,6 +29,29 @@ def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     )
 
 
+# What AdamW keeps of each parameter.
+MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
+
+
+def restore_moments(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Take up an earlier optimizer's moments; its settings are those that this one was made with.
+
+    Raises ValueError if they are not those of these parameters.
+    """
+    fresh = optimizer.state_dict()
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    if not state["state"].keys() <= set(range(len(parameters))):
+        raise ValueError("the optimizer's moments are of other parameters")
+    for number, moments in state["state"].items():
+        if moments.keys() != MOMENTS:
+            raise ValueError("the optimizer's moments are those of another optimizer")
+        for name, moment in moments.items():
+            shape = torch.Size() if name == "step" else parameters[number].shape
+            if moment.shape != shape or not moment.is_floating_point():
+                raise ValueError(f"the optimizer's {name} is of another shape than its parameter")
+    optimizer.load_state_dict({**fresh, "state": state["state"]})
+
+
 def learning_rate(step: int, config: OptimConfig, steps_per_epoch: int, epochs: int) -> float:
     """The rate of step 0, 1, …: linear warm-up, then half a cosine (Loshchilov & Hutter 2017)."""
     total = steps_per_epoch * epochs

@@ -5,8 +5,9 @@ their number, and gradients and results are summed over all of it. There is no w
 model: after the gradients of a step are computed they are added up, once, in one message.
 """
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -14,6 +15,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 Content = TypeVar("Content")
+
+
+class ProcessLost(ValueError):
+    """Another process of this training has ended, so this one cannot go on."""
+
+
+@contextlib.contextmanager
+def talking() -> Iterator[None]:
+    """Around every exchange, which fails only when another process is gone; ProcessLost then."""
+    try:
+        yield
+    except RuntimeError as error:  # of gloo and nccl, each in their own words
+        raise ProcessLost("another process of this training has ended") from error
 
 
 class Processes:
@@ -32,7 +46,8 @@ class Processes:
         if self.count == 1:
             return
         together = torch.cat([tensor.flatten() for tensor in tensors])
-        dist.all_reduce(together)
+        with talking():
+            dist.all_reduce(together)
         parts = together.split([tensor.numel() for tensor in tensors])
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
@@ -42,7 +57,8 @@ class Processes:
         if self.count == 1:
             return flag
         flags = torch.tensor([float(flag)])
-        dist.all_reduce(flags)
+        with talking():
+            dist.all_reduce(flags)
         return bool(flags.item())
 
     def gather(self, rows: Tensor) -> Tensor:
@@ -50,7 +66,8 @@ class Processes:
         if self.count == 1:
             return rows
         every: list[Any] = [None] * self.count
-        dist.all_gather_object(every, rows.numpy())
+        with talking():
+            dist.all_gather_object(every, rows.numpy())
         return torch.cat([torch.from_numpy(each) for each in every])
 
     def from_main(self, content: Content) -> Content:
@@ -58,7 +75,8 @@ class Processes:
         if self.count == 1:
             return content
         box: list[Any] = [content if self.is_main else None]
-        dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+        with talking():
+            dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         return box[0]  # type: ignore[no-any-return]
 
 
@@ -72,8 +90,9 @@ def join_processes(device: torch.device) -> Processes:
         return ALONE
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    # gloo carries what is on the CPU, also beside nccl.
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    with talking():
+        # gloo carries what is on the CPU, also beside nccl.
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     return Processes(dist.get_rank(), count)
 
 

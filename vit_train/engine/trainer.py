@@ -17,7 +17,7 @@ from vit_train.engine.lanes import drops, make_lanes
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Objective
 from vit_train.engine.observer import Observer, TrainLog
-from vit_train.engine.optim import WeightAverage, learning_rate, make_optimizer
+from vit_train.engine.optim import WeightAverage, learning_rate, make_optimizer, restore_moments
 from vit_train.engine.processes import ALONE, Processes
 from vit_train.noise import noise_from
 
@@ -128,13 +128,16 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         if self.ema:
             self.ema.model.load_state_dict(state["ema"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        restore_moments(self.optimizer, state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.whole.load_state_dict(state["whole"])
         self.recent.load_state_dict(state["recent"])
-        self.began = time.perf_counter() - state["seconds"]
+        self.began = time.perf_counter() - float(state["seconds"])
         for name in COUNTERS:
             setattr(self, name, int(state[name]))
+        in_epoch = 0 <= self.batch <= len(self.train) and 0 <= self.epoch <= self.loop.epochs
+        if not in_epoch or min(self.step, self.images_seen, self.skipped) < 0:
+            raise ValueError(f"there is no batch {self.batch} of epoch {self.epoch} in this run")
 
     def fit(self) -> None:
         """Train until the last epoch or until `stop_requested`; NonFinite if it diverges."""

@@ -32,6 +32,11 @@ class ModelConfig:
         """How many blocks it has; each of them has weights."""
         raise NotImplementedError
 
+    @property
+    def size_settings(self) -> str:
+        """The settings that make it large, as they are typed."""
+        raise NotImplementedError
+
 
 @dataclass
 class ViTConfig(ModelConfig):
@@ -123,6 +128,12 @@ class ViTConfig(ModelConfig):
         return self.depth
 
     @property
+    def size_settings(self) -> str:
+        mlp = "mlp_ratio" if self.mlp_dim is None else "mlp_dim"
+        fields = ("embed_dim", "depth", mlp)
+        return " ".join(f"model.{field}={getattr(self, field)}" for field in fields)
+
+    @property
     def has_class_token(self) -> bool:
         return self.head != "gap"
 
@@ -141,6 +152,10 @@ class CnnConfig(ModelConfig):
     def layers(self) -> int:
         return len(self.widths)
 
+    @property
+    def size_settings(self) -> str:
+        return widths_setting(self.widths)
+
 
 @dataclass
 class ResNetConfig(ModelConfig):
@@ -158,6 +173,15 @@ class ResNetConfig(ModelConfig):
     @property
     def layers(self) -> int:
         return len(self.widths) * self.blocks
+
+    @property
+    def size_settings(self) -> str:
+        return f"{widths_setting(self.widths)} model.blocks={self.blocks}"
+
+
+def widths_setting(widths: list[int]) -> str:
+    more = [] if len(widths) <= 10 else ["…"]
+    return f"model.widths=[{','.join([*map(str, widths[:10]), *more])}]"
 
 
 def require_widths(widths: list[int]) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from vit_train.engine.observer import Observer
 from vit_train.engine.trainer import Trainer
+from vit_train.files import replacing
 
 logger = logging.getLogger(__name__)
 
@@ -22,5 +23,6 @@ class BadBatchKeeper(Observer):
         images, targets = next(trainer.train.epoch(epoch, batch))  # drawn again, the same
         path = self.folder / f"nonfinite-step-{step}.pt"
         place = {"step": step, "epoch": epoch, "batch": batch}
-        torch.save({"images": images.cpu(), "targets": targets.cpu(), **place}, path)
+        with replacing(path) as file:
+            torch.save({"images": images.cpu(), "targets": targets.cpu(), **place}, file)
         logger.warning(f"no finite loss or gradient at step {step}: its batch is in {path}")

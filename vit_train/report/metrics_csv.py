@@ -1,12 +1,17 @@
 """metrics.csv: one row an epoch, readable while the run goes on."""
 
 import csv
+import io
 import time
 from pathlib import Path
 
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.observer import Observer, TrainLog
 from vit_train.engine.trainer import Trainer
+from vit_train.files import read_text, write_text
+
+# Of a hundred thousand epochs.
+CSV_BYTES = 30_000_000
 
 
 class MetricsCsv(Observer):
@@ -17,8 +22,8 @@ class MetricsCsv(Observer):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        lines = path.read_text().splitlines() if path.exists() else []
-        self.begun = bool(lines)
+        self.text = read_text(path, CSV_BYTES) if path.exists() else ""
+        lines = self.text.splitlines()
         seconds = float(lines[-1].rpartition(",")[2]) if len(lines) > 1 else 0.0
         self.started = time.perf_counter() - seconds
 
@@ -29,9 +34,11 @@ class MetricsCsv(Observer):
         row |= {f"val_{name}": value for name, value in (val.values if val else {}).items()}
         row["images_per_s"] = round(log.images_per_s, 1)
         row["seconds"] = round(time.perf_counter() - self.started, 1)
-        with self.path.open("a", newline="") as file:
-            writer = csv.writer(file)
-            if not self.begun:
-                writer.writerow(row)
-            writer.writerow(row.values())
-        self.begun = True
+        rows = io.StringIO(newline="")
+        writer = csv.writer(rows)
+        if not self.text:
+            writer.writerow(row)
+        writer.writerow(row.values())
+        text = self.text + rows.getvalue()
+        write_text(self.path, text)
+        self.text = text

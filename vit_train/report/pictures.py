@@ -9,6 +9,7 @@ from torch import nn
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.observer import Observer, TrainLog
 from vit_train.engine.trainer import Trainer
+from vit_train.files import replacing
 from vit_train.report.tensorboard import TensorBoard
 
 # Draws what this model makes of the same images each time.
@@ -23,5 +24,6 @@ class Pictures(Observer):
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         picture = self.draw(trainer.eval_model)
-        picture.save(self.path)
+        with replacing(self.path) as file:
+            picture.save(file, "PNG")
         self.board.picture("pictures", picture, log.step)

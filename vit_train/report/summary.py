@@ -1,11 +1,13 @@
 """summary.json: a run's config and results in one file that other programs read."""
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from vit_train.engine.metrics import Classification, Evaluation
+from vit_train.files import write_text
 
 
 def result_dict(result: Evaluation) -> dict[str, Any]:
@@ -16,11 +18,13 @@ def result_dict(result: Evaluation) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    write_text(path, json.dumps(content, indent=2) + "\n")
+    """NaN and infinity, which JSON has not, become null."""
+    write_text(path, json.dumps(finite(content), indent=2, allow_nan=False) + "\n")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Written beside and renamed, so that no reader sees half a file."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(text)
-    partial.replace(path)
+def finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

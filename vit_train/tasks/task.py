@@ -17,6 +17,7 @@ class Task(Objective, Protocol):
     needs_labels: ClassVar[bool] = False
     # The pictures that show a result, side by side; none where there is nothing to see.
     columns: tuple[str, ...] = ()
+    image_shape: tuple[int, int, int]
 
     def build_model(self) -> nn.Module:
         """With freshly drawn weights."""

@@ -1,0 +1,192 @@
+"""What is read has a bound; nothing is written through a link, and no reader sees half a file."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vit_train import plain
+from vit_train.files import (
+    Refused,
+    open_regular,
+    open_to_append,
+    read_bytes,
+    read_text,
+    remove_partial,
+    replacing,
+    truncate,
+    write_text,
+)
+from vit_train.plain import read_config, read_json, require_config, require_plain
+
+
+def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_bytes(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(Refused, match="larger than 4 bytes"):
+        read_bytes(tmp_path / "file", 4)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("pipe", "zero", "."):
+        with pytest.raises(Refused, match="not a regular file"):
+            open_regular(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        open_regular(tmp_path / "nothing")
+    (tmp_path / "file").write_bytes(b"\xff")
+    with pytest.raises(Refused, match="file is not text"):
+        read_text(tmp_path / "file", 5)
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    victim, link = tmp_path / "victim", tmp_path / "link"
+    victim.write_text("precious")
+    link.symlink_to(victim)
+    write_text(link, "ours")
+    assert victim.read_text() == "precious"
+    assert link.read_text() == "ours" and not link.is_symlink()
+
+
+@pytest.mark.parametrize("write", [open_to_append, lambda path: truncate(path, 0)])
+def test_nothing_is_appended_or_cut_through_a_link(
+    tmp_path: Path, write: Callable[[Path], object]
+) -> None:
+    victim, link = tmp_path / "victim", tmp_path / "link"
+    victim.write_text("precious")
+    link.symlink_to(victim)
+    with pytest.raises(Refused, match="is a symbolic link"):
+        write(link)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Refused, match="not a regular file"):
+        write(tmp_path / "pipe")
+    assert victim.read_text() == "precious"
+
+
+def test_appending_and_cutting(tmp_path: Path) -> None:
+    for _ in range(2):
+        with open_to_append(tmp_path / "log") as file:
+            file.write("né\n")
+    assert (tmp_path / "log").read_text() == "né\nné\n"
+    truncate(tmp_path / "log", 4)
+    assert (tmp_path / "log").read_text() == "né\n"
+
+
+def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(KeyError), replacing(path) as file:
+        file.write(b"half")
+        raise KeyError
+    assert os.listdir(tmp_path) == ["file"] and path.read_text() == "old"
+    with replacing(path) as file:
+        file.write(b"new")
+        assert path.read_text() == "old"
+        (unfinished,) = tmp_path.glob("*.partial")
+    assert path.read_text() == "new" and not unfinished.exists()
+    unfinished.write_text("of a process that was killed")
+    remove_partial(tmp_path)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_what_is_replaced_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    sync, rename = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (events.append("fsync"), sync(fd)))
+    monkeypatch.setattr(Path, "replace", lambda *a: (events.append("rename"), rename(*a)))
+    write_text(tmp_path / "file", "x")
+    assert events == ["fsync", "rename"]
+
+
+def doubled(depth: int) -> object:
+    value: object = 0
+    for _ in range(depth):
+        value = [value, value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value, words",
+    [
+        (doubled(31), "too many values"),
+        ([0] * 101, "too many values"),
+        ({1.5: 0}, "a key"),
+        ([{"a": 2**64}], "64 bits"),
+        ([-(2**63) - 1], "64 bits"),
+        ({"a": {1, 2}}, "holds a set"),
+        ([b"x"], "holds a bytes"),
+    ],
+)
+def test_what_is_not_plain_is_refused(value: object, words: str) -> None:
+    with pytest.raises(Refused, match=f"the file .*{words}"):
+        require_plain(value, "the file", nodes=100)
+
+
+def test_plain_values_pass() -> None:
+    value = {"a": [1, -(2**63), 2**64 - 1, 0.5, None, True, ("x", {3: "é"})], "b": float("nan")}
+    require_plain(value, "it", nodes=100)
+    require_plain([0] * 99, "it", nodes=100)
+    require_plain([{1}], "it", nodes=100, others=(set,))
+    deep: object = 0
+    for _ in range(plain.DEPTH):
+        deep = [deep]
+    require_plain(deep, "it", nodes=100)
+    with pytest.raises(Refused):
+        require_plain([deep], "it", nodes=100)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"a": ' * 50_000,
+        "9" * 5000,
+        "[1,",
+        "{'a': 1}",
+        "\ufeff{}",
+        '{"a": 1' + "0" * 30 + "}",
+    ],
+)
+def test_damaged_json_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "summary.json"
+    path.write_text(text)
+    with pytest.raises(Refused, match=r"summary\.json"):
+        read_json(path)
+    path.write_text('{"a": [1, 2.5, null]}')
+    assert read_json(path) == {"a": [1, 2.5, None]}
+
+
+LAUGHS = "a: &a [x, x]\n" + "".join(
+    f"{name}: &{name} [*{before}, *{before}]\n"
+    for before, name in zip("abcdefghijklmnop", "bcdefghijklmnopq", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        (LAUGHS, "an alias"),
+        ("a: &a 1\n", "an alias"),
+        ("<<: *b\n", "an alias"),
+        ("a: " + "[" * 1000, "too deeply nested"),
+        ("- " * 1000 + "x", "too deeply nested"),
+        ("[" + "1," * 5000 + "1]", "too many values"),
+        ("x" * 200_000, "larger than"),
+        ("a: [", "cannot be read"),
+        ("a: \x07", "cannot be read"),
+    ],
+)
+def test_yaml_made_to_take_for_ever_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(Refused, match=words):
+        read_config(tmp_path / "config.yaml")
+
+
+def test_settings_that_look_something_up_are_refused() -> None:
+    require_config({"data": {"root": "a$b{c}", "urls": ["x"]}}, "it")
+    for stored in ({"a": "${seed}"}, {"a": ["x${oc.env:HOME}"]}, {"${seed}": 1}):
+        with pytest.raises(Refused, match="an interpolation"):
+            require_config(stored, "it")
+    with pytest.raises(Refused, match="no settings"):
+        require_config(["a"], "it")

@@ -1,0 +1,164 @@
+"""Before the first step: Ctrl-C, too little memory, folders that are taken."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import SMALL, Run
+
+from vit_train import training
+from vit_train.memory import memory_bytes, require_memory
+
+# What a start-up goes through, each as the function in which the signal comes.
+PHASES = {
+    "reading the settings": "vit_train.commands.train.typed",
+    "taking the folder": "vit_train.claim.sole_writer",
+    "loading the data": "vit_train.assembly.load_dataset",
+    "building the model": "vit_train.assembly.make_task",
+    "opening the reports": "vit_train.run_folder.TensorBoard",
+    "the last moment": "vit_train.training.stop_on_signals",
+}
+# The signal arrives, and whoever called swallows what Python raises for it.
+SWALLOWED = """
+import os, signal, sys
+from importlib import import_module
+from vit_train.commands.train import main
+
+module, _, name = sys.argv.pop(1).rpartition(".")
+before = getattr(import_module(module), name)
+
+def interrupted(*what, **more):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+    except BaseException:
+        pass
+    return before(*what, **more)
+
+setattr(import_module(module), name, interrupted)
+sys.argv[0] = "vit-train"
+main()
+"""
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_ctrl_c_is_not_lost_in_any_phase(phase: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SWALLOWED, PHASES[phase], *SMALL, "hydra.run.dir=run"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 130, result.stderr
+    assert result.stderr.strip() == "vit-train: interrupted"
+    summary = tmp_path / "run/summary.json"
+    assert not summary.exists() or '"finished"' not in summary.read_text()
+
+
+def test_the_handler_of_whoever_called_is_back_afterwards(run: Run) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    assert run("vit-train", "--cfg", "job").status == 0
+    assert run("vit-train", "model.depth=x").status == 1
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+TOO_LARGE = {
+    "model.embed_dim=1000000000": "model.embed_dim=1000000000",
+    "model.embed_dim=200000": "choose a smaller model",
+    "model.depth=10000000": "at most 10,000 layers, not 10,000,000",
+    "model.mlp_dim=1000000000000": "model.mlp_dim=1000000000000",
+    "model.patch_size=1 data.image_size=2000 data.train_images=2 data.test_images=1": "attention",
+    "model=cnn model.widths=[100000,100000]": "model.widths=[100000,100000]",
+    "model=resnet model.blocks=1000000": "model.blocks=1000000",
+    "task=reconstruct task.decoder_depth=1000000": "layers",
+}
+
+
+@pytest.mark.parametrize("typed", TOO_LARGE)
+def test_a_model_that_is_too_large_is_refused_by_name_before_it_is_built(
+    typed: str, run: Run
+) -> None:
+    small = ["data.train_images=20", "data.test_images=10", "hydra.run.dir=run"]
+    outcome = run("vit-train", *small, *typed.split())
+    assert outcome.status == 1 and TOO_LARGE[typed] in outcome.err, outcome.err
+    assert "Traceback" not in outcome.err and not Path("run").exists()
+
+
+def test_what_needs_more_memory_than_there_is_is_refused_with_both_figures() -> None:
+    require_memory(memory_bytes(), "this", "that")
+    with pytest.raises(ValueError, match=r"x: this needs 1,000,000 GB of memory, and .* GB: do y"):
+        require_memory(1e15, "x", "do y")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    ],
+)
+@pytest.mark.parametrize("command", ["vit-train", "vit-eval", "vit-augment", "vit-bench"])
+def test_out_of_memory_in_set_up_is_a_short_message(
+    command: str, error: Exception, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*what: Any) -> None:
+        raise error
+
+    from vit_train import assembly, benchmark, contact_sheet, evaluation
+
+    for module in (assembly, benchmark, contact_sheet):
+        monkeypatch.setattr(module, "load_dataset", exhausted)
+    monkeypatch.setattr(evaluation, "load", exhausted)
+    outcome = run(command, *(["ckpt=x"] if command == "vit-eval" else []))
+    assert outcome.status == 1 and outcome.err.startswith(f"{command}: out of memory")
+    assert "Traceback" not in outcome.err and not list(Path("outputs").glob("*/*"))
+
+
+def test_a_refused_start_leaves_a_run_as_it_is(run: Run) -> None:
+    assert run("vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run").status == 0
+    before = {path: path.stat().st_mtime_ns for path in sorted(Path("run").rglob("*"))}
+    outcome = run("vit-train", *SMALL, "hydra.run.dir=run")
+    assert outcome.status == 1 and "run already holds a run" in outcome.err
+    assert {path: path.stat().st_mtime_ns for path in sorted(Path("run").rglob("*"))} == before
+    outcome = run("vit-train", "data=cifar10", "data.root=nowhere", "hydra.run.dir=new")
+    assert outcome.status == 1 and not Path("new").exists()
+
+
+def test_a_resume_looks_for_the_checkpoint_when_it_holds_the_folder(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run that was there a moment ago has ended meanwhile: it is not begun again."""
+    assert run("vit-train", *SMALL, "hydra.run.dir=run").status == 0
+    summary = Path("run/summary.json").read_text()
+    hidden = Path("run/checkpoints").rename("hidden")
+    Path("run/summary.json").write_text(summary.replace("finished", "running"))
+    from vit_train.commands import train
+
+    hold = train.sole_writer
+
+    def late(folder: Path) -> Any:
+        hidden.rename("run/checkpoints")
+        Path("run/summary.json").write_text(summary)
+        return hold(folder)
+
+    monkeypatch.setattr(train, "sole_writer", late)
+    monkeypatch.setattr(training, "train", None)
+    outcome = run("vit-train", "resume=run")
+    assert outcome.status == 0 and "run is finished" in outcome.out
+
+
+def test_a_default_name_that_is_taken_gets_a_number(run: Run) -> None:
+    """As the second of two runs does that begin in the same second."""
+    Path("outputs/12-00-00").mkdir(parents=True)
+    Path("outputs/12-00-00/config.yaml").write_text("seed: 0\n")
+    Path("conf/experiment").mkdir(parents=True)
+    Path("conf/experiment/noon.yaml").write_text(
+        "# @package _global_\nhydra: {run: {dir: outputs/12-00-00}}\n"
+    )
+    outcome = run("vit-train", "--config-dir", "conf", "experiment=noon", *SMALL,
+                  "train.max_minutes=1e-9")  # fmt: skip
+    assert outcome.status == 0, outcome.err
+    assert Path("outputs/12-00-00-2/summary.json").exists()
+    assert [path.name for path in Path("outputs/12-00-00").iterdir()] == ["config.yaml"]

@@ -1,0 +1,61 @@
+"""What a file is that is not a checkpoint of ours, for a message."""
+
+import contextlib
+import io
+import zipfile
+from typing import IO, Any
+
+from torch import Tensor
+
+from vit_train.engine.torch_file import read_torch_file
+from vit_train.files import Refused
+
+EXPECTED = (
+    "not a checkpoint of vit-train: name a run's folder, or last.pt or best.pt in its checkpoints/"
+)
+UNKNOWN = "damaged, or not a checkpoint of this version of vit-train"
+
+
+def kind(file: IO[bytes]) -> str:
+    """How a sentence on a file without a valid seal goes on, after "it is"."""
+    file.seek(0)
+    head = file.read(16)
+    if not head:
+        return f"empty: {UNKNOWN}"
+    if zipfile.is_zipfile(file):
+        return kind_of_archive(file)
+    if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
+        return f"a pickle of Python objects, {EXPECTED}"
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < file.seek(0, io.SEEK_END):
+        return f"a safetensors file, {EXPECTED}"
+    return UNKNOWN
+
+
+def kind_of_archive(file: IO[bytes]) -> str:
+    with contextlib.suppress(Exception):  # a damaged archive can break its reader anywhere
+        names = zipfile.ZipFile(file).namelist()
+        if not any(name.endswith("/data.pkl") for name in names):
+            return f"a ZIP archive, {EXPECTED}"
+        if any(name.endswith("/constants.pkl") for name in names):
+            return f"a TorchScript program, {EXPECTED}"
+        try:
+            return kind_of_content(read_torch_file(file))
+        except Refused as error:
+            if error.__cause__ is not None:
+                return UNKNOWN
+            return f"a PyTorch file, {EXPECTED} ({error})"
+    return UNKNOWN
+
+
+def kind_of_content(content: Any) -> str:
+    if isinstance(content, Tensor):
+        return f"a single tensor, {EXPECTED}"
+    if not isinstance(content, dict):
+        return f"a PyTorch file that holds a {type(content).__name__}, {EXPECTED}"
+    if "format" in content and "fingerprint" in content:
+        return UNKNOWN  # one of ours that has changed since it was sealed
+    tensors = sum(isinstance(each, Tensor) for each in content.values())
+    if tensors == len(content) > 0:
+        return f"a plain state dict of {tensors} tensors, {EXPECTED}"
+    keys = ", ".join(str(key) for key in list(content)[:5])
+    return f"another program's checkpoint (it holds {keys}), {EXPECTED}"

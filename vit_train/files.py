@@ -1,0 +1,118 @@
+"""Files in folders that somebody else may have made: what is read has a bound, and nothing is
+written through a link."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+
+class Refused(ValueError):
+    """A file that is not what its name says, or that is larger than it can be."""
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """A regular file's content; Refused if it is not one or holds more than `limit` bytes.
+
+    A device has no end, and opening a pipe waits for whoever writes into it.
+    """
+    with open_regular(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise Refused(f"{path} is larger than {limit:,} bytes")
+    return content
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open for reading; Refused for what is not a regular file, OSError as usual."""
+    if path.exists() and not path.is_file():
+        raise Refused(f"{path} is not a regular file")
+    return path.open("rb")
+
+
+def read_text(path: Path, limit: int) -> str:
+    """The same as UTF-8; Refused, with the file's name, if it is something else."""
+    try:
+        return read_bytes(path, limit).decode()
+    except UnicodeDecodeError as error:
+        raise Refused(f"{path} is not text: {error}") from error
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A fresh file that takes the name `path` once the block has ended and it is on the disk.
+
+    A reader sees the old file or the whole new one; a link of that name is replaced, not followed.
+    Whatever fails leaves everything as it was.
+    """
+    # One for each process, so that two writers of one name do not mix their bytes.
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        partial.unlink(missing_ok=True)
+        with partial.open("xb") as file:  # never through a link that was put there
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)  # on a full disk every byte counts
+        raise
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what killed processes left unfinished; for who alone writes into the folder."""
+    for path in folder.glob("*.partial"):
+        path.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def open_to_append(path: Path) -> IO[str]:
+    """Open a regular file, or a new one, to write text at its end; Refused for anything else."""
+    require_own_file(path)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_LINK, 0o666)
+    return open(descriptor, "a", encoding="utf-8")
+
+
+def truncate(path: Path, length: int) -> None:
+    """Cut a regular file; Refused for anything else."""
+    require_own_file(path)
+    descriptor = os.open(path, os.O_WRONLY | NO_LINK)
+    try:
+        os.ftruncate(descriptor, length)
+    finally:
+        os.close(descriptor)
+
+
+# Should the file become a link after it was looked at, opening it fails.
+NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)  # not on Windows
+
+
+def require_own_file(path: Path) -> None:
+    """Refused for what would lead elsewhere: a link, a pipe, a device."""
+    if path.is_symlink():
+        raise Refused(f"{path} is a symbolic link, and nothing is written through links: remove it")
+    if path.exists() and not path.is_file():
+        raise Refused(f"{path} is not a regular file: remove it")
+
+
+def require_own_folder(path: Path) -> None:
+    """Refused for a link to a folder, or anything else that is there and not a folder."""
+    if path.is_symlink():
+        raise Refused(f"{path} is a symbolic link, and nothing is written through links: remove it")
+    if path.exists() and not path.is_dir():
+        raise Refused(f"{path} is not a folder: remove it")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renamings in it durable, where folders can be opened (not on Windows)."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,23 @@
+"""The log in a run's folder: what the terminal shows, each line with its time."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from vit_train.files import open_to_append
+from vit_train.report.printable import PrintableFormatter
+
+
+@contextlib.contextmanager
+def logged_to(path: Path) -> Iterator[None]:
+    """Add everything that is logged within the block to this file."""
+    with open_to_append(path) as file:
+        handler = logging.StreamHandler(file)
+        handler.setFormatter(PrintableFormatter("%(asctime)s %(message)s"))
+        root = logging.getLogger()
+        root.addHandler(handler)
+        try:
+            yield
+        finally:
+            root.removeHandler(handler)
