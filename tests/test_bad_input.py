@@ -51,7 +51,7 @@ TRAIN = {
     "checkpoint.keep=-1": "checkpoint.keep=-1 must not be negative",
     "data.image_size=0": "data.image_size=0 must be at least 1",
     "data.train_subset=0": "data.train_subset=0 must be at least 1",
-    "data.train_images=1": "data.val=split leaves none of 1 images for training",
+    "data.train_images=1": "sets the only image apart for validation",
     "data.test_subset=-5": "data.test_subset=-5 must be at least 1",
     "data.val_fraction=1": "data.val_fraction=1.0 must be between 0 and 1",
     "data=stl10 data.fold=10": "data.fold=10 must be 0 to 9",

@@ -195,6 +195,12 @@ BAD_TREES = {
         ["train/a/1.png", "train/b/1.png", "test/a/1.png", "test/c/1.png"], {}, "has classes that"
     ),
     "empty test": (["train/a/1.png", "train/b/1.png", "test/a/"], {}, "has no images"),
+    "one image": (
+        ["a/1.png"], {}, "data.test_fraction=0.1 sets the only image apart for testing.*add images"
+    ),
+    "all for testing": (
+        ["a/1.png", "b/1.png"], {"test_fraction": 0.9}, "sets all 2 images apart.*a smaller"
+    ),
     "too large": (["a/1.png", "b/1.png"], {"image_size": 10**7}, "choose a smaller"),
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from vit_train.data.cache import decode_cached
 from vit_train.data.config import FolderConfig
 from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.data.images import SUFFIXES, Decoded, decode
-from vit_train.data.splits import stratified
+from vit_train.data.splits import set_apart
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +47,10 @@ def load_folder(config: FolderConfig) -> Dataset:
     if test is None and val is not None:
         test, val = val, None
     if test is None:
-        count = max(1, round(len(train) * config.test_fraction))
-        index, rest = stratified(train.labels, count, config.split_seed, "test_fraction")
-        train, test = train.subset(rest), train.subset(index)
+        remedy = "put them into train/CLASS/, and others into test/CLASS/"
+        train, test = set_apart(
+            train, config.test_fraction, config.split_seed, "testing", "test_fraction", remedy
+        )
     return Dataset(train, test, tuple(printable(name) for name in classes), val=val)
 
 
