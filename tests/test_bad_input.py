@@ -133,3 +133,22 @@ def test_a_path_on_its_own_is_told_what_it_may_be(run: Run) -> None:
     Path("some/data/few.yaml").write_text("defaults: [shapes]\ntrain_images: 50\n")
     outcome = run("vit-train", "--config-dir", "some", "data=few", "--cfg", "job")
     assert outcome.status == 0 and "train_images: 50" in outcome.out
+
+
+HYDRA_COMMANDS = ("vit-train", "vit-eval", "vit-bench", "vit-augment")
+
+
+@pytest.mark.parametrize("command", HYDRA_COMMANDS)
+def test_what_is_endless_has_a_short_message(run: Run, command: str) -> None:
+    deep = "is nested too deeply"
+    for argument, words in {
+        f"device={'[' * 500}{']' * 500}": deep,
+        f"device={'{a: ' * 500}0{'}' * 500}": deep,
+        f"device={'[' * 3000}": "[…[",
+        f"{'x' * 3000}=1": "xxx…",
+        f"seed={'9' * 5000}": "a number with too many digits",
+        f"+model={{a: [{'9' * 5000}]}}": "a number with too many digits",
+    }.items():
+        outcome = run(command, argument)
+        assert outcome.status == 1 and words in outcome.err, outcome.err
+        assert outcome.err.startswith(f"{command}: ") and len(outcome.err) < 600, outcome.err

@@ -19,7 +19,12 @@ FULL_ERROR = "HYDRA_FULL_ERROR"
 SHOW_TRACEBACKS = os.environ.get(FULL_ERROR) == "1"
 PLUGINS = "pip install 'vit-train[sweeps]' adds Optuna and Slurm"
 GRAMMAR = "key=value; quote a value with special characters: key='a, b'"
-EXPECTED = (ValueError, OSError, ArithmeticError, HydraException, OmegaConfBaseException)
+DEEP = "an argument, or a file of settings, is nested too deeply"
+DIGITS = "an argument, or a file of settings, has a number with too many digits"
+EXPECTED = (
+    *(ValueError, OSError, ArithmeticError, RecursionError),
+    *(HydraException, OmegaConfBaseException),
+)
 
 
 @contextlib.contextmanager
@@ -62,9 +67,20 @@ def on_thread_error(error: threading.ExceptHookArgs) -> None:
 
 
 def explain(error: BaseException) -> str:
-    """What went wrong, in the user's words rather than in Hydra's and OmegaConf's."""
+    """What went wrong, in the user's words rather than in Hydra's and OmegaConf's.
+
+    Of a line that is very long, as what was typed may be, the two ends.
+    """
+    return re.sub(r"(?m)^(.{200}).{500,}(.{200})$", r"\1…\2", in_words(error))
+
+
+def in_words(error: BaseException) -> str:
     cause = error.__cause__ or error
     for each in (cause, error):
+        if isinstance(each, RecursionError):
+            return DEEP
+        if isinstance(each, ValueError) and "integer string conversion" in str(each):
+            return DIGITS
         if isinstance(each, ConfigKeyError | ConfigAttributeError):
             return unknown_key(each)
         if isinstance(each, OverrideParseException):
