@@ -1,7 +1,6 @@
 """Where an error becomes a short message on stderr and an exit status."""
 
 import contextlib
-import difflib
 import logging
 import os
 import re
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
+from vit_train.config import NOT_TAKEN_AWAY, no_such_setting
 from vit_train.report.printable import printable
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -76,6 +76,9 @@ def explain(error: BaseException) -> str:
 
 def in_words(error: BaseException) -> str:
     cause = error.__cause__ or error
+    where = re.match(r"In '[^']+': ", str(error))
+    if where and isinstance(error.__context__, ConfigKeyError):  # in a YAML file
+        return where[0] + unknown_key(error.__context__)
     for each in (cause, error):
         if isinstance(each, RecursionError):
             return DEEP
@@ -95,6 +98,7 @@ def tidied(text: str) -> str:
     if "hydra/sweeper/" in text or "hydra/launcher/" in text:
         text += f"\n{PLUGINS}"
     text = re.sub(r"Config search path:.*(\n\t.*)*", "", text).replace("\n\t", " ")
+    text = re.sub(r"\w+ \(DictConfig\) does not support deletion", NOT_TAKEN_AWAY, text)
     internal = re.compile(r"\s*(object_type|reference_type|Set the environment variable)\b")
     lines = [line.rstrip() for line in text.splitlines() if not internal.match(line)]
     return re.sub(r"\s*full_key: (.+)", r" (\1)", "\n".join(line for line in lines if line))
@@ -102,10 +106,5 @@ def tidied(text: str) -> str:
 
 def unknown_key(error: ConfigKeyError | ConfigAttributeError) -> str:
     """A misspelt key, with the nearest that exists."""
-    asked = error.full_key or str(error.key)
-    parent = asked.rpartition(".")[0]
     known = [str(key) for key in error.parent_node] if error.parent_node is not None else []
-    near = difflib.get_close_matches(str(error.key), known, n=1)
-    prefix = f"{parent}." if parent else ""
-    hint = f"did you mean {prefix}{near[0]}?" if near else f"there are: {', '.join(known)}"
-    return f"there is no setting {asked}: {hint}"
+    return no_such_setting(error.full_key or str(error.key), known)

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from vit_train.config import TrainConfig, from_checkpoint, is_incidental
+from vit_train.config import TrainConfig, from_checkpoint, is_incidental, require_known
 from vit_train.report.flat import flatten
 
 
@@ -55,6 +55,7 @@ def resumed_config(
 
     ValueError for changes that would make another run of it.
     """
+    require_known(composed)
     settings = own_settings(folder, checkpoint)
     OmegaConf.resolve(composed)
     parsed = OverridesParser.create().parse_overrides(list(overrides))
