@@ -59,6 +59,11 @@ TRAIN = {
     "data=folder data.root=x data.max_pixels=0": "data.max_pixels=0 must be at least 1",
     "data=folder data.root=x data.image_size=null": "data.image_size must be a number",
     "seed=-1": "seed=-1 must be between 0 and",
+    "data.train_images=1000000000000": "data.train_images=1000000000000, data.test_images=",
+    "data.image_size=1000000": "data.image_size=1000000: 1 image of 1,000,000 by 1,000,000 need",
+    "data.test_images=20000000000": "20,000,010,000 images of 32 by 32 need 81,920 GB of memory",
+    "data.train_images=9 data.test_images=9 augment.crop_padding=100000000000": "crop_padding=1",
+    "augment.num_ops=1000000000": "augment.num_ops=1000000000 must be between 1 and 100",
     # words that are no choice
     "model.activation=relu": "gelu, gelu_tanh",
     "model.positions=rotary": "none, learned, learned_2d, relative",
@@ -190,3 +195,17 @@ def test_what_is_legitimately_added_is_taken(run: Run) -> None:
     job = ["data.train_images=1", "train.max_minutes=1e-9"]
     outcome = run("vit-train", "--config-dir", "some", "+extra=own", *job)
     assert "the only image apart" in outcome.err  # all that came before was accepted
+
+
+def test_what_needs_more_memory_than_there_is_is_said_first(run: Run) -> None:
+    small = ["data.train_images=60", "data.test_images=20"]
+    for command, argument, words in (
+        ("vit-bench", "bench.batch_sizes=[2,1000000000]", "bench.batch_sizes=1000000000: 1,000,"),
+        ("vit-augment", "images=1000000000", "images=1000000000, variants=8 make 9,000,000,000 "),
+        ("vit-augment", "variants=400", "make 2,406 pictures, which one sheet cannot show: 1,000"),
+        ("vit-augment", "data.image_size=1000000", "data.image_size=1000000: 1 image of"),
+        ("vit-augment", "augment.crop_padding=1000000000", "augment.crop_padding=1000000000: 54"),
+    ):
+        outcome = run(command, *small, argument)
+        assert outcome.status == 1 and words in outcome.err, outcome.err
+        assert outcome.err.startswith(f"{command}: ") and outcome.err.count("\n") == 1

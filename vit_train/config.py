@@ -38,6 +38,7 @@ INCIDENTAL = (
 # Those of a checkpoint; auto is the average where there is one.
 WEIGHTS = ("auto", "ema", "raw")
 PEERS = ("timm", "torchvision", "vit-pytorch")
+MOST_PICTURES = 1000  # on one sheet, which matplotlib takes minutes to lay out
 NOT_TAKEN_AWAY = "a setting can be changed, but not taken away"
 PACKAGE = Path(__file__).parent
 # Inside the wheel conf/ is a subpackage; in a checkout it stands at the top.
@@ -150,6 +151,12 @@ class SheetConfig:
         for key in ("images", "variants"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key}={getattr(self, key)} must be at least 1")
+        pictures = self.images * (1 + self.variants)
+        if pictures > MOST_PICTURES:
+            raise ValueError(
+                f"images={self.images}, variants={self.variants} make {pictures:,} pictures, which "
+                f"one sheet cannot show: {MOST_PICTURES:,} at most"
+            )
 
 
 def is_incidental(key: str) -> bool:

@@ -201,7 +201,7 @@ BAD_TREES = {
     "all for testing": (
         ["a/1.png", "b/1.png"], {"test_fraction": 0.9}, "sets all 2 images apart.*a smaller"
     ),
-    "too large": (["a/1.png", "b/1.png"], {"image_size": 10**7}, "choose a smaller"),
+    "too large": (["a/1.png", "b/1.png"], {"image_size": 10**7}, "data.image_size=.*: 2 images"),
 }  # fmt: skip
 
 
