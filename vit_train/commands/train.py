@@ -13,11 +13,16 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from vit_train.commands.boundary import short_errors
+from vit_train.commands.helping import run_or_help
 from vit_train.commands.paths import quoted, taken_literally
 from vit_train.commands.resuming import asked_for, is_finished, resumed_config, split_path
 from vit_train.commands.sweep import Sweep
 from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
 
+ABOUT = """\
+vit-train: train a Vision Transformer on small images.
+
+  vit-train model=tiny data=cifar10 data.root=FOLDER train.epochs=8"""
 SWEEP = Sweep()
 
 
@@ -82,7 +87,7 @@ def main() -> None:
         if resume is not None:
             folder, _ = split_path(resume)
         sys.argv[1:] += for_hydra(folder)
-        job()
+        run_or_help(job, ABOUT, groups=True)
         SWEEP.report()
 
 
