@@ -16,7 +16,7 @@ TRAIN = {
     "model.num_heads=0": "model.num_heads=0 must be at least 1",
     "model.mlp_ratio=0": "model.mlp_ratio=0.0 must be positive",
     "model.mlp_ratio=0.001": "the MLP has no hidden unit",
-    "model.mlp_ratio=nan": "model.mlp_ratio=nan must be positive",
+    "model.mlp_ratio=nan": "model.mlp_ratio=nan must be a finite number",
     "model.mlp_dim=0": "model.mlp_dim=0",
     "model.dropout=1": "model.dropout=1.0 must be in [0, 1)",
     "model.dropout=-0.1": "model.dropout=-0.1 must be in [0, 1)",
@@ -29,8 +29,8 @@ TRAIN = {
     "model.positions=none model.positions_at=layers": "use positions_at=stem",
     "task.label_smoothing=-0.1": "task.label_smoothing=-0.1 must be in [0, 1)",
     "optim.lr=0": "optim.lr=0.0 must be positive",
-    "optim.lr=nan": "optim.lr=nan must be positive",
-    "optim.warmup_epochs=nan": "optim.warmup_epochs=nan must not be negative",
+    "optim.lr=nan": "optim.lr=nan must be a finite number",
+    "optim.warmup_epochs=nan": "optim.warmup_epochs=nan must be a finite number",
     "optim.lr=-1": "optim.lr=-1.0 must be positive",
     "optim.min_lr=1": "optim.min_lr=1.0 must be between 0 and optim.lr=0.001",
     "optim.warmup_epochs=-1": "optim.warmup_epochs=-1.0 must not be negative",
@@ -51,14 +51,19 @@ TRAIN = {
     "checkpoint.keep=-1": "checkpoint.keep=-1 must not be negative",
     "data.image_size=0": "data.image_size=0 must be at least 1",
     "data.train_subset=0": "data.train_subset=0 must be at least 1",
-    "data.train_images=1": "data.val=split leaves none of 1 images for training",
+    "data.train_images=1": "sets the only image apart for validation",
     "data.test_subset=-5": "data.test_subset=-5 must be at least 1",
     "data.val_fraction=1": "data.val_fraction=1.0 must be between 0 and 1",
     "data=stl10 data.fold=10": "data.fold=10 must be 0 to 9",
     "data=folder data.root=x data.test_fraction=0": "data.test_fraction=0.0",
     "data=folder data.root=x data.max_pixels=0": "data.max_pixels=0 must be at least 1",
     "data=folder data.root=x data.image_size=null": "data.image_size must be a number",
-    "seed=-1": "seed=-1 must not be negative",
+    "seed=-1": "seed=-1 must be between 0 and",
+    "data.train_images=1000000000000": "data.train_images=1000000000000, data.test_images=",
+    "data.image_size=1000000": "data.image_size=1000000: 1 image of 1,000,000 by 1,000,000 need",
+    "data.test_images=20000000000": "20,000,010,000 images of 32 by 32 would take 81,920 GB of memory",
+    "data.train_images=9 data.test_images=9 augment.crop_padding=100000000000": "crop_padding=1",
+    "augment.num_ops=1000000000": "augment.num_ops=1000000000 must be between 1 and 100",
     # words that are no choice
     "model.activation=relu": "gelu, gelu_tanh",
     "model.positions=rotary": "none, learned, learned_2d, relative",
@@ -92,6 +97,15 @@ TRAIN = {
     "model.patchsize=8": "did you mean model.patch_size?",
     "optim.learning_rate=1": "optim.learning_rate",
     "nothing=1": "there is no setting nothing",
+    "+train.epoch=5": "there is no setting train.epoch: did you mean train.epochs?",
+    "++optim.learning_rate=5": "there is no setting optim.learning_rate: there are: lr, ",
+    "+sed=5": "there is no setting sed: did you mean seed?",
+    "+model.depth.x=5": "model.depth",
+    "+train={epoch:5}": "there is no setting train.epoch: did you mean train.epochs?",
+    "+model@more=tiny": "there is no setting more",
+    "~train.epochs": "a setting can be changed, but not taken away (train.epochs)",
+    "~seed": "a setting can be changed, but not taken away (seed)",
+    "~optim": "a setting can be changed, but not taken away (optim)",
     # what is not there
     "data=folder": "data.root=FOLDER must name the folder",
     "data=folder data.root=nowhere": "nowhere",
@@ -133,3 +147,65 @@ def test_a_path_on_its_own_is_told_what_it_may_be(run: Run) -> None:
     Path("some/data/few.yaml").write_text("defaults: [shapes]\ntrain_images: 50\n")
     outcome = run("vit-train", "--config-dir", "some", "data=few", "--cfg", "job")
     assert outcome.status == 0 and "train_images: 50" in outcome.out
+
+
+HYDRA_COMMANDS = ("vit-train", "vit-eval", "vit-bench", "vit-augment")
+
+
+@pytest.mark.parametrize("command", HYDRA_COMMANDS)
+def test_what_is_endless_has_a_short_message(run: Run, command: str) -> None:
+    deep = "is nested too deeply"
+    for argument, words in {
+        f"device={'[' * 500}{']' * 500}": deep,
+        f"device={'{a: ' * 500}0{'}' * 500}": deep,
+        f"device={'[' * 3000}": "[…[",
+        f"{'x' * 3000}=1": "xxx…",
+        f"seed={'9' * 5000}": "a number with too many digits",
+        f"+model={{a: [{'9' * 5000}]}}": "a number with too many digits",
+    }.items():
+        outcome = run(command, argument)
+        assert outcome.status == 1 and words in outcome.err, outcome.err
+        assert outcome.err.startswith(f"{command}: ") and len(outcome.err) < 600, outcome.err
+
+
+def test_a_setting_that_is_none_is_named_for_every_command_and_in_files(run: Run) -> None:
+    checkpoint = "ckpt=nowhere"
+    for command, *arguments, words in (
+        ("vit-eval", checkpoint, "+batchsize=3", "batchsize: did you mean batch_size?"),
+        ("vit-eval", checkpoint, "+data.rot=x", "data.rot: did you mean data.root?"),
+        ("vit-bench", "+bench.round=3", "bench.round: did you mean bench.rounds?"),
+        ("vit-augment", "++image=3", "image: did you mean images?"),
+        ("vit-augment", "+augment.flop=true", "augment.flop: did you mean augment.flip?"),
+    ):
+        outcome = run(command, *arguments)
+        assert outcome.status == 1
+        assert outcome.err == f"{command}: there is no setting {words}\n"
+    Path("some/experiment").mkdir(parents=True)
+    Path("some/experiment/own.yaml").write_text("# @package _global_\ntrain: {epoch: 5}\n")
+    outcome = run("vit-train", "--config-dir", "some", "experiment=own")
+    words = "there is no setting train.epoch: did you mean train.epochs?"
+    assert outcome.status == 1 and outcome.err == f"vit-train: In 'experiment/own': {words}\n"
+
+
+def test_what_is_legitimately_added_is_taken(run: Run) -> None:
+    outcome = run("vit-train", "+hydra.job.env_set.SOME=1", "++seed=3", "--cfg", "job")
+    assert outcome.status == 0 and "seed: 3" in outcome.out
+    Path("some/extra").mkdir(parents=True)
+    Path("some/extra/own.yaml").write_text("# @package _global_\noptim: {lr: 0.5}\n")
+    job = ["data.train_images=1", "train.max_minutes=1e-9"]
+    outcome = run("vit-train", "--config-dir", "some", "+extra=own", *job)
+    assert "the only image apart" in outcome.err  # all that came before was accepted
+
+
+def test_what_needs_more_memory_than_there_is_is_said_first(run: Run) -> None:
+    small = ["data.train_images=60", "data.test_images=20"]
+    for command, argument, words in (
+        ("vit-bench", "bench.batch_sizes=[2,1000000000]", "bench.batch_sizes=1000000000: 1,000,"),
+        ("vit-augment", "images=1000000000", "images=1000000000, variants=8 make 9,000,000,000 "),
+        ("vit-augment", "variants=400", "make 2,406 pictures, which one sheet cannot show: 1,000"),
+        ("vit-augment", "data.image_size=1000000", "data.image_size=1000000: 1 image of"),
+        ("vit-augment", "augment.crop_padding=1000000000", "augment.crop_padding=1000000000: 54"),
+    ):
+        outcome = run(command, *small, argument)
+        assert outcome.status == 1 and words in outcome.err, outcome.err
+        assert outcome.err.startswith(f"{command}: ") and outcome.err.count("\n") == 1

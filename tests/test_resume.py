@@ -112,6 +112,8 @@ def test_a_finished_run_says_so(run: Run) -> None:
     assert outcome.status == 0 and "run is finished" in outcome.out
     assert run("vit-train", "resume=run", "seed=0").status == 0
     assert "seed would make it another run" in run("vit-train", "resume=run", "seed=1").err
+    added = run("vit-train", "resume=run", "+train.epoch=5")
+    assert added.status == 1 and "did you mean train.epochs?" in added.err
     assert {path: path.stat().st_mtime for path in Path("run").rglob("*")} == before
 
 

@@ -87,7 +87,7 @@ def test_a_model_that_is_too_large_is_refused_by_name_before_it_is_built(
 
 def test_what_needs_more_memory_than_there_is_is_refused_with_both_figures() -> None:
     require_memory(memory_bytes(), "this", "that")
-    with pytest.raises(ValueError, match=r"x: this needs 1,000,000 GB of memory, and .* GB: do y"):
+    with pytest.raises(ValueError, match=r"x would take 1,000,000 GB of memory, .* GB: do y"):
         require_memory(1e15, "x", "do y")
 
 

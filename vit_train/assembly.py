@@ -124,7 +124,7 @@ def require_room(config: TrainConfig, task: Task, image_size: int) -> None:
     copies = 4 + bool(config.train.ema_decay)  # weights, gradients, AdamW's moments; the average
     require_memory(
         copies * bytes_of(model.parameters()) + bytes_of(model.buffers()),
-        f"{config.model.size_settings} for training",
+        f"{config.model.size_settings}: training such a model",
         "choose a smaller model",
     )
     require_memory(

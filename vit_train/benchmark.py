@@ -13,6 +13,7 @@ from vit_train.bench.contender import OURS, Contender, classification, flops_per
 from vit_train.bench.process import ContenderProcess
 from vit_train.bench.results import Result
 from vit_train.config import BenchConfig, as_dict
+from vit_train.data.memory import require_memory
 from vit_train.data.sources import load_dataset
 from vit_train.engine.device import pick_device, pick_precision
 from vit_train.model.config import ViTConfig
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 # What is timed of us, and how long in relation to bench.seconds.
 OUR_WORK = {"train": 1.0, "infer": 0.5, "forward": 0.4, "gradients": 0.6, "input": 0.1, "loop": 1.0}
 PEER_WORK = {"train": 1.0, "infer": 0.5}
+BATCH_BYTES = 12  # a pixel in 32 bits
 
 
 def benchmark(config: BenchConfig, folder: Path) -> None:
@@ -36,6 +38,8 @@ def benchmark(config: BenchConfig, folder: Path) -> None:
     del data  # every contender is a process, and loads what it needs
     task = Classify(classification(config), config.model, shape, num_classes)
     require_room(config, task, shape[1])
+    for batch_size in config.bench.batch_sizes:
+        require_memory(batch_size, shape[1], f"bench.batch_sizes={batch_size}", BATCH_BYTES)
     title = describe(config, shape[1], f"{precision.name} on {device.type}")
     logger.info(title)
 

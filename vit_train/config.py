@@ -1,13 +1,15 @@
 """The composed, typed config of each command, and where its YAML files are."""
 
-import math
-from dataclasses import asdict, dataclass, field
+import difflib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from vit_train.bounds import require_in_bounds
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.config import DATA_CONFIGS, DataConfig
 from vit_train.engine.config import (
@@ -36,6 +38,8 @@ INCIDENTAL = (
 # Those of a checkpoint; auto is the average where there is one.
 WEIGHTS = ("auto", "ema", "raw")
 PEERS = ("timm", "torchvision", "vit-pytorch")
+MOST_PICTURES = 1000  # on one sheet, which matplotlib takes minutes to lay out
+NOT_TAKEN_AWAY = "a setting can be changed, but not taken away"
 PACKAGE = Path(__file__).parent
 # Inside the wheel conf/ is a subpackage; in a checkout it stands at the top.
 CONF_DIR = next(path for path in (PACKAGE / "conf", PACKAGE.parent / "conf") if path.is_dir())
@@ -67,8 +71,6 @@ class TrainConfig:
     def __post_init__(self) -> None:
         require_choice("device", self.device, DEVICES)
         require_choice("precision", self.precision, PRECISIONS)
-        if self.seed < 0:
-            raise ValueError(f"seed={self.seed} must not be negative")
 
 
 @dataclass
@@ -149,8 +151,12 @@ class SheetConfig:
         for key in ("images", "variants"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key}={getattr(self, key)} must be at least 1")
-        if self.seed < 0:
-            raise ValueError(f"seed={self.seed} must not be negative")
+        pictures = self.images * (1 + self.variants)
+        if pictures > MOST_PICTURES:
+            raise ValueError(
+                f"images={self.images}, variants={self.variants} make {pictures:,} pictures, which "
+                f"one sheet cannot show: {MOST_PICTURES:,} at most"
+            )
 
 
 def is_incidental(key: str) -> bool:
@@ -178,6 +184,8 @@ def typed(config: DictConfig, kind: type[Config]) -> Config:
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
         raise ValueError(f"missing: {', '.join(f'{key}=VALUE' for key in missing)}")
+    require_known(config)
+    require_in_bounds(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
     result = OmegaConf.to_object(config)
     assert isinstance(result, kind)
     for group, classes in CHOSEN_BY_NAME.items():
@@ -185,17 +193,34 @@ def typed(config: DictConfig, kind: type[Config]) -> Config:
         name = getattr(part, "name", None)
         if name is not None and classes.get(name) is not type(part):
             raise ValueError(f"{group}.name={name} cannot be set: choose with {group}=")
-    require_finite(asdict(result))
     return result
 
 
-def require_finite(values: dict[str, Any], prefix: str = "") -> None:
-    """ValueError for numbers that are none, however deep."""
-    for key, value in values.items():
-        if isinstance(value, dict):
-            require_finite(value, f"{prefix}{key}.")
-        elif isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{prefix}{key}={value} must be a finite number")
+def require_known(config: DictConfig, prefix: str = "") -> None:
+    """ValueError for settings that `+` added and for those that `~` took away, however deep.
+
+    OmegaConf hands on the first kind unread, and gives the second its default.
+    """
+    kind = OmegaConf.get_type(config)
+    if is_dataclass(kind):
+        known = [field.name for field in fields(kind)]
+        there = [str(key) for key in config]
+        for added in (key for key in there if key not in known):
+            raise ValueError(no_such_setting(prefix + added, known))
+        for lacking in (key for key in known if key not in there):
+            raise ValueError(f"{NOT_TAKEN_AWAY} ({prefix}{lacking})")
+    for key in config:
+        if not OmegaConf.is_missing(config, key) and isinstance(config[key], DictConfig):
+            require_known(config[key], f"{prefix}{key!s}.")
+
+
+def no_such_setting(asked: str, known: Sequence[str]) -> str:
+    """What to say of a misspelt key: the nearest beside it that exists."""
+    parent, _, key = asked.rpartition(".")
+    near = difflib.get_close_matches(key, known, n=1)
+    prefix = f"{parent}." if parent else ""
+    hint = f"did you mean {prefix}{near[0]}?" if near else f"there are: {', '.join(known)}"
+    return f"there is no setting {asked}: {hint}"
 
 
 def schema_of(stored: dict[str, Any]) -> DictConfig:

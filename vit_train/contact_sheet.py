@@ -9,11 +9,14 @@ from torch import Tensor
 from vit_train.config import SheetConfig
 from vit_train.data.batches import Normalise, TrainBatches
 from vit_train.data.dataset import channel_statistics
+from vit_train.data.memory import require_memory
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.report.figures import any_letter, image_grid
 
 logger = logging.getLogger(__name__)
+
+DRAWN_BYTES = 40  # a pixel of a picture, while matplotlib scales it
 
 
 def draw_contact_sheet(config: SheetConfig) -> None:
@@ -22,6 +25,10 @@ def draw_contact_sheet(config: SheetConfig) -> None:
         raise ValueError(f"out={config.out} must end in .png, .pdf or .svg")
     data = load_dataset(config.data)
     train = make_splits(data, config.data).train
+    pictures, size = config.images * (1 + config.variants), data.image_shape[1]
+    require_memory(
+        pictures, size, f"images={config.images}, variants={config.variants}", DRAWN_BYTES
+    )
     normalise = Normalise(channel_statistics(train.images), torch.device("cpu"))
     batches = TrainBatches(
         train,

@@ -16,7 +16,7 @@ def require_memory(needed: float, what: str, advice: str) -> None:
     there = memory_bytes()
     if needed > there:
         raise ValueError(
-            f"{what}: this needs {gigabytes(needed)} of memory, and this machine has "
+            f"{what} would take {gigabytes(needed)} of memory, this machine has "
             f"{gigabytes(there)}: {advice}"
         )
 

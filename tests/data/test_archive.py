@@ -2,9 +2,11 @@ import gzip
 import hashlib
 import io
 import random
+import shutil
 import subprocess
 import sys
 import tarfile
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from loopback import Loopback
 
 from vit_train.data.archive import Archive, DamagedArchive, extract, obtain
 from vit_train.data.config import ArchiveConfig
+from vit_train.data.download import CHUNK
 
 FILES = {"one.bin": random.Random(1).randbytes(5000), "two.bin": random.Random(2).randbytes(6000)}
 
@@ -172,11 +175,94 @@ def test_a_bomb_is_bounded(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def header(kind: bytes, size: bytes, name: bytes = b"x") -> bytes:
+    """A member's first block, with any 12 bytes for its size."""
+    fields = (name.ljust(100, b"\0"), b"0000644\0", b"0000000\0" * 2, size.ljust(12, b"\0"))
+    block = b"".join(fields) + b"00000000000\0" + b" " * 8 + kind + bytes(100) + b"ustar\x0000"
+    block = block.ljust(512, b"\0")
+    return block[:148] + b"%06o\0 " % sum(block) + block[156:]
+
+
+def gzipped(*parts: bytes) -> bytes:
+    return gzip.compress(b"".join(parts), 1)
+
+
+def octal(size: int) -> bytes:
+    return b"%011o" % size
+
+
+MANY = 20_000_000  # bytes
+WHOLE = gzip.decompress(GOOD)
+# What stands before the files that are wanted.
+TOO_MUCH = {
+    **{
+        f"{name} of 8 GB": (gzipped(header(kind, octal(2**33 - 1)), bytes(MANY)), "more than")
+        for name, kind in {"PAX header": b"x", "global PAX header": b"g", "long name": b"L",
+                           "long link": b"K", "sparse file": b"S", "file": b"0"}.items()
+    },
+    "size beyond 64 bits": (gzipped(header(b"0", b"\x80" + b"\xff" * 11)), "more than"),
+    "negative size": (gzipped(header(b"0", b"\xff" * 11 + b"\x00")), "negative size"),
+    "negative octal size": (gzipped(header(b"x", b"-0000001000")), "negative size"),
+    "empty files": (gzipped(header(b"0", octal(0)) * 200_000), "more than 1,000 members"),
+    "a chain of PAX headers": (gzipped(header(b"x", octal(0)) * 200_000), "more than 1,000"),
+    "empty gzip members": (gzip.compress(b"") * 100_000 + GOOD, "ends too early"),
+    "nothing, for long": (
+        gzip.compress(b"")[:10] + b"\x00\x00\x00\xff\xff" * 500_000, "more than"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TOO_MUCH)
+def test_an_archive_takes_no_more_memory_or_bytes_than_it_may(tmp_path: Path, case: str) -> None:
+    content, words = TOO_MUCH[case]
+    file = io.BytesIO(content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamagedArchive, match=words) as caught:
+            extract(file, tmp_path, WANTED, 10**6)
+        assert tracemalloc.get_traced_memory()[1] < 10 * CHUNK
+    finally:
+        tracemalloc.stop()
+    assert len(str(caught.value)) < 100 and list(tmp_path.iterdir()) == []
+    assert file.tell() <= 10**6 + CHUNK
+
+
+def test_what_was_not_asked_for_is_passed_over_in_little_memory(tmp_path: Path) -> None:
+    for kind in (b"x", b"L", b"0"):
+        file = io.BytesIO(gzipped(header(kind, octal(MANY)), bytes(MANY + -MANY % 512), WHOLE))
+        tracemalloc.start()
+        extract(file, tmp_path, WANTED, 2 * MANY)
+        assert tracemalloc.get_traced_memory()[1] < 10 * CHUNK
+        tracemalloc.stop()
+        assert_unpacked(tmp_path)
+
+
+def test_a_mirror_that_sends_too_much_is_left_for_the_next(web: Loopback, tmp_path: Path) -> None:
+    large = random.Random(0).randbytes(3 * 10**6)
+    for size in (large, GOOD + large):
+        urls = [web.url("/a", server.whole(size)), web.url("/b", server.whole(GOOD))]
+        obtain(archive(), config(tmp_path, *urls))
+        assert_unpacked(tmp_path)
+        shutil.rmtree(tmp_path / "set")
+        (tmp_path / "set.tar.gz").unlink()
+    with pytest.raises(ValueError, match=r"sent more than 1,000,000 bytes"):
+        obtain(archive(), config(tmp_path, urls[0]))
+    assert not (tmp_path / "set.tar.gz.part").exists()
+
+
+def test_a_member_of_any_size_is_not_read_to_find_that_it_is_another(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    with (tmp_path / "set" / "one.bin").open("wb") as file:
+        file.truncate(10**13)  # with holes: it takes no room
+    with pytest.raises(ValueError, match=r"one\.bin, two\.bin missing or damaged"):
+        obtain(archive(), config(tmp_path))
+
+
 @pytest.mark.parametrize("length", [0, 5, 100, 5000, len(GOOD) - 500])
 def test_a_truncated_archive_leaves_no_half_file(tmp_path: Path, length: int) -> None:
     with pytest.raises(DamagedArchive):
         extract(io.BytesIO(GOOD[:length]), tmp_path, WANTED, 10**6)
-    for path in tmp_path.rglob("*.bin"):
+    for path in tmp_path.rglob("*.*"):
         assert path.read_bytes() == FILES[path.name]
 
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from vit_train.data import dataset
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalise, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics, channel_statistics, resize
@@ -86,12 +87,17 @@ def test_normalised_with_its_own_statistics_a_set_has_mean_0_and_std_1() -> None
 
 
 @pytest.mark.parametrize("size", [4, 8, 12])
-def test_resize_keeps_the_mean_and_the_same_size_is_the_same_tensor(size: int) -> None:
+def test_resize_keeps_the_mean_and_the_same_size_is_the_same_tensor(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images = random_set(10).images
-    resized = resize(images, size, chunk=3)
+    monkeypatch.setattr(dataset, "CHUNK_PIXELS", 3 * max(size, images.shape[-1]) ** 2)
+    resized = resize(images, size)
     assert resized.shape == (10, 3, size, size) and resized.dtype == torch.uint8
     assert abs(resized.float().mean() - images.float().mean()) < 3
     assert resize(images, None) is images and resize(images, 8) is images
+    with pytest.raises(ValueError, match=r"data\.image_size=1000000: 10 images .* need 30,000 GB"):
+        resize(images, 10**6)
 
 
 STRONG = AugmentConfig(

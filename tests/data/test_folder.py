@@ -2,18 +2,19 @@ import io
 import os
 import threading
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from PIL import Image
+from PIL import Image, ImageFile
 
 from vit_train.data import cache as cache_module
 from vit_train.data.cache import decode_cached
 from vit_train.data.config import FolderConfig
 from vit_train.data.dataset import resize
-from vit_train.data.images import BrokenImage, decode, read_image
+from vit_train.data.images import decode, read_image
 from vit_train.data.sources import load_dataset
 
 LIMIT = 10**7
@@ -44,6 +45,12 @@ def tree(
 
 def config(root: Path, **settings: object) -> FolderConfig:
     return FolderConfig(root=str(root), **({"image_size": 8} | settings))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "vit_train" / "decoded"
 
 
 def test_train_and_test_folders_come_exactly_and_in_order(tmp_path: Path) -> None:
@@ -147,12 +154,36 @@ def test_broken_files_are_skipped_if_asked(
         assert words in caplog.text
 
 
-def test_an_image_bomb_is_refused_by_its_header_alone(tmp_path: Path) -> None:
+def test_an_image_bomb_is_refused_by_its_header_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Image.new("1", (20_000, 20_000)).save(tmp_path / "bomb.png")
-    with pytest.raises(BrokenImage, match=r"data\.max_pixels"):
-        read_image(tmp_path / "bomb.png", 8, LIMIT)
-    # Nothing was decoded: that would have taken 20,000² bytes.
-    assert decode([tmp_path / "bomb.png"], 8, LIMIT).broken.keys() == {0}
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("decoded"))
+    broken = decode([tmp_path / "bomb.png"], 8, LIMIT).broken
+    assert "more than data.max_pixels" in broken[0]
+
+
+def test_the_setting_rules_and_not_the_limit_of_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 16)
+    path = save(tmp_path / "a.png", noise(8, 8))
+    assert decode([path], 8, 64).broken == {}
+    assert decode([path], 8, 63).broken == {0: "8 by 8 pixels are more than data.max_pixels=63"}
+    assert Image.MAX_IMAGE_PIXELS == 16
+
+
+def test_a_file_too_long_for_its_pixels_is_not_read(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(tmp_path / "root" / "long.png")
+    zero = tmp_path / "root" / "zero.png"
+    zero.symlink_to("/dev/zero")
+    os.truncate(path, 10**13)  # with holes: it takes no room
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
+    broken = decode_cached([path, zero], 8, LIMIT).broken
+    assert "10,000,000,000,000 bytes are more than an image" in broken[0]
+    assert broken[1] == "not a regular file"
 
 
 BAD_TREES = {
@@ -164,7 +195,13 @@ BAD_TREES = {
         ["train/a/1.png", "train/b/1.png", "test/a/1.png", "test/c/1.png"], {}, "has classes that"
     ),
     "empty test": (["train/a/1.png", "train/b/1.png", "test/a/"], {}, "has no images"),
-    "too large": (["a/1.png", "b/1.png"], {"image_size": 10**7}, "choose a smaller"),
+    "one image": (
+        ["a/1.png"], {}, "data.test_fraction=0.1 sets the only image apart for testing.*add images"
+    ),
+    "all for testing": (
+        ["a/1.png", "b/1.png"], {"test_fraction": 0.9}, "sets all 2 images apart.*a smaller"
+    ),
+    "too large": (["a/1.png", "b/1.png"], {"image_size": 10**7}, "data.image_size=.*: 2 images"),
 }  # fmt: skip
 
 
@@ -277,12 +314,6 @@ def test_a_large_jpeg_is_decoded_small_with_hardly_a_difference(tmp_path: Path) 
 # The cache.
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "vit_train" / "decoded"
-
-
 def entries(cache: Path) -> list[Path]:
     return sorted(cache.iterdir()) if cache.exists() else []
 
@@ -327,17 +358,37 @@ def test_another_content_or_setting_is_another_entry(tmp_path: Path, cache: Path
     assert torch.equal(images[0].permute(1, 2, 0), torch.from_numpy(changed))
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "foreign"])
-def test_a_damaged_entry_is_made_anew(tmp_path: Path, cache: Path, damage: str) -> None:
+FOREIGN = {
+    "something": {"something": 1},
+    "images": {"images": torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "broken": {}},
+    "type": {"images": torch.zeros(1, 3, 8, 8), "broken": {}},
+    "broken": {"images": torch.zeros(1, 3, 8, 8, dtype=torch.uint8), "broken": {7: "x"}},
+}
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "long", "bomb", *FOREIGN])
+def test_a_damaged_entry_is_made_anew(
+    tmp_path: Path, cache: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
     path = save(tmp_path / "a.png")
     expected = decode_cached([path], 8, LIMIT).images.clone()
     (entry,) = entries(cache)
     content = entry.read_bytes()
-    if damage == "foreign":
-        torch.save({"something": 1}, entry)
+    if damage in FOREIGN:
+        torch.save(FOREIGN[damage], entry)
+    elif damage == "long":
+        torch.save({"more": torch.zeros(100_000), "images": expected, "broken": {}}, entry)
+    elif damage == "bomb":
+        with ZipFile(entry) as plain:
+            kept = {each.filename: plain.read(each) for each in plain.infolist()}
+        with ZipFile(entry, "w", ZIP_DEFLATED) as packed:
+            for name, part in kept.items():
+                packed.writestr(name, part)
     else:
         entry.write_bytes(b"" if damage == "empty" else content[: len(content) // 2])
     assert torch.equal(decode_cached([path], 8, LIMIT).images, expected)
+    assert "is damaged" in caplog.text
+    assert entry.stat().st_size == len(content)
     assert torch.equal(decode_cached([path], 8, LIMIT).images, expected)
 
 

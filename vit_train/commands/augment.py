@@ -4,7 +4,13 @@ import hydra
 from omegaconf import DictConfig
 
 from vit_train.commands.boundary import short_errors
+from vit_train.commands.helping import run_or_help
 from vit_train.config import CONF_DIR, SheetConfig, register_schemas, typed
+
+ABOUT = """\
+vit-augment: draw what augmentation makes of some training images.
+
+  vit-augment data=cifar10 augment=strong out=augmented.png"""
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="augmentations")
@@ -19,7 +25,7 @@ def job(composed: DictConfig) -> None:
 def main() -> None:
     register_schemas()
     with short_errors("vit-augment"):
-        job()
+        run_or_help(job, ABOUT)
 
 
 if __name__ == "__main__":

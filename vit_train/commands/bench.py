@@ -8,7 +8,13 @@ from omegaconf import DictConfig
 
 from vit_train.claim import removed_if_empty
 from vit_train.commands.boundary import short_errors
+from vit_train.commands.helping import run_or_help
 from vit_train.config import CONF_DIR, BenchConfig, register_schemas, typed
+
+ABOUT = """\
+vit-bench: how fast training and inference are here, and compared with whom.
+
+  vit-bench model=tiny bench.batch_sizes=[64,128] bench.peers=[timm,torchvision]"""
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="bench")
@@ -24,7 +30,7 @@ def job(composed: DictConfig) -> None:
 def main() -> None:
     register_schemas()
     with short_errors("vit-bench"):
-        job()
+        run_or_help(job, ABOUT, groups=True)
 
 
 if __name__ == "__main__":

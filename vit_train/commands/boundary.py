@@ -1,7 +1,6 @@
 """Where an error becomes a short message on stderr and an exit status."""
 
 import contextlib
-import difflib
 import logging
 import os
 import re
@@ -14,6 +13,7 @@ from types import FrameType
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
+from vit_train.config import NOT_TAKEN_AWAY, no_such_setting
 from vit_train.memory import is_out_of_memory
 from vit_train.report.printable import printable
 
@@ -22,7 +22,12 @@ FULL_ERROR = "HYDRA_FULL_ERROR"
 SHOW_TRACEBACKS = os.environ.get(FULL_ERROR) == "1"
 PLUGINS = "pip install 'vit-train[sweeps]' adds Optuna and Slurm"
 GRAMMAR = "key=value; quote a value with special characters: key='a, b'"
-EXPECTED = (ValueError, OSError, ArithmeticError, HydraException, OmegaConfBaseException)
+DEEP = "an argument, or a file of settings, is nested too deeply"
+DIGITS = "an argument, or a file of settings, has a number with too many digits"
+EXPECTED = (
+    *(ValueError, OSError, ArithmeticError, RecursionError),
+    *(HydraException, OmegaConfBaseException),
+)
 
 
 @contextlib.contextmanager
@@ -85,11 +90,25 @@ def on_thread_error(error: threading.ExceptHookArgs) -> None:
 
 
 def explain(error: BaseException) -> str:
-    """What went wrong, in the user's words rather than in Hydra's and OmegaConf's."""
+    """What went wrong, in the user's words rather than in Hydra's and OmegaConf's.
+
+    Of a line that is very long, as what was typed may be, the two ends.
+    """
+    return re.sub(r"(?m)^(.{200}).{500,}(.{200})$", r"\1…\2", in_words(error))
+
+
+def in_words(error: BaseException) -> str:
     if is_out_of_memory(error):
         return f"out of memory: {error}" if str(error) else "out of memory"
     cause = error.__cause__ or error
+    where = re.match(r"In '[^']+': ", str(error))
+    if where and isinstance(error.__context__, ConfigKeyError):  # in a YAML file
+        return where[0] + unknown_key(error.__context__)
     for each in (cause, error):
+        if isinstance(each, RecursionError):
+            return DEEP
+        if isinstance(each, ValueError) and "integer string conversion" in str(each):
+            return DIGITS
         if isinstance(each, ConfigKeyError | ConfigAttributeError):
             return unknown_key(each)
         if isinstance(each, OverrideParseException):
@@ -104,6 +123,7 @@ def tidied(text: str) -> str:
     if "hydra/sweeper/" in text or "hydra/launcher/" in text:
         text += f"\n{PLUGINS}"
     text = re.sub(r"Config search path:.*(\n\t.*)*", "", text).replace("\n\t", " ")
+    text = re.sub(r"\w+ \(DictConfig\) does not support deletion", NOT_TAKEN_AWAY, text)
     internal = re.compile(r"\s*(object_type|reference_type|Set the environment variable)\b")
     lines = [line.rstrip() for line in text.splitlines() if not internal.match(line)]
     return re.sub(r"\s*full_key: (.+)", r" (\1)", "\n".join(line for line in lines if line))
@@ -111,10 +131,5 @@ def tidied(text: str) -> str:
 
 def unknown_key(error: ConfigKeyError | ConfigAttributeError) -> str:
     """A misspelt key, with the nearest that exists."""
-    asked = error.full_key or str(error.key)
-    parent = asked.rpartition(".")[0]
     known = [str(key) for key in error.parent_node] if error.parent_node is not None else []
-    near = difflib.get_close_matches(str(error.key), known, n=1)
-    prefix = f"{parent}." if parent else ""
-    hint = f"did you mean {prefix}{near[0]}?" if near else f"there are: {', '.join(known)}"
-    return f"there is no setting {asked}: {hint}"
+    return no_such_setting(error.full_key or str(error.key), known)

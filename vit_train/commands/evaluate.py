@@ -6,8 +6,14 @@ import hydra
 from omegaconf import DictConfig
 
 from vit_train.commands.boundary import short_errors
+from vit_train.commands.helping import run_or_help
 from vit_train.commands.paths import taken_literally
 from vit_train.config import CONF_DIR, EvalConfig, register_schemas, typed
+
+ABOUT = """\
+vit-eval: evaluate a checkpoint, or a run folder's best one.
+
+  vit-eval ckpt=outputs/cifar10-tiny/2026-11-21_12-00-00 split=test"""
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="eval")
@@ -23,7 +29,7 @@ def main() -> None:
     register_schemas()
     with short_errors("vit-eval"):
         sys.argv[1:] = taken_literally(sys.argv[1:], ("ckpt", "data.root"))
-        job()
+        run_or_help(job, ABOUT)
 
 
 if __name__ == "__main__":

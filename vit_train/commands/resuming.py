@@ -9,7 +9,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from vit_train.claim import CONFIG
-from vit_train.config import TrainConfig, from_checkpoint, is_incidental
+from vit_train.config import TrainConfig, from_checkpoint, is_incidental, require_known
 from vit_train.plain import read_config, read_json, require_config
 from vit_train.report.flat import flatten
 
@@ -61,6 +61,7 @@ def resumed_config(
 
     ValueError for changes that would make another run of it.
     """
+    require_known(composed)
     settings = own_settings(folder, checkpoint)
     OmegaConf.resolve(composed)
     parsed = OverridesParser.create().parse_overrides(list(overrides))

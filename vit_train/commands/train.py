@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 
 from vit_train.claim import new_run, sole_writer
 from vit_train.commands.boundary import short_errors
+from vit_train.commands.helping import run_or_help
 from vit_train.commands.paths import quoted, taken_literally
 from vit_train.commands.resuming import (
     asked_for,
@@ -31,6 +32,10 @@ from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
 if TYPE_CHECKING:
     from vit_train.training import Outcome
 
+ABOUT = """\
+vit-train: train a Vision Transformer on small images.
+
+  vit-train model=tiny data=cifar10 data.root=FOLDER train.epochs=8"""
 SWEEP = Sweep()
 # Of several processes that torchrun started only the first one writes.
 IS_MAIN = os.environ.get("RANK", "0") == "0"
@@ -103,7 +108,7 @@ def main() -> None:
         if resume is not None:
             folder, _ = split_path(resume)
         sys.argv[1:] += for_hydra(folder)
-        job()
+        run_or_help(job, ABOUT, groups=True)
         SWEEP.report()
 
 

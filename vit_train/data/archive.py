@@ -3,9 +3,7 @@
 import contextlib
 import logging
 import os
-import tarfile
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -13,20 +11,10 @@ from typing import IO
 from filelock import FileLock, Timeout
 
 from vit_train.data.config import ArchiveConfig
-from vit_train.data.download import (
-    CHUNK,
-    DownloadError,
-    MirroredStream,
-    fetch_file,
-    has_md5,
-    new_md5,
-)
+from vit_train.data.download import DownloadError, MirroredStream, fetch_file, has_md5, new_md5
+from vit_train.data.targz import DamagedArchive, Unpacked, files
 
 logger = logging.getLogger(__name__)
-
-
-class DamagedArchive(ValueError):
-    """The archive does not hold what it should."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +54,9 @@ def obtain(archive: Archive, config: ArchiveConfig) -> Path:
 def missing(archive: Archive, root: Path) -> dict[str, str]:
     """The members that are not there or not whole: path inside the archive → MD5."""
     paths = {f"{archive.folder}/{name}": md5 for name, md5 in archive.members.items()}
-    return {path: md5 for path, md5 in paths.items() if not has_md5(root / path, md5)}
+    return {
+        path: md5 for path, md5 in paths.items() if not has_md5(root / path, md5, archive.max_bytes)
+    }
 
 
 def unpack_or_fetch(
@@ -88,7 +78,7 @@ def unpack_or_fetch(
         if archive.streamed:
             stream_from_mirrors(archive, config.urls, root, wanted)
         else:
-            fetch_file(config.urls, local, archive.md5)
+            fetch_file(config.urls, local, archive.md5, max_bytes=archive.max_bytes)
             extract_file(local, root, wanted, archive.max_bytes)
     except DownloadError as error:
         raise DownloadError(
@@ -125,39 +115,31 @@ def extract(
     climb out of root come to nothing. Raises DamagedArchive.
     """
     still = dict(wanted)
-    unpacked = 0
-    try:
-        with tarfile.open(fileobj=compressed, mode="r|gz") as tar:
-            for member in tar:
-                unpacked += member.size
-                if unpacked > max_bytes:
-                    raise DamagedArchive(f"it unpacks to more than {max_bytes:,} bytes")
-                path = member.name.removeprefix("./")
-                content = tar.extractfile(member) if path in still and member.isreg() else None
-                if content is not None:
-                    write_member(content, root / path, still.pop(path))
-                if not still:
-                    return
-    except (tarfile.TarError, zlib.error, EOFError) as error:
-        raise DamagedArchive(f"the archive is damaged ({error})") from error
+    for path, content in files(Unpacked(compressed, max_bytes)):
+        if path in still:
+            write_member(content, root / path, still.pop(path))
+        if not still:
+            return
     raise DamagedArchive(f"the archive is damaged: it lacks {', '.join(still)}")
 
 
-def write_member(content: IO[bytes], target: Path, md5: str) -> None:
+def write_member(content: Iterable[bytes], target: Path, md5: str) -> None:
     """Write next to the target, check, then rename: the target is never half written."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
     digest = new_md5()
-    with part.open("wb") as file:
-        while chunk := content.read(CHUNK):
-            digest.update(chunk)
-            file.write(chunk)
-        file.flush()
-        os.fsync(file.fileno())
-    if digest.hexdigest() != md5:
-        part.unlink()
-        raise DamagedArchive(f"{target.name} in it has MD5 {digest.hexdigest()}, not {md5}")
-    os.replace(part, target)
+    try:
+        with part.open("wb") as file:
+            for chunk in content:
+                digest.update(chunk)
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        if digest.hexdigest() != md5:
+            raise DamagedArchive(f"{target.name} in it has MD5 {digest.hexdigest()}, not {md5}")
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -4,24 +4,28 @@ import hashlib
 import logging
 import os
 import tempfile
+import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from vit_train.data.images import Decoded, decode
+from vit_train.data.images import BrokenImage, Decoded, decode, require_reasonable
 
 logger = logging.getLogger(__name__)
 
 # Part of every key: raise it when `decode` gives other pixels for the same file.
 DECODER = 1
+# Bytes an image, generously: why it could not be decoded, and what the file format adds.
+LARGEST_REASON = 10_000
 
 
 def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
     """What `decode` returns, from the cache if the same bytes were decoded the same way before."""
     entry = cache_folder() / f"{key(paths, size, max_pixels)}.pt"
-    if (kept := read(entry)) is not None:
+    if (kept := read(entry, len(paths), size)) is not None:
         logger.info(f"decoded images come from {entry}")
         return kept
     decoded = decode(paths, size, max_pixels)
@@ -38,31 +42,45 @@ def key(paths: Sequence[Path], size: int, max_pixels: int) -> str:
     """Every file's bytes, in order, and the settings; names and places do not matter."""
     whole = hashlib.sha256(f"{DECODER} {size} {max_pixels}".encode())
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for digest in pool.map(content_digest, paths):
+        for digest in pool.map(partial(content_digest, max_pixels=max_pixels), paths):
             whole.update(digest)
     return whole.hexdigest()[:32]
 
 
-def content_digest(path: Path) -> bytes:
-    if not path.is_file():
-        return bytes(32)
+def content_digest(path: Path, max_pixels: int) -> bytes:
+    """Of a file that may be opened; of all others the same."""
     try:
+        require_reasonable(path, max_pixels)
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").digest()
-    except OSError:  # unreadable: decode() will say so
+    except (BrokenImage, OSError):  # decode() will say so
         return bytes(32)
 
 
-def read(entry: Path) -> Decoded | None:
+def read(entry: Path, count: int, size: int) -> Decoded | None:
     """The entry, its pixels left on disk until they are used; None if absent or damaged."""
     if not entry.is_file():
         return None
     try:
+        require_plain(entry, count * (3 * size**2 + LARGEST_REASON))
         kept = torch.load(entry, weights_only=True, mmap=True)
-        return Decoded(kept["images"], kept["broken"])
+        images, broken = kept["images"], kept["broken"]
+        if images.dtype != torch.uint8 or images.shape != (count, 3, size, size):
+            raise ValueError("other images")
+        if not all(index in range(count) and isinstance(broken[index], str) for index in broken):
+            raise ValueError("other files")
+        return Decoded(images, broken)
     except Exception as error:
         logger.warning(f"{entry} is damaged ({type(error).__name__}): decoding again")
         return None
+
+
+def require_plain(entry: Path, most: int) -> None:
+    """ValueError for a file that takes, or unpacks to, more memory than such an entry can need."""
+    with zipfile.ZipFile(entry) as archive:
+        packed = any(each.compress_type != zipfile.ZIP_STORED for each in archive.infolist())
+    if packed or entry.stat().st_size > most:
+        raise ValueError("not an entry of this cache")
 
 
 def write(entry: Path, decoded: Decoded) -> None:

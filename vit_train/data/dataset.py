@@ -9,6 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vit_train.data.memory import require_memory
+
+CHUNK_PIXELS = 1_000_000  # bounds the memory at any image size
+FLOAT_BYTES = 24  # a pixel of an image in 32 bits, and of one that is made of it
+
 
 @dataclass(frozen=True)
 class ImageSet:
@@ -61,15 +66,21 @@ class Dataset:
         return f"{crc:08x}"
 
 
-def resize(images: Tensor, size: int | None, chunk: int = 1000) -> Tensor:
-    """uint8 (N,C,S,S) → uint8 (N,C,size,size), bilinear, antialiased; in chunks to save memory."""
+def resize(images: Tensor, size: int | None) -> Tensor:
+    """uint8 (N,C,S,S) → uint8 (N,C,size,size), bilinear, antialiased; in chunks to save memory.
+
+    ValueError if the result, or one image in 32 bits, does not fit into memory.
+    """
     if size is None or images.shape[-1] == size:
         return images
-    parts = [
-        F.interpolate(part.float(), (size, size), mode="bilinear", antialias=True)
-        for part in images.split(chunk)
-    ]
-    return torch.cat([part.round_().clamp_(0, 255).to(torch.uint8) for part in parts])
+    require_memory(len(images), size, f"data.image_size={size}")
+    require_memory(1, size, f"data.image_size={size}", FLOAT_BYTES)
+    resized = images.new_empty(*images.shape[:2], size, size)
+    chunk = max(1, CHUNK_PIXELS // max(size, images.shape[-1]) ** 2)
+    for part, target in zip(images.split(chunk), resized.split(chunk), strict=True):
+        scaled = F.interpolate(part.float(), (size, size), mode="bilinear", antialias=True)
+        target.copy_(scaled.round_().clamp_(0, 255))
+    return resized
 
 
 def channel_statistics(images: Tensor) -> Statistics:

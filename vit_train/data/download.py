@@ -2,9 +2,9 @@
 
 import hashlib
 import io
+import math
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -42,11 +42,18 @@ class Patience:
 PATIENCE = Patience()
 
 
-def fetch_file(urls: Sequence[str], target: Path, md5: str, patience: Patience = PATIENCE) -> None:
+def fetch_file(
+    urls: Sequence[str],
+    target: Path,
+    md5: str,
+    patience: Patience = PATIENCE,
+    max_bytes: float = math.inf,
+) -> None:
     """Download `target` from the first of `urls` that delivers the bytes with this MD5.
 
     Unfinished bytes stay in `target`.part, and the next call goes on from there; `target` itself
-    appears only when it is whole. Raises DownloadError if every mirror fails.
+    appears only when it is whole. A mirror that sends more than `max_bytes` is left. Raises
+    DownloadError if every mirror fails.
     """
     part = target.with_name(f"{target.name}.part")
     failures: dict[str, str] = {}
@@ -58,9 +65,14 @@ def fetch_file(urls: Sequence[str], target: Path, md5: str, patience: Patience =
         stream = MirroredStream(group, target.name, start, patience)
         try:
             with stream, part.open("ab") as file:
-                shutil.copyfileobj(stream, file, CHUNK)
+                while (chunk := stream.read(CHUNK)) and stream.offset <= max_bytes:
+                    file.write(chunk)
         except DownloadError:
             failures |= stream.failures
+            continue
+        if stream.offset > max_bytes:
+            part.unlink()
+            failures |= {url: f"sent more than {max_bytes:,} bytes" for url in stream.sources}
             continue
         if has_md5(part, md5):
             os.replace(part, target)
@@ -72,9 +84,9 @@ def fetch_file(urls: Sequence[str], target: Path, md5: str, patience: Patience =
     raise DownloadError(f"could not download {target.name}:\n{listed(failures)}")
 
 
-def has_md5(path: Path, md5: str) -> bool:
-    """Whether the file exists and holds the expected bytes."""
-    if not path.is_file():
+def has_md5(path: Path, md5: str, max_bytes: float = math.inf) -> bool:
+    """Whether the file exists and holds the expected bytes, which are `max_bytes` at most."""
+    if not path.is_file() or path.stat().st_size > max_bytes:
         return False
     with path.open("rb") as file:
         return hashlib.file_digest(file, new_md5).hexdigest() == md5

@@ -12,7 +12,8 @@ from vit_train.data.cache import decode_cached
 from vit_train.data.config import FolderConfig
 from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.data.images import SUFFIXES, Decoded, decode
-from vit_train.data.splits import stratified
+from vit_train.data.memory import require_memory
+from vit_train.data.splits import set_apart
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,9 @@ def load_folder(config: FolderConfig) -> Dataset:
     root = Path(config.root).expanduser()
     trees = find_parts(root)
     classes = class_names(trees, config)
+    assert config.image_size is not None
+    count = sum(len(tree.files) for tree in trees.values())
+    require_memory(count, config.image_size, f"data.image_size={config.image_size}")
     sets = {part: image_set(tree, classes, config) for part, tree in trees.items()}
     for label, name in enumerate(classes):
         if not (sets["train"].labels == label).any():
@@ -47,9 +51,10 @@ def load_folder(config: FolderConfig) -> Dataset:
     if test is None and val is not None:
         test, val = val, None
     if test is None:
-        count = max(1, round(len(train) * config.test_fraction))
-        index, rest = stratified(train.labels, count, config.split_seed, "test_fraction")
-        train, test = train.subset(rest), train.subset(index)
+        remedy = "put them into train/CLASS/, and others into test/CLASS/"
+        train, test = set_apart(
+            train, config.test_fraction, config.split_seed, "testing", "test_fraction", remedy
+        )
     return Dataset(train, test, tuple(printable(name) for name in classes), val=val)
 
 
@@ -144,23 +149,9 @@ def image_set(tree: Tree, classes: list[str], config: FolderConfig) -> ImageSet:
 
 
 def pixels(paths: list[Path], config: FolderConfig) -> Decoded:
-    size = config.image_size
-    assert size is not None
-    needed, there = len(paths) * 3 * size**2, memory_bytes()
-    if needed > there:
-        raise ValueError(
-            f"{len(paths):,} images of {size} by {size} need {needed / 1e9:.0f} GB of memory, this "
-            f"machine has {there / 1e9:.0f}: choose a smaller data.image_size"
-        )
-    return (decode_cached if config.cache else decode)(paths, size, config.max_pixels)
-
-
-def memory_bytes() -> float:
-    """What the machine has; no limit where the system does not say (Windows)."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError):
-        return float("inf")
+    assert config.image_size is not None
+    read = decode_cached if config.cache else decode
+    return read(paths, config.image_size, config.max_pixels)
 
 
 def listed(paths: list[Path], reasons: list[str] | None = None) -> str:

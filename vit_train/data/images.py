@@ -2,8 +2,9 @@
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,11 @@ from tqdm import tqdm
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+
+
+# What a file may take: so many bytes a pixel, as 16-bit RGBA has without any compression, and
+# metadata. Decoders read the parts of a file whole.
+BYTES_PER_PIXEL, METADATA = 8, 1 << 24
 
 
 class BrokenImage(Exception):
@@ -43,13 +49,36 @@ def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
 
     # Beyond a few threads Python's own share of the work stands in the way.
     threads = min(8, os.cpu_count() or 1)
-    with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:
-        # Pillow warns of odd metadata, and of large images, which are refused below.
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(), any_pixels(), ThreadPoolExecutor(threads) as pool:
+        warnings.simplefilter("ignore")  # Pillow warns of odd metadata
         done = pool.map(one, range(len(paths)))
         for _ in tqdm(done, "decoding", len(paths), unit="images", disable=None, leave=False):
             pass
     return Decoded(images, dict(sorted(broken.items())))
+
+
+@contextmanager
+def any_pixels() -> Iterator[None]:
+    """Pillow has a limit of its own; here max_pixels is the only one."""
+    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
+def require_reasonable(path: Path, max_pixels: int) -> None:
+    """Raise BrokenImage for what should not even be opened, and OSError where nothing can be told.
+
+    A pipe would wait for ever, a device never end.
+    """
+    if not path.is_file():
+        raise BrokenImage("not a regular file")
+    size = path.stat().st_size
+    if size > BYTES_PER_PIXEL * max_pixels + METADATA:
+        raise BrokenImage(
+            f"{size:,} bytes are more than an image of data.max_pixels={max_pixels} takes"
+        )
 
 
 def read_image(path: Path, size: int, max_pixels: int) -> np.ndarray:
@@ -58,9 +87,8 @@ def read_image(path: Path, size: int, max_pixels: int) -> np.ndarray:
     Transparent parts become white. Scaling is bilinear and antialiased, as for the other sources.
     Raises BrokenImage whatever is wrong with the file.
     """
-    if not path.is_file():  # above all no pipe: opening one would wait for ever
-        raise BrokenImage("not a regular file")
     try:
+        require_reasonable(path, max_pixels)
         with Image.open(path, formats=FORMATS) as image:
             width, height = image.size
             if width * height > max_pixels:
@@ -75,8 +103,6 @@ def read_image(path: Path, size: int, max_pixels: int) -> np.ndarray:
         raise
     except UnidentifiedImageError:
         raise BrokenImage("not a JPEG, PNG, WebP or BMP image") from None
-    except Image.DecompressionBombError:
-        raise BrokenImage(f"it has more pixels than data.max_pixels={max_pixels}") from None
     except Exception as error:  # decoders of damaged files raise whatever they run into
         raise BrokenImage(str(error) or type(error).__name__) from error
 

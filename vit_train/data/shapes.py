@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit_train.data.config import ShapesConfig
-from vit_train.data.dataset import Dataset, ImageSet
+from vit_train.data.dataset import CHUNK_PIXELS, Dataset, ImageSet
+from vit_train.data.memory import require_memory
 
 # A figure maps coordinates (n,S,S), in units of its radius, to about the distance from its edge:
 # negative inside, positive outside.
@@ -88,12 +89,17 @@ CLASSES = tuple(figure.__name__ for figure in FIGURES)
 SIZE = 32  # where data.image_size says no other
 RADIUS = (0.22, 0.34)  # of the image's side
 ROTATION = math.pi / 8  # either way
-CHUNK_PIXELS = 1_000_000  # bounds the memory at any image size
+# A pixel's, while an image is drawn and afterwards, with the object's mask.
+DRAWING_BYTES, KEPT_BYTES = 40, 4
 
 
 def load_shapes(config: ShapesConfig) -> Dataset:
     """The built-in data; test images have a seed of their own."""
     size = config.image_size or SIZE
+    settings = ("train_images", "test_images", "image_size")
+    said = ", ".join(f"data.{each}={getattr(config, each) or size}" for each in settings)
+    require_memory(1, size, f"data.image_size={size}", DRAWING_BYTES)
+    require_memory(config.train_images + config.test_images, size, said, KEPT_BYTES)
 
     def image_set(count: int, seed: int) -> ImageSet:
         return ImageSet(*draw(count, size, config.num_classes, seed))

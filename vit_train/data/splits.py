@@ -34,17 +34,32 @@ def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
         index, _ = stratified(test.labels, config.test_subset, config.split_seed, "test_subset")
         test = test.subset(index)
     if config.val == "split" and val is None:
-        count = max(1, round(len(train) * config.val_fraction))
-        index, rest = stratified(train.labels, count, config.split_seed, "val_fraction")
-        train, val = train.subset(rest), train.subset(index)
-        if len(train) == 0:
-            raise ValueError(f"data.val=split leaves none of {count} images for training")
+        remedy = "set data.val=none to do without"
+        train, val = set_apart(
+            train, config.val_fraction, config.split_seed, "validation", "val_fraction", remedy
+        )
     elif config.val == "test":
         val = test
     if config.train_subset is not None:
         index, _ = stratified(train.labels, config.train_subset, config.split_seed, "train_subset")
         train = train.subset(index)
     return Splits(train, val, test)
+
+
+def set_apart(
+    images: ImageSet, fraction: float, seed: int, purpose: str, field: str, remedy: str
+) -> tuple[ImageSet, ImageSet]:
+    """What stays for training and what goes to the purpose; ValueError if nothing would stay."""
+    count = max(1, round(len(images) * fraction))
+    if count >= len(images):
+        every = "the only image" if count == 1 else f"all {count} images"
+        smaller = "" if count == 1 else f"set a smaller data.{field}, "
+        raise ValueError(
+            f"data.{field}={fraction} sets {every} apart for {purpose}, which leaves none for "
+            f"training: add images, {smaller}or {remedy}"
+        )
+    index, rest = stratified(images.labels, count, seed, field)
+    return images.subset(rest), images.subset(index)
 
 
 def stratified(labels: Tensor, count: int, seed: int, field: str) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 POLICY_NAMES = ("none", "randaugment", "trivialaugment", "autoaugment")
+# RandAugment's authors tried up to 3; each costs as much as all the rest of the augmentation.
+MOST_OPS = 100
 
 
 @dataclass
@@ -34,8 +36,8 @@ class AugmentConfig:
             raise ValueError(f"augment.crop_padding={self.crop_padding} must not be negative")
         if self.policy not in POLICY_NAMES:
             raise ValueError(f"augment.policy={self.policy} is none of: {', '.join(POLICY_NAMES)}")
-        if self.num_ops < 1:
-            raise ValueError(f"augment.num_ops={self.num_ops} must be at least 1")
+        if not 1 <= self.num_ops <= MOST_OPS:
+            raise ValueError(f"augment.num_ops={self.num_ops} must be between 1 and {MOST_OPS}")
         if not 0 <= self.magnitude <= 30:
             raise ValueError(f"augment.magnitude={self.magnitude} must be between 0 and 30")
         for field in ("erase_prob", "mix_prob"):

@@ -1,0 +1,85 @@
+"""No setting takes a number that nothing can reckon with, whichever command it belongs to."""
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from vit_train.bounds import LARGEST, LARGEST_SEED
+from vit_train.config import (
+    CHOSEN_BY_NAME,
+    BenchConfig,
+    EvalConfig,
+    SheetConfig,
+    TrainConfig,
+    typed,
+)
+
+NEEDED: dict[type, dict[str, Any]] = {EvalConfig: {"ckpt": "x"}}
+
+
+def composed(kind: type, **chosen: str) -> DictConfig:
+    """The config that a command would compose, with these groups; others are the first ones."""
+    config = OmegaConf.structured(kind)
+    parts = {
+        group: classes[chosen.get(group, next(iter(classes)))]
+        for group, classes in CHOSEN_BY_NAME.items()
+        if group in config and kind is not EvalConfig
+    }
+    config = OmegaConf.merge(config, parts, NEEDED.get(kind, {}))
+    assert isinstance(config, DictConfig)
+    if "data" in parts:
+        config.data.root = "x"
+    return config
+
+
+def numeric(kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted keys of all that may be a number, or numbers, and their types."""
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        hint = hints[field.name]
+        if is_dataclass(hint):
+            yield from numeric(hint, f"{prefix}{field.name}.")  # type: ignore[arg-type]
+        elif {int, float} & {hint, *get_args(hint)}:
+            yield prefix + field.name, hint
+
+
+CASES = [
+    *((kind, {}, key, hint) for kind in (TrainConfig, EvalConfig, SheetConfig, BenchConfig)
+      for key, hint in numeric(kind)
+      if key.split(".")[0] not in CHOSEN_BY_NAME or kind is EvalConfig),
+    *((TrainConfig, {group: name}, key, hint) for group, classes in CHOSEN_BY_NAME.items()
+      for name, part in classes.items() for key, hint in numeric(part, f"{group}.")),
+]  # fmt: skip
+
+
+def test_there_are_many() -> None:
+    keys = {key for _, _, key, _ in CASES}
+    assert len(keys) > 60
+    assert {"seed", "train.epochs", "data.draw_seed", "model.widths", "bench.batch_sizes"} <= keys
+    assert {"batch_size", "data.image_size", "images", "task.given_rows"} <= keys
+
+
+@pytest.mark.parametrize(
+    ("kind", "chosen", "key", "hint"),
+    CASES,
+    ids=[f"{kind.__name__} {'/'.join(chosen.values())} {key}" for kind, chosen, key, _ in CASES],
+)
+def test_each_has_bounds(kind: Any, chosen: dict[str, str], key: str, hint: Any) -> None:
+    config = composed(kind, **chosen)
+    typed(config, kind)
+    is_int = int in (hint, *get_args(hint))
+    for value in (10**400, 2**63, -(2**63)) if is_int else (1e300, -1e300, float("inf")):
+        OmegaConf.update(config, key, [1, value] if hint == list[int] else value)
+        with pytest.raises(ValueError, match=r"must be (between|a finite number)") as caught:
+            typed(config, kind)
+        assert str(caught.value).startswith(f"{key}="), value
+
+
+def test_what_is_within_them_is_taken() -> None:
+    config = composed(TrainConfig, data="shapes")
+    config.seed = config.data.split_seed = config.data.draw_seed = LARGEST_SEED
+    config.train.epochs = config.train.log_every = LARGEST
+    assert typed(config, TrainConfig).data.split_seed == LARGEST_SEED

@@ -1,0 +1,31 @@
+"""Which numbers a setting may have, whatever it stands for, said before it is used."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+# Nothing that a setting counts or measures comes near, and sums and products stay numbers.
+LARGEST = 10**12
+# What generators of random numbers take.
+LARGEST_SEED = 2**63 - 1
+
+
+def require_in_bounds(settings: dict[str, Any]) -> None:
+    """ValueError with the setting's name for NaN, infinity, and what is too large, however deep."""
+    for key, value in numbers(settings):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{key}={value} must be a finite number")
+        low, high = (0, LARGEST_SEED) if key.endswith("seed") else (-LARGEST, LARGEST)
+        if not low <= value <= high:
+            raise ValueError(f"{key}={value} must be between {low} and {high}")
+
+
+def numbers(settings: dict[str, Any] | list[Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Each with its dotted key; those of a list have the list's."""
+    pairs = settings.items() if isinstance(settings, dict) else ((None, each) for each in settings)
+    for key, value in pairs:
+        dotted = prefix if key is None else f"{prefix}.{key}".removeprefix(".")
+        if isinstance(value, dict | list):
+            yield from numbers(value, dotted)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield dotted, value

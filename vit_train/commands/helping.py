@@ -1,0 +1,48 @@
+"""`--help`: what a command does, its groups, and all its settings as they are now.
+
+Hydra's own help copies its repository of configs once for each of its groups, which takes seconds.
+"""
+
+import argparse
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from vit_train.config import CONF_DIR
+
+FLAGS = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+FLAGS.add_argument("--help", "-h", action="store_true")
+FLAGS.add_argument("--config-dir", "-cd", type=Path)
+# Of no meaning beside --help.
+FLAGS.add_argument("--run", "-r", "--multirun", "-m", action="store_true")
+
+
+def run_or_help(job: Callable[[], object], about: str, groups: bool = False) -> None:
+    """Run the job or, where the arguments ask for it, print its help, with `groups` or without."""
+    if not {"--help", "-h"} & set(sys.argv[1:]):
+        job()
+        return
+    flags, rest = FLAGS.parse_known_args(sys.argv[1:])
+    folders = [CONF_DIR, *([flags.config_dir] if flags.config_dir else [])]
+    if flags.config_dir:
+        rest += ["--config-dir", str(flags.config_dir)]
+    sys.argv[1:] = [*rest, "--cfg", "job"]
+    with contextlib.redirect_stdout(io.StringIO()) as settings:
+        job()
+    print(about)
+    if groups:
+        print("\n== Groups, chosen by group=name ==")
+        print(*group_lines(folders), sep="\n")
+    print("\n== All settings as they are now, changed by key=value ==")
+    print(settings.getvalue())
+    print("Add --cfg job to print the settings alone, --hydra-help for Hydra's own flags.")
+
+
+def group_lines(folders: Sequence[Path]) -> Iterable[str]:
+    """Each group with the names to choose from, those of all folders together."""
+    files = {file for folder in folders for file in folder.glob("*/*.yaml")}
+    for group in sorted({file.parent.name for file in files} - {"hydra"}):
+        names = sorted({file.stem for file in files if file.parent.name == group})
+        yield f"{group}: {', '.join(names)}"
