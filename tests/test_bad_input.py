@@ -60,8 +60,8 @@ TRAIN = {
     "data=folder data.root=x data.image_size=null": "data.image_size must be a number",
     "seed=-1": "seed=-1 must be between 0 and",
     "data.train_images=1000000000000": "data.train_images=1000000000000, data.test_images=",
-    "data.image_size=1000000": "data.image_size=1000000: 1 image of 1,000,000 by 1,000,000 need",
-    "data.test_images=20000000000": "20,000,010,000 images of 32 by 32 would take 81,920 GB of memory",
+    "data.image_size=1000000": "data.image_size=1000000: 1 image of 1,000,000 by 1,000,000 would",
+    "data.test_images=20000000000": "20,000,010,000 images of 32 by 32 would take 81,920 GB",
     "data.train_images=9 data.test_images=9 augment.crop_padding=100000000000": "crop_padding=1",
     "augment.num_ops=1000000000": "augment.num_ops=1000000000 must be between 1 and 100",
     # words that are no choice
