@@ -15,8 +15,9 @@ def require_memory(images: int, size: int, settings: str, bytes_per_pixel: int =
     """ValueError with the settings' names for more images of `size` by `size` than can be held."""
     needed, there = images * size**2 * bytes_per_pixel, machine_bytes()
     if needed > there:
-        counted = "1 image" if images == 1 else f"{images:,} images"
+        counted, need = ("1 image", "needs") if images == 1 else (f"{images:,} images", "need")
+        shape, has = f"{size:,} by {size:,}", f"{there / 1e9:,.0f}"
         raise ValueError(
-            f"{settings}: {counted} of {size:,} by {size:,} need {needed / 1e9:,.0f} GB of memory, "
-            f"this machine has {there / 1e9:,.0f}: choose fewer or smaller ones"
+            f"{settings}: {counted} of {shape} {need} {needed / 1e9:,.0f} GB of memory, this machine "
+            f"has {has}: choose fewer or smaller ones"
         )
