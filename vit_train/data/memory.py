@@ -18,6 +18,6 @@ def require_memory(images: int, size: int, settings: str, bytes_per_pixel: int =
         counted, need = ("1 image", "needs") if images == 1 else (f"{images:,} images", "need")
         shape, has = f"{size:,} by {size:,}", f"{there / 1e9:,.0f}"
         raise ValueError(
-            f"{settings}: {counted} of {shape} {need} {needed / 1e9:,.0f} GB of memory, this machine "
-            f"has {has}: choose fewer or smaller ones"
+            f"{settings}: {counted} of {shape} {need} {needed / 1e9:,.0f} GB of memory, this "
+            f"machine has {has}: choose fewer or smaller ones"
         )
