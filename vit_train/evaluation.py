@@ -9,6 +9,7 @@ from pathlib import Path
 from vit_train.config import EvalConfig
 from vit_train.data.batches import EvalBatches, Normalise
 from vit_train.data.config import DataConfig, ShapesConfig
+from vit_train.data.memory import require_memory
 from vit_train.data.shapes import SIZE as SHAPES_SIZE
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
@@ -34,6 +35,8 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     """Evaluate a checkpoint on one split, print the result and write it into the run's folder."""
     keep_freed_memory()
     device = pick_device(config.device)
+    if (asked := config.data.image_size) is not None:
+        require_memory(1, asked, f"data.image_size={asked}")
     model, meta = load(config.ckpt, device, config.weights, config.data.image_size)
     trained = meta.config
     precision = pick_precision(config.precision or trained.precision, device)
