@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from conftest import SMALL, Run
 
+from vit_train.engine.metrics import wilson_interval
 from vit_train.results import ACCURACY, LOSS, by_training_images, gather, table
 from vit_train.summaries import group_runs, read_summaries
 
@@ -183,3 +184,47 @@ def test_results_of_real_runs(run: Run) -> None:
     assert damaged.status == 1 and "a.csv is damaged" in damaged.err
     refused = run("vit-results", "nothing")
     assert refused.status == 1 and "vit-results: there is no nothing" in refused.err
+
+
+def cells(text: str) -> list[dict[str, str]]:
+    """The table's rows by column."""
+    header, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines()
+    ]
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def test_each_column_says_what_it_is_called() -> None:
+    def run_of(seed: int, accuracies: dict[str, float]) -> dict:
+        run = summary(0.0, seed)
+        run["best_val"]["acc"] = accuracies["val"]
+        low_high = [accuracies["final"] - 0.02, accuracies["final"] + 0.03]
+        for name in ("final", "best"):
+            result = {"acc": accuracies[name], "count": 1000, "acc_interval_95": low_high}
+            run["test"] |= {name: result}
+        more = {"images_seen": 3000 + 1000 * seed, "seconds": 60.0 + 120 * seed}
+        rows = [{"train_acc": 0.11}, {"train_acc": accuracies["train"]}]
+        return run | more | {"curve": rows}
+
+    one = run_of(0, {"train": 0.91, "val": 0.82, "best": 0.73, "final": 0.64})
+    (row,) = cells(table(group_runs([one])))
+    assert row == {
+        "parameters": "1,000", "seeds": "0", "training, last epoch": "91.00",
+        "best epoch's val": "82.00", "test, best epoch": "73.00", "test, final": "64.00",
+        "95 % interval": "62.00 to 67.00", "images seen": "3,000", "minutes": "1.0",
+    }  # fmt: skip
+    other = run_of(1, {"train": 0.93, "val": 0.86, "best": 0.79, "final": 0.72})
+    (row,) = cells(table(group_runs([one, other])))
+    assert row == row | {
+        "seeds": "0, 1", "training, last epoch": "92.00 ± 1.41",
+        "best epoch's val": "84.00 ± 2.83", "test, best epoch": "76.00 ± 4.24",
+        "test, final": "68.00 ± 5.66", "images seen": "3,500", "minutes": "2.0",
+    }  # fmt: skip
+
+
+def test_runs_that_agree_are_as_uncertain_as_one() -> None:
+    """All have seen the same 1000 test images: several runs do not make them more."""
+    runs = [summary(0.5, seed) for seed in range(4)]
+    (row,) = cells(table(group_runs(runs)))
+    low, high = wilson_interval(500, 1000)
+    assert row["95 % interval"] == f"{100 * low:.2f} to {100 * high:.2f}"

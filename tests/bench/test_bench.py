@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import Run
 
+from vit_train.bench import report
 from vit_train.bench.contender import LOOP_STEPS, Contender, flops_per_image
 from vit_train.bench.machine import LoadMeter, gemm_ceiling
 from vit_train.bench.peers import build_peer
@@ -119,3 +120,65 @@ def test_bench_refuses_unknown_peers(run: Run) -> None:
     outcome = run("vit-bench", "bench.peers=[keras]")
     assert outcome.status == 1
     assert "bench.peers=keras must be one of: timm, torchvision, vit-pytorch" in outcome.err
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    """A Markdown table's rows by column; of columns that are called alike, "NAME 2" and so on."""
+    header, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()
+    ]
+    names = [
+        f"{name} {header[:place].count(name) + 1}" if name in header[:place] else name
+        for place, name in enumerate(header)
+    ]
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def measured() -> list[Result]:
+    """Batches of 10: we train 40 images/s and infer 100, the peer 10 and 200."""
+    ours = result(
+        "vit_train", train=[0.25] * 3, infer=[0.1] * 3, forward=[0.1] * 3, gradients=[0.2] * 3,
+        input=[0.05] * 3, loop=[0.4 * LOOP_STEPS] * 3,
+    )  # fmt: skip
+    peer = result("timm", train=[1.0, 2.0, 0.5], infer=[0.05] * 3)
+    ours.peak_memory, peer.peak_memory = 2**30, 2**21
+    return [ours, peer]
+
+
+def test_the_table_says_how_many_times_faster_we_are() -> None:
+    ours, peer = rows_of(report.table(measured()))
+    assert ours == {
+        "batch 10": "vit_train", "parameters": "1", "training, images/s": "40 (40–40)",
+        "ours to it": "", "inference, images/s": "100 (100–100)", "ours to it 2": "",
+        "peak memory": "1,024 MB",
+    }  # fmt: skip
+    assert peer == {
+        "batch 10": "timm, our allocator", "parameters": "1", "training, images/s": "10 (5–20)",
+        "ours to it": "4.00 (2.00–8.00)", "inference, images/s": "200 (200–200)",
+        "ours to it 2": "0.50 (0.50–0.50)", "peak memory": "2 MB",
+    }  # fmt: skip
+
+
+def test_the_notes_and_the_json_say_the_same() -> None:
+    results = measured()
+    content = report.as_json(results, 2 * 10**9, [1e11, 2e11, 4e11])
+    assert content["batch_size"] == 10 and content["gflop_per_image"] == 2
+    assert content["gemm_gflops"] == [100, 200, 400]
+    ours, peer = content["contenders"]
+    assert ours["ours_to_it"] == {} and (ours["name"], peer["name"]) == (
+        "vit_train", "timm, our allocator",
+    )  # fmt: skip
+    assert peer["ours_to_it"] == {
+        "train": {"median": 4, "low": 2, "high": 8},
+        "infer": {"median": 0.5, "low": 0.5, "high": 0.5},
+    }
+    assert peer["images_per_s"]["train"] == {
+        "median": 10, "low": 5, "high": 20, "rounds": [10, 5, 20],
+    }  # fmt: skip
+    assert ours["images_per_s"]["loop"]["median"] == pytest.approx(25)
+    assert (ours["peak_memory_bytes"], peer["timings_disturbed"]) == (2**30, "0 of 6")
+    notes = report.notes(results[0], 2 * 10**9, [1e11, 2e11, 4e11], results)
+    assert "whole loop 25 (25–25) images/s, 0.625 (0.625–0.625) of the bare step" in notes
+    # 40 images/s of 2 GFLOP each are 80 of 200 GFLOP/s.
+    assert "2.000 GFLOP an image: 80 GFLOP/s, 40% of what large" in notes
+    assert "input alone: 200 images/s" in notes and "0 of 24 timings were disturbed" in notes

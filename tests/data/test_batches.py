@@ -1,3 +1,5 @@
+from itertools import combinations
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -132,3 +134,22 @@ def test_strong_augmentation_is_a_pure_function_of_the_seed() -> None:
         return next(TrainBatches(data, 40, RAW, STRONG, 16, seed, CPU).epoch(0))[0]
 
     assert torch.equal(first(0), first(0)) and not torch.equal(first(0), first(1))
+
+
+@pytest.mark.parametrize("augment", [AugmentConfig(crop_padding=2), STRONG])
+def test_no_two_batches_are_augmented_alike(augment: AugmentConfig) -> None:
+    """Of images that are all the same one, so that nothing but the draws can differ."""
+    one = random_set(1)
+    same = ImageSet(one.images.expand(48, -1, -1, -1), torch.zeros(48, dtype=torch.long))
+    source = TrainBatches(same, 2, RAW, augment, 16, 0, CPU)
+    drawn = [images for epoch in range(3) for images, _ in source.epoch(epoch)]
+    assert len(drawn) == 9
+    assert not any(torch.equal(one, other) for one, other in combinations(drawn, 2))
+
+
+def test_an_epoch_can_begin_in_its_middle() -> None:
+    source = TrainBatches(random_set(50), 50, RAW, STRONG, 10, 0, CPU)
+    whole, rest = list(source.epoch(1)), list(source.epoch(1, first=3))
+    assert len(whole) == 5 and len(rest) == 2
+    for batch, other in zip(whole[3:], rest, strict=True):
+        assert all(map(torch.equal, batch, other))

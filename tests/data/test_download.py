@@ -72,6 +72,14 @@ def test_a_server_without_ranges_sends_again_what_is_there(web: Loopback, target
     part_of(target).write_bytes(CONTENT[:1_000_001])
     fetch_file([web.url("/a", server.without_ranges(CONTENT))], target, MD5)
     assert_whole(target)
+    # At once: no second request, as it would take to mend bytes that came twice.
+    assert web.requests == [("/a", "bytes=1000001-")]
+
+
+def test_a_stream_begins_where_it_is_told_with_and_without_ranges(web: Loopback) -> None:
+    for path, answer in (("/a", server.whole(CONTENT)), ("/b", server.without_ranges(CONTENT))):
+        with MirroredStream([web.url(path, answer)], "x", start=1_000_001) as stream:
+            assert stream.read() == CONTENT[1_000_001:]
 
 
 @pytest.mark.parametrize("part", [b"rubbish", CONTENT + b"more", CONTENT[:-1] + b"?"])

@@ -1,5 +1,6 @@
 import os
 import pickle
+import stat
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,27 @@ def test_so_many_older_files_are_kept_and_no_other_file_is_touched(
     assert len(generations(path)) == min(keep, 1) + 1
     assert copy.read_text() == "mine"
     assert len(list(tmp_path.iterdir())) == min(keep, 1) + 2
+
+
+def test_the_content_is_durable_before_its_name_and_the_name_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def noting_fsync(descriptor: int) -> None:
+        happened.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        fsync(descriptor)
+
+    def noting_replace(self: Path, target: Path) -> Path:
+        happened.append(target.name)
+        return replace(self, target)
+
+    save_checkpoint(tmp_path / "last.pt", {"step": 1}, keep=1)
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    monkeypatch.setattr(Path, "replace", noting_replace)
+    save_checkpoint(tmp_path / "last.pt", {"step": 2}, keep=1)
+    named = happened.index("last.pt")
+    assert "file" in happened[:named] and "last-1.pt" in happened[:named]
+    if hasattr(os, "O_DIRECTORY"):
+        assert happened[-1] == "folder" and len(happened) - 1 > named

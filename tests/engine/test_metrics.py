@@ -48,3 +48,18 @@ def test_seeds_that_agree_leave_the_images_uncertainty(successes: int) -> None:
     low, high = interval_of_mean([successes / 20] * 3, 20)
     assert (low, high) == pytest.approx(wilson_interval(successes, 20), abs=1e-4)
     assert low < high
+
+
+def test_where_the_images_are_certain_the_interval_is_students() -> None:
+    """mean ± t₀.₉₇₅(n − 1) · s/√n, as every textbook has it."""
+    shares, s = [0.60, 0.62, 0.67], 0.0360555
+    low, high = interval_of_mean(shares, 10**12)
+    assert (low + high) / 2 == pytest.approx(0.63)
+    assert (high - low) / 2 == pytest.approx(4.30265 * s / 3**0.5, rel=1e-3)
+
+
+def test_where_the_seeds_agree_more_runs_make_no_more_images() -> None:
+    for runs in (2, 5):
+        assert interval_of_mean([0.5] * runs, 1000) == pytest.approx(
+            wilson_interval(500, 1000), abs=1e-5
+        )

@@ -13,6 +13,7 @@ from vit_train.engine.observer import Observer, TrainLog
 from vit_train.engine.optim import learning_rate
 from vit_train.engine.trainer import NonFinite, Trainer
 from vit_train.model.config import ModelConfig
+from vit_train.model.layers import Dropout
 from vit_train.tasks.classify import Classify
 from vit_train.tasks.config import ClassifyConfig
 
@@ -59,32 +60,50 @@ def make_model() -> nn.Module:
     return nn.Linear(5, 3).double()
 
 
-def train(data: Data, observers: tuple[Observer, ...] = (), **loop: object) -> Trainer:
+def train(
+    data: Data,
+    observers: tuple[Observer, ...] = (),
+    model: nn.Module | None = None,
+    optim: OptimConfig | None = None,
+    seed: int = 0,
+    **loop: object,
+) -> Trainer:
     config = LoopConfig(**{"epochs": 2, "batch_size": 8, "log_every": 4, **loop})
     val = list(data.epoch(0))
-    run = TrainConfig(train=config)
-    trainer = Trainer(make_model(), CLASSIFY, data, val, run, FP32, observers)
+    run = TrainConfig(train=config, optim=optim or OptimConfig(), seed=seed)
+    trainer = Trainer(model or make_model(), CLASSIFY, data, val, run, FP32, observers)
     trainer.fit()
     return trainer
 
 
-def test_the_loop_is_the_textbook_one() -> None:
+@pytest.mark.parametrize("clip_norm", [0.3, 1e9, None])
+def test_the_loop_is_the_textbook_one(clip_norm: float | None) -> None:
     data, model = Data(), make_model()
-    config = OptimConfig()
-    optimizer = torch.optim.AdamW([
-        {"params": [model.weight], "weight_decay": config.weight_decay},
-        {"params": [model.bias], "weight_decay": 0.0},
-    ])  # fmt: skip
+    config = OptimConfig(lr=0.02, beta1=0.8, beta2=0.97, weight_decay=0.2, clip_norm=clip_norm)
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": [model.weight], "weight_decay": config.weight_decay},
+            {"params": [model.bias], "weight_decay": 0.0},
+        ],
+        betas=(config.beta1, config.beta2),
+    )
+    norms = []
     for step in range(12):
         x, y = list(data.epoch(0))[step % 6]
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, config, 6, 2)
         optimizer.zero_grad()
         F.cross_entropy(model(x), y, label_smoothing=0.1).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        gradients = [model.weight.grad, model.bias.grad]
+        norms.append(torch.cat([each.flatten() for each in gradients]).norm().item())
+        if clip_norm is not None and norms[-1] > clip_norm:
+            for each in gradients:
+                each *= clip_norm / (norms[-1] + 1e-6)
         optimizer.step()
-    trained = train(data).model
+    assert min(norms) < 0.7 and max(norms) > 0.3  # so that 0.3 clips
+    trained = train(data, optim=config).model
     torch.testing.assert_close(trained.weight, model.weight, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(trained.bias, model.bias, rtol=1e-9, atol=1e-12)
 
 
 def test_accumulation_changes_nothing_but_rounding() -> None:
@@ -159,3 +178,31 @@ def test_bf16_autocast_trains() -> None:
     trainer = Trainer(model, CLASSIFY, data, None, run, precision)
     trainer.fit()
     assert all(p.dtype == torch.float32 and p.isfinite().all() for p in model.parameters())
+
+
+class Dropped(nn.Module):
+    """Remembers which values of each batch were left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.dropout = make_model(), Dropout(0.5)
+        self.masks: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        dropped = self.dropout(torch.ones_like(x))
+        if self.training:
+            self.masks.append(dropped)
+        return self.linear(x * dropped)
+
+
+def test_every_step_and_every_image_has_dropout_of_its_own_from_the_seed() -> None:
+    def masks(seed: int) -> Tensor:
+        model = Dropped()
+        train(Data(), model=model, seed=seed)
+        return torch.stack(model.masks)  # (12 steps, 8 images, 5 values)
+
+    first = masks(0)
+    assert first.unique().tolist() == [0, 2] and 0.4 < (first == 0).double().mean() < 0.6
+    assert len(first.flatten(1).unique(dim=0)) == 12
+    assert len(first.flatten(0, 1).unique(dim=0)) > 28  # of 32 possible rows; 96 are drawn
+    assert torch.equal(first, masks(0)) and not torch.equal(first, masks(1))
