@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from vit_train.assembly import Parts, assemble
+from vit_train.assembly import Parts, assemble, with_unlabelled
 from vit_train.config import TrainConfig
 from vit_train.data.config import ShapesConfig
+from vit_train.data.dataset import ImageSet
 from vit_train.data.sources import load_dataset
 from vit_train.engine.device import Precision
 from vit_train.engine.processes import ALONE
@@ -63,3 +64,10 @@ def test_the_seed_draws_the_weights_and_the_order_but_not_the_splits() -> None:
     )
     assert labels(one) == labels(same) != labels(other)
     assert torch.equal(one.splits.train.images, other.splits.train.images)
+
+
+def test_what_has_no_label_has_none() -> None:
+    train = ImageSet(torch.ones(2, 3, 4, 4, dtype=torch.uint8), torch.tensor([5, 0]))
+    whole = with_unlabelled(train, torch.zeros(3, 3, 4, 4, dtype=torch.uint8))
+    assert whole.labels.tolist() == [5, 0, -1, -1, -1]
+    assert whole.images[:, 0, 0, 0].tolist() == [1, 1, 0, 0, 0]

@@ -5,7 +5,7 @@ import pytest
 from conftest import SMALL, Run
 
 from vit_train.engine.metrics import wilson_interval
-from vit_train.results import ACCURACY, LOSS, by_training_images, gather, table
+from vit_train.results import ACCURACY, LOSS, by_training_images, gather, plots, table
 from vit_train.summaries import group_runs, read_summaries
 
 
@@ -228,3 +228,14 @@ def test_runs_that_agree_are_as_uncertain_as_one() -> None:
     (row,) = cells(table(group_runs(runs)))
     low, high = wilson_interval(500, 1000)
     assert row["95 % interval"] == f"{100 * low:.2f} to {100 * high:.2f}"
+
+
+@pytest.mark.parametrize("selected, name", [("val", "validation"), ("test", "test, each epoch")])
+def test_the_curves_say_what_the_best_epoch_was_chosen_on(selected: str, name: str) -> None:
+    rows = [{"images_seen": 1.0, "train_acc": 0.1, "val_acc": 0.2}]
+    runs = [summary(0.5, seed) | {"curve": rows, "selected_on": selected} for seed in (0, 1)]
+    figures = plots(group_runs(runs))
+    (legend,) = figures["curves.png"].legends
+    assert [text.get_text() for text in legend.get_texts()][1:] == [name, "training"]
+    (axis,) = figures["results.png"].axes
+    assert axis.patches[0].get_width() == 50 and list(axis.lines[0].get_xdata()) == [50, 50]

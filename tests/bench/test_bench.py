@@ -7,7 +7,7 @@ import torch
 from conftest import Run
 
 from vit_train.bench import report
-from vit_train.bench.contender import LOOP_STEPS, Contender, flops_per_image
+from vit_train.bench.contender import LOOP_STEPS, Bench, Contender, flops_per_image
 from vit_train.bench.machine import LoadMeter, gemm_ceiling
 from vit_train.bench.peers import build_peer
 from vit_train.bench.process import Answer
@@ -182,3 +182,28 @@ def test_the_notes_and_the_json_say_the_same() -> None:
     # 40 images/s of 2 GFLOP each are 80 of 200 GFLOP/s.
     assert "2.000 GFLOP an image: 80 GFLOP/s, 40% of what large" in notes
     assert "input alone: 200 images/s" in notes and "0 of 24 timings were disturbed" in notes
+
+
+def test_a_call_takes_its_median_time_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, durations = 0.0, [100.0, 50.0, 1.0, 9.0, 2.0, 3.0, 4.0]
+
+    def work() -> None:
+        nonlocal now
+        now += durations.pop(0)
+
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    bench = object.__new__(Bench)
+    bench.work, bench.device = {"train": work}, torch.device("cpu")
+    assert bench.time("train", seconds=14.5) == 2.5  # of 1, 9, 2, 3
+    assert durations == [4.0]
+    durations[:] = [1.0] * 2 + [7.0, 5.0, 6.0]
+    assert bench.time("train", seconds=1) == 6  # three at least
+
+
+def test_the_chart_shows_medians_from_worst_to_best() -> None:
+    figure = report.chart([measured()], "title")
+    train, infer = figure.axes
+    for axis, heights in ((train, [40, 10]), (infer, [100, 200])):
+        assert [patch.get_height() for patch in axis.patches] == pytest.approx(heights)
+    (segment,) = train.containers[-1].errorbar.lines[2][0].get_segments()
+    assert segment[:, 1].tolist() == [5, 20]

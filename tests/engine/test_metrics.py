@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from vit_train.engine.metrics import (
+    Classification,
     Evaluation,
     interval_of_mean,
     student_quantile,
@@ -33,7 +34,7 @@ def test_students_quantile(freedom: float, quantile: float) -> None:
 def test_the_interval_of_a_mean_holds_what_it_says() -> None:
     """Of three seeds with a spread, on images which all of them see: in 95 % of all repetitions."""
     rng = np.random.default_rng(0)
-    truth, spread, count, repetitions = 0.6, 0.01, 1000, 4000
+    truth, spread, count, repetitions = 0.6, 0.01, 1000, 1500
     held = 0
     for _ in range(repetitions):
         images = rng.normal(0, np.sqrt(truth * (1 - truth) / count))
@@ -63,3 +64,12 @@ def test_where_the_seeds_agree_more_runs_make_no_more_images() -> None:
         assert interval_of_mean([0.5] * runs, 1000) == pytest.approx(
             wilson_interval(500, 1000), abs=1e-5
         )
+
+
+def test_a_classifier_is_judged_by_its_accuracy() -> None:
+    result = Classification(
+        count=200, loss=1.25, acc=0.4, top5=0.9, per_class_correct=[80], per_class_count=[200]
+    )
+    assert result.score == 0.4 and result.best_by == "acc"
+    assert result.interval == wilson_interval(80, 200)
+    assert result.values == {"loss": 1.25, "acc": 0.4, "top5": 0.9}

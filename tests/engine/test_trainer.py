@@ -206,3 +206,81 @@ def test_every_step_and_every_image_has_dropout_of_its_own_from_the_seed() -> No
     assert len(first.flatten(1).unique(dim=0)) == 12
     assert len(first.flatten(0, 1).unique(dim=0)) > 28  # of 32 possible rows; 96 are drawn
     assert torch.equal(first, masks(0)) and not torch.equal(first, masks(1))
+
+
+def test_the_curves_are_means_over_the_images_since_the_last_point() -> None:
+    """With weights that stand still, so that every batch's own figures are known."""
+    data, recorder = Data(), Recorder()
+    still = OptimConfig(lr=1e-15, weight_decay=0, warmup_epochs=0)
+    model = train(data, (recorder,), optim=still).model
+    own = []
+    for x, y in data.epoch(0):
+        logits = model(x)
+        loss = F.cross_entropy(logits, y, label_smoothing=0.1).item()
+        own.append({"loss": loss, "acc": (logits.argmax(1) == y).double().mean().item()})
+
+    def mean(*batches: int) -> dict[str, float]:
+        sums = {name: sum(own[batch][name] for batch in batches) for name in own[0]}
+        return {name: pytest.approx(total / len(batches)) for name, total in sums.items()}
+
+    expected = {4: mean(0, 1, 2, 3), 8: mean(4, 5, 0, 1), 12: mean(2, 3, 4, 5)}
+    assert {log.step: log.values for log in recorder.logs} == expected
+    epochs = [log for log, _ in recorder.epochs]
+    assert [log.values for log in epochs] == [mean(*range(6))] * 2
+    assert [log.epoch for log in recorder.logs] == [1, 2, 2]
+    assert [(log.epoch, log.step) for log in epochs] == [(1, 6), (2, 12)]
+    for log in (*recorder.logs, *epochs):
+        assert log.images_seen == 8 * log.step
+        assert log.lr == learning_rate(log.step - 1, still, 6, 2)
+
+
+def test_the_average_is_of_the_weights_after_each_step_and_what_is_evaluated() -> None:
+    class Weights(Recorder):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights: list[Tensor] = []
+
+        def on_step(self, trainer: Trainer) -> None:
+            self.weights.append(trainer.model.weight.detach().clone())
+
+    data, recorder = Data(), Weights()
+    trainer = train(data, (recorder,), optim=OptimConfig(lr=0.1), ema_decay=0.5)
+    average = make_model().weight.detach()
+    for step, weight in enumerate(recorder.weights, start=1):
+        keep = min(0.5, (1 + step) / (10 + step))
+        average = keep * average + (1 - keep) * weight
+    torch.testing.assert_close(trainer.eval_model.weight, average, rtol=1e-9, atol=0)
+    logits = trainer.eval_model(data.x)
+    _, val = recorder.epochs[-1]
+    assert val.loss == pytest.approx(F.cross_entropy(logits, data.y).item())
+    raw = F.cross_entropy(trainer.model(data.x), data.y).item()
+    assert abs(val.loss - raw) > 1e-6
+
+
+def test_a_step_is_known_by_its_epoch_and_batch() -> None:
+    trainer = train(Data())
+    places = [trainer.place_of(step) for step in (1, 6, 7, 12)]
+    assert places == [(0, 0), (0, 5), (1, 0), (1, 5)]
+
+
+def test_all_that_counts_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+
+    class Stop(Recorder):
+        def on_step(self, trainer: Trainer) -> None:
+            nonlocal now
+            now += 2
+            trainer.stop_requested = trainer.step == 9
+
+    first = train(Data(), (Stop(),))
+    state = first.state_dict()
+    assert state["seconds"] == first.seconds == 18
+    now = 5.0  # another process
+    run = TrainConfig(train=LoopConfig(epochs=2, batch_size=8, log_every=4))
+    second = Trainer(make_model(), CLASSIFY, Data(), None, run, FP32)
+    second.load_state_dict(state)
+    now += 4
+    assert second.seconds == 22
+    counters = [(t.step, t.epoch, t.batch, t.images_seen) for t in (first, second)]
+    assert counters == [(9, 1, 3, 72)] * 2
