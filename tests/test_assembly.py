@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from vit_train import assembly
 from vit_train.assembly import Parts, assemble, with_unlabelled
 from vit_train.config import TrainConfig
 from vit_train.data.config import ShapesConfig
@@ -10,13 +13,13 @@ from vit_train.data.sources import load_dataset
 from vit_train.engine.device import Precision
 from vit_train.engine.processes import ALONE
 from vit_train.model.config import ViTConfig
-from vit_train.tasks.config import ClassifyConfig
+from vit_train.tasks.config import ClassifyConfig, ReconstructConfig, TaskConfig
 
 
-def parts(seed: int = 0, **data: object) -> Parts:
+def parts(seed: int = 0, task: TaskConfig | None = None, **data: object) -> Parts:
     config = TrainConfig(
         model=ViTConfig(embed_dim=8, depth=1, num_heads=1, patch_size=8),
-        task=ClassifyConfig(),
+        task=task or ClassifyConfig(),
         data=ShapesConfig(train_images=60, test_images=20, image_size=16, **data),
         seed=seed,
     )
@@ -71,3 +74,18 @@ def test_what_has_no_label_has_none() -> None:
     whole = with_unlabelled(train, torch.zeros(3, 3, 4, 4, dtype=torch.uint8))
     assert whole.labels.tolist() == [5, 0, -1, -1, -1]
     assert whole.images[:, 0, 0, 0].tolist() == [1, 1, 0, 0, 0]
+
+
+def test_images_without_labels_are_trained_on_and_have_a_part_in_the_statistics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = load_dataset(ShapesConfig(train_images=60, test_images=20, image_size=16))
+    unlabelled = torch.full((30, 3, 16, 16), 250, dtype=torch.uint8)
+    monkeypatch.setattr(assembly, "load_dataset", lambda _: replace(data, unlabelled=unlabelled))
+    for task, count in ((ReconstructConfig(), 84), (ClassifyConfig(), 54)):
+        run = parts(task=task)
+        images = run.splits.train.images
+        images = torch.cat((images, unlabelled)) if count == 84 else images
+        assert torch.equal(run.train_set.images, images) and len(images) == count
+        mean = (images / 255).double().mean((0, 2, 3))
+        np.testing.assert_allclose(run.statistics.mean, mean, rtol=1e-6)

@@ -198,8 +198,8 @@ def test_each_column_says_what_it_is_called() -> None:
     def run_of(seed: int, accuracies: dict[str, float]) -> dict:
         run = summary(0.0, seed)
         run["best_val"]["acc"] = accuracies["val"]
-        low_high = [accuracies["final"] - 0.02, accuracies["final"] + 0.03]
         for name in ("final", "best"):
+            low_high = [accuracies[name] - 0.02, accuracies[name] + 0.03]
             result = {"acc": accuracies[name], "count": 1000, "acc_interval_95": low_high}
             run["test"] |= {name: result}
         more = {"images_seen": 3000 + 1000 * seed, "seconds": 60.0 + 120 * seed}
@@ -239,3 +239,17 @@ def test_the_curves_say_what_the_best_epoch_was_chosen_on(selected: str, name: s
     assert [text.get_text() for text in legend.get_texts()][1:] == [name, "training"]
     (axis,) = figures["results.png"].axes
     assert axis.patches[0].get_width() == 50 and list(axis.lines[0].get_xdata()) == [50, 50]
+
+
+def test_groups_stand_by_the_size_of_numbers_before_words() -> None:
+    runs = [summary(0.5, depth=depth) for depth in ("auto", 10, 9, None)]
+    assert [group.settings["model.depth"] for group in group_runs(runs)] == [9, 10, "auto", "null"]
+
+
+def test_points_stand_by_their_number_of_images_whatever_their_settings() -> None:
+    runs = []
+    for subset, count in ((10, 900), (20, 30), (5, 60)):
+        runs.append(summary(0.5) | {"images": {"train": count, "val": 0, "test": 1000}})
+        runs[-1]["config"]["data"] = {"name": "shapes", "train_subset": subset}
+    ((_, points),) = by_training_images(group_runs(runs), ACCURACY)
+    assert [count for count, _ in points] == [30, 60, 900]

@@ -12,12 +12,17 @@ from conftest import SMALL, Run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
+from vit_train.config import TrainConfig
 from vit_train.data.config import ShapesConfig
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.engine.checkpoint import read_checkpoint
+from vit_train.engine.config import LoopConfig
 from vit_train.engine.metrics import Classification, wilson_interval
+from vit_train.model.config import ViTConfig
 from vit_train.tasks.classify import Classify
+from vit_train.tasks.config import ClassifyConfig
+from vit_train.training import train
 
 DATA = ShapesConfig(train_images=200, test_images=60)
 
@@ -75,6 +80,9 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
         "best_val": {"epoch": 1, **best_val}, "images": {"train": 180, "val": 20, "test": 60},
     }  # fmt: skip
     assert part_of(summary, expected_summary) == expected_summary
+    assert summary["seconds"] > rows[-1]["seconds"] / 10  # the same unit
+    _, meta = vit_train.load("run/checkpoints/last.pt")
+    assert (meta.epoch, meta.step, meta.images_seen, meta.weights) == (2, 10, 320, "ema")
     scalars = EventAccumulator("run").Reload()
     for tag, value in {
         "test/acc": results["final"]["acc"], "test/best/acc": results["best"]["acc"],
@@ -115,9 +123,21 @@ def test_without_labels_the_best_has_the_lowest_loss(run: Run) -> None:
         losses = [float(row["val_loss"]) for row in csv.DictReader(file)]
     assert summary["best_val"]["loss"] == min(losses) and summary["evaluated_weights"] == "raw"
     assert summary["best_val"]["epoch"] == 1 + losses.index(min(losses))
+    assert run("vit-eval", "ckpt=run", "precision=bf16").status == 0
+    assert json.loads(Path("run/eval-test.json").read_text())["precision"] == "bf16"
     scalars = EventAccumulator("run").Reload()
     for tag, value in {
         "final/best_val_loss": min(losses),
         "final/test_loss_final": summary["test"]["final"]["loss"],
     }.items():
         assert scalars.Scalars(tag)[0].value == pytest.approx(value)
+
+
+def test_a_sweeper_gets_the_best_score_of_validation(tmp_path: Path) -> None:
+    model = ViTConfig(embed_dim=8, depth=1, num_heads=1, patch_size=8)
+    data = ShapesConfig(train_images=40, test_images=10)
+    loop = LoopConfig(epochs=1, batch_size=20)
+    config = TrainConfig(model=model, task=ClassifyConfig(), data=data, train=loop, device="cpu")
+    outcome = train(config, tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (outcome.exit_status, outcome.score) == (0, summary["best_val"]["acc"])

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -7,11 +8,12 @@ import torch
 from conftest import Run
 
 from vit_train.bench import report
-from vit_train.bench.contender import LOOP_STEPS, Bench, Contender, flops_per_image
+from vit_train.bench.contender import LOOP_STEPS, Bench, Contender, Limited, flops_per_image
 from vit_train.bench.machine import LoadMeter, gemm_ceiling
 from vit_train.bench.peers import build_peer
 from vit_train.bench.process import Answer
 from vit_train.bench.results import Result
+from vit_train.benchmark import check_parameters
 from vit_train.config import BenchConfig
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
@@ -207,3 +209,40 @@ def test_the_chart_shows_medians_from_worst_to_best() -> None:
         assert [patch.get_height() for patch in axis.patches] == pytest.approx(heights)
     (segment,) = train.containers[-1].errorbar.lines[2][0].get_segments()
     assert segment[:, 1].tolist() == [5, 20]
+
+
+def test_a_peer_of_another_size_is_refused() -> None:
+    ours = result("vit_train")
+    ours.parameters = 1000
+    for parameters, fits in ((1000, True), (995, True), (1005, True), (980, False), (1020, False)):
+        peer = result("timm")
+        peer.parameters = parameters
+        with contextlib.nullcontext() if fits else pytest.raises(ValueError, match="nothing to"):
+            check_parameters([ours, peer])
+
+
+def test_a_short_loop_goes_on_through_the_epochs() -> None:
+    class Source:
+        batch_size = 1
+
+        def epoch(self, epoch: int, first: int = 0) -> list[tuple[int, int]]:
+            return [(epoch, batch) for batch in range(3)]
+
+    short = Limited(Source(), steps=2)
+    assert [list(short.epoch(0)) for _ in range(3)] == [
+        [(0, 0), (0, 1)], [(0, 2), (1, 0)], [(1, 1), (1, 2)],
+    ]  # fmt: skip
+
+
+def test_the_ceiling_is_the_best_products_two_operations_a_term(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, durations = 0.0, iter([4.0, 2.0, 8.0])
+
+    def product(*what: object, **more: object) -> None:
+        nonlocal now
+        now += next(durations)
+
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    monkeypatch.setattr(torch, "matmul", product)
+    assert gemm_ceiling(torch.device("cpu"), torch.float32, 13.0) == 2 * 2048**3 / 2

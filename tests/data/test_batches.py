@@ -79,6 +79,16 @@ def test_evaluation_sees_every_image_once_in_order() -> None:
     assert torch.equal(torch.cat([labels for _, labels in parts]), data.labels)
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 7])
+def test_processes_evaluate_every_image_once(ranks: int) -> None:
+    data = random_set(50)
+    parts = [EvalBatches(data, RAW, 4, CPU, rank, ranks) for rank in range(ranks)]
+    labels = [torch.cat([labels for _, labels in part]) for part in parts]
+    assert torch.equal(torch.cat(labels), data.labels)
+    sizes = [len(each) for each in labels]
+    assert max(sizes) - min(sizes) <= 1 and parts[0].total == 50
+
+
 def test_normalised_with_its_own_statistics_a_set_has_mean_0_and_std_1() -> None:
     data = random_set(2500)
     statistics = channel_statistics(data.images)

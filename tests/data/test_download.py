@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import loopback as server
@@ -179,3 +180,17 @@ def test_killed_half_way_then_run_again(web: Loopback, target: Path) -> None:
     fetch_file([slow], target, MD5)
     assert_whole(target)
     assert web.ranges("/a") == [None, f"bytes={left}-"]
+
+
+def test_a_mirror_that_leaves_bytes_out_is_left_for_the_next(web: Loopback, target: Path) -> None:
+    def later(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(206)
+        handler.send_header("Content-Range", f"bytes 2000-{len(CONTENT) - 1}/{len(CONTENT)}")
+        handler.end_headers()
+        handler.wfile.write(CONTENT[2000:])
+
+    part_of(target).write_bytes(CONTENT[:1000])
+    urls = [web.url("/later", later), web.url("/good", server.whole(CONTENT))]
+    fetch_file(urls, target, MD5, IMPATIENT)
+    assert_whole(target)
+    assert web.requests == [("/later", "bytes=1000-"), ("/good", "bytes=1000-")]

@@ -363,3 +363,24 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert decode_cached([save(tmp_path / "a.png")], 8, LIMIT).broken == {}
     assert "not kept" in caplog.text
+
+
+def test_what_is_left_after_broken_files_has_its_own_labels(tmp_path: Path) -> None:
+    for number, name in enumerate(("a", "b", "c")):
+        for i in range(3):
+            save(tmp_path / "train" / name / f"{i}.png", np.full((8, 8, 3), number, np.uint8))
+    for broken in ("a/0.png", "b/1.png"):
+        (tmp_path / "train" / broken).write_bytes(b"no image")
+    tree(tmp_path, "test", classes=("a", "b", "c"))
+    train = load_dataset(config(tmp_path, on_error="skip")).train
+    assert train.labels.tolist() == [0, 0, 1, 1, 2, 2, 2]
+    assert train.images.amax((1, 2, 3)).tolist() == train.labels.tolist()
+
+
+def test_the_same_files_in_another_order_are_another_entry(tmp_path: Path, cache: Path) -> None:
+    paths = [save(tmp_path / name) for name in ("a.png", "b.png")]
+    forwards, backwards = (decode_cached(order, 8, LIMIT).images for order in (paths, paths[::-1]))
+    assert torch.equal(forwards, backwards.flip(0)) and not torch.equal(forwards, backwards)
+    assert len(entries(cache)) == 2
+    decode_cached(paths, 8, LIMIT - 1)
+    assert len(entries(cache)) == 3

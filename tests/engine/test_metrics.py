@@ -73,3 +73,8 @@ def test_a_classifier_is_judged_by_its_accuracy() -> None:
     assert result.score == 0.4 and result.best_by == "acc"
     assert result.interval == wilson_interval(80, 200)
     assert result.values == {"loss": 1.25, "acc": 0.4, "top5": 0.9}
+
+
+def test_an_interval_of_a_mean_stays_inside_0_to_1() -> None:
+    low, high = interval_of_mean([0.0, 0.5, 1.0], 100)  # which differ so much that all is possible
+    assert (low, high) == (0.0, 1.0)

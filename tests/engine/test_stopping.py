@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from vit_train.engine.stopping import Deadline
+from vit_train.engine.stopping import Deadline, stop_on_signals
 
 TWICE = """
 import os, signal
@@ -63,3 +63,15 @@ def test_time_is_up_after_so_many_minutes(monkeypatch: pytest.MonkeyPatch) -> No
     for now, up in ((1001.5, False), (1089, False), (1090, True)):
         deadline.on_step(trainer)
         assert trainer.stop_requested == up, now
+
+
+def test_afterwards_signals_do_what_they_did_before() -> None:
+    class Trainer:
+        stop_requested = False
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    with stop_on_signals(Trainer) as interruption:
+        assert all(signal.getsignal(number) not in before for number in numbers)
+    assert [signal.getsignal(number) for number in numbers] == before
+    assert interruption.exit_status == 0 and "time is up" in interruption.reason

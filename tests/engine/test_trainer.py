@@ -208,13 +208,21 @@ def test_every_step_and_every_image_has_dropout_of_its_own_from_the_seed() -> No
     assert torch.equal(first, masks(0)) and not torch.equal(first, masks(1))
 
 
+class Turning(Data):
+    """Each epoch has other batches."""
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        x, y = self.x * (1 + epoch), (self.y + epoch) % 3
+        yield from list(zip(x.split(8), y.split(8), strict=True))[first:]
+
+
 def test_the_curves_are_means_over_the_images_since_the_last_point() -> None:
     """With weights that stand still, so that every batch's own figures are known."""
-    data, recorder = Data(), Recorder()
+    data, recorder = Turning(), Recorder()
     still = OptimConfig(lr=1e-15, weight_decay=0, warmup_epochs=0)
     model = train(data, (recorder,), optim=still).model
     own = []
-    for x, y in data.epoch(0):
+    for x, y in (*data.epoch(0), *data.epoch(1)):
         logits = model(x)
         loss = F.cross_entropy(logits, y, label_smoothing=0.1).item()
         own.append({"loss": loss, "acc": (logits.argmax(1) == y).double().mean().item()})
@@ -223,10 +231,10 @@ def test_the_curves_are_means_over_the_images_since_the_last_point() -> None:
         sums = {name: sum(own[batch][name] for batch in batches) for name in own[0]}
         return {name: pytest.approx(total / len(batches)) for name, total in sums.items()}
 
-    expected = {4: mean(0, 1, 2, 3), 8: mean(4, 5, 0, 1), 12: mean(2, 3, 4, 5)}
+    expected = {4: mean(0, 1, 2, 3), 8: mean(4, 5, 6, 7), 12: mean(8, 9, 10, 11)}
     assert {log.step: log.values for log in recorder.logs} == expected
     epochs = [log for log, _ in recorder.epochs]
-    assert [log.values for log in epochs] == [mean(*range(6))] * 2
+    assert [log.values for log in epochs] == [mean(*range(6)), mean(*range(6, 12))]
     assert [log.epoch for log in recorder.logs] == [1, 2, 2]
     assert [(log.epoch, log.step) for log in epochs] == [(1, 6), (2, 12)]
     for log in (*recorder.logs, *epochs):
@@ -284,3 +292,57 @@ def test_all_that_counts_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPat
     assert second.seconds == 22
     counters = [(t.step, t.epoch, t.batch, t.images_seen) for t in (first, second)]
     assert counters == [(9, 1, 3, 72)] * 2
+
+
+def test_a_step_that_is_left_out_has_no_part_in_the_curves_and_the_weights() -> None:
+    class Broken(Data):
+        def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+            for number, (x, y) in enumerate(super().epoch(epoch, first), first):
+                yield (x * float("nan") if (epoch, number) == (0, 2) else x), y
+
+    recorder = Recorder()
+    still = OptimConfig(lr=1e-15, weight_decay=0, warmup_epochs=0)
+    skip = {"on_nonfinite": "skip", "log_every": 6}
+    trainer = train(Broken(), (recorder,), optim=still, **skip)
+    losses = [
+        F.cross_entropy(trainer.model(x), y, label_smoothing=0.1).item() for x, y in Data().epoch(0)
+    ]
+    assert trainer.skipped == 1 and (trainer.step, trainer.images_seen) == (12, 96)
+    seen = [losses[number] for number in (0, 1, 3, 4, 5)]
+    points = [recorder.logs[0], recorder.epochs[0][0]]
+    assert [log.values["loss"] for log in points] == [pytest.approx(sum(seen) / 5)] * 2
+    assert recorder.logs[1].values["loss"] == pytest.approx(sum(losses) / 6)
+
+
+def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A step takes two seconds, and the pause between the two processes does not count."""
+    now = 100.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+
+    class Slow(Recorder):
+        def __init__(self, stop: int) -> None:
+            super().__init__()
+            self.stop = stop
+
+        def on_step(self, trainer: Trainer) -> None:
+            nonlocal now
+            now += 2
+            trainer.stop_requested = trainer.step == self.stop
+
+    settings = {"epochs": 2, "batch_size": 8, "log_every": 5}
+    whole, before, after = Slow(99), Slow(9), Slow(99)
+    train(Turning(), (whole,), **settings)
+    state = train(Turning(), (before,), **settings).state_dict()
+    now += 1000
+    run = TrainConfig(train=LoopConfig(**settings))
+    trainer = Trainer(make_model(), CLASSIFY, Turning(), None, run, FP32, (after,))
+    trainer.load_state_dict(state)
+    trainer.fit()
+    logs = [log for recorder in (before, after) for log in recorder.logs]
+    # A point is taken before its last step's two seconds are over.
+    assert [log.images_per_s for log in whole.logs] == pytest.approx([40 / 8, 40 / 10])
+    assert logs == whole.logs
+    epochs = [log for recorder in (before, after) for log, _ in recorder.epochs]
+    assert epochs == [log for log, _ in whole.epochs]

@@ -47,6 +47,9 @@ def test_after_a_failure_there_is_a_pause_and_then_another_try(
     first.full, now = False, now + PAUSE
     patient.on_epoch(5, 6, 7)
     assert first.heard[-1] == second.heard[-1] == ("epoch", 5, 6, 7)
+    patient.on_epoch(6, 7, 8)  # which is nothing new
+    first.full = True
+    patient.on_step(7)
     messages = [record.getMessage() for record in caplog.records]
-    assert len(messages) == 2 and "training goes on without" in messages[0]
-    assert messages[1] == "the disk can be written again"
+    assert len(messages) == 3 and "training goes on without" in messages[0]
+    assert messages[1] == "the disk can be written again" and messages[2] == messages[0]

@@ -1,7 +1,9 @@
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 import vit_train
 from vit_train.report import provenance
@@ -31,3 +33,14 @@ def test_the_commit_is_that_of_the_checkout_and_says_if_files_differ(
     assert provenance.commit() == head
     file.write_text("2")
     assert provenance.commit() == f"{head}+changes"
+
+
+def test_the_machine_is_the_one_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"name of {device}")
+    machine = provenance.machine(torch.device("cpu"))
+    assert (machine["cpus"], machine["threads"]) == (12, 5)
+    assert (machine["device"], machine["gpu"]) == ("cpu", None)
+    machine = provenance.machine(torch.device("cuda:1"))
+    assert (machine["device"], machine["gpu"]) == ("cuda", "name of cuda:1")

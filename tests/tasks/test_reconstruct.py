@@ -132,3 +132,8 @@ def test_an_epoch_that_begins_in_its_middle_hides_the_same() -> None:
     assert len(whole) == len(batches) == 3 and len(rest) == 2
     for (_, one), (_, other) in zip(whole[1:], rest, strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_splits_loss_is_the_mean_over_its_images() -> None:
+    result = task().evaluation(torch.tensor([[1.0], [2.0], [6.0]]).double())
+    assert (result.count, result.loss, result.score) == (3, 3.0, -3.0)

@@ -190,3 +190,14 @@ def test_autoaugment_shifts_by_a_share_of_the_image() -> None:
     drawn = torch.cat([each.magnitude[each.operation == number] for each in rounds]).abs()
     table, _ = space["TranslateX"]
     assert drawn.unique().tolist() == pytest.approx([table[8].item(), table[9].item()], rel=1e-4)
+
+
+def test_trivialaugment_draws_every_strength() -> None:
+    (each,) = POLICIES["trivialaugment"](32, AugmentConfig()).rounds(
+        np.random.default_rng(0), 20_000
+    )
+    space = autoaugment.TrivialAugmentWide()._augmentation_space(31)
+    for name in ("ShearX", "Rotate", "Brightness", "Solarize"):
+        drawn = each.magnitude[each.operation == OPERATIONS.index(name)].abs().unique()
+        expected = space[name][0].double().sort().values
+        torch.testing.assert_close(drawn, expected, rtol=1e-5, atol=1e-5)
