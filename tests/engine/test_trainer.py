@@ -122,6 +122,18 @@ def test_observers_hear_steps_logs_and_epochs() -> None:
     assert all(val.count == 48 for _, val in recorder.epochs)
 
 
+def test_an_epoch_is_told_when_it_is_over() -> None:
+    """So that what is saved then begins with the next one."""
+    places = []
+
+    class Places(Recorder):
+        def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
+            places.append((log.epoch, trainer.epoch, trainer.batch, trainer.finished))
+
+    train(Data(), (Places(),))
+    assert places == [(1, 1, 0, False), (2, 2, 0, True)]
+
+
 def test_the_speed_is_that_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step takes a second here, and what is done between two epochs a hundred."""
     now = 0.0
