@@ -26,7 +26,7 @@ def test_a_row_is_an_image_as_it_is_and_then_in_other_variants(
         return Figure()
 
     monkeypatch.setattr(contact_sheet, "image_grid", grid)
-    data = ShapesConfig(train_images=60, test_images=10)
+    data = ShapesConfig(train_images=60, test_images=10, val_fraction=0.8)
     augment = AugmentConfig(mixup_alpha=1.0)
     out = str(tmp_path / "a.png")
     contact_sheet.draw_contact_sheet(SheetConfig(data, augment, images=5, variants=3, out=out))

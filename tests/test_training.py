@@ -77,12 +77,17 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
     expected_summary = {
         "status": "finished", "epochs": 2, "steps": 10, "images_seen": 320, "steps_left_out": 0,
         "evaluated_weights": "ema", "selected_on": "val",
-        "best_val": {"epoch": 1, **best_val}, "images": {"train": 180, "val": 20, "test": 60},
+        "precision": "fp32", "best_val": {"epoch": 1, **best_val},
+        "images": {"train": 180, "val": 20, "test": 60},
     }  # fmt: skip
     assert part_of(summary, expected_summary) == expected_summary
     assert summary["seconds"] > rows[-1]["seconds"] / 10  # the same unit
     _, meta = vit_train.load("run/checkpoints/last.pt")
     assert (meta.epoch, meta.step, meta.images_seen, meta.weights) == (2, 10, 320, "ema")
+    assert vit_train.load("run", image_size=48)[1].image_shape == (3, 48, 48)
+    # What belongs to an epoch is written before its checkpoint, which knows of it.
+    written = read_checkpoint(checkpoints["last"])["written"]
+    assert written["metrics.csv"] == Path("run/metrics.csv").stat().st_size
     scalars = EventAccumulator("run").Reload()
     for tag, value in {
         "test/acc": results["final"]["acc"], "test/best/acc": results["best"]["acc"],

@@ -2,12 +2,13 @@ import contextlib
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import Run
 
-from vit_train.bench import report
+from vit_train.bench import process, report
 from vit_train.bench.contender import LOOP_STEPS, Bench, Contender, Limited, flops_per_image
 from vit_train.bench.machine import LoadMeter, gemm_ceiling
 from vit_train.bench.peers import build_peer
@@ -246,3 +247,21 @@ def test_the_ceiling_is_the_best_products_two_operations_a_term(
     monkeypatch.setattr("time.perf_counter", lambda: now)
     monkeypatch.setattr(torch, "matmul", product)
     assert gemm_ceiling(torch.device("cpu"), torch.float32, 13.0) == 2 * 2048**3 / 2
+
+
+def test_shares_are_of_the_median_round() -> None:
+    ours = result(
+        "vit_train",
+        input=[0.1, 9, 0.1], forward=[0.3, 0.3, 9], gradients=[0.8, 9, 0.8], train=[0.85, 9, 0.85],
+        loop=[LOOP_STEPS, 99, LOOP_STEPS],
+    )  # fmt: skip
+    assert ours.shares()["forward"] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("platform, unit", [("linux", 1024), ("darwin", 1)])
+def test_memory_is_told_in_bytes(monkeypatch: pytest.MonkeyPatch, platform: str, unit: int) -> None:
+    usage = SimpleNamespace(ru_maxrss=3000)
+    monkeypatch.setattr(process.resource, "getrusage", lambda _: usage)
+    monkeypatch.setattr(process.sys, "platform", platform)
+    bench = SimpleNamespace(device=torch.device("cpu"))
+    assert process.peak_memory(bench) == 3000 * unit

@@ -1,5 +1,6 @@
 """Everything a network does to a download, done to it by a server on this machine."""
 
+import contextlib
 import hashlib
 import random
 import signal
@@ -14,7 +15,7 @@ import loopback as server
 import pytest
 from loopback import Loopback
 
-from vit_train.data.download import DownloadError, MirroredStream, Patience, fetch_file
+from vit_train.data.download import DownloadError, MirroredStream, Patience, Stalled, fetch_file
 
 CONTENT = random.Random(0).randbytes(3_000_000)
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -194,3 +195,32 @@ def test_a_mirror_that_leaves_bytes_out_is_left_for_the_next(web: Loopback, targ
     fetch_file(urls, target, MD5, IMPATIENT)
     assert_whole(target)
     assert web.requests == [("/later", "bytes=1000-"), ("/good", "bytes=1000-")]
+
+
+@pytest.mark.parametrize(
+    "rates, patient",
+    [([1100] * 60, True), ([900] * 60, False), ([9000] * 30 + [900] * 60, False), ([900], True)],
+)
+def test_a_connection_is_stalled_below_a_rate_over_a_window(
+    monkeypatch: pytest.MonkeyPatch, rates: list[int], patient: bool
+) -> None:
+    """So many bytes come each second."""
+    now, left = 0.0, list(rates)
+
+    class Response:
+        def read1(self, limit: int) -> bytes:
+            nonlocal now
+            now += 1
+            return bytes(left.pop(0)) if left else b""
+
+    class Bar:
+        def update(self, count: int) -> None:
+            pass
+
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    stream = MirroredStream([], "x", patience=Patience(1000, 20, 0))
+    stream._bar = Bar()
+    with contextlib.nullcontext() if patient else pytest.raises(Stalled, match=r"0\.9 kB/s"):
+        received = list(map(len, stream._watched(Response())))
+        assert received == rates
+    stream._bar = None

@@ -384,3 +384,20 @@ def test_the_same_files_in_another_order_are_another_entry(tmp_path: Path, cache
     assert len(entries(cache)) == 2
     decode_cached(paths, 8, LIMIT - 1)
     assert len(entries(cache)) == 3
+
+
+def test_an_image_may_have_as_many_pixels_as_are_allowed(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.png", noise(6, 7))
+    assert not decode([path], 4, 42).broken
+    assert "6 pixels are more" in decode([path], 4, 41).broken[0]
+
+
+def test_a_large_jpeg_keeps_what_is_fine_at_its_target_size(tmp_path: Path) -> None:
+    """Stripes of a period of three pixels there, as from a file that is decoded whole."""
+    line = 128 + 100 * np.sin(2 * np.pi * np.arange(512) / 24)
+    pixels = np.broadcast_to(line.astype(np.uint8)[None, :, None], (512, 512, 3))
+    whole, small = (
+        read_image(save(tmp_path / name, pixels.copy(), **options), 64, LIMIT).astype(int)
+        for name, options in (("a.png", {}), ("a.jpg", {"quality": 95}))
+    )
+    assert np.ptp(whole) > 60 and np.abs(whole - small).mean() < 0.1 * np.ptp(whole)

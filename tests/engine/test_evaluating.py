@@ -47,3 +47,17 @@ def test_evaluation_is_without_dropout_and_leaves_the_model_in_its_mode(training
     result = evaluate(model, CLASSIFY, [(logits, labels)], FP32)
     assert result.loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
     assert model.training == training
+
+
+def test_evaluation_keeps_no_graph() -> None:
+    seen = []
+
+    class Noting(Classify):
+        def outcomes(self, *what: object) -> torch.Tensor:
+            seen.append(super().outcomes(*what))
+            return seen[-1]
+
+    objective = Noting(ClassifyConfig(), ModelConfig(), (1, 1, 10), 10)
+    batch = torch.randn(4, 10), torch.zeros(4, dtype=torch.long)
+    evaluate(nn.Linear(10, 10), objective, [batch, batch], FP32)
+    assert len(seen) == 2 and not any(each.requires_grad for each in seen)

@@ -57,3 +57,8 @@ def test_the_average_has_the_models_own_batch_statistics() -> None:
     assert buffers["1.num_batches_tracked"] == 3 and buffers["1.running_mean"].abs().max() > 0.1
     for name, buffer in average.model.named_buffers():
         assert torch.equal(buffer, buffers[name]), name
+
+
+def test_a_rate_that_falls_to_itself_is_constant() -> None:
+    config = OptimConfig(lr=0.1, min_lr=0.1, warmup_epochs=0)
+    assert {learning_rate(step, config, 5, 3) for step in range(15)} == {0.1}

@@ -294,6 +294,7 @@ def test_all_that_counts_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPat
             trainer.stop_requested = trainer.step == 9
 
     first = train(Data(), (Stop(),))
+    first.skipped = 2
     state = first.state_dict()
     assert state["seconds"] == first.seconds == 18
     now = 5.0  # another process
@@ -302,8 +303,9 @@ def test_all_that_counts_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPat
     second.load_state_dict(state)
     now += 4
     assert second.seconds == 22
-    counters = [(t.step, t.epoch, t.batch, t.images_seen) for t in (first, second)]
-    assert counters == [(9, 1, 3, 72)] * 2
+    for trainer in (first, second):
+        counters = trainer.step, trainer.epoch, trainer.batch, trainer.images_seen, trainer.skipped
+        assert counters == (9, 1, 3, 72, 2)
 
 
 def test_a_step_that_is_left_out_has_no_part_in_the_curves_and_the_weights() -> None:
@@ -358,3 +360,26 @@ def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(
     assert logs == whole.logs
     epochs = [log for recorder in (before, after) for log, _ in recorder.epochs]
     assert epochs == [log for log, _ in whole.epochs]
+
+
+def test_a_gradient_that_is_no_number_ends_the_run_though_its_loss_is_one() -> None:
+    class Cornered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.at_zero = make_model(), nn.Parameter(torch.zeros(1).double())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x) + self.at_zero.square().sqrt()  # 0, whose slope is 0/0
+
+    with pytest.raises(NonFinite, match="at step 1 "):
+        train(Data(), model=Cornered())
+
+
+def test_the_first_of_several_bad_steps_is_named() -> None:
+    class Broken(Data):
+        def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+            for number, (x, y) in enumerate(super().epoch(epoch, first), first):
+                yield (x * float("nan") if number >= 2 else x), y
+
+    with pytest.raises(NonFinite, match=r"at step 3 \(batch 3 of epoch 1\)"):
+        train(Broken(), log_every=6)

@@ -1,9 +1,11 @@
 import os
+import platform
 import subprocess
 from pathlib import Path
 
 import pytest
 import torch
+import torchvision
 
 import vit_train
 from vit_train.report import provenance
@@ -44,3 +46,14 @@ def test_the_machine_is_the_one_that_computes(monkeypatch: pytest.MonkeyPatch) -
     assert (machine["device"], machine["gpu"]) == ("cpu", None)
     machine = provenance.machine(torch.device("cuda:1"))
     assert (machine["device"], machine["gpu"]) == ("cuda", "name of cuda:1")
+
+
+def test_each_version_is_its_programs() -> None:
+    versions = provenance.versions()
+    # Of torchvision without what it was built for, as +cpu.
+    assert versions.pop("torchvision") == torchvision.__version__.partition("+")[0]
+    assert versions == {
+        "vit_train": vit_train.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }

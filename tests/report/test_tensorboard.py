@@ -49,3 +49,24 @@ def test_a_picture_is_shown_as_it_is_at_its_step(tmp_path: Path) -> None:
     board.flush()
     (event,) = read(tmp_path).Images("pictures")
     assert (event.step, event.width, event.height) == (17, 9, 6)
+
+
+def test_after_a_failure_it_goes_on_in_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = TensorBoard(tmp_path)
+    broken, full = board.writer, OSError("No space left on device")
+
+    def fail(*what: object) -> None:
+        raise full
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broken, "add_scalar", fail)
+        with pytest.raises(OSError, match="No space"):
+            board.scalar("train/loss", 1.0, 1)
+        board.scalar("train/loss", 2.0, 2)
+    assert board.writer is not broken
+    board.flush()
+    assert [(event.step, event.value) for event in read(tmp_path).Scalars("train/loss")] == [(2, 2)]
+    board.close({}, {})
+    broken.close()

@@ -137,3 +137,14 @@ def test_an_epoch_that_begins_in_its_middle_hides_the_same() -> None:
 def test_a_splits_loss_is_the_mean_over_its_images() -> None:
     result = task().evaluation(torch.tensor([[1.0], [2.0], [6.0]]).double())
     assert (result.count, result.loss, result.score) == (3, 3.0, -3.0)
+
+
+def test_what_is_hidden_is_drawn_apart_from_the_augmentation() -> None:
+    source = train_batches()
+    _, orders = next(task().train_batches(source).epoch(0))
+    assert not torch.equal(orders, drawn_orders(source.generator(0, 0), 12, 16))
+
+
+@pytest.mark.parametrize("depth, blocks", [(None, 1), (3, 3)])
+def test_the_decoder_has_its_own_depth(depth: int | None, blocks: int) -> None:
+    assert len(task(decoder_depth=depth).build_model().decoder.blocks) == blocks

@@ -168,3 +168,10 @@ def test_a_crop_has_the_share_that_is_asked_for(scale: float | None) -> None:
         area = (boxes.height * boxes.width) / SIZE**2
         assert scale - 0.06 < area.min() < scale + 0.02 and area.max() <= 1
         assert (boxes.top + boxes.height).max() == (boxes.left + boxes.width).max() == SIZE
+
+
+def test_where_no_rectangle_fits_nothing_is_erased() -> None:
+    """Of the area of a fifth of a pixel."""
+    eraser = Eraser(3, AugmentConfig(erase_prob=1.0, erase_area=0.02))
+    boxes = eraser.draw(np.random.default_rng(0), 100)
+    assert (eraser.erase(torch.ones(100, 3, 3, 3), boxes) == 1).all()
