@@ -48,8 +48,16 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(run: Run) -> None:
     assert {"val/loss", "val/acc", "test/acc"} <= set(tags["scalars"])
     assert tags["images"] == ["data/train_augmented", "pictures"]
     assert "config/text_summary" in tags["tensors"]
-    test_acc = events.Scalars("test/acc")[0].value
-    assert test_acc == pytest.approx(summary["test"]["final"]["acc"])
+    (test_acc,) = events.Scalars("test/acc")
+    assert test_acc.value == pytest.approx(summary["test"]["final"]["acc"])
+    # Steps are optimizer steps, of which an epoch has 5; what stands at each is the table's.
+    assert (test_acc.step, [event.step for event in events.Images("pictures")]) == (10, [5, 10])
+    for name in ("loss", "acc"):
+        points = [(event.step, event.value) for event in events.Scalars(f"val/{name}")]
+        expected = [(int(row["step"]), float(row[f"val_{name}"])) for row in rows]
+        assert [step for step, _ in points] == [5, 10]
+        assert points == [(step, pytest.approx(value)) for step, value in expected]
+    assert [event.step for event in events.Scalars("train/loss")] == [2, 4, 6, 8, 10]
 
 
 @pytest.mark.parametrize("extra", [[], ["train.ema_decay=0.9"]], ids=["raw", "ema"])

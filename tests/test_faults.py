@@ -103,7 +103,8 @@ def test_a_full_disk_stops_the_run_with_a_way_to_go_on(
         failing_saves(patch, 3, 99)
         outcome = run("vit-train", *SMALL, "hydra.run.dir=run")
     assert outcome.status == 1 and "No space left on device" in outcome.err
-    assert "last.pt is whole; go on with: vit-train resume=" in outcome.err
+    command = f"vit-train resume={Path('run').absolute()}"
+    assert f"last.pt is whole; go on with: {command}\n" in outcome.err
     assert "Traceback" not in outcome.err
     assert run("vit-train", "resume=run").status == 0
     assert json.loads(Path("run/summary.json").read_text())["status"] == "finished"

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from conftest import SMALL, Run
 
-from vit_train.results import ACCURACY, LOSS, by_training_images, gather, table
+from vit_train.engine.metrics import wilson_interval
+from vit_train.results import ACCURACY, LOSS, by_training_images, gather, plots, table
 from vit_train.summaries import group_runs, read_summaries
 
 
@@ -183,3 +184,72 @@ def test_results_of_real_runs(run: Run) -> None:
     assert damaged.status == 1 and "a.csv is damaged" in damaged.err
     refused = run("vit-results", "nothing")
     assert refused.status == 1 and "vit-results: there is no nothing" in refused.err
+
+
+def cells(text: str) -> list[dict[str, str]]:
+    """The table's rows by column."""
+    header, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines()
+    ]
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def test_each_column_says_what_it_is_called() -> None:
+    def run_of(seed: int, accuracies: dict[str, float]) -> dict:
+        run = summary(0.0, seed)
+        run["best_val"]["acc"] = accuracies["val"]
+        for name in ("final", "best"):
+            low_high = [accuracies[name] - 0.02, accuracies[name] + 0.03]
+            result = {"acc": accuracies[name], "count": 1000, "acc_interval_95": low_high}
+            run["test"] |= {name: result}
+        more = {"images_seen": 3000 + 1000 * seed, "seconds": 60.0 + 120 * seed}
+        rows = [{"train_acc": 0.11}, {"train_acc": accuracies["train"]}]
+        return run | more | {"curve": rows}
+
+    one = run_of(0, {"train": 0.91, "val": 0.82, "best": 0.73, "final": 0.64})
+    (row,) = cells(table(group_runs([one])))
+    assert row == {
+        "parameters": "1,000", "seeds": "0", "training, last epoch": "91.00",
+        "best epoch's val": "82.00", "test, best epoch": "73.00", "test, final": "64.00",
+        "95 % interval": "62.00 to 67.00", "images seen": "3,000", "minutes": "1.0",
+    }  # fmt: skip
+    other = run_of(1, {"train": 0.93, "val": 0.86, "best": 0.79, "final": 0.72})
+    (row,) = cells(table(group_runs([one, other])))
+    assert row == row | {
+        "seeds": "0, 1", "training, last epoch": "92.00 ± 1.41",
+        "best epoch's val": "84.00 ± 2.83", "test, best epoch": "76.00 ± 4.24",
+        "test, final": "68.00 ± 5.66", "images seen": "3,500", "minutes": "2.0",
+    }  # fmt: skip
+
+
+def test_runs_that_agree_are_as_uncertain_as_one() -> None:
+    """All have seen the same 1000 test images: several runs do not make them more."""
+    runs = [summary(0.5, seed) for seed in range(4)]
+    (row,) = cells(table(group_runs(runs)))
+    low, high = wilson_interval(500, 1000)
+    assert row["95 % interval"] == f"{100 * low:.2f} to {100 * high:.2f}"
+
+
+@pytest.mark.parametrize("selected, name", [("val", "validation"), ("test", "test, each epoch")])
+def test_the_curves_say_what_the_best_epoch_was_chosen_on(selected: str, name: str) -> None:
+    rows = [{"images_seen": 1.0, "train_acc": 0.1, "val_acc": 0.2}]
+    runs = [summary(0.5, seed) | {"curve": rows, "selected_on": selected} for seed in (0, 1)]
+    figures = plots(group_runs(runs))
+    (legend,) = figures["curves.png"].legends
+    assert [text.get_text() for text in legend.get_texts()][1:] == [name, "training"]
+    (axis,) = figures["results.png"].axes
+    assert axis.patches[0].get_width() == 50 and list(axis.lines[0].get_xdata()) == [50, 50]
+
+
+def test_groups_stand_by_the_size_of_numbers_before_words() -> None:
+    runs = [summary(0.5, depth=depth) for depth in ("auto", 10, 9, None)]
+    assert [group.settings["model.depth"] for group in group_runs(runs)] == [9, 10, "auto", "null"]
+
+
+def test_points_stand_by_their_number_of_images_whatever_their_settings() -> None:
+    runs = []
+    for subset, count in ((10, 900), (20, 30), (5, 60)):
+        runs.append(summary(0.5) | {"images": {"train": count, "val": 0, "test": 1000}})
+        runs[-1]["config"]["data"] = {"name": "shapes", "train_subset": subset}
+    ((_, points),) = by_training_images(group_runs(runs), ACCURACY)
+    assert [count for count, _ in points] == [30, 60, 900]

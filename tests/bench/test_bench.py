@@ -1,16 +1,20 @@
+import contextlib
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import Run
 
-from vit_train.bench.contender import LOOP_STEPS, Contender, flops_per_image
+from vit_train.bench import process, report
+from vit_train.bench.contender import LOOP_STEPS, Bench, Contender, Limited, flops_per_image
 from vit_train.bench.machine import LoadMeter, gemm_ceiling
 from vit_train.bench.peers import build_peer
 from vit_train.bench.process import Answer
 from vit_train.bench.results import Result
+from vit_train.benchmark import check_parameters
 from vit_train.config import BenchConfig
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
@@ -119,3 +123,145 @@ def test_bench_refuses_unknown_peers(run: Run) -> None:
     outcome = run("vit-bench", "bench.peers=[keras]")
     assert outcome.status == 1
     assert "bench.peers=keras must be one of: timm, torchvision, vit-pytorch" in outcome.err
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    """A Markdown table's rows by column; of columns that are called alike, "NAME 2" and so on."""
+    header, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()
+    ]
+    names = [
+        f"{name} {header[:place].count(name) + 1}" if name in header[:place] else name
+        for place, name in enumerate(header)
+    ]
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def measured() -> list[Result]:
+    """Batches of 10: we train 40 images/s and infer 100, the peer 10 and 200."""
+    ours = result(
+        "vit_train", train=[0.25] * 3, infer=[0.1] * 3, forward=[0.1] * 3, gradients=[0.2] * 3,
+        input=[0.05] * 3, loop=[0.4 * LOOP_STEPS] * 3,
+    )  # fmt: skip
+    peer = result("timm", train=[1.0, 2.0, 0.5], infer=[0.05] * 3)
+    ours.peak_memory, peer.peak_memory = 2**30, 2**21
+    return [ours, peer]
+
+
+def test_the_table_says_how_many_times_faster_we_are() -> None:
+    ours, peer = rows_of(report.table(measured()))
+    assert ours == {
+        "batch 10": "vit_train", "parameters": "1", "training, images/s": "40 (40–40)",
+        "ours to it": "", "inference, images/s": "100 (100–100)", "ours to it 2": "",
+        "peak memory": "1,024 MB",
+    }  # fmt: skip
+    assert peer == {
+        "batch 10": "timm, our allocator", "parameters": "1", "training, images/s": "10 (5–20)",
+        "ours to it": "4.00 (2.00–8.00)", "inference, images/s": "200 (200–200)",
+        "ours to it 2": "0.50 (0.50–0.50)", "peak memory": "2 MB",
+    }  # fmt: skip
+
+
+def test_the_notes_and_the_json_say_the_same() -> None:
+    results = measured()
+    content = report.as_json(results, 2 * 10**9, [1e11, 2e11, 4e11])
+    assert content["batch_size"] == 10 and content["gflop_per_image"] == 2
+    assert content["gemm_gflops"] == [100, 200, 400]
+    ours, peer = content["contenders"]
+    assert ours["ours_to_it"] == {} and (ours["name"], peer["name"]) == (
+        "vit_train", "timm, our allocator",
+    )  # fmt: skip
+    assert peer["ours_to_it"] == {
+        "train": {"median": 4, "low": 2, "high": 8},
+        "infer": {"median": 0.5, "low": 0.5, "high": 0.5},
+    }
+    assert peer["images_per_s"]["train"] == {
+        "median": 10, "low": 5, "high": 20, "rounds": [10, 5, 20],
+    }  # fmt: skip
+    assert ours["images_per_s"]["loop"]["median"] == pytest.approx(25)
+    assert (ours["peak_memory_bytes"], peer["timings_disturbed"]) == (2**30, "0 of 6")
+    notes = report.notes(results[0], 2 * 10**9, [1e11, 2e11, 4e11], results)
+    assert "whole loop 25 (25–25) images/s, 0.625 (0.625–0.625) of the bare step" in notes
+    # 40 images/s of 2 GFLOP each are 80 of 200 GFLOP/s.
+    assert "2.000 GFLOP an image: 80 GFLOP/s, 40% of what large" in notes
+    assert "input alone: 200 images/s" in notes and "0 of 24 timings were disturbed" in notes
+
+
+def test_a_call_takes_its_median_time_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, durations = 0.0, [100.0, 50.0, 1.0, 9.0, 2.0, 3.0, 4.0]
+
+    def work() -> None:
+        nonlocal now
+        now += durations.pop(0)
+
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    bench = object.__new__(Bench)
+    bench.work, bench.device = {"train": work}, torch.device("cpu")
+    assert bench.time("train", seconds=14.5) == 2.5  # of 1, 9, 2, 3
+    assert durations == [4.0]
+    durations[:] = [1.0] * 2 + [7.0, 5.0, 6.0]
+    assert bench.time("train", seconds=1) == 6  # three at least
+
+
+def test_the_chart_shows_medians_from_worst_to_best() -> None:
+    figure = report.chart([measured()], "title")
+    train, infer = figure.axes
+    for axis, heights in ((train, [40, 10]), (infer, [100, 200])):
+        assert [patch.get_height() for patch in axis.patches] == pytest.approx(heights)
+    (segment,) = train.containers[-1].errorbar.lines[2][0].get_segments()
+    assert segment[:, 1].tolist() == [5, 20]
+
+
+def test_a_peer_of_another_size_is_refused() -> None:
+    ours = result("vit_train")
+    ours.parameters = 1000
+    for parameters, fits in ((1000, True), (995, True), (1005, True), (980, False), (1020, False)):
+        peer = result("timm")
+        peer.parameters = parameters
+        with contextlib.nullcontext() if fits else pytest.raises(ValueError, match="nothing to"):
+            check_parameters([ours, peer])
+
+
+def test_a_short_loop_goes_on_through_the_epochs() -> None:
+    class Source:
+        batch_size = 1
+
+        def epoch(self, epoch: int, first: int = 0) -> list[tuple[int, int]]:
+            return [(epoch, batch) for batch in range(3)]
+
+    short = Limited(Source(), steps=2)
+    assert [list(short.epoch(0)) for _ in range(3)] == [
+        [(0, 0), (0, 1)], [(0, 2), (1, 0)], [(1, 1), (1, 2)],
+    ]  # fmt: skip
+
+
+def test_the_ceiling_is_the_best_products_two_operations_a_term(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, durations = 0.0, iter([4.0, 2.0, 8.0])
+
+    def product(*what: object, **more: object) -> None:
+        nonlocal now
+        now += next(durations)
+
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    monkeypatch.setattr(torch, "matmul", product)
+    assert gemm_ceiling(torch.device("cpu"), torch.float32, 13.0) == 2 * 2048**3 / 2
+
+
+def test_shares_are_of_the_median_round() -> None:
+    ours = result(
+        "vit_train",
+        input=[0.1, 9, 0.1], forward=[0.3, 0.3, 9], gradients=[0.8, 9, 0.8], train=[0.85, 9, 0.85],
+        loop=[LOOP_STEPS, 99, LOOP_STEPS],
+    )  # fmt: skip
+    assert ours.shares()["forward"] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("platform, unit", [("linux", 1024), ("darwin", 1)])
+def test_memory_is_told_in_bytes(monkeypatch: pytest.MonkeyPatch, platform: str, unit: int) -> None:
+    usage = SimpleNamespace(ru_maxrss=3000)
+    monkeypatch.setattr(process.resource, "getrusage", lambda _: usage)
+    monkeypatch.setattr(process.sys, "platform", platform)
+    bench = SimpleNamespace(device=torch.device("cpu"))
+    assert process.peak_memory(bench) == 3000 * unit

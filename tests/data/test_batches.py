@@ -1,3 +1,5 @@
+from itertools import combinations
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -78,6 +80,16 @@ def test_evaluation_sees_every_image_once_in_order() -> None:
     assert torch.equal(torch.cat([labels for _, labels in parts]), data.labels)
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 7])
+def test_processes_evaluate_every_image_once(ranks: int) -> None:
+    data = random_set(50)
+    parts = [EvalBatches(data, RAW, 4, CPU, rank, ranks) for rank in range(ranks)]
+    labels = [torch.cat([labels for _, labels in part]) for part in parts]
+    assert torch.equal(torch.cat(labels), data.labels)
+    sizes = [len(each) for each in labels]
+    assert max(sizes) - min(sizes) <= 1 and parts[0].total == 50
+
+
 def test_normalised_with_its_own_statistics_a_set_has_mean_0_and_std_1() -> None:
     data = random_set(2500)
     statistics = channel_statistics(data.images)
@@ -138,3 +150,60 @@ def test_strong_augmentation_is_a_pure_function_of_the_seed() -> None:
         return next(TrainBatches(data, 40, RAW, STRONG, 16, seed, CPU).epoch(0))[0]
 
     assert torch.equal(first(0), first(0)) and not torch.equal(first(0), first(1))
+
+
+@pytest.mark.parametrize("augment", [AugmentConfig(crop_padding=2), STRONG])
+def test_no_two_batches_are_augmented_alike(augment: AugmentConfig) -> None:
+    """Of images that are all the same one, so that nothing but the draws can differ."""
+    one = random_set(1)
+    same = ImageSet(one.images.expand(48, -1, -1, -1), torch.zeros(48, dtype=torch.long))
+    source = TrainBatches(same, 2, RAW, augment, 16, 0, CPU)
+    drawn = [images for epoch in range(3) for images, _ in source.epoch(epoch)]
+    assert len(drawn) == 9
+    assert not any(torch.equal(one, other) for one, other in combinations(drawn, 2))
+
+
+def test_an_epoch_can_begin_in_its_middle() -> None:
+    source = TrainBatches(random_set(50), 50, RAW, STRONG, 10, 0, CPU)
+    whole, rest = list(source.epoch(1)), list(source.epoch(1, first=3))
+    assert len(whole) == 5 and len(rest) == 2
+    for batch, other in zip(whole[3:], rest, strict=True):
+        assert all(map(torch.equal, batch, other))
+
+
+def test_what_is_normalised_comes_back() -> None:
+    normalise = Normalise(Statistics((0.3, 0.5, 0.7), (0.2, 0.1, 0.3)), CPU)
+    levels = torch.arange(256, dtype=torch.uint8).expand(2, 3, 1, 256)
+    assert torch.equal(normalise.undo(normalise(levels)), levels)
+    beyond = torch.tensor([-9.0, 9.0]).expand(1, 3, 1, 2)
+    assert normalise.undo(beyond).flatten().tolist() == [0, 255] * 3
+
+
+@pytest.mark.parametrize("kind", ["mixup_alpha", "cutmix_alpha"])
+def test_a_mixed_target_says_what_the_image_is_made_of(kind: str) -> None:
+    """Each image is of one level alone, which its class is called by."""
+    levels = torch.arange(40, dtype=torch.uint8)
+    data = ImageSet(levels.view(-1, 1, 1, 1).expand(-1, 3, 8, 8), levels.long())
+    augment = AugmentConfig(crop_padding=0, flip=False, **{kind: 1.0})
+    batches = list(TrainBatches(data, 40, RAW, augment, 8, 0, CPU).epoch(0))
+    parts = 0
+    for images, targets in batches:
+        torch.testing.assert_close(images.mean((1, 2, 3)), targets @ torch.arange(40.0))
+        torch.testing.assert_close(targets.sum(1), torch.ones(8))
+        assert (targets > 0).sum(1).max() == 2  # nobody is mixed with itself
+        parts += int((targets > 0).sum())
+    assert parts > 1.7 * 40
+    # All images of a batch are in it, each twice: as itself and as another's neighbour.
+    whole = torch.cat([targets for _, targets in batches])
+    assert ((whole > 0).sum(0) <= 2).all() and (whole > 0).any(0).all()
+
+
+@pytest.mark.parametrize("flip", [True, False])
+def test_flips_are_made_only_if_asked_for(flip: bool) -> None:
+    source = batches(random_set(64), 0, flip)
+    flipped = 0
+    for images, labels in source.epoch(0):
+        own = source.cropper.crops[labels, :, 0, 0].float()
+        assert ((images == own) | (images == own.flip(-1))).all()
+        flipped += int((images != own).flatten(1).any(1).sum())
+    assert (flipped > 20) == flip and (flipped == 0) != flip

@@ -1,5 +1,6 @@
 """Everything a network does to a download, done to it by a server on this machine."""
 
+import contextlib
 import hashlib
 import random
 import signal
@@ -7,13 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import loopback as server
 import pytest
 from loopback import Loopback
 
-from vit_train.data.download import DownloadError, MirroredStream, Patience, fetch_file
+from vit_train.data.download import DownloadError, MirroredStream, Patience, Stalled, fetch_file
 
 CONTENT = random.Random(0).randbytes(3_000_000)
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -72,6 +74,14 @@ def test_a_server_without_ranges_sends_again_what_is_there(web: Loopback, target
     part_of(target).write_bytes(CONTENT[:1_000_001])
     fetch_file([web.url("/a", server.without_ranges(CONTENT))], target, MD5)
     assert_whole(target)
+    # At once: no second request, as it would take to mend bytes that came twice.
+    assert web.requests == [("/a", "bytes=1000001-")]
+
+
+def test_a_stream_begins_where_it_is_told_with_and_without_ranges(web: Loopback) -> None:
+    for path, answer in (("/a", server.whole(CONTENT)), ("/b", server.without_ranges(CONTENT))):
+        with MirroredStream([web.url(path, answer)], "x", start=1_000_001) as stream:
+            assert stream.read() == CONTENT[1_000_001:]
 
 
 @pytest.mark.parametrize("part", [b"rubbish", CONTENT + b"more", CONTENT[:-1] + b"?"])
@@ -171,3 +181,46 @@ def test_killed_half_way_then_run_again(web: Loopback, target: Path) -> None:
     fetch_file([slow], target, MD5)
     assert_whole(target)
     assert web.ranges("/a") == [None, f"bytes={left}-"]
+
+
+def test_a_mirror_that_leaves_bytes_out_is_left_for_the_next(web: Loopback, target: Path) -> None:
+    def later(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(206)
+        handler.send_header("Content-Range", f"bytes 2000-{len(CONTENT) - 1}/{len(CONTENT)}")
+        handler.end_headers()
+        handler.wfile.write(CONTENT[2000:])
+
+    part_of(target).write_bytes(CONTENT[:1000])
+    urls = [web.url("/later", later), web.url("/good", server.whole(CONTENT))]
+    fetch_file(urls, target, MD5, IMPATIENT)
+    assert_whole(target)
+    assert web.requests == [("/later", "bytes=1000-"), ("/good", "bytes=1000-")]
+
+
+@pytest.mark.parametrize(
+    "rates, patient",
+    [([1100] * 60, True), ([900] * 60, False), ([9000] * 30 + [900] * 60, False), ([900], True)],
+)
+def test_a_connection_is_stalled_below_a_rate_over_a_window(
+    monkeypatch: pytest.MonkeyPatch, rates: list[int], patient: bool
+) -> None:
+    """So many bytes come each second."""
+    now, left = 0.0, list(rates)
+
+    class Response:
+        def read1(self, limit: int) -> bytes:
+            nonlocal now
+            now += 1
+            return bytes(left.pop(0)) if left else b""
+
+    class Bar:
+        def update(self, count: int) -> None:
+            pass
+
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    stream = MirroredStream([], "x", patience=Patience(1000, 20, 0))
+    stream._bar = Bar()
+    with contextlib.nullcontext() if patient else pytest.raises(Stalled, match=r"0\.9 kB/s"):
+        received = list(map(len, stream._watched(Response())))
+        assert received == rates
+    stream._bar = None

@@ -414,3 +414,41 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert decode_cached([save(tmp_path / "a.png")], 8, LIMIT).broken == {}
     assert "not kept" in caplog.text
+
+
+def test_what_is_left_after_broken_files_has_its_own_labels(tmp_path: Path) -> None:
+    for number, name in enumerate(("a", "b", "c")):
+        for i in range(3):
+            save(tmp_path / "train" / name / f"{i}.png", np.full((8, 8, 3), number, np.uint8))
+    for broken in ("a/0.png", "b/1.png"):
+        (tmp_path / "train" / broken).write_bytes(b"no image")
+    tree(tmp_path, "test", classes=("a", "b", "c"))
+    train = load_dataset(config(tmp_path, on_error="skip")).train
+    assert train.labels.tolist() == [0, 0, 1, 1, 2, 2, 2]
+    assert train.images.amax((1, 2, 3)).tolist() == train.labels.tolist()
+
+
+def test_the_same_files_in_another_order_are_another_entry(tmp_path: Path, cache: Path) -> None:
+    paths = [save(tmp_path / name) for name in ("a.png", "b.png")]
+    forwards, backwards = (decode_cached(order, 8, LIMIT).images for order in (paths, paths[::-1]))
+    assert torch.equal(forwards, backwards.flip(0)) and not torch.equal(forwards, backwards)
+    assert len(entries(cache)) == 2
+    decode_cached(paths, 8, LIMIT - 1)
+    assert len(entries(cache)) == 3
+
+
+def test_an_image_may_have_as_many_pixels_as_are_allowed(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.png", noise(6, 7))
+    assert not decode([path], 4, 42).broken
+    assert "6 pixels are more" in decode([path], 4, 41).broken[0]
+
+
+def test_a_large_jpeg_keeps_what_is_fine_at_its_target_size(tmp_path: Path) -> None:
+    """Stripes of a period of three pixels there, as from a file that is decoded whole."""
+    line = 128 + 100 * np.sin(2 * np.pi * np.arange(512) / 24)
+    pixels = np.broadcast_to(line.astype(np.uint8)[None, :, None], (512, 512, 3))
+    whole, small = (
+        read_image(save(tmp_path / name, pixels.copy(), **options), 64, LIMIT).astype(int)
+        for name, options in (("a.png", {}), ("a.jpg", {"quality": 95}))
+    )
+    assert np.ptp(whole) > 60 and np.abs(whole - small).mean() < 0.1 * np.ptp(whole)

@@ -63,3 +63,28 @@ def test_a_linear_classifier_stays_under_40_percent() -> None:
 def test_what_cannot_be_drawn_is_refused(arguments: dict[str, int]) -> None:
     with pytest.raises(ValueError):
         draw(**{"count": 10, **arguments})
+
+
+def test_figures_lie_inside_the_image_anywhere_and_at_their_sizes() -> None:
+    _, labels, masks = draw(2000, num_classes=2)
+    discs = masks[labels == 0]
+    heights, widths = (discs.any(axis).sum(1) for axis in (2, 1))
+    assert (heights - widths).abs().max() <= 1  # none is cut off by the border
+    # A disc's radius is 0.9 of 0.22 to 0.34 of the side.
+    assert 12 <= heights.min() <= 14 and 18 <= heights.max() <= 20
+    tops, lefts = (discs.any(axis).float().argmax(1) for axis in (2, 1))
+    for firsts, lengths in ((tops, heights), (lefts, widths)):
+        assert firsts.min() <= 2 and (firsts + lengths).max() >= 30
+        assert abs((firsts + lengths / 2).mean() - 16) < 0.4
+
+
+def test_classes_come_in_any_order_and_figures_are_turned_either_way() -> None:
+    _, labels, masks = draw(2000, num_classes=8)
+    assert not torch.equal(labels, torch.arange(2000) % 8)
+    assert torch.bincount(labels[:400], minlength=8).min() > 25
+    bars = masks[labels == CLASSES.index("bar")].float()
+    place = torch.arange(32.0)
+    area = bars.sum((1, 2))
+    x, y = ((bars.sum(axis) * place).sum(1) / area for axis in (1, 2))
+    along = (bars * (place - x.view(-1, 1, 1)) * (place.view(-1, 1) - y.view(-1, 1, 1))).sum((1, 2))
+    assert abs((along > 0).float().mean() - 0.5) < 0.1

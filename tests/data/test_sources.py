@@ -18,6 +18,7 @@ from vit_train.data.config import (
     ShapesConfig,
     Stl10Config,
 )
+from vit_train.data.dataset import resize
 from vit_train.data.sources import SOURCES, load_dataset
 from vit_train.data.splits import make_splits
 
@@ -144,3 +145,27 @@ def test_a_source_with_validation_images_of_its_own_uses_them() -> None:
     splits = make_splits(replace(data, val=own), ShapesConfig())
     assert splits.val is own and len(splits.train) == 50
     assert make_splits(replace(data, val=own), ShapesConfig(val="none")).val is None
+
+
+def test_every_part_of_stl10_is_resized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_stl10(monkeypatch, tmp_path)
+    whole, small = (
+        load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True, image_size=size))
+        for size in (None, 24)
+    )
+    for one, other in (
+        (whole.train.images, small.train.images),
+        (whole.test.images, small.test.images),
+        (whole.unlabelled, small.unlabelled),
+    ):
+        assert one is not None and other is not None and torch.equal(resize(one, 24), other)
+
+
+def test_sets_of_other_seeds_share_no_image() -> None:
+    sets = [
+        images
+        for seed in range(3)
+        for data in [load_dataset(ShapesConfig(train_images=9, test_images=9, draw_seed=seed))]
+        for images in (data.train.images, data.test.images)
+    ]
+    assert len(torch.cat(sets).flatten(1).unique(dim=0)) == 6 * 9

@@ -3,7 +3,7 @@ import torch
 
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import Dataset, ImageSet
-from vit_train.data.splits import make_splits, stratified
+from vit_train.data.splits import Splits, make_splits, stratified
 
 
 def numbered(count: int, offset: int) -> ImageSet:
@@ -59,3 +59,24 @@ def test_other_protocols() -> None:
         make_splits(DATA, DataConfig(test_subset=101))
     with pytest.raises(ValueError, match="no split called 'val'"):
         make_splits(DATA, DataConfig(val="none")).named("val")
+
+
+def test_subsets_are_stratified_and_drawn_by_the_seed() -> None:
+    """The classes one after the other, as the files of a folder come."""
+    order = DATA.train.labels.argsort(stable=True)
+    ordered = Dataset(DATA.train.subset(order), DATA.test, DATA.classes)
+
+    def parts(seed: int) -> Splits:
+        config = DataConfig(train_subset=80, test_subset=20, split_seed=seed)
+        return make_splits(ordered, config)
+
+    for part, count in ((parts(0).train, 80), (parts(0).test, 20), (parts(0).val, 40)):
+        assert part is not None
+        shares = torch.bincount(part.labels, minlength=3) / count
+        assert (shares - torch.tensor([0.25, 0.25, 0.5])).abs().max() <= 1 / count
+        # An image keeps its own label and mask.
+        numbers = part.images.flatten()
+        assert torch.equal(part.labels, (numbers % 4).clamp(max=2))
+        assert part.masks is not None and torch.equal(part.masks.flatten(), numbers > 0)
+    assert ids(parts(0).train) == ids(parts(0).train) != ids(parts(1).train)
+    assert ids(parts(0).test) == ids(parts(0).test) != ids(parts(1).test)

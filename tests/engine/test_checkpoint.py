@@ -1,5 +1,7 @@
 import os
 import pickle
+import random
+import stat
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from vit_train.engine import checkpoint
 from vit_train.engine.checkpoint import (
     find_checkpoint,
     generations,
+    newest_whole,
     read_checkpoint,
     save_checkpoint,
 )
@@ -75,3 +78,46 @@ def test_so_many_older_files_are_kept_and_no_other_file_is_touched(
     assert len(generations(path)) == min(keep, 1) + 1
     assert copy.read_text() == "mine"
     assert len(list(tmp_path.iterdir())) == min(keep, 1) + 2
+
+
+def test_the_content_is_durable_before_its_name_and_the_name_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def noting_fsync(descriptor: int) -> None:
+        happened.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        fsync(descriptor)
+
+    def noting_replace(self: Path, target: Path) -> Path:
+        happened.append(target.name)
+        return replace(self, target)
+
+    save_checkpoint(tmp_path / "last.pt", {"step": 1}, keep=1)
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    monkeypatch.setattr(Path, "replace", noting_replace)
+    save_checkpoint(tmp_path / "last.pt", {"step": 2}, keep=1)
+    named = happened.index("last.pt")
+    assert "file" in happened[:named] and "last-1.pt" in happened[:named]
+    if hasattr(os, "O_DIRECTORY"):
+        assert happened[-1] == "folder" and len(happened) - 1 > named
+
+
+def test_random_states_come_back() -> None:
+    states = checkpoint.rng_states()
+    drawn = torch.rand(3), random.random()
+    checkpoint.set_rng_states(states)
+    assert torch.equal(torch.rand(3), drawn[0]) and random.random() == drawn[1]
+
+
+def test_the_newest_whole_checkpoint_is_the_one_written_last(tmp_path: Path) -> None:
+    assert newest_whole(tmp_path) is None
+    for second, name in enumerate(("b.pt", "a.pt", "c.pt", "torn.pt")):
+        save_checkpoint(tmp_path / name, {"step": second})
+        os.utime(tmp_path / name, (1000 + second, 1000 + second))
+    torn = tmp_path / "torn.pt"
+    torn.write_bytes(torn.read_bytes()[:-1])  # the last one written, and no longer whole
+    os.utime(torn, (1003, 1003))
+    assert newest_whole(tmp_path) == tmp_path / "c.pt"
+    assert newest_whole(tmp_path, without=tmp_path / "c.pt") == tmp_path / "a.pt"

@@ -40,7 +40,24 @@ def test_nan_logits_are_right_about_nothing() -> None:
     assert evaluate(nn.Identity(), CLASSIFY, batches, FP32).acc == 0
 
 
-def test_evaluation_leaves_the_model_in_its_mode() -> None:
-    model = nn.Dropout(0.5).train()
-    evaluate(model, CLASSIFY, [(torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))], FP32)
-    assert model.training
+@pytest.mark.parametrize("training", [True, False])
+def test_evaluation_is_without_dropout_and_leaves_the_model_in_its_mode(training: bool) -> None:
+    model = nn.Dropout(0.5).train(training)
+    logits, labels = torch.randn(50, 10), torch.randint(10, (50,))
+    result = evaluate(model, CLASSIFY, [(logits, labels)], FP32)
+    assert result.loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
+    assert model.training == training
+
+
+def test_evaluation_keeps_no_graph() -> None:
+    seen = []
+
+    class Noting(Classify):
+        def outcomes(self, *what: object) -> torch.Tensor:
+            seen.append(super().outcomes(*what))
+            return seen[-1]
+
+    objective = Noting(ClassifyConfig(), ModelConfig(), (1, 1, 10), 10)
+    batch = torch.randn(4, 10), torch.zeros(4, dtype=torch.long)
+    evaluate(nn.Linear(10, 10), objective, [batch, batch], FP32)
+    assert len(seen) == 2 and not any(each.requires_grad for each in seen)

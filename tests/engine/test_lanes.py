@@ -49,6 +49,13 @@ def test_the_number_of_threads_is_put_back(monkeypatch: pytest.MonkeyPatch) -> N
     with Lanes(piece=1, count=2) as lanes:
         assert set(lanes.over(lambda _: torch.get_num_threads(), torch.arange(6))) == {1}
     assert torch.get_num_threads() == before
+    torch.set_num_threads(3)  # whatever it was
+    try:
+        with Lanes(piece=1, count=2):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_gradients_do_not_depend_on_the_number_of_lanes() -> None:

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from vit_train.engine.metrics import (
+    Classification,
     Evaluation,
     interval_of_mean,
     student_quantile,
@@ -33,7 +34,7 @@ def test_students_quantile(freedom: float, quantile: float) -> None:
 def test_the_interval_of_a_mean_holds_what_it_says() -> None:
     """Of three seeds with a spread, on images which all of them see: in 95 % of all repetitions."""
     rng = np.random.default_rng(0)
-    truth, spread, count, repetitions = 0.6, 0.01, 1000, 4000
+    truth, spread, count, repetitions = 0.6, 0.01, 1000, 1500
     held = 0
     for _ in range(repetitions):
         images = rng.normal(0, np.sqrt(truth * (1 - truth) / count))
@@ -48,3 +49,32 @@ def test_seeds_that_agree_leave_the_images_uncertainty(successes: int) -> None:
     low, high = interval_of_mean([successes / 20] * 3, 20)
     assert (low, high) == pytest.approx(wilson_interval(successes, 20), abs=1e-4)
     assert low < high
+
+
+def test_where_the_images_are_certain_the_interval_is_students() -> None:
+    """mean ± t₀.₉₇₅(n − 1) · s/√n, as every textbook has it."""
+    shares, s = [0.60, 0.62, 0.67], 0.0360555
+    low, high = interval_of_mean(shares, 10**12)
+    assert (low + high) / 2 == pytest.approx(0.63)
+    assert (high - low) / 2 == pytest.approx(4.30265 * s / 3**0.5, rel=1e-3)
+
+
+def test_where_the_seeds_agree_more_runs_make_no_more_images() -> None:
+    for runs in (2, 5):
+        assert interval_of_mean([0.5] * runs, 1000) == pytest.approx(
+            wilson_interval(500, 1000), abs=1e-5
+        )
+
+
+def test_a_classifier_is_judged_by_its_accuracy() -> None:
+    result = Classification(
+        count=200, loss=1.25, acc=0.4, top5=0.9, per_class_correct=[80], per_class_count=[200]
+    )
+    assert result.score == 0.4 and result.best_by == "acc"
+    assert result.interval == wilson_interval(80, 200)
+    assert result.values == {"loss": 1.25, "acc": 0.4, "top5": 0.9}
+
+
+def test_an_interval_of_a_mean_stays_inside_0_to_1() -> None:
+    low, high = interval_of_mean([0.0, 0.5, 1.0], 100)  # which differ so much that all is possible
+    assert (low, high) == (0.0, 1.0)

@@ -43,3 +43,22 @@ def test_the_average_follows_its_recurrence() -> None:
         keep = min(0.5, (1 + step) / (10 + step))
         expected = keep * expected + (1 - keep) * model.weight.detach()
     torch.testing.assert_close(average.model.weight, expected, rtol=1e-12, atol=0)
+
+
+def test_the_average_has_the_models_own_batch_statistics() -> None:
+    """They are averages already."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    average = WeightAverage(model, decay=0.9)
+    for step in range(1, 4):
+        model(torch.randn(8, 3) + 5)
+        average.update(model, step)
+    buffers = dict(model.named_buffers())
+    assert buffers["1.num_batches_tracked"] == 3 and buffers["1.running_mean"].abs().max() > 0.1
+    for name, buffer in average.model.named_buffers():
+        assert torch.equal(buffer, buffers[name]), name
+
+
+def test_a_rate_that_falls_to_itself_is_constant() -> None:
+    config = OptimConfig(lr=0.1, min_lr=0.1, warmup_epochs=0)
+    assert {learning_rate(step, config, 5, 3) for step in range(15)} == {0.1}

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from vit_train.engine.stopping import Deadline, stop_on_signals
+
 TWICE = """
 import os, signal
 from vit_train.engine.stopping import stop_on_signals
@@ -49,3 +51,27 @@ def test_the_first_signal_asks_and_the_second_ends_at_once(number: signal.Signal
     code = TWICE.format(name=number.name)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == f"{128 + number}\n" and done.returncode == -number, done.stderr
+
+
+def test_time_is_up_after_so_many_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Trainer:
+        stop_requested = False
+
+    now, trainer = 1000.0, Trainer()
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    deadline = Deadline(1.5)
+    for now, up in ((1001.5, False), (1089, False), (1090, True)):
+        deadline.on_step(trainer)
+        assert trainer.stop_requested == up, now
+
+
+def test_afterwards_signals_do_what_they_did_before() -> None:
+    class Trainer:
+        stop_requested = False
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    with stop_on_signals(Trainer) as interruption:
+        assert all(signal.getsignal(number) not in before for number in numbers)
+    assert [signal.getsignal(number) for number in numbers] == before
+    assert interruption.exit_status == 0 and "time is up" in interruption.reason

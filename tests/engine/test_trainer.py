@@ -13,6 +13,7 @@ from vit_train.engine.observer import Observer, TrainLog
 from vit_train.engine.optim import learning_rate
 from vit_train.engine.trainer import NonFinite, Trainer
 from vit_train.model.config import ModelConfig
+from vit_train.model.layers import Dropout
 from vit_train.tasks.classify import Classify
 from vit_train.tasks.config import ClassifyConfig
 
@@ -59,32 +60,50 @@ def make_model() -> nn.Module:
     return nn.Linear(5, 3).double()
 
 
-def train(data: Data, observers: tuple[Observer, ...] = (), **loop: object) -> Trainer:
+def train(
+    data: Data,
+    observers: tuple[Observer, ...] = (),
+    model: nn.Module | None = None,
+    optim: OptimConfig | None = None,
+    seed: int = 0,
+    **loop: object,
+) -> Trainer:
     config = LoopConfig(**{"epochs": 2, "batch_size": 8, "log_every": 4, **loop})
     val = list(data.epoch(0))
-    run = TrainConfig(train=config)
-    trainer = Trainer(make_model(), CLASSIFY, data, val, run, FP32, observers)
+    run = TrainConfig(train=config, optim=optim or OptimConfig(), seed=seed)
+    trainer = Trainer(model or make_model(), CLASSIFY, data, val, run, FP32, observers)
     trainer.fit()
     return trainer
 
 
-def test_the_loop_is_the_textbook_one() -> None:
+@pytest.mark.parametrize("clip_norm", [0.3, 1e9, None])
+def test_the_loop_is_the_textbook_one(clip_norm: float | None) -> None:
     data, model = Data(), make_model()
-    config = OptimConfig()
-    optimizer = torch.optim.AdamW([
-        {"params": [model.weight], "weight_decay": config.weight_decay},
-        {"params": [model.bias], "weight_decay": 0.0},
-    ])  # fmt: skip
+    config = OptimConfig(lr=0.02, beta1=0.8, beta2=0.97, weight_decay=0.2, clip_norm=clip_norm)
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": [model.weight], "weight_decay": config.weight_decay},
+            {"params": [model.bias], "weight_decay": 0.0},
+        ],
+        betas=(config.beta1, config.beta2),
+    )
+    norms = []
     for step in range(12):
         x, y = list(data.epoch(0))[step % 6]
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, config, 6, 2)
         optimizer.zero_grad()
         F.cross_entropy(model(x), y, label_smoothing=0.1).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        gradients = [model.weight.grad, model.bias.grad]
+        norms.append(torch.cat([each.flatten() for each in gradients]).norm().item())
+        if clip_norm is not None and norms[-1] > clip_norm:
+            for each in gradients:
+                each *= clip_norm / (norms[-1] + 1e-6)
         optimizer.step()
-    trained = train(data).model
+    assert min(norms) < 0.7 and max(norms) > 0.3  # so that 0.3 clips
+    trained = train(data, optim=config).model
     torch.testing.assert_close(trained.weight, model.weight, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(trained.bias, model.bias, rtol=1e-9, atol=1e-12)
 
 
 def test_accumulation_changes_nothing_but_rounding() -> None:
@@ -101,6 +120,18 @@ def test_observers_hear_steps_logs_and_epochs() -> None:
     assert [log.step for log in recorder.logs] == [4, 8, 12]
     assert [log.images_seen for log, _ in recorder.epochs] == [48, 96]
     assert all(val.count == 48 for _, val in recorder.epochs)
+
+
+def test_an_epoch_is_told_when_it_is_over() -> None:
+    """So that what is saved then begins with the next one."""
+    places = []
+
+    class Places(Recorder):
+        def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
+            places.append((log.epoch, trainer.epoch, trainer.batch, trainer.finished))
+
+    train(Data(), (Places(),))
+    assert places == [(1, 1, 0, False), (2, 2, 0, True)]
 
 
 def test_the_speed_is_that_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,3 +190,196 @@ def test_bf16_autocast_trains() -> None:
     trainer = Trainer(model, CLASSIFY, data, None, run, precision)
     trainer.fit()
     assert all(p.dtype == torch.float32 and p.isfinite().all() for p in model.parameters())
+
+
+class Dropped(nn.Module):
+    """Remembers which values of each batch were left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.dropout = make_model(), Dropout(0.5)
+        self.masks: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        dropped = self.dropout(torch.ones_like(x))
+        if self.training:
+            self.masks.append(dropped)
+        return self.linear(x * dropped)
+
+
+def test_every_step_and_every_image_has_dropout_of_its_own_from_the_seed() -> None:
+    def masks(seed: int) -> Tensor:
+        model = Dropped()
+        train(Data(), model=model, seed=seed)
+        return torch.stack(model.masks)  # (12 steps, 8 images, 5 values)
+
+    first = masks(0)
+    assert first.unique().tolist() == [0, 2] and 0.4 < (first == 0).double().mean() < 0.6
+    assert len(first.flatten(1).unique(dim=0)) == 12
+    assert len(first.flatten(0, 1).unique(dim=0)) > 28  # of 32 possible rows; 96 are drawn
+    assert torch.equal(first, masks(0)) and not torch.equal(first, masks(1))
+
+
+class Turning(Data):
+    """Each epoch has other batches."""
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        x, y = self.x * (1 + epoch), (self.y + epoch) % 3
+        yield from list(zip(x.split(8), y.split(8), strict=True))[first:]
+
+
+def test_the_curves_are_means_over_the_images_since_the_last_point() -> None:
+    """With weights that stand still, so that every batch's own figures are known."""
+    data, recorder = Turning(), Recorder()
+    still = OptimConfig(lr=1e-15, weight_decay=0, warmup_epochs=0)
+    model = train(data, (recorder,), optim=still).model
+    own = []
+    for x, y in (*data.epoch(0), *data.epoch(1)):
+        logits = model(x)
+        loss = F.cross_entropy(logits, y, label_smoothing=0.1).item()
+        own.append({"loss": loss, "acc": (logits.argmax(1) == y).double().mean().item()})
+
+    def mean(*batches: int) -> dict[str, float]:
+        sums = {name: sum(own[batch][name] for batch in batches) for name in own[0]}
+        return {name: pytest.approx(total / len(batches)) for name, total in sums.items()}
+
+    expected = {4: mean(0, 1, 2, 3), 8: mean(4, 5, 6, 7), 12: mean(8, 9, 10, 11)}
+    assert {log.step: log.values for log in recorder.logs} == expected
+    epochs = [log for log, _ in recorder.epochs]
+    assert [log.values for log in epochs] == [mean(*range(6)), mean(*range(6, 12))]
+    assert [log.epoch for log in recorder.logs] == [1, 2, 2]
+    assert [(log.epoch, log.step) for log in epochs] == [(1, 6), (2, 12)]
+    for log in (*recorder.logs, *epochs):
+        assert log.images_seen == 8 * log.step
+        assert log.lr == learning_rate(log.step - 1, still, 6, 2)
+
+
+def test_the_average_is_of_the_weights_after_each_step_and_what_is_evaluated() -> None:
+    class Weights(Recorder):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights: list[Tensor] = []
+
+        def on_step(self, trainer: Trainer) -> None:
+            self.weights.append(trainer.model.weight.detach().clone())
+
+    data, recorder = Data(), Weights()
+    trainer = train(data, (recorder,), optim=OptimConfig(lr=0.1), ema_decay=0.5)
+    average = make_model().weight.detach()
+    for step, weight in enumerate(recorder.weights, start=1):
+        keep = min(0.5, (1 + step) / (10 + step))
+        average = keep * average + (1 - keep) * weight
+    torch.testing.assert_close(trainer.eval_model.weight, average, rtol=1e-9, atol=0)
+    logits = trainer.eval_model(data.x)
+    _, val = recorder.epochs[-1]
+    assert val.loss == pytest.approx(F.cross_entropy(logits, data.y).item())
+    raw = F.cross_entropy(trainer.model(data.x), data.y).item()
+    assert abs(val.loss - raw) > 1e-6
+
+
+def test_a_step_is_known_by_its_epoch_and_batch() -> None:
+    trainer = train(Data())
+    places = [trainer.place_of(step) for step in (1, 6, 7, 12)]
+    assert places == [(0, 0), (0, 5), (1, 0), (1, 5)]
+
+
+def test_all_that_counts_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+
+    class Stop(Recorder):
+        def on_step(self, trainer: Trainer) -> None:
+            nonlocal now
+            now += 2
+            trainer.stop_requested = trainer.step == 9
+
+    first = train(Data(), (Stop(),))
+    first.skipped = 2
+    state = first.state_dict()
+    assert state["seconds"] == first.seconds == 18
+    now = 5.0  # another process
+    run = TrainConfig(train=LoopConfig(epochs=2, batch_size=8, log_every=4))
+    second = Trainer(make_model(), CLASSIFY, Data(), None, run, FP32)
+    second.load_state_dict(state)
+    now += 4
+    assert second.seconds == 22
+    for trainer in (first, second):
+        counters = trainer.step, trainer.epoch, trainer.batch, trainer.images_seen, trainer.skipped
+        assert counters == (9, 1, 3, 72, 2)
+
+
+def test_a_step_that_is_left_out_has_no_part_in_the_curves_and_the_weights() -> None:
+    class Broken(Data):
+        def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+            for number, (x, y) in enumerate(super().epoch(epoch, first), first):
+                yield (x * float("nan") if (epoch, number) == (0, 2) else x), y
+
+    recorder = Recorder()
+    still = OptimConfig(lr=1e-15, weight_decay=0, warmup_epochs=0)
+    skip = {"on_nonfinite": "skip", "log_every": 6}
+    trainer = train(Broken(), (recorder,), optim=still, **skip)
+    losses = [
+        F.cross_entropy(trainer.model(x), y, label_smoothing=0.1).item() for x, y in Data().epoch(0)
+    ]
+    assert trainer.skipped == 1 and (trainer.step, trainer.images_seen) == (12, 96)
+    seen = [losses[number] for number in (0, 1, 3, 4, 5)]
+    points = [recorder.logs[0], recorder.epochs[0][0]]
+    assert [log.values["loss"] for log in points] == [pytest.approx(sum(seen) / 5)] * 2
+    assert recorder.logs[1].values["loss"] == pytest.approx(sum(losses) / 6)
+
+
+def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A step takes two seconds, and the pause between the two processes does not count."""
+    now = 100.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+
+    class Slow(Recorder):
+        def __init__(self, stop: int) -> None:
+            super().__init__()
+            self.stop = stop
+
+        def on_step(self, trainer: Trainer) -> None:
+            nonlocal now
+            now += 2
+            trainer.stop_requested = trainer.step == self.stop
+
+    settings = {"epochs": 2, "batch_size": 8, "log_every": 5}
+    whole, before, after = Slow(99), Slow(9), Slow(99)
+    train(Turning(), (whole,), **settings)
+    state = train(Turning(), (before,), **settings).state_dict()
+    now += 1000
+    run = TrainConfig(train=LoopConfig(**settings))
+    trainer = Trainer(make_model(), CLASSIFY, Turning(), None, run, FP32, (after,))
+    trainer.load_state_dict(state)
+    trainer.fit()
+    logs = [log for recorder in (before, after) for log in recorder.logs]
+    # A point is taken before its last step's two seconds are over.
+    assert [log.images_per_s for log in whole.logs] == pytest.approx([40 / 8, 40 / 10])
+    assert logs == whole.logs
+    epochs = [log for recorder in (before, after) for log, _ in recorder.epochs]
+    assert epochs == [log for log, _ in whole.epochs]
+
+
+def test_a_gradient_that_is_no_number_ends_the_run_though_its_loss_is_one() -> None:
+    class Cornered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.at_zero = make_model(), nn.Parameter(torch.zeros(1).double())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x) + self.at_zero.square().sqrt()  # 0, whose slope is 0/0
+
+    with pytest.raises(NonFinite, match="at step 1 "):
+        train(Data(), model=Cornered())
+
+
+def test_the_first_of_several_bad_steps_is_named() -> None:
+    class Broken(Data):
+        def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+            for number, (x, y) in enumerate(super().epoch(epoch, first), first):
+                yield (x * float("nan") if number >= 2 else x), y
+
+    with pytest.raises(NonFinite, match=r"at step 3 \(batch 3 of epoch 1\)"):
+        train(Broken(), log_every=6)

@@ -1,11 +1,12 @@
 """What is drawn of a trained model is what the model has."""
 
+import numpy as np
 import pytest
 import torch
 from conftest import SMALL, Run
 
 from vit_train.explain.attention import class_token_maps, seen_through
-from vit_train.explain.positions import mosaic, similarity
+from vit_train.explain.positions import draw_positions, mosaic, similarity
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 
@@ -58,3 +59,21 @@ def test_vit_eval_draws_heads_and_positions(run: Run) -> None:
         assert outcome.status == 0, outcome.err
         assert drawn == (name != "relative")
         assert ("pictures in" in outcome.out) == (name != "gap")
+
+
+@pytest.mark.parametrize("head", ["token", "gap"])
+def test_the_drawn_places_are_those_of_the_patches(head: str) -> None:
+    """And not of the class token, which has a place in the table before them."""
+    torch.manual_seed(0)
+    model = VisionTransformer(ViTConfig(embed_dim=16, depth=1, num_heads=2, head=head), 12)
+    table = model.pos_embed[0].weight.detach()[0]
+    patches = table[-9:]
+    values, places, *_ = draw_positions(model).axes
+    np.testing.assert_allclose(values.images[0].get_array(), table)
+    np.testing.assert_allclose(places.images[0].get_array(), mosaic(similarity(patches)))
+
+
+def test_maps_come_from_the_row_of_the_class_token_without_itself() -> None:
+    attention = torch.zeros(1, 1, 5, 5)
+    attention[0, 0, 0] = torch.tensor([9.0, 1, 2, 3, 4])
+    assert class_token_maps(attention).tolist() == [[[[1, 2], [3, 4]]]]

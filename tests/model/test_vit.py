@@ -309,3 +309,9 @@ def test_bad_configuration_is_refused_and_the_message_names_the_key(key, value):
 def test_unknown_kernels_are_answered_with_the_known_ones():
     with pytest.raises(ValueError, match="scratch, fused"):
         ViTConfig(kernels="magic")
+
+
+def test_stochastic_depth_rises_from_nothing_in_the_first_block_to_its_rate_in_the_last() -> None:
+    for depth, rates in ((1, [0]), (4, [0, 0.1, 0.2, 0.3])):
+        model = VisionTransformer(ViTConfig(embed_dim=8, depth=depth, num_heads=1, drop_path=0.3))
+        assert [block.drop_path.rate for block in model.blocks] == pytest.approx(rates)

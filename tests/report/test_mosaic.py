@@ -23,3 +23,9 @@ def test_large_images_keep_their_size_and_titles_are_written() -> None:
     sheet = np.asarray(side_by_side([black, black], ["a", "b"], across=4))
     assert sheet.shape[1] == 2 * (128 + GAP)
     assert (sheet[:TITLE] < 128).any() and (sheet[:TITLE] > 250).any()
+
+
+def test_small_images_are_enlarged_by_whole_numbers_to_about_the_same_size() -> None:
+    for size, width in ((8, 96), (20, 100), (40, 80), (64, 128), (96, 96), (200, 200)):
+        grey = torch.zeros(1, 3, size, size, dtype=torch.uint8)
+        assert side_by_side([grey], ["a"], across=1).width == width + GAP

@@ -48,5 +48,7 @@ def test_pictures_show_through_where_the_class_token_looks() -> None:
 
 
 def test_what_has_no_class_token_has_no_such_picture() -> None:
+    heads = Classify(ClassifyConfig(), ViTConfig(num_heads=2), (3, 16, 16), 10).columns
+    assert heads == ("image", "attention", "head 1", "head 2")
     for model in (CnnConfig(), ViTConfig(head="gap")):
         assert Classify(ClassifyConfig(), model, (3, 16, 16), 10).columns == ()

@@ -109,3 +109,42 @@ def test_what_cannot_be_is_refused() -> None:
         task(mask_ratio=0.99)
     with pytest.raises(ValueError, match=r"model\.name=cnn"):
         Reconstruct(ReconstructConfig(), CnnConfig(), (3, 16, 16), 10)
+
+
+def test_what_is_predicted_of_normalised_patches_is_shown_in_their_own_colours() -> None:
+    """A model that is right about everything shows the image itself."""
+    learning, (images, orders) = task(normalise_target=True), batch()
+    truth = cut_patches(images, 4)
+    deviation = (truth.var(2, keepdim=True) + 1e-6).sqrt()
+
+    class Right(torch.nn.Module):
+        def forward(self, images: Tensor, visible: Tensor) -> Tensor:
+            return (truth - truth.mean(2, keepdim=True)) / deviation
+
+    assert learning.outcomes(Right(), images, orders).abs().max() < 1e-10
+    _, _, shown = learning.pictures(Right(), images, orders)
+    torch.testing.assert_close(shown, images)
+
+
+def test_an_epoch_that_begins_in_its_middle_hides_the_same() -> None:
+    batches = task().train_batches(train_batches())
+    whole, rest = list(batches.epoch(2)), list(batches.epoch(2, first=1))
+    assert len(whole) == len(batches) == 3 and len(rest) == 2
+    for (_, one), (_, other) in zip(whole[1:], rest, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_splits_loss_is_the_mean_over_its_images() -> None:
+    result = task().evaluation(torch.tensor([[1.0], [2.0], [6.0]]).double())
+    assert (result.count, result.loss, result.score) == (3, 3.0, -3.0)
+
+
+def test_what_is_hidden_is_drawn_apart_from_the_augmentation() -> None:
+    source = train_batches()
+    _, orders = next(task().train_batches(source).epoch(0))
+    assert not torch.equal(orders, drawn_orders(source.generator(0, 0), 12, 16))
+
+
+@pytest.mark.parametrize("depth, blocks", [(None, 1), (3, 3)])
+def test_the_decoder_has_its_own_depth(depth: int | None, blocks: int) -> None:
+    assert len(task(decoder_depth=depth).build_model().decoder.blocks) == blocks

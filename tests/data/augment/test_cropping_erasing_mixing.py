@@ -8,7 +8,7 @@ from torchvision.transforms import InterpolationMode, RandomErasing, RandomResiz
 from torchvision.transforms import v2 as transforms
 
 from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.augment.cropping import ASPECTS, resized_crop
+from vit_train.data.augment.cropping import ASPECTS, Cropper, resized_crop
 from vit_train.data.augment.erasing import Eraser
 from vit_train.data.augment.mixing import Mixer, Mixture
 from vit_train.data.augment.rectangles import Rectangles, random_rectangles
@@ -139,3 +139,39 @@ def test_the_label_says_how_much_of_each_image_is_seen() -> None:
     untouched, flat = (targets[:, 0] == 1), images.flatten(1).std(1) == 0
     # Of the mixed ones about half are mixed evenly, the others in a rectangle.
     assert abs(flat[~untouched].float().mean() - 0.5) < 0.15
+
+
+def test_each_kind_of_mixing_has_its_own_alpha() -> None:
+    """Mixup's makes shares of nearly 0 or 1 here, CutMix's of nearly a half."""
+    drawn = mixer(mixup_alpha=0.001, cutmix_alpha=1e6).draw(np.random.default_rng(0), COUNT)
+    cut = drawn.inside != drawn.outside
+    share = drawn.outside[~cut]
+    assert ((share < 0.01) | (share > 0.99)).double().mean() > 0.95
+    side = 2 * int(0.5 * 0.5**0.5 * SIZE)
+    assert drawn.height[cut].max() == drawn.width[cut].max() == side
+    assert (drawn.outside[cut] == 1).all() and (drawn.inside[cut] == 0).all()
+    assert abs(cut.double().mean() - 0.5) < 0.03
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.2, 1.0])
+def test_so_many_images_are_mixed_as_asked_for(chance: float) -> None:
+    drawn = mixer(mixup_alpha=1.0, mix_prob=chance).draw(np.random.default_rng(0), COUNT)
+    assert abs((drawn.outside < 1).double().mean() - chance) < 0.02
+
+
+@pytest.mark.parametrize("scale", [None, 0.3, 0.8])
+def test_a_crop_has_the_share_that_is_asked_for(scale: float | None) -> None:
+    cropper = Cropper(torch.zeros(1, 3, SIZE, SIZE), AugmentConfig(crop_scale=scale))
+    _, boxes = cropper.draw(np.random.default_rng(0), COUNT)
+    assert (boxes is None) == (scale is None)
+    if boxes is not None and scale is not None:
+        area = (boxes.height * boxes.width) / SIZE**2
+        assert scale - 0.06 < area.min() < scale + 0.02 and area.max() <= 1
+        assert (boxes.top + boxes.height).max() == (boxes.left + boxes.width).max() == SIZE
+
+
+def test_where_no_rectangle_fits_nothing_is_erased() -> None:
+    """Of the area of a fifth of a pixel."""
+    eraser = Eraser(3, AugmentConfig(erase_prob=1.0, erase_area=0.02))
+    boxes = eraser.draw(np.random.default_rng(0), 100)
+    assert (eraser.erase(torch.ones(100, 3, 3, 3), boxes) == 1).all()

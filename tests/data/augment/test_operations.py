@@ -163,3 +163,41 @@ def test_the_25_pairs_are_torchvisions() -> None:
     assert [
         tuple((name, chance, number or 0) for name, chance, number in pair) for pair in theirs
     ] == list(ours)
+
+
+@pytest.mark.parametrize("size, num_ops, magnitude", [(16, 1, 20), (96, 3, 5)])
+def test_randaugment_has_torchvisions_magnitudes_at_any_setting(
+    size: int, num_ops: int, magnitude: int
+) -> None:
+    config = AugmentConfig(num_ops=num_ops, magnitude=magnitude)
+    rounds = POLICIES["randaugment"](size, config).rounds(np.random.default_rng(0), 2000)
+    assert len(rounds) == num_ops
+    space = autoaugment.RandAugment()._augmentation_space(31, (size, size))
+    for each in rounds:
+        assert len(each.operation.unique()) == 14
+        for number, drawn in zip(each.operation.tolist(), each.magnitude.tolist(), strict=True):
+            table, signed = space[OPERATIONS[number]]
+            expected = float(table[magnitude]) if table.ndim else 0.0
+            if OPERATIONS[number] == "Posterize":
+                drawn = round(drawn)  # as it is applied
+            assert (abs(drawn) if signed else drawn) == pytest.approx(expected, abs=1e-4)
+
+
+def test_autoaugment_shifts_by_a_share_of_the_image() -> None:
+    space = autoaugment.AutoAugment()._augmentation_space(10, (96, 96))
+    rounds = POLICIES["autoaugment"](96, AugmentConfig()).rounds(np.random.default_rng(0), 5000)
+    number = OPERATIONS.index("TranslateX")
+    drawn = torch.cat([each.magnitude[each.operation == number] for each in rounds]).abs()
+    table, _ = space["TranslateX"]
+    assert drawn.unique().tolist() == pytest.approx([table[8].item(), table[9].item()], rel=1e-4)
+
+
+def test_trivialaugment_draws_every_strength() -> None:
+    (each,) = POLICIES["trivialaugment"](32, AugmentConfig()).rounds(
+        np.random.default_rng(0), 20_000
+    )
+    space = autoaugment.TrivialAugmentWide()._augmentation_space(31)
+    for name in ("ShearX", "Rotate", "Brightness", "Solarize"):
+        drawn = each.magnitude[each.operation == OPERATIONS.index(name)].abs().unique()
+        expected = space[name][0].double().sort().values
+        torch.testing.assert_close(drawn, expected, rtol=1e-5, atol=1e-5)

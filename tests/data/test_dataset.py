@@ -1,0 +1,74 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torchvision.transforms.functional import resize as torchvisions
+
+from vit_train.data.dataset import Dataset, ImageSet, channel_statistics, resize
+
+
+def pixels(count: int, size: int = 8, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(256, (count, 3, size, size), generator=generator, dtype=torch.uint8)
+
+
+def some(count: int, seed: int = 0) -> ImageSet:
+    return ImageSet(pixels(count, seed=seed), torch.arange(count) % 3)
+
+
+DATA = Dataset(some(10), some(5, seed=1), ("a", "b", "c"))
+
+
+def changed(part: ImageSet, what: str) -> ImageSet:
+    tensor = getattr(part, what).clone()
+    tensor.view(-1)[-1] ^= 1
+    return replace(part, **{what: tensor})
+
+
+def test_the_fingerprint_is_of_every_image_label_and_name() -> None:
+    same = Dataset(some(10), some(5, seed=1), ("a", "b", "c"))
+    assert same.fingerprint == DATA.fingerprint and len(DATA.fingerprint) == 8
+    others = [
+        *(replace(DATA, train=changed(DATA.train, what)) for what in ("images", "labels")),
+        *(replace(DATA, test=changed(DATA.test, what)) for what in ("images", "labels")),
+        replace(DATA, classes=("a", "b", "d")),
+        replace(DATA, val=some(4)),
+        replace(DATA, val=changed(some(4), "labels")),
+        replace(DATA, unlabelled=pixels(3)),
+        replace(DATA, train=DATA.test, test=DATA.train),
+    ]
+    prints = [DATA.fingerprint, *(other.fingerprint for other in others)]
+    assert len(set(prints)) == len(prints)
+
+
+def test_statistics_are_numpys() -> None:
+    images = pixels(20)
+    images[:, 1] //= 3
+    images[:, 2] = 77
+    mean, std = channel_statistics(images)
+    scaled = images.numpy() / 255
+    np.testing.assert_allclose(mean, scaled.mean((0, 2, 3)), rtol=1e-12)
+    np.testing.assert_allclose(std[:2], scaled.std((0, 2, 3))[:2], rtol=1e-12)
+    assert std[2] == 1 / 255  # a constant channel's, which can be divided by
+
+
+@pytest.mark.parametrize("size", [5, 12, 24, 40])
+def test_resizing_is_torchvisions_to_one_grey_level(size: int) -> None:
+    images = pixels(7, 24)
+    theirs = torchvisions(images, [size, size], antialias=True)
+    ours = resize(images, size, chunk=3)
+    assert ours.shape == theirs.shape and ours.dtype == torch.uint8
+    assert (ours.int() - theirs.int()).abs().max() <= 1
+    exact = F.interpolate(images.double(), (size, size), mode="bilinear", antialias=True)
+    assert (ours - exact).abs().max() < 0.51  # rounded, not cut off
+
+
+def test_a_subset_keeps_images_labels_and_masks_together() -> None:
+    whole = replace(some(6), masks=torch.arange(6).view(6, 1, 1) > 2)
+    part = whole.subset(torch.tensor([4, 1]))
+    assert torch.equal(part.images, whole.images[[4, 1]]) and part.labels.tolist() == [1, 1]
+    assert part.masks is not None and part.masks.flatten().tolist() == [True, False]
+    assert len(part) == 2 and some(6).subset(torch.tensor([0])).masks is None

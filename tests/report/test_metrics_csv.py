@@ -1,0 +1,44 @@
+import csv
+from pathlib import Path
+
+import pytest
+
+from vit_train.engine.metrics import Evaluation
+from vit_train.engine.observer import TrainLog
+from vit_train.report.metrics_csv import MetricsCsv
+
+
+def log(epoch: int) -> TrainLog:
+    return TrainLog(epoch, 10 * epoch, 320 * epoch, {"loss": 0.5, "acc": 0.25}, 1e-3, 64.04)
+
+
+def rows(path: Path) -> list[dict[str, float]]:
+    with path.open() as file:
+        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+
+
+def test_a_row_says_what_happened_in_its_epoch(tmp_path: Path) -> None:
+    table = MetricsCsv(tmp_path / "metrics.csv")
+    table.on_epoch(None, log(1), Evaluation(count=20, loss=2.5))
+    (row,) = rows(tmp_path / "metrics.csv")
+    del row["seconds"]
+    assert row == {
+        "epoch": 1, "step": 10, "images_seen": 320, "lr": 1e-3, "train_loss": 0.5,
+        "train_acc": 0.25, "val_loss": 2.5, "images_per_s": 64.0,
+    }  # fmt: skip
+
+
+def test_a_table_that_is_there_goes_on_and_so_does_its_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    path = tmp_path / "metrics.csv"
+    for began in (100.0, 5000.0, 70.0):  # three processes, one after the other
+        now = began
+        table = MetricsCsv(path)
+        for _ in range(2):
+            now += 7
+            table.on_epoch(None, log(1), None)
+    assert [row["seconds"] for row in rows(path)] == [7, 14, 21, 28, 35, 42]
+    assert len(path.read_text().splitlines()) == 7

@@ -1,0 +1,55 @@
+import errno
+
+import pytest
+
+from vit_train.engine.observer import Observer
+from vit_train.report.patient import PAUSE, Patient
+
+
+class Disk(Observer):
+    """Hears of steps and epochs as long as it is not full."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.heard: list[tuple[object, ...]] = []
+
+    def note(self, *what: object) -> None:
+        self.heard.append(what)
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def on_step(self, trainer: object) -> None:
+        self.note("step", trainer)
+
+    def on_epoch(self, trainer: object, log: object, val: object) -> None:
+        self.note("epoch", trainer, log, val)
+
+
+def test_after_a_failure_there_is_a_pause_and_then_another_try(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    first, second = Disk(), Disk()
+    patient = Patient([first, second])
+    patient.on_step(1)
+    patient.on_epoch(1, 2, 3)
+    assert first.heard == second.heard == [("step", 1), ("epoch", 1, 2, 3)]
+    first.full = True
+    patient.on_step(2)
+    assert len(first.heard) == 3 and len(second.heard) == 2
+    now = 1000 + PAUSE - 1
+    patient.on_step(3)
+    assert len(first.heard) == 3
+    now = 1000 + PAUSE
+    patient.on_step(4)  # still full
+    assert len(first.heard) == 4
+    first.full, now = False, now + PAUSE
+    patient.on_epoch(5, 6, 7)
+    assert first.heard[-1] == second.heard[-1] == ("epoch", 5, 6, 7)
+    patient.on_epoch(6, 7, 8)  # which is nothing new
+    first.full = True
+    patient.on_step(7)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 3 and "training goes on without" in messages[0]
+    assert messages[1] == "the disk can be written again" and messages[2] == messages[0]

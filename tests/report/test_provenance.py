@@ -1,0 +1,59 @@
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+
+import vit_train
+from vit_train.report import provenance
+
+
+def git(folder: Path, *arguments: str) -> str:
+    settings = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    command = ["git", "-C", str(folder), *settings, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_commit_is_that_of_the_checkout_and_says_if_files_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "vit_train" / "__init__.py"
+    file.parent.mkdir()
+    file.write_text("1")
+    monkeypatch.setattr(vit_train, "__file__", str(file))
+    assert provenance.commit() is None  # no checkout
+    git(tmp_path, "init")
+    assert provenance.commit() is None  # without a commit
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "first")
+    head = git(tmp_path, "rev-parse", "HEAD")
+    assert provenance.commit() == head
+    (tmp_path / "notes").write_text("untracked files are none of the program's")
+    assert provenance.commit() == head
+    file.write_text("2")
+    assert provenance.commit() == f"{head}+changes"
+
+
+def test_the_machine_is_the_one_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"name of {device}")
+    machine = provenance.machine(torch.device("cpu"))
+    assert (machine["cpus"], machine["threads"]) == (12, 5)
+    assert (machine["device"], machine["gpu"]) == ("cpu", None)
+    machine = provenance.machine(torch.device("cuda:1"))
+    assert (machine["device"], machine["gpu"]) == ("cuda", "name of cuda:1")
+
+
+def test_each_version_is_its_programs() -> None:
+    versions = provenance.versions()
+    # Of torchvision without what it was built for, as +cpu.
+    assert versions.pop("torchvision") == torchvision.__version__.partition("+")[0]
+    assert versions == {
+        "vit_train": vit_train.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
