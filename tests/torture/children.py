@@ -146,10 +146,13 @@ class Child:
 
 
 def shown(path: Path) -> str:
+    """Its beginning and its end."""
     if not path.exists():
         return ""
     with path.open("rb") as file:
-        return file.read(SHOWN).decode(errors="replace")
+        data = file.read(SHOWN)
+        file.seek(max(len(data), path.stat().st_size - SHOWN))
+        return (data + file.read(SHOWN)).decode(errors="replace")
 
 
 def resident(pid: int) -> int:

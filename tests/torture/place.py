@@ -58,20 +58,22 @@ class Place:
 
     def run(self, command: str, *arguments: str, writes: Sequence[str] = ()) -> Outcome:
         """To its end; only what is named in `writes`, below `here`, may be other than before."""
-        before = self.snapshot(writes)
+        before, files = self.snapshot(writes), self.json_files()
         outcome = self.start(command, *arguments).wait()
         self.judge(outcome, " ".join(arguments))
         self.compare(before, self.snapshot(writes), outcome)
-        self.require_plain_json()
+        self.require_plain_json(self.json_files() - files)
         return outcome
 
     def judge(self, outcome: Outcome, typed: str = "") -> None:
         """A result or a short message, in time and within bounds."""
         about = f"{outcome.command} {typed[:500]}\n{outcome.out[-1500:]}{outcome.err[-3000:]}"
         if outcome.stopped:
-            self.find(f"{outcome.command}: {outcome.stopped}", about)
+            which = kind_of(", ".join(self.notes))[:150]
+            self.find(f"{outcome.command}: {outcome.stopped} ({which})", about)
         elif "Traceback" in outcome.err + outcome.out:
-            self.find(f"{outcome.command}: {culprit(outcome.err + outcome.out)}", about)
+            text = outcome.err if "Traceback" in outcome.err else outcome.out
+            self.find(f"{outcome.command}: {culprit(text)}", about)
         elif outcome.status not in STATUSES:
             self.find(f"{outcome.command}: status {outcome.status}", about)
         elif outcome.status == 1:
@@ -110,14 +112,18 @@ class Place:
                 details = f"{sorted(paths)[:5]}\n{outcome.out[-1000:]}{outcome.err[-1000:]}"
                 self.find(f"{outcome.command}: {verb} {kind_of(first)}", details)
 
-    def require_plain_json(self) -> None:
+    def json_files(self) -> set[tuple[Path, str]]:
+        """With their states; a link's target is somebody else's."""
+        found = (each for each in self.here.rglob("*.json") if each.is_file())
+        return {(each, state(each)) for each in found if not each.is_symlink()}
+
+    def require_plain_json(self, written: set[tuple[Path, str]]) -> None:
         """No NaN, which is no JSON, in what a command wrote."""
-        for path in self.here.rglob("eval-*.json"):
-            if path.is_file() and not path.is_symlink():
-                try:
-                    json.loads(path.read_text(), parse_constant=refuse)
-                except (ValueError, RecursionError) as error:
-                    self.find("wrong JSON", f"{path}: {error}")
+        for path, _ in written:
+            try:
+                json.loads(path.read_text(), parse_constant=refuse)
+            except (ValueError, RecursionError) as error:
+                self.find(f"{path.name} is no JSON", str(error))
 
 
 def refuse(constant: str) -> NoReturn:
