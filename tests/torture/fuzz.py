@@ -18,6 +18,9 @@ from torture.parallel import in_children
 from torture.place import Place
 from torture.templates import make_templates
 
+# Of what a command printed, so many are shown with a finding.
+LINES = 25
+
 
 @dataclass(frozen=True)
 class Input:
@@ -112,7 +115,7 @@ def note(one: Input, status: int, scratch: Path, account: Account) -> None:
         inputs = account.findings[one.generator, symptom]
         if not inputs:
             print(f"FINDING {one.generator}: {symptom}\n  again: {one.again}")
-            for line in [*found["notes"], *details.splitlines()]:
+            for line in [*found["notes"], *details.splitlines()[-LINES:]]:
                 print(f"  | {line}")
             sys.stdout.flush()
         inputs.append(one)

@@ -62,7 +62,7 @@ def together(
         time.sleep(0.01)
     outcomes = [child.wait() for child in children]
     for outcome, arguments in zip(outcomes, commands, strict=True):
-        place.note(f"{' '.join(arguments)}: status {outcome.status}")
+        place.note(f"{arguments[0]} … {' '.join(arguments[-2:])}: status {outcome.status}")
         place.judge(outcome, " ".join(arguments))
     return outcomes
 
