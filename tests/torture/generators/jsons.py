@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 from torture.forgery import put, somewhere
@@ -38,8 +39,9 @@ def make(rng: random.Random, place: Place) -> None:
     else:
         data = changed(json.loads(path.read_text()), rng, place)
     path.write_bytes(data)
-    if rng.random() < 0.3:
-        change_rows(run / "metrics.csv", rng, place)
+    rows = run / "metrics.csv"
+    if rows.exists() and rng.random() < 0.3:
+        change_rows(rows, rng, place)
     if rng.random() < 0.3:
         place.run("vit-train", "resume=run", "train.max_minutes=null", writes=["run"])
     else:
@@ -82,7 +84,7 @@ CELLS = (
 )
 
 
-def change_rows(path: Any, rng: random.Random, place: Place) -> None:
+def change_rows(path: Path, rng: random.Random, place: Place) -> None:
     lines = path.read_text().splitlines()
     way = rng.choice(["cell", "cell", "cut", "long", "no header", "noise", "many rows"])
     place.note(f"metrics.csv: {way}")
