@@ -16,8 +16,8 @@ from torture.warm import MAINS
 
 TICKS = os.sysconf("SC_CLK_TCK")
 GIGABYTE = 2**30
-# A child that computes for longer, or sleeps for longer without a tick, hangs. Neither depends on
-# what else the machine does.
+# A child that computes for longer, or sleeps for longer while nothing below it computes either,
+# hangs. Neither depends on what else the machine does.
 SECONDS = 20
 ASLEEP = 15
 SHOWN = 100_000
@@ -133,8 +133,8 @@ class Child:
 
     def _watch(self) -> None:
         now, (ticks, asleep) = time.monotonic(), activity(self.pid)
-        if ticks != self.ticks or not asleep:
-            self.ticks, self.moved = ticks, now
+        if not asleep or self._moved_below(ticks):
+            self.moved = now
         if resident(self.pid) > self.least + self.memory:
             self.stopped = "memory"
         elif ticks > self.seconds * TICKS:
@@ -143,6 +143,22 @@ class Child:
             self.stopped = "hang"
         if self.stopped:
             self.kill()
+
+    def _moved_below(self, ticks: int) -> bool:
+        """Whether it, or what it has started, has computed since this was asked last."""
+        before, self.ticks = self.ticks, ticks + sum(activity(each)[0] for each in below(self.pid))
+        return self.ticks != before
+
+
+def below(pid: int) -> list[int]:
+    """What a process has started, and what that has."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += [int(each) for each in path.read_text().split()]
+        except OSError:  # it ends just now
+            continue
+    return found + [deeper for each in found for deeper in below(each)]
 
 
 def shown(path: Path) -> str:

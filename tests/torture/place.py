@@ -52,6 +52,8 @@ class Place:
         surroundings = {
             "HOME": str(self.home), "TMPDIR": str(self.temporary),
             "XDG_CACHE_HOME": str(self.home / "cache"),
+            # A library's own, which vit-bench imports anew.
+            "MPLCONFIGDIR": str(self.logs),
         }  # fmt: skip
         output = self.logs / f"{self.count}"
         return Child(command, arguments, output, surroundings, before)
