@@ -15,6 +15,7 @@ from test_resume import assert_same_run
 
 from torture.children import Child
 from torture.parallel import in_children
+from vit_train.commands import train
 from vit_train.engine import lanes
 
 SMALL = [
@@ -53,11 +54,12 @@ CONFIGURATIONS = {
 FILE_CALLS = {"open", "os.rename", "os.remove", "os.mkdir", "os.truncate"}
 
 
-def in_child(dies_at: int | None) -> Callable[[], None]:
+def in_child(rank: int, dies_at: int | None) -> Callable[[], None]:
     """In the child: two lanes on any machine; and death at this call that concerns files."""
 
     def prepare() -> None:
         lanes.CORES = 2
+        train.IS_MAIN = rank == 0  # what is imported anew elsewhere has asked the environment
         left = dies_at
 
         def hook(event: str, what: tuple[object, ...]) -> None:
@@ -95,7 +97,7 @@ class Training:
         self.children = [
             Child(
                 "vit-train", arguments, folder.parent / f"process-{rank}", environment,
-                in_child(None if rank else dies_at), seconds=600,
+                in_child(rank, None if rank else dies_at), seconds=600,
             )
             for rank, environment in enumerate(environments(one.processes))
         ]  # fmt: skip
