@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import socket
 import sys
@@ -190,20 +191,25 @@ def torture(name: str, kills: int, seed: int) -> None:
     """
     rng, one = random.Random(f"{name}{seed}"), CONFIGURATIONS[name]
     done = runs = 0
-    with tempfile.TemporaryDirectory() as scratch:
-        whole = Path(scratch, "whole", "run")
-        whole.parent.mkdir()
-        pace = undisturbed(one, whole)
-        while done < kills:
-            runs += 1
-            folder = Path(scratch, str(runs), "run")
-            folder.parent.mkdir()
-            here = 0
-            while killed(one, folder, pace, rng):
-                here += 1
-            done += here
+    scratch = Path(tempfile.mkdtemp(prefix="torture-"))  # kept if this fails, to look at
+    whole = scratch / "whole" / "run"
+    whole.parent.mkdir()
+    pace = undisturbed(one, whole)
+    while done < kills:
+        runs += 1
+        folder = scratch / str(runs) / "run"
+        folder.parent.mkdir()
+        here = 0
+        while killed(one, folder, pace, rng):
+            here += 1
+        done += here
+        try:
             assert_same_run(whole, folder)
-            print(f"{name}: run {runs} was killed {here} times and ended bitwise equal", flush=True)
+        except AssertionError as error:
+            raise AssertionError(f"{folder} ended otherwise than {whole}") from error
+        print(f"{name}: run {runs} was killed {here} times and ended bitwise equal", flush=True)
+        shutil.rmtree(folder.parent)
+    shutil.rmtree(scratch)
     print(f"{name}: {done} kills, {runs} runs, all bitwise equal", flush=True)
 
 
