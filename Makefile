@@ -24,9 +24,8 @@ train: setup ## train ViT-Tiny on the built-in shapes (ARGS="train.epochs=2" add
 test: setup ## run the tests (ARGS="-m slow" adds pytest options)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
-torture: setup ## kill training 51 times at random moments (ARGS="--kills 3" for fewer), then fuzz the commands
-	$(BIN)/python tests/torture.py $(ARGS)
-	$(BIN)/python -m pytest -m slow tests/test_fuzz.py
+torture: setup ## kill training 140 times at random, then 15 minutes of hostile input (ARGS="--minutes 60 --kills 500")
+	PYTHONPATH=tests $(BIN)/python -m torture $(ARGS)
 
 lint: setup ## check style, formatting and types
 	$(BIN)/ruff check .

@@ -1,0 +1,1 @@
+"""make torture: training killed at random moments, and the commands fed with what others made."""
