@@ -8,11 +8,11 @@ import vit_train
 PACKAGE = Path(vit_train.__file__).parent
 ROOMS_MAY_IMPORT = {
     "model": {"model", "noise"},
-    "data": {"data"},
-    "engine": {"engine", "noise"},
+    "data": {"data", "files", "memory"},
+    "engine": {"engine", "noise", "files", "plain"},
     "explain": {"explain", "model"},
     "tasks": {"tasks", "model", "data", "engine", "explain"},
-    "report": {"report", "engine", "__init__"},
+    "report": {"report", "engine", "files", "__init__"},
 }
 ONLY_THESE_IMPORT_HYDRA = {"config.py", "run_folder.py", "commands"}
 

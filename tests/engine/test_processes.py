@@ -2,10 +2,12 @@
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from vit_train.config import TrainConfig
@@ -97,3 +99,24 @@ def test_the_number_of_processes_changes_nothing_but_rounding(count: int, tmp_pa
         torch.testing.assert_close(other["weights"], alone["weights"], rtol=0, atol=1e-9)
         assert other["count"] == 43 and other["labels"] == alone["labels"]
         assert other["acc"] == alone["acc"] and abs(other["loss"] - alone["loss"]) < 1e-6
+
+
+@pytest.mark.parametrize("words", ["Connection reset by peer", "NCCL error: remote process exited"])
+def test_whatever_an_exchange_fails_with_another_process_is_gone(
+    words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*what: object, **more: object) -> None:
+        raise RuntimeError(words)
+
+    for name in ("all_reduce", "all_gather_object", "broadcast_object_list"):
+        monkeypatch.setattr(dist, name, broken)
+    two = Processes(rank=0, count=2)
+    exchanges: list[Callable[[], object]] = [
+        lambda: two.add_up([torch.ones(2)]),
+        lambda: two.any(True),
+        lambda: two.gather(torch.ones(2, 3)),
+        lambda: two.from_main("x"),
+    ]
+    for exchange in exchanges:
+        with pytest.raises(ValueError, match="another process of this training has ended"):
+            exchange()
