@@ -4,8 +4,10 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-# Nothing that a setting counts or measures comes near, and sums and products stay numbers.
+# No count comes near.
 LARGEST = 10**12
+# About what 32 bits hold.
+LARGEST_FLOAT = 1e38
 # What generators of random numbers take.
 LARGEST_SEED = 2**63 - 1
 
@@ -15,7 +17,8 @@ def require_in_bounds(settings: dict[str, Any]) -> None:
     for key, value in numbers(settings):
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{key}={value} must be a finite number")
-        low, high = (0, LARGEST_SEED) if key.endswith("seed") else (-LARGEST, LARGEST)
+        largest = LARGEST_FLOAT if isinstance(value, float) else LARGEST
+        low, high = (0, LARGEST_SEED) if key.endswith("seed") else (-largest, largest)
         if not low <= value <= high:
             raise ValueError(f"{key}={value} must be between {low} and {high}")
 
