@@ -84,6 +84,8 @@ def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -
         (unfinished,) = tmp_path.glob("*.partial")
     assert path.read_text() == "new" and not unfinished.exists()
     unfinished.write_text("of a process that was killed")
+    remove_partial(tmp_path, seconds=60)
+    assert unfinished.exists()
     remove_partial(tmp_path)
     assert os.listdir(tmp_path) == ["file"]
 

@@ -26,6 +26,7 @@ CONFIGS = {
     "noisy": ["train.ema_decay=0.9", "train.micro_batch=8", "augment=strong", "model.dropout=0.1"],
     "reconstruct": ["task=reconstruct", "task.decoder_depth=1"],
     "cnn": ["model=cnn", "model.widths=[4,8]"],
+    "saved at an epoch's last step": ["checkpoint.every_steps=5"],
 }
 CLOCK = {"images_per_s", "seconds"}
 
@@ -78,7 +79,7 @@ WHOLE: dict[str, Path] = {}
     [
         *(("plain", saves) for saves in (0, 2, 4)),
         *(("noisy", saves) for saves in (1, 3)),
-        *(("reconstruct", 1), ("cnn", 1)),
+        *(("reconstruct", 1), ("cnn", 1), ("saved at an epoch's last step", 1)),
     ],
 )
 def test_a_killed_run_goes_on_to_the_same_end(

@@ -3,6 +3,7 @@ written through a link."""
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -60,10 +61,12 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def remove_partial(folder: Path) -> None:
-    """Remove what killed processes left unfinished; for who alone writes into the folder."""
+def remove_partial(folder: Path, seconds: float = 0) -> None:
+    """Remove what killed processes left unfinished, so many seconds ago or longer."""
     for path in folder.glob("*.partial"):
-        path.unlink()
+        with contextlib.suppress(FileNotFoundError):  # it has just been finished
+            if time.time() - path.lstat().st_mtime >= seconds:
+                path.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

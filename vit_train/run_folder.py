@@ -53,8 +53,8 @@ class RunFolder:
         self.from_the_beginning = state is None
         require_own_folder(path / "checkpoints")
         if resumed:
-            remove_partial(path)
             remove_partial(path / "checkpoints")
+            remove_partial(path, seconds=60)  # vit-eval may be writing there right now
             take_back(path, state["written"] if state else {})
         self.command = first_command(path / "summary.json") if state else provenance.command_line()
         about = about_run(self.settings, parts.data, parts.statistics, provenance.versions())

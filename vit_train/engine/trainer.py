@@ -183,9 +183,8 @@ class Trainer:
 
     def take_step(self, images: Tensor, targets: Tensor) -> tuple[Tensor, int]:
         """One optimizer step; the objective's sums and the number of images they are over."""
-        lr = learning_rate(self.step, self.optim, len(self.train), self.loop.epochs)
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = self.rate(self.step)
         sums, count = self.compute_gradients(images, targets)
         self.scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.clip_norm or math.inf)
@@ -200,6 +199,10 @@ class Trainer:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=False)
         return sums, count
+
+    def rate(self, step: int) -> float:
+        """The learning rate of this step, from 0."""
+        return learning_rate(step, self.optim, len(self.train), self.loop.epochs)
 
     def may_step(self, loss: Tensor, norm: Tensor) -> bool:
         """Note whether both are numbers; False if the step is to be left out."""
@@ -267,5 +270,5 @@ class Trainer:
     def _log(self, averages: Averages) -> TrainLog:
         self.require_finite()
         values, speed = averages.read()
-        lr = self.optimizer.param_groups[0]["lr"]
+        lr = self.rate(self.step - 1)  # the last step's, also where that was before a resume
         return TrainLog(self.epoch + 1, self.step, self.images_seen, values, lr, speed)

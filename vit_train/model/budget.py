@@ -28,8 +28,8 @@ def on_paper(
     try:
         with torch.device("meta"):
             return build()
-    except RuntimeError as error:  # its number of bytes is not even an integer of 64 bits
-        if "overflow" not in str(error):
+    except (RuntimeError, TypeError, OverflowError) as error:
+        if "overflow" not in str(error).lower():  # its size is not even an integer of 64 bits
             raise
         raise ValueError(
             f"{config.size_settings}: no machine has memory for such a model"
