@@ -79,7 +79,7 @@ WHOLE: dict[str, Path] = {}
     [
         *(("plain", saves) for saves in (0, 2, 4)),
         *(("noisy", saves) for saves in (1, 3)),
-        *(("reconstruct", 1), ("cnn", 1), ("saved at an epoch's last step", 1)),
+        *(("reconstruct", 1), ("cnn", 1), ("saved at an epoch's last step", 4)),
     ],
 )
 def test_a_killed_run_goes_on_to_the_same_end(
