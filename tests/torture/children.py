@@ -1,6 +1,7 @@
 """A command in a child of this process, which has everything imported, under watch."""
 
 import atexit
+import contextlib
 import os
 import resource
 import signal
@@ -152,12 +153,10 @@ class Child:
 
 def below(pid: int) -> list[int]:
     """What a process has started, and what that has."""
-    found = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it ends just now
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
             found += [int(each) for each in path.read_text().split()]
-        except OSError:  # it ends just now
-            continue
     return found + [deeper for each in found for deeper in below(each)]
 
 
