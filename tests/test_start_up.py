@@ -1,5 +1,6 @@
 """Before the first step: Ctrl-C, too little memory, folders that are taken."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import torch
 from conftest import SMALL, Run
 
 from vit_train import training
+from vit_train.commands.boundary import FULL_ERROR
 from vit_train.memory import memory_bytes, require_memory
 
 # What a start-up goes through, each as the function in which the signal comes.
@@ -49,7 +51,10 @@ main()
 @pytest.mark.parametrize("phase", PHASES)
 def test_ctrl_c_is_not_lost_in_any_phase(phase: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SWALLOWED, PHASES[phase], *SMALL, "hydra.run.dir=run"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    environment = {k: v for k, v in os.environ.items() if k != FULL_ERROR}  # tracebacks of tests
+    result = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, env=environment
+    )
     assert result.returncode == 130, result.stderr
     assert result.stderr.strip() == "vit-train: interrupted"
     summary = tmp_path / "run/summary.json"

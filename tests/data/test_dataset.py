@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchvision.transforms.functional import resize as torchvisions
 
+from vit_train.data import dataset
 from vit_train.data.dataset import Dataset, ImageSet, channel_statistics, resize
 
 
@@ -56,10 +57,13 @@ def test_statistics_are_numpys() -> None:
 
 
 @pytest.mark.parametrize("size", [5, 12, 24, 40])
-def test_resizing_is_torchvisions_to_one_grey_level(size: int) -> None:
+def test_resizing_is_torchvisions_to_one_grey_level(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images = pixels(7, 24)
+    monkeypatch.setattr(dataset, "CHUNK_PIXELS", 3 * max(size, 24) ** 2)  # three images at a time
     theirs = torchvisions(images, [size, size], antialias=True)
-    ours = resize(images, size, chunk=3)
+    ours = resize(images, size)
     assert ours.shape == theirs.shape and ours.dtype == torch.uint8
     assert (ours.int() - theirs.int()).abs().max() <= 1
     exact = F.interpolate(images.double(), (size, size), mode="bilinear", antialias=True)

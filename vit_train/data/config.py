@@ -1,5 +1,6 @@
 """What can be said about the data; torch-free, so that a bad value is refused at once."""
 
+import os
 from dataclasses import dataclass, field
 
 VAL_CHOICES = ("split", "none", "test")
@@ -13,7 +14,7 @@ class DataConfig:
 
     name: str = "???"
     # The folder that holds the data sets.
-    root: str = "${oc.env:VIT_TRAIN_DATA,data}"
+    root: str = field(default_factory=lambda: os.environ.get("VIT_TRAIN_DATA", "data"))
     # Fetch what is missing below root, where the source can be downloaded.
     download: bool = False
     # Every image is resized to this, once, when it is loaded; null keeps the source's own size.

@@ -115,7 +115,9 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
         try:
             content = read_torch_file(file, device)
         except Refused as error:
-            raise ValueError(f"{path} is not a checkpoint of vit-train: {error}") from error
+            raise ValueError(
+                f"{path} is not a checkpoint of this version of vit-train: {error}"
+            ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{path} is not a checkpoint of this version of vit-train")
     return content

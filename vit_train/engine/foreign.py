@@ -11,7 +11,8 @@ from vit_train.engine.torch_file import read_torch_file
 from vit_train.files import Refused
 
 EXPECTED = (
-    "not a checkpoint of vit-train: name a run's folder, or last.pt or best.pt in its checkpoints/"
+    "not a checkpoint of this version of vit-train: name a run's folder, or last.pt or best.pt in "
+    "its checkpoints/"
 )
 UNKNOWN = "damaged, or not a checkpoint of this version of vit-train"
 
