@@ -59,9 +59,7 @@ def test_a_disk_that_cannot_be_written_is_said(run: Run, disk: Path) -> None:
     assert "Traceback" not in outcome.err
 
 
-def test_a_run_on_a_disk_that_can_no_longer_be_written_does_not_go_on(
-    run: Run, disk: Path
-) -> None:
+def test_a_run_on_a_disk_that_can_no_longer_be_written_does_not_go_on(run: Run, disk: Path) -> None:
     assert mount("-o", "remount,size=9m", str(disk))
     arguments = [*SMALL, "train.max_minutes=1e-9", "hydra.run.dir=disk/run"]
     assert run("vit-train", *arguments).status == 0

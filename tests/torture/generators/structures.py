@@ -1,5 +1,6 @@
 """Checkpoints with structures of any form: deep, shared, recursive, huge; and with odd values."""
 
+import contextlib
 import io
 import random
 import zipfile
@@ -19,8 +20,8 @@ PICKLED_MARK = b"X" + len(MARK).to_bytes(4, "little") + MARK.encode()
 def make(rng: random.Random, place: Place) -> None:
     content = original(place)
     replacement = b""
-    for _ in range(rng.choice([1, 1, 2])):
-        path = somewhere(content, rng)
+    # All chosen before anything is put there that could not be walked.
+    for path in [somewhere(content, rng) for _ in range(rng.choice([1, 1, 2]))]:
         if rng.random() < 0.2:
             name, path = rng.choice(list(PLACES.items()))
             value = VALUES[name](rng)
@@ -31,7 +32,8 @@ def make(rng: random.Random, place: Place) -> None:
             name = rng.choice(list(VALUES))
             value = VALUES[name](rng)
         place.note(f"{path}: {name}")
-        put(content, path, value)
+        with contextlib.suppress(LookupError, TypeError):  # what it was part of has been replaced
+            put(content, path, value)
     data = archive(content)
     if replacement:
         data = with_operations(data, replacement)
