@@ -207,3 +207,15 @@ def test_flips_are_made_only_if_asked_for(flip: bool) -> None:
         assert ((images == own) | (images == own.flip(-1))).all()
         flipped += int((images != own).flatten(1).any(1).sum())
     assert (flipped > 20) == flip and (flipped == 0) != flip
+
+
+def test_what_is_erased_is_the_mean_image() -> None:
+    """0 after normalisation, as in the paper's code with the data's mean."""
+    data = random_set(64)
+    statistics = channel_statistics(data.images)
+    augment = AugmentConfig(crop_padding=0, flip=False, erase_prob=1.0)
+    source = TrainBatches(data, 64, Normalise(statistics, CPU), augment, 64, 0, CPU)
+    images, labels = next(source.epoch(0))
+    changed = (source.normalise(data.images[labels]) - images).abs().amax(1) > 1e-6  # (B,S,S)
+    assert changed.any(dim=(1, 2)).all()
+    assert (images.permute(0, 2, 3, 1)[changed] == 0).all()

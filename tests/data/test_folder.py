@@ -96,6 +96,8 @@ def test_names_with_spaces_and_other_letters_and_nested_folders(tmp_path: Path) 
     tree(tmp_path, classes=("große Katze", "犬", "a b"))
     save(tmp_path / "犬" / "more" / "ünter.PNG")
     save(tmp_path / ".hidden" / "0.png")
+    save(tmp_path / "犬" / ".hidden.png")
+    save(tmp_path / "犬" / ".hidden" / "0.png")
     data = load_dataset(config(tmp_path))
     assert data.classes == ("a b", "große Katze", "犬")
     assert len(data.train) + len(data.test) == 13

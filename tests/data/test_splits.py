@@ -29,6 +29,12 @@ def test_no_image_is_in_two_splits_and_none_is_lost() -> None:
     assert len(splits.val or []) == 40
 
 
+@pytest.mark.parametrize("count, fraction, expected", [(96, 0.1, 10), (94, 0.1, 9), (4, 0.1, 1)])
+def test_a_share_is_rounded_and_never_nothing(count: int, fraction: float, expected: int) -> None:
+    data = Dataset(numbered(count, 0), numbered(10, 1000), ("a", "b", "c"))
+    assert len(ids(make_splits(data, DataConfig(val_fraction=fraction)).val)) == expected
+
+
 def test_the_training_subset_leaves_validation_as_it_was() -> None:
     whole, part = make_splits(DATA, DataConfig()), make_splits(DATA, DataConfig(train_subset=40))
     assert ids(whole.val) == ids(part.val)

@@ -10,6 +10,12 @@ from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 
 
+def test_adamw_has_the_settings_it_is_given() -> None:
+    config = OptimConfig(lr=0.3, beta1=0.7, beta2=0.95, weight_decay=0.2)
+    for group in make_optimizer(nn.Linear(2, 2), config).param_groups:
+        assert (group["lr"], group["betas"]) == (0.3, (0.7, 0.95))
+
+
 def test_decay_is_on_matrices_only() -> None:
     model = VisionTransformer(ViTConfig(embed_dim=8, depth=1, num_heads=2))
     decayed, others = make_optimizer(model, OptimConfig(weight_decay=0.3)).param_groups
