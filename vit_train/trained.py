@@ -103,12 +103,19 @@ def rebuild(
     if min(num_classes, channels, trained_size) < 1:
         raise ValueError(f"{path} has images or classes of size 0")
 
-    def task_at(size: int) -> Task:
-        return make_task(config.task, config.model, (channels, size, size), num_classes)
+    if config.model.layers + config.task.layers > len(state):
+        raise ValueError("the checkpoint has fewer weights than its config says")
 
-    require_shapes(config, task_at(trained_size), state)
-    task = task_at(image_size or trained_size)
-    require_modest(config, task, image_size or trained_size)
+    def at_size(size: int) -> tuple[Task, nn.Module]:
+        """The task, and its model as shapes alone."""
+        task = make_task(config.task, config.model, (channels, size, size), num_classes)
+        return task, on_paper(task.build_model, config.model, config.task.layers)
+
+    task, shapes = at_size(trained_size)
+    require_shapes(shapes, state)
+    if image_size not in (None, trained_size):
+        task, shapes = at_size(image_size)
+    require_modest(config, shapes, task.image_shape[1])
     model = task.build_model().to(device)
     model.load_state_dict(resize_positions(state, model))
     meta = Meta(
@@ -137,27 +144,22 @@ def statistics_of(content: dict[str, Any], channels: int) -> Statistics:
     return Statistics(mean, std)
 
 
-def require_shapes(config: TrainConfig, task: Task, state: dict[str, torch.Tensor]) -> None:
+def require_shapes(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
     """Refuse weights of other shapes than the config's before any memory is taken for these.
 
     So a small file cannot ask for a huge model.
     """
-    if config.model.layers + config.task.layers > len(state):
-        raise ValueError("the checkpoint has fewer weights than its config says")
-    expected = on_paper(task.build_model, config.model, config.task.layers).state_dict()
-    if {key: value.shape for key, value in expected.items()} != {
-        key: value.shape for key, value in state.items()
-    }:
+    expected = {key: value.shape for key, value in model.state_dict().items()}
+    if expected != {key: value.shape for key, value in state.items()}:
         raise ValueError("the checkpoint's weights are not those of its config")
 
 
-def require_modest(config: TrainConfig, task: Task, image_size: int) -> None:
+def require_modest(config: TrainConfig, model: nn.Module, image_size: int) -> None:
     """Refuse what would take far more than the weights in the file, at this image size.
 
     Relative positions keep a table of all pairs of patches, which the file has not; learned ones
     grow with the image.
     """
-    model = on_paper(task.build_model, config.model, config.task.layers)
     tables = {name: part for name, part in model.named_parameters() if "pos_embed" in name}
     more = bytes_of([*tables.values(), *model.buffers()])
     more += attention_bytes(config.model, image_size)
