@@ -144,7 +144,6 @@ def rewritten(file: io.BytesIO, change: Callable[[str, bytes], bytes], method: i
 
 
 def test_a_storage_larger_than_its_record_is_refused() -> None:
-
     def cut(name: str, data: bytes) -> bytes:
         return data[:4] if name.endswith("data/0") else data
 

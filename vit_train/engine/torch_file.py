@@ -3,7 +3,7 @@
 A file is a ZIP archive: `data.pkl` describes nested values and the tensors among them, `data/0`,
 `data/1`, … are the tensors' storages. `torch.load(weights_only=True)` runs no code either, but a
 few bytes make it take any memory and time: a tensor that repeats one number a billion times, a
-storage smaller than its tensor, which it enlarges, a record that inflates, bytearray(10**12).
+record that inflates, a call such as bytearray(10**12).
 So the pickle is read here, with a closed list of instructions and names; the tensors are built
 last, when all that they claim has been compared with what is there.
 """
