@@ -1,6 +1,7 @@
 """Drives the commands in this process: a subprocess would spend its time importing torch."""
 
 import logging
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 
 from vit_train.commands import augment, bench, evaluate, results, train
@@ -37,6 +39,7 @@ class Outcome:
 
 
 Run = Callable[..., Outcome]
+SmallRun = Callable[..., Path]
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +57,18 @@ def no_leftover_logging() -> Iterator[None]:
         if type(handler) in (logging.StreamHandler, logging.FileHandler):
             root.removeHandler(handler)
             handler.close()
+
+
+@pytest.fixture(autouse=True)
+def hydra_composes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hydra composes all settings twice, first for hydra.mode alone, which experiments set."""
+    get_mode = Hydra.get_mode
+
+    def quick(self: Hydra, config_name: str | None, overrides: list[str]) -> object:
+        sets_it = any(word in each for each in overrides for word in ("experiment", "hydra.mode"))
+        return get_mode(self, config_name, overrides) if sets_it else None
+
+    monkeypatch.setattr(Hydra, "get_mode", quick)
 
 
 @pytest.fixture
@@ -81,15 +96,31 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     return call
 
 
-@pytest.fixture(scope="module")
-def kept() -> dict[str, bytes]:
-    return {}
+# How runs ended that many tests begin with; each is made once for all of them.
+ENDINGS = {"finished": [], "interrupted": ["train.max_minutes=1e-9"]}
+
+
+@pytest.fixture(scope="session")
+def small_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("small_runs")
 
 
 @pytest.fixture
-def checkpoint(run: Run, kept: dict[str, bytes]) -> bytes:
-    """A small run's last checkpoint; one run serves a whole file of tests."""
-    if not kept:
-        assert run("vit-train", *SMALL, "train.epochs=1", "hydra.run.dir=kept").status == 0
-        kept["last"] = Path("kept/checkpoints/last.pt").read_bytes()
-    return kept["last"]
+def small_run(run: Run, small_runs: Path) -> SmallRun:
+    """small_run("interrupted", "run"): the folder of a run of SMALL that ended so."""
+
+    def copy(ending: str, folder: str = "run") -> Path:
+        original = small_runs / ending
+        if not original.exists():
+            arguments = [*SMALL, *ENDINGS[ending], f"hydra.run.dir={original}"]
+            outcome = run("vit-train", *arguments)
+            assert outcome.status == 0, outcome.err
+        return Path(shutil.copytree(original, folder))
+
+    return copy
+
+
+@pytest.fixture
+def checkpoint(small_run: SmallRun) -> bytes:
+    """A small run's last checkpoint."""
+    return (small_run("finished", "kept") / "checkpoints/last.pt").read_bytes()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SMALL, Run
+from conftest import SMALL, Run, SmallRun
 
 import vit_train
 from vit_train import evaluation
@@ -126,9 +126,8 @@ def test_a_small_file_cannot_ask_for_a_huge_model_or_another_class(
     assert outcome.err.startswith("vit-eval: ") and outcome.err.count("\n") <= 8
 
 
-def test_a_crafted_state_cannot_be_resumed(checkpoint: bytes, run: Run) -> None:
-    assert run("vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run").status == 0
-    path = Path("run/checkpoints/last.pt")
+def test_a_crafted_state_cannot_be_resumed(run: Run, small_run: SmallRun) -> None:
+    path = small_run("interrupted") / "checkpoints/last.pt"
     content = read_checkpoint(path)
     changes = {"optimizer": {}, "whole": None, "model": {"x": torch.zeros(1)}, "written": None}
     changes |= {"epoch": None, "step": "x", "seconds": None}
@@ -226,8 +225,6 @@ def test_numbers_that_are_none_become_null(tmp_path: Path) -> None:
     }
 
 
-# A run that was stopped, made once for all of these tests.
-STRANGERS: list[Path] = []
 NAMES = ["eval-test.json", "eval-test.png", "positions.png", "metrics.csv", "config.yaml", ".lock"]
 NAMES += ["summary.json", "pictures.png", "train.log", "checkpoints", "checkpoints/last.pt"]
 
@@ -242,16 +239,13 @@ NAMES += ["summary.json", "pictures.png", "train.log", "checkpoints", "checkpoin
     ],
 )
 def test_nothing_outside_a_strangers_run_is_touched(
-    name: str, kind: str, checkpoint: bytes, run: Run
+    name: str, kind: str, run: Run, small_run: SmallRun
 ) -> None:
     """A run folder in which one name is a link out of it, or a pipe that nobody reads."""
-    if not STRANGERS:
-        unpack(run)
-        STRANGERS.append(Path("run").rename("strangers").absolute())
-    shutil.copytree(STRANGERS[0], "run")
+    small_run("interrupted")
     outside = Path("outside")
     outside.mkdir()
-    (outside / "last.pt").write_bytes(checkpoint)
+    shutil.copy("run/checkpoints/last.pt", outside)
     (outside / "events.out.tfevents.1").write_text("precious")
     target = Path("run", name)
     shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
@@ -273,14 +267,10 @@ def state_of(folder: Path) -> dict[Path, tuple[bytes, int]]:
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
 
 
-def unpack(run: Run) -> None:
-    arguments = [*SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run"]
-    assert run("vit-train", *arguments).status == 0
-
-
-def test_a_state_whose_counts_are_none_of_this_run_is_refused(run: Run) -> None:
-    unpack(run)
-    path = Path("run/checkpoints/last.pt")
+def test_a_state_whose_counts_are_none_of_this_run_is_refused(
+    run: Run, small_run: SmallRun
+) -> None:
+    path = small_run("interrupted") / "checkpoints/last.pt"
     content = read_checkpoint(path)
     moments = {n: {k: v[:1] if v.ndim else v for k, v in m.items()}
                for n, m in content["optimizer"]["state"].items()}  # fmt: skip

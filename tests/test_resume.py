@@ -3,6 +3,7 @@
 import csv
 import json
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Run
+from conftest import SMALL, Run, SmallRun
 from filelock import FileLock
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -70,8 +71,17 @@ class Killed(BaseException):
     pass
 
 
-# The undisturbed runs, by their config.
-WHOLE: dict[str, Path] = {}
+# By their arguments.
+WHOLE: dict[tuple[str, ...], Path] = {}
+
+
+def undisturbed(run: Run, arguments: list[str]) -> Path:
+    """The run with these arguments that nothing disturbed, made once."""
+    key = tuple(arguments)
+    if key not in WHOLE:
+        assert run("vit-train", *arguments, "hydra.run.dir=whole").status == 0
+        WHOLE[key] = Path("whole").absolute()
+    return WHOLE[key]
 
 
 @pytest.mark.parametrize(
@@ -85,9 +95,7 @@ WHOLE: dict[str, Path] = {}
 def test_a_killed_run_goes_on_to_the_same_end(
     run: Run, config: str, saves: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if config not in WHOLE:
-        assert run("vit-train", *arguments(config), "hydra.run.dir=whole").status == 0
-        WHOLE[config] = Path("whole").absolute()
+    whole = undisturbed(run, arguments(config))
 
     def dying(*what: object, **more: object) -> None:
         nonlocal saves
@@ -103,11 +111,11 @@ def test_a_killed_run_goes_on_to_the_same_end(
             run("vit-train", *arguments(config), "hydra.run.dir=killed")
     outcome = run("vit-train", "resume=killed")
     assert outcome.status == 0, outcome.err
-    assert_same_run(WHOLE[config], Path("killed"))
+    assert_same_run(whole, Path("killed"))
 
 
-def test_a_finished_run_says_so(run: Run) -> None:
-    run("vit-train", *SMALL, "hydra.run.dir=run")
+def test_a_finished_run_says_so(run: Run, small_run: SmallRun) -> None:
+    small_run("finished")
     before = {path: path.stat().st_mtime for path in Path("run").rglob("*")}
     outcome = run("vit-train", "resume=run")
     assert outcome.status == 0 and "run is finished" in outcome.out
@@ -118,27 +126,22 @@ def test_a_finished_run_says_so(run: Run) -> None:
     assert {path: path.stat().st_mtime for path in Path("run").rglob("*")} == before
 
 
-def interrupted(run: Run) -> None:
-    """A run that was stopped in good order in its first epoch."""
+def test_a_run_stops_in_time_and_goes_on(run: Run, small_run: SmallRun) -> None:
+    whole = small_run("finished", "whole")
     outcome = run("vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run")
     assert outcome.status == 0, outcome.err
     assert f"Go on with: vit-train resume={Path('run').absolute()}" in outcome.out
     assert "its time is up" in outcome.out
-
-
-def test_a_run_stops_in_time_and_goes_on(run: Run) -> None:
-    run("vit-train", *SMALL, "hydra.run.dir=whole")
-    interrupted(run)
     summary = json.loads(Path("run/summary.json").read_text())
     assert summary["status"] == "interrupted" and summary["steps"] == 1
     outcome = run("vit-train", "resume=run", "train.max_minutes=60")
     assert outcome.status == 0, outcome.err
     assert "going on after step 1" in outcome.out
-    assert_same_run(Path("whole"), Path("run"))
+    assert_same_run(whole, Path("run"))
 
 
-def test_what_would_change_the_past_is_refused_by_name(run: Run) -> None:
-    interrupted(run)
+def test_what_would_change_the_past_is_refused_by_name(run: Run, small_run: SmallRun) -> None:
+    small_run("interrupted")
     for change in ("seed=1", "model.depth=3", "data=cifar10", "train.batch_size=16",
                    "optim.lr=0.1", "train.epochs=9", "augment=strong", "task=reconstruct",
                    "experiment=quickstart", "precision=bf16"):  # fmt: skip
@@ -158,8 +161,8 @@ def test_what_would_change_the_past_is_refused_by_name(run: Run) -> None:
     assert "log_every: 3" in Path("run/config.yaml").read_text()
 
 
-def test_other_images_than_it_began_with_are_refused(run: Run) -> None:
-    interrupted(run)
+def test_other_images_than_it_began_with_are_refused(run: Run, small_run: SmallRun) -> None:
+    small_run("interrupted")
     Path("run/config.yaml").unlink()  # the checkpoint has all of it, too
     content = read_checkpoint(Path("run/checkpoints/last.pt"))
     Path("run/checkpoints/last.pt").write_bytes(sealed(content | {"fingerprint": "0"}))
@@ -174,8 +177,8 @@ def test_other_images_than_it_began_with_are_refused(run: Run) -> None:
     assert "max_minutes=1e-9" in summary["command"] and "resume" not in summary["command"]
 
 
-def test_a_folder_has_one_writer(run: Run) -> None:
-    interrupted(run)
+def test_a_folder_has_one_writer(run: Run, small_run: SmallRun) -> None:
+    small_run("interrupted")
     with FileLock("run/.lock"):
         outcome = run("vit-train", "resume=run", "train.max_minutes=null")
     assert outcome.status == 1 and "another process is training in run" in outcome.err
@@ -183,7 +186,7 @@ def test_a_folder_has_one_writer(run: Run) -> None:
 
 
 def test_a_lost_report_is_said(run: Run) -> None:
-    run("vit-train", *arguments("plain"), "hydra.run.dir=run")
+    shutil.copytree(undisturbed(run, arguments("plain")), "run")
     summary = json.loads(Path("run/summary.json").read_text())
     Path("run/summary.json").write_text(json.dumps(summary | {"status": "running"}))
     Path("run/metrics.csv").unlink()
@@ -191,22 +194,21 @@ def test_a_lost_report_is_said(run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["lr=0.1,(a b)", "it's", "a\\b\\\\'c\\"])
-def test_a_folder_of_any_name_goes_on(run: Run, name: str) -> None:
-    interrupted(run)
-    Path("run").rename(name)
+def test_a_folder_of_any_name_goes_on(run: Run, small_run: SmallRun, name: str) -> None:
+    small_run("interrupted", name)
     outcome = run("vit-train", f"resume={name}")
     assert outcome.status == 0, outcome.err
     assert shlex.split(outcome.out.rpartition("Go on with: ")[2])[1] == f"resume={name}"
     assert run("vit-eval", f"ckpt={name}").status == 0
 
 
-def test_what_cannot_go_on_is_refused(run: Run) -> None:
+def test_what_cannot_go_on_is_refused(run: Run, small_run: SmallRun) -> None:
     Path("empty").mkdir()
     for folder in ("empty", "nowhere"):
         outcome = run("vit-train", f"resume={folder}")
         assert outcome.status == 1 and f"there is no run in {folder}" in outcome.err
         assert not Path(folder, "train.log").exists()
-    interrupted(run)
+    small_run("interrupted")
     Path("run/config.yaml").write_text("model: [")
     outcome = run("vit-train", "resume=run")
     assert outcome.status == 1 and "config.yaml cannot be read" in outcome.err
@@ -214,8 +216,8 @@ def test_what_cannot_go_on_is_refused(run: Run) -> None:
 
 
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_named(run: Run) -> None:
-    run("vit-train", *arguments("plain"), "hydra.run.dir=whole")
-    run("vit-train", *arguments("plain"), "hydra.run.dir=run")
+    whole = undisturbed(run, arguments("plain"))
+    shutil.copytree(whole, "run")
     summary = json.loads(Path("run/summary.json").read_text())
     Path("run/summary.json").write_text(json.dumps(summary | {"status": "running"}))
     last = Path("run/checkpoints/last.pt")
@@ -227,11 +229,11 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_named(run: Run) -
     assert "last-1.pt is whole" in outcome.err
     outcome = run("vit-train", "resume=run/checkpoints/last-1.pt")
     assert outcome.status == 0, outcome.err
-    assert_same_run(Path("whole"), Path("run"))
+    assert_same_run(whole, Path("run"))
 
 
-def test_the_newest_checkpoint_there_is_goes_on(run: Run) -> None:
-    interrupted(run)
+def test_the_newest_checkpoint_there_is_goes_on(run: Run, small_run: SmallRun) -> None:
+    small_run("interrupted")
     assert "resume goes on with one run" in run("vit-train", "-m", "resume=run").err
     assert "one run at a time" in run("vit-train", "resume=run,other").err
     Path("run/checkpoints/last.pt").rename("run/checkpoints/last-10.pt")
@@ -248,7 +250,8 @@ def test_the_newest_checkpoint_there_is_goes_on(run: Run) -> None:
 def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
     run: Run, number: signal.Signals, tmp_path: Path
 ) -> None:
-    slow = [*SMALL, "train.epochs=25", "train.log_every=1", "data.val=none"]
+    slow = [*SMALL, "train.epochs=8", "train.log_every=1", "data.val=none"]
+    slow += ["checkpoint.every_steps=1", "checkpoint.keep=0"]
     command = [sys.executable, "-m", "vit_train.commands.train", *slow, "hydra.run.dir=run"]
     process = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -265,19 +268,19 @@ def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
     assert process.returncode == 128 + number and "Traceback" not in errors
     assert f"Go on with: vit-train resume={tmp_path / 'run'}" in out
     step = json.loads((tmp_path / "run/summary.json").read_text())["steps"]
-    assert read_checkpoint(tmp_path / "run/checkpoints/last.pt")["step"] == step < 125
-    assert run("vit-train", *slow, "hydra.run.dir=whole").status == 0
+    assert read_checkpoint(tmp_path / "run/checkpoints/last.pt")["step"] == step < 40
+    whole = undisturbed(run, slow)
     assert run("vit-train", "resume=run").status == 0
-    for path in (Path("run"), Path("whole")):
+    for path in (Path("run"), whole):
         (path / "checkpoints/best.pt").write_bytes((path / "checkpoints/last.pt").read_bytes())
-    assert_same_run(Path("whole"), Path("run"))
+    assert_same_run(whole, Path("run"))
 
 
 def test_a_run_that_is_killed_at_its_very_end_misses_nothing(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What says that a run is finished is written last, when all else is on the disk."""
-    assert run("vit-train", *SMALL, "hydra.run.dir=whole").status == 0
+    whole = small_run("finished", "whole")
     write = run_folder.write_json
 
     def dying(path: Path, content: dict[str, object]) -> None:
@@ -289,4 +292,4 @@ def test_a_run_that_is_killed_at_its_very_end_misses_nothing(
         patch.setattr(run_folder, "write_json", dying)
         with pytest.raises(Killed):
             run("vit-train", *SMALL, "hydra.run.dir=killed")
-    assert_same_run(Path("whole"), Path("killed"))
+    assert_same_run(whole, Path("killed"))

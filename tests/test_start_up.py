@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SMALL, Run
+from conftest import SMALL, Run, SmallRun
 
 from vit_train import training
 from vit_train.commands.boundary import FULL_ERROR
@@ -24,14 +24,13 @@ PHASES = {
     "opening the reports": "vit_train.run_folder.TensorBoard",
     "the last moment": "vit_train.training.stop_on_signals",
 }
-# The signal arrives, and whoever called swallows what Python raises for it.
+# The signal arrives, and whoever called swallows what Python raises for it. Each phase has a
+# process of its own, forked from one that has imported everything.
 SWALLOWED = """
 import os, signal, sys
 from importlib import import_module
 from vit_train.commands.train import main
-
-module, _, name = sys.argv.pop(1).rpartition(".")
-before = getattr(import_module(module), name)
+import vit_train.training
 
 def interrupted(*what, **more):
     try:
@@ -42,23 +41,34 @@ def interrupted(*what, **more):
         pass
     return before(*what, **more)
 
+for place in sys.argv.pop(1).split():
+    child = os.fork()
+    if not child:
+        break
+    print("status of", place, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+module, _, name = place.rpartition(".")
+before = getattr(import_module(module), name)
 setattr(import_module(module), name, interrupted)
-sys.argv[0] = "vit-train"
+sys.argv = ["vit-train", *sys.argv[1:], f"hydra.run.dir={place}"]
 main()
 """
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_ctrl_c_is_not_lost_in_any_phase(phase: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SWALLOWED, PHASES[phase], *SMALL, "hydra.run.dir=run"]
+def test_ctrl_c_is_not_lost_in_any_phase(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SWALLOWED, " ".join(PHASES.values()), *SMALL]
     environment = {k: v for k, v in os.environ.items() if k != FULL_ERROR}  # tracebacks of tests
     result = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=120, env=environment
     )
-    assert result.returncode == 130, result.stderr
-    assert result.stderr.strip() == "vit-train: interrupted"
-    summary = tmp_path / "run/summary.json"
-    assert not summary.exists() or '"finished"' not in summary.read_text()
+    assert result.returncode == 0, result.stderr
+    lines = [line for line in result.stdout.splitlines() if line.startswith("status of ")]
+    assert lines == [f"status of {place} 130" for place in PHASES.values()], result.stderr
+    assert result.stderr.splitlines() == ["vit-train: interrupted"] * len(PHASES)
+    for place in PHASES.values():
+        summary = tmp_path / place / "summary.json"
+        assert not summary.exists() or '"finished"' not in summary.read_text()
 
 
 def test_the_handler_of_whoever_called_is_back_afterwards(run: Run) -> None:
@@ -121,8 +131,8 @@ def test_out_of_memory_in_set_up_is_a_short_message(
     assert "Traceback" not in outcome.err and not list(Path("outputs").glob("*/*"))
 
 
-def test_a_refused_start_leaves_a_run_as_it_is(run: Run) -> None:
-    assert run("vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run").status == 0
+def test_a_refused_start_leaves_a_run_as_it_is(run: Run, small_run: SmallRun) -> None:
+    small_run("interrupted")
     before = {path: path.stat().st_mtime_ns for path in sorted(Path("run").rglob("*"))}
     outcome = run("vit-train", *SMALL, "hydra.run.dir=run")
     assert outcome.status == 1 and "run already holds a run" in outcome.err
@@ -132,10 +142,10 @@ def test_a_refused_start_leaves_a_run_as_it_is(run: Run) -> None:
 
 
 def test_a_resume_looks_for_the_checkpoint_when_it_holds_the_folder(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run that was there a moment ago has ended meanwhile: it is not begun again."""
-    assert run("vit-train", *SMALL, "hydra.run.dir=run").status == 0
+    small_run("finished")
     summary = Path("run/summary.json").read_text()
     hidden = Path("run/checkpoints").rename("hidden")
     Path("run/summary.json").write_text(summary.replace("finished", "running"))

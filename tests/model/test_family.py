@@ -8,6 +8,7 @@ from torch_names import named_as_in_torch
 
 from vit_train.model.attention import Attention
 from vit_train.model.blocks import Block
+from vit_train.model.budget import on_paper
 from vit_train.model.config import ViTConfig
 from vit_train.model.convert import (
     fuse_heads,
@@ -17,6 +18,8 @@ from vit_train.model.convert import (
 )
 from vit_train.model.encoder import PatchEmbed
 from vit_train.model.vit import VisionTransformer
+from vit_train.tasks.config import ClassifyConfig, ReconstructConfig
+from vit_train.tasks.registry import make_task
 
 # What another program may call its maps.
 QKV = ("query", "key", "value")
@@ -255,3 +258,15 @@ def test_patches_cut_and_mapped_linearly_are_the_convolution(form: str) -> None:
 def test_what_cannot_be_is_refused(bad: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ViTConfig(**bad)
+
+
+@pytest.mark.parametrize("positions", ["learned", "learned_2d", "relative"])
+def test_shapes_alone_are_sketched_without_pytorchs_compiler(
+    positions: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drawing normal numbers for the meta device loads it, which takes seconds."""
+    monkeypatch.setattr(torch.nn.init, "normal_", lambda *_, **__: pytest.fail("drawn"))
+    config = ViTConfig(positions=positions, embed_dim=16, depth=2)
+    for task in (ClassifyConfig(), ReconstructConfig()):
+        if not (positions == "relative" and isinstance(task, ReconstructConfig)):
+            on_paper(make_task(task, config, (3, 8, 8), 10).build_model, config)

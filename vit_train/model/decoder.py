@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vit_train.model.attention import Attention, causal
 from vit_train.model.config import ViTConfig
-from vit_train.model.initial import draw_weights
+from vit_train.model.initial import draw_normal, draw_weights
 from vit_train.model.layers import Dropout, LayerNorm, Mlp
 from vit_train.model.positions import TABLES
 
@@ -84,7 +84,7 @@ class Decoder(nn.Module):
         self.norm = LayerNorm(dim, config.kernels, affine=config.norm_affine)
         draw_weights(self, config)
         # As the positions, not as the class token: these are all that tells its copies apart.
-        nn.init.normal_(self.mask_token, std=config.pos_std)
+        draw_normal(self.mask_token, config.pos_std)
 
     def forward(self, memory: Tensor, inputs: Tensor | None = None) -> Tensor:
         """The encoder's tokens (B,T,D) → a vector for each of the N patches, (B,N,D).

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from vit_train.model.blocks import Block
 from vit_train.model.config import ViTConfig
-from vit_train.model.initial import draw_weights
+from vit_train.model.initial import draw_normal, draw_weights
 from vit_train.model.layers import Dropout, LayerNorm
 from vit_train.model.positions import TABLES, RelativeKeys
 
@@ -54,7 +54,7 @@ class Encoder(nn.Module):
         self.norm = LayerNorm(dim, config.kernels, affine=config.norm_affine)
         draw_weights(self, config)
         if self.cls_token is not None:
-            nn.init.normal_(self.cls_token, std=config.cls_std)
+            draw_normal(self.cls_token, config.cls_std)
 
     def make_tables(self) -> nn.ModuleList:
         """The absolute positions: none, one, or one for every layer."""

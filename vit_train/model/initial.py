@@ -21,4 +21,14 @@ def draw_weights(module: nn.Module, config: ViTConfig) -> None:
                 nn.init.zeros_(each.bias)
         if isinstance(each, LearnedTable | LearnedTable2D | RelativeKeys):
             for parameter in each.parameters():
-                nn.init.normal_(parameter, std=config.pos_std)
+                draw_normal(parameter, config.pos_std)
+
+
+def draw_normal(parameter: nn.Parameter, std: float) -> None:
+    """Draw from N(0, std²), in place.
+
+    On the meta device, where a model is shapes alone, there is nothing to draw, and asking PyTorch
+    for it would load its compiler, which takes two seconds.
+    """
+    if not parameter.is_meta:
+        nn.init.normal_(parameter, std=std)

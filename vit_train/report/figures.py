@@ -12,20 +12,35 @@ from torch import Tensor
 
 from vit_train.report.printable import printable
 
+# In inches: a picture's side, its title above it, and the margin around both.
+SIDE, TITLE, MARGIN = 1.18, 0.22, 0.04
+
 
 def image_grid(images: Tensor, titles: Sequence[str], columns: int = 6) -> Figure:
-    """RGB uint8 (N,3,S,S) as a grid with a title above each image."""
+    """RGB uint8 (N,3,S,S) as a grid with a title above each image.
+
+    All share one pair of axes, in inches from the upper left corner: a pair for each image takes
+    a second to lay out.
+    """
     rows = math.ceil(len(images) / columns)
+    width, height = columns * (SIDE + MARGIN) + MARGIN, rows * (SIDE + TITLE + MARGIN) + MARGIN
     titles = [shortened(title) for title in titles]
-    fontsize = min(15, 135 / max(map(len, titles)))  # as wide as an image
-    figure = Figure(figsize=(1.25 * columns, 1.4 * rows), dpi=100, layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flat
-    for axis in axes:
-        axis.set_axis_off()
-    for axis, image, title in zip(figure.axes, images, titles, strict=False):
+    fontsize = min(15, 125 / max(map(len, titles)))  # as wide as an image
+    figure = Figure(figsize=(width, height), dpi=100)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    for index, (image, title) in enumerate(zip(images, titles, strict=True)):
+        row, column = divmod(index, columns)
+        left = MARGIN + column * (SIDE + MARGIN)
+        top = MARGIN + row * (SIDE + TITLE + MARGIN) + TITLE
         pixels = image.permute(1, 2, 0).cpu().numpy()  # (S,S,C)
-        axis.imshow(pixels, interpolation="nearest")
-        axis.set_title(title, fontsize=fontsize, pad=4, parse_math=False)
+        extent = (left, left + SIDE, top + SIDE, top)
+        axes.imshow(pixels, interpolation="nearest", extent=extent)
+        axes.text(
+            left + SIDE / 2, top - TITLE / 2, title, fontsize=fontsize, parse_math=False,
+            horizontalalignment="center", verticalalignment="center_baseline",
+        )  # fmt: skip
+    axes.set(xlim=(0, width), ylim=(height, 0))
     return figure
 
 

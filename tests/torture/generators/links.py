@@ -13,7 +13,6 @@ NAMES = (
     *("config.partial", "summary.partial", "events.out.tfevents.1.x.1.0", "events"),
     *("checkpoints", "checkpoints/last.pt", "checkpoints/best.pt", "checkpoints/last-1.pt"),
     *("checkpoints/last.partial", "checkpoints/best.partial", "checkpoints/x.pt"),
-    *(".hydra", ".hydra/config.yaml", ".hydra/hydra.yaml", ".hydra/overrides.yaml"),
     *("eval-test.json", "eval-test.partial", "eval-test.png", "positions.png", "pictures.png"),
     *("pictures.partial", "nonfinite-step-1.pt", "run.json", "run.csv"),
     *("results.md", "results.png", "curves.png", "images.png", "results.partial"),
@@ -31,8 +30,7 @@ def make(rng: random.Random, place: Place) -> None:
     place.note(command)
     if command == "start":
         run = place.here / "run"
-        (run / ".hydra").mkdir(parents=True)
-        (run / "checkpoints").mkdir()
+        (run / "checkpoints").mkdir(parents=True)
     else:
         kind = "interrupted" if command == "resume" else rng.choice(["finished", "reconstruct"])
         run = place.copy(kind)

@@ -68,12 +68,16 @@ def sparse(size: tuple[int, ...], index: int) -> Forged:
     return Forged(torch._utils._rebuild_sparse_tensor, (torch.sparse_coo, what))
 
 
+def reverse_order(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(reversed(range(len(shape))))
+
+
 TENSORS = {
     "stride 0": lambda shape, rng: torch.zeros(1).expand(shape),
     "stride 0, huge": lambda shape, rng: torch.zeros(1).expand(rng.choice(HUGE[:5])),
     "stride 0, huge bytes": lambda shape, rng: torch.zeros(1, dtype=torch.uint8).expand(2**33),
     "overlapping": lambda shape, rng: torch.zeros(1000).as_strided(shape, [1] * len(shape)),
-    "transposed": lambda shape, rng: torch.zeros(shape[::-1]).permute(*range(len(shape))[::-1]),
+    "transposed": lambda shape, rng: torch.zeros(shape[::-1]).permute(reverse_order(shape)),
     "storage too small": lambda shape, rng: new_tensor(storage(1), 0, (2**20,), (1,)),
     "huge offset": lambda shape, rng: new_tensor(
         storage(), rng.choice([-1, 5, *HUGE]), tuple(shape), (1,) * len(shape)
