@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Run
+from conftest import SMALL, Run, SmallRun
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -27,9 +27,9 @@ def metric_rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_a_run_leaves_the_folder_that_the_readme_promises(run: Run) -> None:
-    summary = train_small(run, "run")
-    folder = Path("run")
+def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -> None:
+    folder = small_run("finished")
+    summary = json.loads((folder / "summary.json").read_text())
     for name in ("config.yaml", "train.log", "metrics.csv", "summary.json", "pictures.png"):
         assert (folder / name).is_file(), name
     assert {p.name for p in (folder / "checkpoints").iterdir()} == {
@@ -122,8 +122,8 @@ def test_divergence_stops_with_a_message_and_leaves_the_last_good_checkpoint(run
     assert not Path("run/checkpoints").exists()
 
 
-def test_a_run_folder_is_never_written_twice(run: Run) -> None:
-    train_small(run, "run", "train.epochs=1")
+def test_a_run_folder_is_never_written_twice(run: Run, small_run: SmallRun) -> None:
+    small_run("finished")
     before = Path("run/checkpoints/last.pt").read_bytes()
     outcome = run("vit-train", *SMALL, "hydra.run.dir=run")
     assert outcome.status == 1 and "already holds a run" in outcome.err

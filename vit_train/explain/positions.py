@@ -35,8 +35,9 @@ def draw_positions(encoder: Encoder) -> Figure:
     """
     table = encoder.pos_embed[0]()[0].float().cpu()  # (T,D)
     patches = table[len(table) - encoder.grid**2 :]
-    figure = Figure(figsize=(10, 4.6), dpi=120, layout="constrained")
-    values, places = figure.subplots(1, 2, width_ratios=(1, 1))
+    figure = Figure(figsize=(10, 4.6), dpi=120)
+    values, places = figure.subplots(1, 2)
+    figure.subplots_adjust(left=0.07, right=0.99, bottom=0.12, top=0.92, wspace=0.06)
     most = table.abs().quantile(0.99).item()
     image = values.imshow(
         table.numpy(), cmap="RdBu", vmin=-most, vmax=most, aspect="auto", interpolation="nearest"
