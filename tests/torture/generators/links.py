@@ -57,7 +57,8 @@ def put(kind: str, path: Path, place: Place, number: int) -> None:
     """Instead of what is there."""
     place.note(f"{path.relative_to(place.here)}: {kind}")
     victim = place.outside / f"{number}-{path.name}"
-    if kind in ("link to a copy", "link to a copy of the folder") and path.exists():
+    copied = kind in ("link to a copy", "link to a copy of the folder")
+    if copied and (path.is_file() or path.is_dir()):  # not a FIFO that was put there before
         (shutil.copytree if path.is_dir() else shutil.copy2)(path, victim)
     elif kind == "link to a folder" or kind == "link to a copy of the folder":
         victim.mkdir(exist_ok=True)
