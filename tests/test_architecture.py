@@ -1,44 +1,97 @@
-"""The direction of the arrows in the map of the code: leaves know nothing of each other."""
+"""The map of the code: which room may import which, one way, and how much of that there is.
+
+A room is a folder of the package with all below it, or a module at its root.
+"""
 
 import ast
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 import vit_train
 
 PACKAGE = Path(vit_train.__file__).parent
-ROOMS_MAY_IMPORT = {
-    "model": {"model", "noise"},
-    "data": {"data", "files", "memory"},
-    "engine": {"engine", "noise", "files", "plain"},
-    "explain": {"explain", "model"},
-    "tasks": {"tasks", "model", "data", "engine", "explain"},
-    "report": {"report", "engine", "files", "__init__"},
+# From the ground floor up: each room, and all it may import.
+MAY_IMPORT: dict[str, set[str]] = {
+    "text": set(),
+    "rng": set(),
+    "limits": set(),
+    "files": set(),
+    "explain": set(),
+    "model": {"rng"},
+    "data": {"limits"},
+    "engine": {"files", "rng"},
+    "tasks": {"data", "engine", "explain", "model"},
+    "config": {"data", "engine", "limits", "model", "tasks"},
+    "viz": {"data", "explain", "model", "tasks", "text"},
+    "report": {"engine", "files", "text", "viz"},
+    "runs": {
+        *("config", "data", "engine", "files", "limits"),
+        *("model", "report", "tasks", "text", "viz"),
+    },
+    "bench": {"config", "data", "engine", "model", "report", "runs", "tasks"},
+    "__init__": {"config", "model", "runs"},
+    "commands": {"bench", "config", "files", "limits", "runs", "text"},
 }
-ONLY_THESE_IMPORT_HYDRA = {"config.py", "run_folder.py", "commands"}
+MOST_ROOMS, MOST_FLOORS, MOST_IMPORTS = 16, 8, 48
+# Hydra and its configs are for these alone.
+KNOW_HYDRA = {"config.py", "commands", "runs/folder.py", "runs/resume.py"}
 
 
-def imports(path: Path) -> set[str]:
-    names = set()
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file names in an import, inside functions and for types alone, too."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            names.add(node.module or "")
-    return names
+            assert node.level == 0 and node.module, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def test_rooms_import_only_what_the_map_allows() -> None:
-    for room, allowed in ROOMS_MAY_IMPORT.items():
-        for path in (PACKAGE / room).glob("*.py"):
-            for name in imports(path):
-                if name.split(".")[0] == "vit_train":
-                    part = [*name.split("."), "__init__"][1]
-                    assert part in allowed, f"{path.name} imports {name}"
+def room_of(name: str) -> str:
+    """The room of a module, or of a name in it: "engine" of vit_train.engine.optim.AdamW."""
+    part = [*name.split("."), ""][1]
+    there = (PACKAGE / part).is_dir() or (PACKAGE / f"{part}.py").is_file()
+    return part if part and there else "__init__"
 
 
-def test_only_the_outermost_layer_knows_hydra() -> None:
+@cache
+def rooms() -> dict[str, set[str]]:
+    """Each room with the rooms that it imports."""
+    found: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
-        inner = path.relative_to(PACKAGE).parts[0] not in ONLY_THESE_IMPORT_HYDRA
-        if inner:
+        room = path.relative_to(PACKAGE).with_suffix("").parts[0]
+        named = {room_of(name) for name in imports(path) if name.split(".")[0] == "vit_train"}
+        found.setdefault(room, set()).update(named - {room})
+    return found
+
+
+def floor(room: str, above: tuple[str, ...] = ()) -> int:
+    """1 for a room that imports none, else one more than the highest that it imports."""
+    assert room not in above, f"a circle: {' → '.join((*above, room))}"
+    return 1 + max((floor(below, (*above, room)) for below in rooms()[room]), default=0)
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_a_room_imports_what_the_map_says(room: str) -> None:
+    assert rooms()[room] == MAY_IMPORT[room]
+
+
+def test_the_house_is_small() -> None:
+    floors = {room: floor(room) for room in rooms()}
+    count = sum(map(len, rooms().values()))
+    for level in range(max(floors.values()), 0, -1):
+        print(level, *sorted(room for room in floors if floors[room] == level))
+    print(f"{len(floors)} rooms on {max(floors.values())} floors, {count} imports between them")
+    assert set(floors) == set(MAY_IMPORT) and len(floors) <= MOST_ROOMS
+    assert max(floors.values()) <= MOST_FLOORS and count <= MOST_IMPORTS
+
+
+def test_only_the_outermost_rooms_know_hydra() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        place = path.relative_to(PACKAGE)
+        if not {place.parts[0], place.as_posix()} & KNOW_HYDRA:
             roots = {name.split(".")[0] for name in imports(path)}
-            assert not roots & {"hydra", "omegaconf"}, path
+            assert not roots & {"hydra", "omegaconf"}, place

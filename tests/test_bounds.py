@@ -7,7 +7,6 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from vit_train.bounds import LARGEST, LARGEST_SEED
 from vit_train.config import (
     CHOSEN_BY_NAME,
     BenchConfig,
@@ -16,6 +15,7 @@ from vit_train.config import (
     TrainConfig,
     typed,
 )
+from vit_train.limits import LARGEST, LARGEST_SEED
 
 NEEDED: dict[type, dict[str, Any]] = {EvalConfig: {"ckpt": "x"}}
 

@@ -13,7 +13,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
-from vit_train.contact_sheet import label_title
+from vit_train.viz.augmentation import label_title
 
 
 def train_small(run: Run, folder: str, *overrides: str) -> dict:

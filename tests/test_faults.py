@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import SMALL, Run
 
-from vit_train.engine import checkpoint, keeper
+from vit_train.engine import checkpoint, checkpoint_manager
 from vit_train.engine.checkpoint import read_checkpoint, save_checkpoint
 from vit_train.report import patient
 from vit_train.tasks.classify import Classify
@@ -93,7 +93,7 @@ def failing_saves(monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> Non
             raise FULL
         checkpoint.save_checkpoint(*what, **more)
 
-    monkeypatch.setattr(keeper, "save_checkpoint", save)
+    monkeypatch.setattr(checkpoint_manager, "save_checkpoint", save)
 
 
 def test_a_full_disk_stops_the_run_with_a_way_to_go_on(

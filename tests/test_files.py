@@ -6,19 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from vit_train import plain
-from vit_train.files import (
-    Refused,
-    open_regular,
-    open_to_append,
-    read_bytes,
-    read_text,
-    remove_partial,
-    replacing,
-    truncate,
-    write_text,
-)
-from vit_train.plain import read_config, read_json, require_config, require_plain
+from vit_train.files import plain
+from vit_train.files.plain import Refused, require_config, require_plain
+from vit_train.files.reading import open_regular, read_bytes, read_config, read_json, read_text
+from vit_train.files.writing import open_to_append, remove_partial, replacing, truncate, write_text
 
 
 def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path) -> None:

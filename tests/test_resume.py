@@ -16,9 +16,9 @@ from conftest import SMALL, Run, SmallRun
 from filelock import FileLock
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from vit_train import run_folder
-from vit_train.engine import keeper
+from vit_train.engine import checkpoint_manager
 from vit_train.engine.checkpoint import generations, read_checkpoint, sealed
+from vit_train.runs import folder as run_folder
 
 # 5 steps an epoch; points of the curves and checkpoints fall on different steps.
 STEPS = ["train.epochs=3", "train.log_every=2", "checkpoint.every_steps=3"]
@@ -104,9 +104,9 @@ def test_a_killed_run_goes_on_to_the_same_end(
         saves -= 1
         save(*what, **more)
 
-    save = keeper.save_checkpoint
+    save = checkpoint_manager.save_checkpoint
     with monkeypatch.context() as patch:
-        patch.setattr(keeper, "save_checkpoint", dying)
+        patch.setattr(checkpoint_manager, "save_checkpoint", dying)
         with pytest.raises(Killed):
             run("vit-train", *arguments(config), "hydra.run.dir=killed")
     outcome = run("vit-train", "resume=killed")

@@ -11,18 +11,18 @@ import pytest
 import torch
 from conftest import SMALL, Run, SmallRun
 
-from vit_train import training
-from vit_train.commands.boundary import FULL_ERROR
-from vit_train.memory import memory_bytes, require_memory
+from vit_train.commands.cli.errors import FULL_ERROR
+from vit_train.limits import memory_bytes, require_memory
+from vit_train.runs import train as training
 
 # What a start-up goes through, each as the function in which the signal comes.
 PHASES = {
     "reading the settings": "vit_train.commands.train.typed",
-    "taking the folder": "vit_train.claim.sole_writer",
-    "loading the data": "vit_train.assembly.load_dataset",
-    "building the model": "vit_train.assembly.make_task",
-    "opening the reports": "vit_train.run_folder.TensorBoard",
-    "the last moment": "vit_train.training.stop_on_signals",
+    "taking the folder": "vit_train.runs.claim.sole_writer",
+    "loading the data": "vit_train.runs.setup.load_dataset",
+    "building the model": "vit_train.runs.setup.make_task",
+    "opening the reports": "vit_train.runs.folder.TensorBoard",
+    "the last moment": "vit_train.runs.train.stop_on_signals",
 }
 # The signal arrives, and whoever called swallows what Python raises for it. Each phase has a
 # process of its own, forked from one that has imported everything.
@@ -30,7 +30,7 @@ SWALLOWED = """
 import os, signal, sys
 from importlib import import_module
 from vit_train.commands.train import main
-import vit_train.training
+import vit_train.runs.train
 
 def interrupted(*what, **more):
     try:
@@ -121,11 +121,12 @@ def test_out_of_memory_in_set_up_is_a_short_message(
     def exhausted(*what: Any) -> None:
         raise error
 
-    from vit_train import assembly, benchmark, contact_sheet, evaluation
+    from vit_train.bench import run as bench_run
+    from vit_train.runs import augment, evaluate, setup
 
-    for module in (assembly, benchmark, contact_sheet):
+    for module in (setup, bench_run, augment):
         monkeypatch.setattr(module, "load_dataset", exhausted)
-    monkeypatch.setattr(evaluation, "load", exhausted)
+    monkeypatch.setattr(evaluate, "load", exhausted)
     outcome = run(command, *(["ckpt=x"] if command == "vit-eval" else []))
     assert outcome.status == 1 and outcome.err.startswith(f"{command}: out of memory")
     assert "Traceback" not in outcome.err and not list(Path("outputs").glob("*/*"))
@@ -159,7 +160,7 @@ def test_a_resume_looks_for_the_checkpoint_when_it_holds_the_folder(
         return hold(folder)
 
     monkeypatch.setattr(train, "sole_writer", late)
-    monkeypatch.setattr(training, "train", None)
+    monkeypatch.setattr(training, "train_in_held_folder", None)
     outcome = run("vit-train", "resume=run")
     assert outcome.status == 0 and "run is finished" in outcome.out
 

@@ -1,21 +1,35 @@
 """Train and understand Vision Transformers on small images.
 
-In Python: `model, meta = vit_train.load("outputs/.../")` gives a trained model and what it means.
+In Python: `model, meta = vit_train.load("outputs/.../")` gives a trained model and what its numbers
+mean; `vit_train.train(vit_train.TrainConfig(), "outputs/mine")` trains one.
 """
 
+from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-__all__ = ["load"]
+__all__ = ["TrainConfig", "ViTConfig", "VisionTransformer", "load", "train"]
 
 if TYPE_CHECKING:
-    from vit_train.trained import load
+    from vit_train.config import TrainConfig
+    from vit_train.model.config import ViTConfig
+    from vit_train.model.vit import VisionTransformer
+    from vit_train.runs.load import load
+    from vit_train.runs.train import train
+
+HOMES = {
+    "TrainConfig": "vit_train.config",
+    "ViTConfig": "vit_train.model.config",
+    "VisionTransformer": "vit_train.model.vit",
+    "load": "vit_train.runs.load",
+    "train": "vit_train.runs.train",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch only when `load` is used: the commands answer `--help` without it."""
-    if name == "load":
-        from vit_train.trained import load
-
-        return load
+    """Import torch only when it is needed: the commands answer `--help` without it."""
+    if name in HOMES:
+        return getattr(import_module(HOMES[name]), name)
+    if name == "__version__":
+        return version("vit-train")
     raise AttributeError(f"module 'vit_train' has no attribute {name!r}")

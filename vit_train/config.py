@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from vit_train.bounds import require_in_bounds
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.config import DATA_CONFIGS, DataConfig
 from vit_train.engine.config import (
@@ -20,6 +19,7 @@ from vit_train.engine.config import (
     OptimConfig,
     require_choice,
 )
+from vit_train.limits import require_in_bounds
 from vit_train.model.config import MODEL_CONFIGS, ModelConfig
 from vit_train.tasks.config import TASK_CONFIGS, TaskConfig
 

@@ -14,7 +14,7 @@ from vit_train.bench.machine import LoadMeter, gemm_ceiling
 from vit_train.bench.peers import build_peer
 from vit_train.bench.process import Answer
 from vit_train.bench.results import Result
-from vit_train.benchmark import check_parameters
+from vit_train.bench.run import check_parameters
 from vit_train.config import BenchConfig
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer

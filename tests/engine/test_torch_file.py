@@ -17,8 +17,7 @@ from torch import Tensor
 
 from vit_train.engine import foreign, torch_file
 from vit_train.engine.torch_file import read_torch_file
-from vit_train.files import Refused
-from vit_train.plain import DEPTH
+from vit_train.files.plain import DEPTH, Refused
 
 
 def saved(content: Any) -> io.BytesIO:

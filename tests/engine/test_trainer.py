@@ -6,10 +6,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.config import TrainConfig
+from vit_train.engine.callbacks import Observer, TrainLog
 from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.metrics import Evaluation
-from vit_train.engine.observer import Observer, TrainLog
 from vit_train.engine.optim import learning_rate
 from vit_train.engine.trainer import NonFinite, Trainer
 from vit_train.model.config import ModelConfig

@@ -6,9 +6,10 @@ import torch
 from conftest import SMALL, Run
 
 from vit_train.explain.attention import class_token_maps, seen_through
-from vit_train.explain.positions import draw_positions, mosaic, similarity
+from vit_train.explain.positions import mosaic, similarity
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
+from vit_train.viz.positions import draw_positions
 
 
 def test_a_map_is_the_class_tokens_row_of_the_attention() -> None:

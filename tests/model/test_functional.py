@@ -10,8 +10,8 @@ from hypothesis.strategies import booleans, integers, sampled_from
 from torch import nn
 
 from vit_train.model import functional
-from vit_train.model.blocks import Block
 from vit_train.model.config import ViTConfig
+from vit_train.model.vit import Block
 
 PAIRS = {
     "gelu_tanh": (functional.gelu_tanh, functools.partial(F.gelu, approximate="tanh")),

@@ -4,10 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vit_train.model.blocks import Block
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import DropPath, LayerNorm, scratch_gelu, scratch_layer_norm
-from vit_train.model.vit import VisionTransformer
+from vit_train.model.vit import Block, VisionTransformer
 
 # How a random (..., 16) tensor lies in memory.
 LAYOUTS = {

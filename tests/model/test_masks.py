@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from vit_train.model.attention import Attention, causal
-from vit_train.model.blocks import Block
 from vit_train.model.config import ViTConfig
 from vit_train.model.functional import softmax
+from vit_train.model.vit import Block
 
 kernels = pytest.mark.parametrize("kernels", ["scratch", "fused"])
 TOKENS, DIM = 6, 12

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from vit_train.engine.callbacks import TrainLog
 from vit_train.engine.metrics import Evaluation
-from vit_train.engine.observer import TrainLog
 from vit_train.report.metrics_csv import MetricsCsv
 
 

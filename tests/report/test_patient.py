@@ -2,7 +2,7 @@ import errno
 
 import pytest
 
-from vit_train.engine.observer import Observer
+from vit_train.engine.callbacks import Observer
 from vit_train.report.patient import PAUSE, Patient
 
 

@@ -6,7 +6,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
-from vit_train.engine.observer import TrainLog
+from vit_train.engine.callbacks import TrainLog
 from vit_train.report.pictures import Pictures
 from vit_train.report.tensorboard import TensorBoard
 

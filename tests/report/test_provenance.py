@@ -20,10 +20,10 @@ def git(folder: Path, *arguments: str) -> str:
 def test_the_commit_is_that_of_the_checkout_and_says_if_files_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "vit_train" / "__init__.py"
-    file.parent.mkdir()
+    file = tmp_path / "vit_train" / "report" / "provenance.py"
+    file.parent.mkdir(parents=True)
     file.write_text("1")
-    monkeypatch.setattr(vit_train, "__file__", str(file))
+    monkeypatch.setattr(provenance, "__file__", str(file))
     assert provenance.commit() is None  # no checkout
     git(tmp_path, "init")
     assert provenance.commit() is None  # without a commit

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from vit_train.engine.callbacks import TrainLog
 from vit_train.engine.metrics import Classification
-from vit_train.engine.observer import TrainLog
 from vit_train.report.tensorboard import TensorBoard
 
 LOG = TrainLog(3, 42, 1344, {"loss": 1.5, "acc": 0.25}, 1e-3, 640.0)

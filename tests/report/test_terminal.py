@@ -3,8 +3,8 @@ import logging
 import pytest
 from torch import nn
 
+from vit_train.engine.callbacks import TrainLog
 from vit_train.engine.metrics import Classification, Evaluation
-from vit_train.engine.observer import TrainLog
 from vit_train.report.terminal import Terminal, class_table, parameter_breakdown, result_line
 
 RESULT = Classification(

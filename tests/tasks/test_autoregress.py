@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from vit_train.model.autoencoder import cut_patches
 from vit_train.model.config import ViTConfig
+from vit_train.model.mae import cut_patches
 from vit_train.tasks.autoregress import Autoregress
 from vit_train.tasks.config import AutoregressConfig
 

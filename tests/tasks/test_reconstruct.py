@@ -6,8 +6,8 @@ from torch import Tensor
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalise, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics
-from vit_train.model.autoencoder import cut_patches
 from vit_train.model.config import CnnConfig, ViTConfig
+from vit_train.model.mae import cut_patches
 from vit_train.tasks.config import ReconstructConfig
 from vit_train.tasks.reconstruct import Reconstruct, drawn_orders
 

@@ -17,7 +17,7 @@ from test_resume import assert_same_run
 from torture.children import Child
 from torture.parallel import in_children
 from vit_train.commands import train
-from vit_train.engine import lanes
+from vit_train.engine import workers
 
 SMALL = [
     "data.train_images=120",
@@ -59,7 +59,7 @@ def in_child(rank: int, dies_at: int | None) -> Callable[[], None]:
     """In the child: two lanes on any machine; and death at this call that concerns files."""
 
     def prepare() -> None:
-        lanes.CORES = 2
+        workers.CORES = 2
         train.IS_MAIN = rank == 0  # what is imported anew elsewhere has asked the environment
         left = dies_at
 

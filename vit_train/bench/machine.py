@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from vit_train.engine.lanes import CORES
+from vit_train.engine.workers import CORES
 
 STAT = Path("/proc/stat")
 

@@ -3,8 +3,8 @@
 import hydra
 from omegaconf import DictConfig
 
-from vit_train.commands.boundary import short_errors
-from vit_train.commands.helping import run_or_help
+from vit_train.commands.cli.errors import short_errors
+from vit_train.commands.cli.help import run_or_help
 from vit_train.config import CONF_DIR, SheetConfig, register_schemas, typed
 
 ABOUT = """\
@@ -17,7 +17,7 @@ vit-augment: draw what augmentation makes of some training images.
 def job(composed: DictConfig) -> None:
     with short_errors("vit-augment"):
         config = typed(composed, SheetConfig)
-        from vit_train.contact_sheet import draw_contact_sheet
+        from vit_train.runs.augment import draw_contact_sheet
 
         draw_contact_sheet(config)
 

@@ -6,10 +6,10 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from vit_train.claim import removed_if_empty
-from vit_train.commands.boundary import short_errors
-from vit_train.commands.helping import run_or_help
+from vit_train.commands.cli.errors import short_errors
+from vit_train.commands.cli.help import run_or_help
 from vit_train.config import CONF_DIR, BenchConfig, register_schemas, typed
+from vit_train.runs.claim import removed_if_empty
 
 ABOUT = """\
 vit-bench: how fast training and inference are here, and compared with whom.
@@ -22,7 +22,7 @@ def job(composed: DictConfig) -> None:
     folder = Path(HydraConfig.get().runtime.output_dir)
     with short_errors("vit-bench"), removed_if_empty(folder):
         config = typed(composed, BenchConfig)
-        from vit_train.benchmark import benchmark
+        from vit_train.bench.run import benchmark
 
         benchmark(config, folder)
 

@@ -5,9 +5,9 @@ import sys
 import hydra
 from omegaconf import DictConfig
 
-from vit_train.commands.boundary import short_errors
-from vit_train.commands.helping import run_or_help
-from vit_train.commands.paths import taken_literally
+from vit_train.commands.cli.errors import short_errors
+from vit_train.commands.cli.help import run_or_help
+from vit_train.commands.cli.overrides import taken_literally
 from vit_train.config import CONF_DIR, EvalConfig, register_schemas, typed
 
 ABOUT = """\
@@ -20,7 +20,7 @@ vit-eval: evaluate a checkpoint, or a run folder's best one.
 def job(composed: DictConfig) -> None:
     with short_errors("vit-eval"):
         config = typed(composed, EvalConfig)
-        from vit_train.evaluation import evaluate_checkpoint
+        from vit_train.runs.evaluate import evaluate_checkpoint
 
         evaluate_checkpoint(config)
 

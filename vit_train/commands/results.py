@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vit_train.commands.boundary import short_errors
+from vit_train.commands.cli.errors import short_errors
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     with short_errors("vit-results"):
-        from vit_train.results import gather
+        from vit_train.runs.compare import gather
 
         print(gather(arguments.runs, arguments.out))
         print(f"written to {arguments.out}/: results.md and its pictures", file=sys.stderr)

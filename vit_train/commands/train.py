@@ -15,22 +15,17 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from vit_train.claim import new_run, sole_writer
-from vit_train.commands.boundary import short_errors
-from vit_train.commands.helping import run_or_help
-from vit_train.commands.paths import quoted, taken_literally
-from vit_train.commands.resuming import (
-    asked_for,
-    is_finished,
-    newest_checkpoint,
-    resumed_config,
-    split_path,
-)
-from vit_train.commands.sweep import Sweep
+from vit_train.commands.cli.errors import short_errors
+from vit_train.commands.cli.help import run_or_help
+from vit_train.commands.cli.overrides import quoted, taken_literally
+from vit_train.commands.cli.resuming import asked_for, resumed_config
+from vit_train.commands.cli.sweep import Sweep
 from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
+from vit_train.runs.claim import new_run, sole_writer
+from vit_train.runs.resume import is_finished, newest_checkpoint, split_path
 
 if TYPE_CHECKING:
-    from vit_train.training import Outcome
+    from vit_train.runs.train import Outcome
 
 ABOUT = """\
 vit-train: train a Vision Transformer on small images.
@@ -61,9 +56,9 @@ def start(composed: DictConfig, settings: HydraConf) -> float | None:
     named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
     with new_run(folder, named) if IS_MAIN else nullcontext(folder) as path:
         config = typed(composed, TrainConfig)
-        from vit_train.training import train
+        from vit_train.runs.train import train_in_held_folder
 
-        return score(train(config, path))
+        return score(train_in_held_folder(config, path))
 
 
 def go_on(composed: DictConfig, settings: HydraConf) -> float | None:
@@ -75,9 +70,9 @@ def go_on(composed: DictConfig, settings: HydraConf) -> float | None:
         if named is None and is_finished(folder):
             print(f"{folder} is finished: its results are in {folder / 'summary.json'}")
             return None
-        from vit_train.training import train
+        from vit_train.runs.train import train_in_held_folder
 
-        return score(train(config, folder, checkpoint, resumed=True))
+        return score(train_in_held_folder(config, folder, checkpoint, resumed=True))
 
 
 def score(outcome: "Outcome") -> float | None:

@@ -1,6 +1,6 @@
 """Whether images fit into the machine's memory, asked before any of it is taken."""
 
-from vit_train.memory import require_memory as require_bytes
+from vit_train.limits import require_memory as require_bytes
 
 
 def require_memory(images: int, size: int, settings: str, bytes_per_pixel: int = 3) -> None:

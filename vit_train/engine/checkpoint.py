@@ -13,7 +13,9 @@ import torch
 
 from vit_train.engine import foreign
 from vit_train.engine.torch_file import read_torch_file
-from vit_train.files import Refused, open_regular, replacing, sync_folder
+from vit_train.files.plain import Refused
+from vit_train.files.reading import open_regular
+from vit_train.files.writing import replacing, sync_folder
 
 FORMAT = "vit_train checkpoint 2"
 # PyTorch writes a ZIP archive, which may end with a comment: there stands the checksum of all that

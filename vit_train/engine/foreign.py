@@ -8,7 +8,7 @@ from typing import IO, Any
 from torch import Tensor
 
 from vit_train.engine.torch_file import read_torch_file
-from vit_train.files import Refused
+from vit_train.files.plain import Refused
 
 EXPECTED = (
     "not a checkpoint of this version of vit-train: name a run's folder, or last.pt or best.pt in "

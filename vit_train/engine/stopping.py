@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-from vit_train.engine.observer import Observer
+from vit_train.engine.callbacks import Observer
 from vit_train.engine.trainer import Trainer
 
 

@@ -22,8 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vit_train.files import Refused
-from vit_train.plain import require_plain
+from vit_train.files.plain import Refused, require_plain
 
 # The pickle of a model with 100 blocks, its average and its optimizer's moments has 1 MB.
 PICKLE_BYTES = 4_000_000

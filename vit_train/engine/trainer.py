@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.engine.averages import Averages
+from vit_train.engine.callbacks import Observer, TrainLog
 from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.device import Precision
-from vit_train.engine.evaluating import evaluate
-from vit_train.engine.lanes import drops, make_lanes
+from vit_train.engine.distributed import ALONE, Processes
+from vit_train.engine.evaluation import evaluate
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Objective
-from vit_train.engine.observer import Observer, TrainLog
 from vit_train.engine.optim import WeightAverage, learning_rate, make_optimizer, restore_moments
-from vit_train.engine.processes import ALONE, Processes
-from vit_train.noise import noise_from
+from vit_train.engine.workers import drops, make_lanes
+from vit_train.rng import noise_from
 
 Batch = tuple[Tensor, Tensor]
 # Where a run is, apart from its tensors.

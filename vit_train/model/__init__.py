@@ -1,1 +1,4 @@
-"""The Vision Transformer, written from scratch: imports torch and nothing else of the package."""
+"""The Vision Transformer and what it is compared with, written from scratch.
+
+Of the package these modules import only `rng`, for dropout that belongs to the image.
+"""

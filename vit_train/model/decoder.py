@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from vit_train.model.attention import Attention, causal
 from vit_train.model.config import ViTConfig
-from vit_train.model.initial import draw_normal, draw_weights
 from vit_train.model.layers import Dropout, LayerNorm, Mlp
-from vit_train.model.positions import TABLES
+from vit_train.model.pos_embed import TABLES
+from vit_train.model.vit import draw_normal, draw_weights
 
 
 class DecoderBlock(nn.Module):

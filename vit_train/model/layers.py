@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from vit_train.model.functional import gelu_tanh
-from vit_train.noise import NOISE, ones_and_zeros
+from vit_train.rng import NOISE, ones_and_zeros
 
 
 class LayerNormFunction(torch.autograd.Function):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from vit_train.engine.observer import Observer
+from vit_train.engine.callbacks import Observer
 from vit_train.engine.trainer import Trainer
-from vit_train.files import replacing
+from vit_train.files.writing import replacing
 
 logger = logging.getLogger(__name__)
 

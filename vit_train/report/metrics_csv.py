@@ -5,10 +5,11 @@ import io
 import time
 from pathlib import Path
 
+from vit_train.engine.callbacks import Observer, TrainLog
 from vit_train.engine.metrics import Evaluation
-from vit_train.engine.observer import Observer, TrainLog
 from vit_train.engine.trainer import Trainer
-from vit_train.files import read_text, write_text
+from vit_train.files.reading import read_text
+from vit_train.files.writing import write_text
 
 # Of a hundred thousand epochs.
 CSV_BYTES = 30_000_000

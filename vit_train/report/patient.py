@@ -4,7 +4,7 @@ import logging
 import time
 from typing import Any
 
-from vit_train.engine.observer import Observer
+from vit_train.engine.callbacks import Observer
 
 logger = logging.getLogger(__name__)
 EVENTS = ("on_log", "on_step", "on_epoch", "on_stop", "on_nonfinite")

@@ -6,10 +6,10 @@ from pathlib import Path
 from PIL import Image
 from torch import nn
 
+from vit_train.engine.callbacks import Observer, TrainLog
 from vit_train.engine.metrics import Evaluation
-from vit_train.engine.observer import Observer, TrainLog
 from vit_train.engine.trainer import Trainer
-from vit_train.files import replacing
+from vit_train.files.writing import replacing
 from vit_train.report.tensorboard import TensorBoard
 
 # Draws what this model makes of the same images each time.

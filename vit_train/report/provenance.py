@@ -9,12 +9,10 @@ from pathlib import Path
 
 import torch
 
-import vit_train
-
 
 def versions() -> dict[str, str]:
     return {
-        "vit_train": vit_train.__version__,
+        "vit_train": version("vit-train"),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "torchvision": version("torchvision"),
@@ -23,7 +21,7 @@ def versions() -> dict[str, str]:
 
 def commit() -> str | None:
     """The checkout's commit, with "+changes" if files differ from it; None outside a checkout."""
-    top = Path(vit_train.__file__).parent.parent
+    top = Path(__file__).parents[2]
     if not (top / ".git").exists():
         return None
     try:

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from vit_train.files import open_to_append
-from vit_train.report.printable import PrintableFormatter
+from vit_train.files.writing import open_to_append
+from vit_train.text import PrintableFormatter
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.engine.metrics import Classification, Evaluation
-from vit_train.files import write_text
+from vit_train.files.writing import write_text
 
 
 def result_dict(result: Evaluation) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
+from vit_train.engine.callbacks import Observer, TrainLog
 from vit_train.engine.metrics import Evaluation
-from vit_train.engine.observer import Observer, TrainLog
 from vit_train.engine.trainer import Trainer
-from vit_train.report.figures import any_letter
-from vit_train.report.flat import flatten
+from vit_train.files.plain import flatten
+from vit_train.viz.figures import any_letter
 
 
 class TensorBoard(Observer):

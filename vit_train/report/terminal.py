@@ -8,10 +8,10 @@ from torch import nn
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from vit_train.engine.callbacks import Observer, TrainLog
 from vit_train.engine.metrics import Classification, Evaluation
-from vit_train.engine.observer import Observer, TrainLog
 from vit_train.engine.trainer import Trainer
-from vit_train.report.printable import printable
+from vit_train.text import printable
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from torch import Tensor, nn
 
 from vit_train.engine.objective import Forward
-from vit_train.model.autoencoder import Autoregressor, cut_patches, join_patches
 from vit_train.model.config import ModelConfig
+from vit_train.model.mae import Autoregressor, cut_patches, join_patches
 from vit_train.tasks.config import AutoregressConfig
 from vit_train.tasks.pixels import PixelTask
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from vit_train.data.batches import Batch, EvalBatches, TrainBatches
 from vit_train.engine.objective import Forward
-from vit_train.model.autoencoder import MaskedAutoencoder, cut_patches, join_patches
 from vit_train.model.config import ModelConfig
+from vit_train.model.mae import MaskedAutoencoder, cut_patches, join_patches
 from vit_train.tasks.config import ReconstructConfig
 from vit_train.tasks.pixels import PixelTask
 

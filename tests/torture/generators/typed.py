@@ -7,8 +7,8 @@ from torture.kills import SMALL, VIT
 from torture.place import Place
 from vit_train.config import TrainConfig
 from vit_train.data.config import ShapesConfig
+from vit_train.files.plain import flatten
 from vit_train.model.config import ViTConfig
-from vit_train.report.flat import flatten
 from vit_train.tasks.config import ReconstructConfig
 
 # Every setting that a run of the built-in data has, and some words that are none.

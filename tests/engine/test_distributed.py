@@ -1,0 +1,126 @@
+"""N processes train the same model as one: here 1, 2 and 4, on this machine, over gloo."""
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from vit_train.config import TrainConfig
+from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.batches import EvalBatches, Normalise, TrainBatches
+from vit_train.data.dataset import ImageSet, Statistics
+from vit_train.engine.config import LoopConfig
+from vit_train.engine.device import Precision
+from vit_train.engine.distributed import ALONE, Processes, join_processes, leave_processes
+from vit_train.engine.trainer import Trainer
+from vit_train.model.config import ViTConfig
+from vit_train.tasks.classify import Classify
+from vit_train.tasks.config import ClassifyConfig
+
+CPU = torch.device("cpu")
+AUGMENT = AugmentConfig(crop_padding=2, mixup_alpha=0.4, erase_prob=0.3)
+
+
+class Doubles:
+    """Batches in float64."""
+
+    def __init__(self, batches: TrainBatches) -> None:
+        self.batches = batches
+        self.batch_size = batches.batch_size
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def epoch(self, epoch: int, first: int = 0):
+        for images, targets in self.batches.epoch(epoch, first):
+            yield images.double(), targets.double() if targets.ndim > 1 else targets
+
+
+def result(processes: Processes) -> dict:
+    """The weights after 20 steps, and an evaluation of 43 images, which no number here divides."""
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (47, 3, 8, 8), generator=generator, dtype=torch.uint8)
+    photos = ImageSet(pixels, torch.randint(10, (47,), generator=generator))
+    normalise = Normalise(Statistics((0.5,) * 3, (0.25,) * 3), CPU)
+    place = processes.rank, processes.count
+    train = TrainBatches(photos, 10, normalise, AUGMENT, 10, 0, CPU, *place)
+    some = photos.subset(torch.arange(43))
+    val = EvalBatches(some, normalise, 5, CPU, *place)
+
+    vit = ViTConfig(embed_dim=16, depth=2, patch_size=4, dropout=0.1, drop_path=0.2)
+    task = Classify(ClassifyConfig(), vit, (3, 8, 8), 10)
+    torch.manual_seed(0)
+    model = task.build_model().double()
+    run = TrainConfig(train=LoopConfig(epochs=5, batch_size=10, micro_batch=3))  # 4 steps each
+    fp32 = Precision("fp32", CPU)
+    trainer = Trainer(model, task, Doubles(train), None, run, fp32, processes=processes)
+    trainer.fit()
+    model.float()
+    evaluated = trainer.evaluate(model, val)
+    model.double()
+    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    return {"steps": trainer.step, "seen": trainer.images_seen, "weights": weights,
+            "count": evaluated.count, "acc": evaluated.acc, "loss": evaluated.loss,
+            "labels": evaluated.per_class_count}  # fmt: skip
+
+
+def work(rank: int, count: int, port: int, folder: str) -> None:
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count}
+    os.environ |= {name: str(value) for name, value in place.items()}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    processes = join_processes(CPU)
+    assert processes.any(rank == count - 1) and not processes.any(False)
+    assert processes.from_main({"rank": rank}) == {"rank": 0}
+    torch.save(result(processes), Path(folder, f"{rank}.pt"))
+    leave_processes()
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_the_number_of_processes_changes_nothing_but_rounding(count: int, tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    alone = result(ALONE)
+    torch.set_num_threads(threads)
+    # Forked from a server that has imported this file once: all but as fresh as spawned ones.
+    multiprocessing.set_forkserver_preload([__name__])
+    arguments = (count, free_port(), str(tmp_path))
+    mp.start_processes(work, arguments, nprocs=count, start_method="forkserver")
+    for rank in range(count):
+        other = torch.load(tmp_path / f"{rank}.pt")
+        assert other["steps"] == alone["steps"] == 20 and other["seen"] == alone["seen"] == 200
+        torch.testing.assert_close(other["weights"], alone["weights"], rtol=0, atol=1e-9)
+        assert other["count"] == 43 and other["labels"] == alone["labels"]
+        assert other["acc"] == alone["acc"] and abs(other["loss"] - alone["loss"]) < 1e-6
+
+
+@pytest.mark.parametrize("words", ["Connection reset by peer", "NCCL error: remote process exited"])
+def test_whatever_an_exchange_fails_with_another_process_is_gone(
+    words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*what: object, **more: object) -> None:
+        raise RuntimeError(words)
+
+    for name in ("all_reduce", "all_gather_object", "broadcast_object_list"):
+        monkeypatch.setattr(dist, name, broken)
+    two = Processes(rank=0, count=2)
+    exchanges: list[Callable[[], object]] = [
+        lambda: two.add_up([torch.ones(2)]),
+        lambda: two.any(True),
+        lambda: two.gather(torch.ones(2, 3)),
+        lambda: two.from_main("x"),
+    ]
+    for exchange in exchanges:
+        with pytest.raises(ValueError, match="another process of this training has ended"):
+            exchange()

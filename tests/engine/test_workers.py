@@ -1,0 +1,135 @@
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from vit_train.config import TrainConfig
+from vit_train.engine import workers as module
+from vit_train.engine.config import LoopConfig
+from vit_train.engine.device import Precision
+from vit_train.engine.trainer import Trainer
+from vit_train.engine.workers import Lanes, make_lanes
+from vit_train.model.config import ViTConfig
+from vit_train.model.vit import VisionTransformer
+from vit_train.tasks.classify import Classify
+from vit_train.tasks.config import ClassifyConfig
+
+CPU = torch.device("cpu")
+
+
+def test_pieces_cover_the_batch_and_come_back_in_order() -> None:
+    batch = torch.arange(50)
+    first = threading.Event()
+
+    def wait_for_the_others(piece: torch.Tensor) -> torch.Tensor:
+        if piece[0] == 0:
+            first.wait(5)  # the first piece is ready last
+        else:
+            first.set()
+        return piece
+
+    with Lanes(piece=4, count=3) as lanes:
+        pieces = list(lanes.over(wait_for_the_others, batch))
+    assert [len(piece) for piece in pieces] == [4] * 12 + [2]
+    assert torch.equal(torch.cat(pieces), batch)
+
+
+def test_an_error_in_a_lane_reaches_the_caller() -> None:
+    def fail(piece: torch.Tensor) -> None:
+        raise ValueError(f"piece {piece[0]}")
+
+    with Lanes(piece=1, count=2) as lanes, pytest.raises(ValueError, match="piece 0"):
+        list(lanes.over(fail, torch.arange(9)))
+
+
+def test_the_number_of_threads_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CORES", 2)
+    before = torch.get_num_threads()
+    with Lanes(piece=1, count=2) as lanes:
+        assert set(lanes.over(lambda _: torch.get_num_threads(), torch.arange(6))) == {1}
+    assert torch.get_num_threads() == before
+    torch.set_num_threads(3)  # whatever it was
+    try:
+        with Lanes(piece=1, count=2):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_gradients_do_not_depend_on_the_number_of_lanes() -> None:
+    torch.manual_seed(0)
+    model = VisionTransformer(ViTConfig(embed_dim=16, depth=2)).double()
+    nn.init.normal_(model.head.weight)
+    images = torch.randn(40, 3, 32, 32, dtype=torch.float64)
+
+    def gradient(piece: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(model(piece).square().sum(), list(model.parameters()))
+
+    results = []
+    for count in (1, 2, 4):
+        with Lanes(piece=16, count=count) as lanes:
+            total = [torch.zeros_like(parameter) for parameter in model.parameters()]
+            for part in lanes.over(gradient, images):
+                torch._foreach_add_(total, part)
+        results.append(total)
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=1e-9, atol=1e-9)
+    assert all(map(torch.equal, results[1], results[2]))
+
+
+def test_which_models_are_cut_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CORES", 8)
+    vit = VisionTransformer(ViTConfig(embed_dim=16, depth=2))
+    random = nn.Sequential(nn.Dropout(0.1))
+
+    def shape(model: nn.Module, *arguments: object) -> tuple[int | None, int]:
+        lanes = make_lanes(model, *arguments)
+        return lanes.piece, lanes.count
+
+    assert shape(vit, CPU, 256) == (16, 8)
+    assert shape(vit, CPU, 40) == (16, 3)
+    assert shape(vit, CPU, 256, 128) == (128, 2)
+    dropped = VisionTransformer(ViTConfig(embed_dim=16, depth=2, drop_path=0.1, dropout=0.1))
+    assert shape(dropped, CPU, 256) == (16, 8)
+    assert shape(dropped, CPU, 256, None, True) == (16, 1)  # compiled, it draws as PyTorch does
+    assert shape(random, CPU, 256) == (16, 1)  # threads would draw in any order
+    assert shape(random.eval(), CPU, 256) == (16, 8)
+    assert shape(nn.BatchNorm2d(3), CPU, 256, 8) == (None, 1)  # needs the whole batch
+    assert shape(vit, torch.device("cuda"), 256) == (None, 1)
+
+
+def test_dropout_depends_on_neither_the_lanes_nor_the_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two steps of training; other masks would give quite other weights."""
+    images = torch.randn(48, 3, 8, 8, dtype=torch.float64)
+    batch = images, torch.randint(10, (48,))
+
+    class Source:
+        def __len__(self) -> int:
+            return 2
+
+        batch_size = 48
+
+        def epoch(self, epoch: int, first: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+            return [batch, batch][first:]
+
+    def weights(cores: int, seed: int, micro_batch: int | None = None) -> torch.Tensor:
+        monkeypatch.setattr(module, "CORES", cores)
+        torch.manual_seed(0)
+        config = ViTConfig(embed_dim=16, depth=2, dropout=0.2, branch_dropout=0.1, drop_path=0.3)
+        model = VisionTransformer(config, 8).double()
+        loop = LoopConfig(epochs=1, batch_size=48, micro_batch=micro_batch)
+        run = TrainConfig(train=loop, seed=seed)
+        task = Classify(ClassifyConfig(), config, (3, 8, 8), 10)
+        Trainer(model, task, Source(), None, run, Precision("fp32", CPU)).fit()
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    one, two, three, other = weights(1, 0), weights(2, 0), weights(3, 0), weights(2, 1)
+    torch.testing.assert_close(one, two, rtol=0, atol=1e-9)
+    assert torch.equal(two, three)
+    for micro_batch in (48, 20):  # which cut the batch elsewhere
+        torch.testing.assert_close(two, weights(2, 0, micro_batch), rtol=0, atol=1e-9)
+    assert (two - other).abs().max() > 1e-4

@@ -1,0 +1,135 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vit_train.model.config import ViTConfig
+from vit_train.model.mae import (
+    Autoregressor,
+    MaskedAutoencoder,
+    cut_patches,
+    join_patches,
+)
+
+kernels = pytest.mark.parametrize("kernels", ["scratch", "fused"])
+rows = pytest.mark.parametrize("given_rows", [0, 1, 3])
+CONFIG = ViTConfig(patch_size=4, embed_dim=16, depth=2, num_heads=2)
+
+
+def images(count: int = 2) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(count, 3, 16, 16, generator=generator, dtype=torch.float64)
+
+
+def drawn(model: nn.Module) -> nn.Module:
+    """Weights that make every path count, in float64."""
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model.double()
+
+
+def autoregressor(given_rows: int, **config: object) -> Autoregressor:
+    return drawn(Autoregressor(replace(CONFIG, **config), 2, 16, 3, given_rows))
+
+
+def masked_autoencoder(**config: object) -> MaskedAutoencoder:
+    return drawn(MaskedAutoencoder(replace(CONFIG, **config), 1, 16, 3))
+
+
+def test_joining_is_the_inverse_of_cutting() -> None:
+    patches = cut_patches(images(), 4)
+    assert patches.shape == (2, 16, 48)
+    assert torch.equal(join_patches(patches, 4), images())
+    # The second patch lies to the right of the first, and a patch's channels one after another.
+    assert torch.equal(patches[0, 1], images()[0, :, :4, 4:8].flatten())
+
+
+# masked autoencoder -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [{}, {"head": "gap"}, {"positions_at": "layers"}])
+def test_hidden_patches_change_nothing_in_value_and_gradient(config: dict[str, str]) -> None:
+    model, visible = masked_autoencoder(**config), torch.tensor([[3, 0, 7], [1, 2, 15]])
+    pixels = images().requires_grad_()
+    predicted = model(pixels, visible)
+    assert predicted.shape == (2, 16, 48)
+    (gradient,) = torch.autograd.grad(predicted.sum(), pixels)
+    seen = cut_patches(gradient, 4).abs().sum(2) > 0  # (B,N)
+    assert [row.nonzero().flatten().tolist() for row in seen] == [[0, 3, 7], [1, 2, 15]]
+
+
+@pytest.mark.parametrize("config", [{}, {"positions": "sincos_2d"}, {"positions_at": "layers"}])
+def test_the_order_of_the_visible_patches_does_not_matter(config: dict[str, str]) -> None:
+    """Each carries its own position, wherever it stands."""
+    model = masked_autoencoder(**config)
+    one = model(images(), torch.tensor([[3, 0, 7], [1, 2, 15]]))
+    other = model(images(), torch.tensor([[7, 3, 0], [2, 15, 1]]))
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+def test_all_patches_visible_is_the_encoder_of_the_classifier() -> None:
+    encoder = masked_autoencoder().encoder
+    expected, _ = encoder.encode(encoder.tokens(images()))
+    memory = encoder.encode_visible(images(), torch.arange(16).expand(2, -1))
+    torch.testing.assert_close(memory, encoder.norm(expected), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("positions", ["none", "relative"])
+def test_a_decoder_needs_absolute_positions(positions: str) -> None:
+    with pytest.raises(ValueError, match=f"model.positions={positions}: a decoder must be told"):
+        MaskedAutoencoder(replace(CONFIG, positions=positions), 1, 16, 3)
+
+
+# autoregressor ----------------------------------------------------------------------------------
+
+
+@rows
+@kernels
+@pytest.mark.parametrize("head", ["token", "gap"])
+def test_a_patch_is_predicted_from_earlier_ones_alone(
+    head: str, kernels: str, given_rows: int
+) -> None:
+    """Through the whole model, in values and in gradients, for every patch."""
+    model, given = autoregressor(given_rows, kernels=kernels, head=head), 4 * given_rows
+    before = model(images())
+    assert before.shape == (2, 16 - given, 48) and before.isfinite().all()
+    for patch in range(given, 16):
+        patches = cut_patches(images(), 4)
+        patches[:, patch:] += 1
+        changed = join_patches(patches, 4)
+        assert torch.equal(model(changed)[:, : patch - given + 1], before[:, : patch - given + 1])
+        pixels = images().requires_grad_()
+        (gradient,) = torch.autograd.grad(model(pixels)[:, patch - given].sum(), pixels)
+        touched = cut_patches(gradient, 4).abs().sum(2) > 0
+        assert touched[:, :patch].all() and not touched[:, patch:].any()
+
+
+@rows
+@kernels
+@pytest.mark.parametrize("config", [{}, {"head": "gap"}, {"positions": "sinusoidal"}])
+def test_cached_generation_is_the_uncached_one(
+    config: dict[str, str], kernels: str, given_rows: int
+) -> None:
+    model = autoregressor(given_rows, kernels=kernels, **config).eval()
+    with torch.no_grad():
+        patches = cut_patches(images(), 4)
+        for patch in range(model.given, 16):  # the whole model again for every patch
+            predicted = model(join_patches(patches, 4))[:, patch - model.given]
+            patches[:, patch] = predicted
+    expected = join_patches(patches, 4)
+    torch.testing.assert_close(model.generate(images()), expected, rtol=0, atol=1e-9)
+
+
+def test_generation_looks_at_nothing_but_the_given_rows() -> None:
+    model = autoregressor(1)
+    other = images()
+    other[:, :, 4:] = 0
+    assert torch.equal(model.generate(other), model.generate(images()))
+    assert torch.equal(model.generate(images())[:, :, :4], images()[:, :, :4])
+
+
+def test_some_patches_must_be_left_to_predict() -> None:
+    with pytest.raises(ValueError, match="given_rows=4 leaves nothing to predict"):
+        autoregressor(4)

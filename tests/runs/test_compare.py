@@ -1,0 +1,255 @@
+import json
+from pathlib import Path
+
+import pytest
+from conftest import SMALL, Run, SmallRun
+
+from vit_train.engine.metrics import wilson_interval
+from vit_train.runs.compare import ACCURACY, LOSS, by_training_images, gather, plots, table
+from vit_train.runs.summaries import group_runs, read_summaries
+
+
+def summary(acc: float, seed: int = 0, status: str = "finished", **model: object) -> dict:
+    result = {"acc": acc, "count": 1000, "acc_interval_95": [acc - 0.03, acc + 0.03]}
+    return {
+        "status": status,
+        "config": {
+            "model": {"name": "vit", "depth": 6} | model,
+            "data": {"name": "shapes"},
+            "seed": seed,
+        },
+        "parameters": 1000,
+        "images": {"train": 500, "val": 0, "test": 1000},
+        "images_seen": 5000,
+        "seconds": 120.0,
+        "selected_on": "val",
+        "best_val": {"acc": acc, "epoch": 1},
+        "test": {"final": result, "best": result},
+    }
+
+
+def written(folder: Path, *summaries: dict) -> Path:
+    for number, each in enumerate(summaries):
+        (folder / str(number)).mkdir(parents=True)
+        (folder / str(number) / "summary.json").write_text(json.dumps(each))
+    return folder
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_row() -> None:
+    groups = group_runs(
+        [summary(0.5, 0), summary(0.6, 1), summary(0.7, 0, depth=2), summary(0.9, 0, name="cnn")]
+    )
+    # Sorted: model.depth comes after model.name, and its numbers by size.
+    assert [group.label for group in groups] == [
+        "model=cnn, depth=6", "model=vit, depth=2", "model=vit, depth=6",
+    ]  # fmt: skip
+    assert [len(group.runs) for group in groups] == [1, 1, 2]
+
+
+def test_a_run_that_is_repeated_counts_once(tmp_path: Path) -> None:
+    folder = written(tmp_path, summary(0.5), summary(0.6, 1), summary(0.7))
+    (group,) = group_runs(read_summaries([folder]))
+    assert sorted(group.values("test", "final", "acc")) == [0.6, 0.7]
+
+
+def test_what_changes_no_result_makes_no_group() -> None:
+    saved = summary(0.6, 1)
+    saved["config"] |= {"device": "cuda", "checkpoint": {"every_steps": 5}}
+    other = summary(0.5)
+    other["config"] |= {"checkpoint": {"every_steps": None}}
+    (group,) = group_runs([other, saved])
+    assert len(group.runs) == 2
+
+
+def test_what_may_change_a_result_makes_a_group() -> None:
+    """Another precision, a setting that older runs did not have, or another folder of images."""
+    plain, compiled, half = summary(0.5), summary(0.6), summary(0.7)
+    compiled["config"]["compile"] = True
+    half["precision"] = "bf16"
+    plain["precision"] = compiled["precision"] = "fp32"
+    assert [len(group.runs) for group in group_runs([plain, compiled, half])] == [1, 1, 1]
+    pets, flowers, other = summary(0.5), summary(0.6), summary(0.7, 1)
+    for each, name, root in ((pets, "folder", "a"), (flowers, "folder", "b")):
+        each["config"]["data"] = {"name": name, "root": root}
+    assert len(group_runs([pets, flowers])) == 2
+    for each in (pets, other):
+        each["config"]["data"] = {"name": "cifar10", "root": str(each["config"]["seed"])}
+    assert len(group_runs([pets, other])) == 1
+
+
+def test_a_label_says_no_more_than_tells_the_groups_apart() -> None:
+    runs = [summary(0.5, name="vit"), summary(0.6, name="cnn", widths=[8], depth=3)]
+    assert [group.label for group in group_runs(runs)] == ["model=cnn, …", "model=vit, …"]
+    assert "depth" in table(group_runs(runs))
+
+
+def test_mean_and_spread() -> None:
+    assert ACCURACY.text([0.5, 0.6, 0.7]) == "60.00 ± 10.00"
+    assert ACCURACY.text([0.5]) == "50.00" and ACCURACY.text([]) == ""
+    assert LOSS.text([0.5, 0.6, 0.7]) == "0.6000 ± 0.1000"
+
+
+def test_unfinished_runs_are_left_out_and_none_at_all_is_refused(tmp_path: Path) -> None:
+    folder = written(tmp_path, summary(0.5), summary(0.1, status="interrupted"))
+    assert len(read_summaries([folder])) == 1
+    with pytest.raises(ValueError, match="no finished run"):
+        read_summaries([folder / "1"])
+    with pytest.raises(ValueError, match="there is no"):
+        read_summaries([tmp_path / "nowhere"])
+
+
+def test_a_protocol_that_selects_on_test_says_so() -> None:
+    selected = summary(0.5) | {"selected_on": "test"}
+    assert "50.00 (selected on test)" in table(group_runs([selected]))
+
+
+def test_a_setting_is_the_same_under_its_older_name() -> None:
+    old, new = summary(0.5), summary(0.6, 1)
+    old["config"]["train"] = {"label_smoothing": 0.0}
+    new["config"]["task"] = {"name": "classify", "label_smoothing": 0.0}
+    assert len(group_runs([old, new])) == 1
+    del new["config"]["task"]  # the default is another
+    assert len(group_runs([old, new])) == 2
+
+
+def test_what_is_no_summary_is_left_out_unless_it_is_meant(tmp_path: Path) -> None:
+    folder = written(tmp_path, summary(0.5))
+    (folder / "trace.json").write_text('{"a": 1}\n{"a": 2}\n')
+    assert len(read_summaries([folder])) == 1
+    with pytest.raises(ValueError, match=r"trace\.json is damaged"):
+        read_summaries([folder / "trace.json"])
+    (folder / "0" / "summary.json").write_text("{")
+    with pytest.raises(ValueError, match=r"summary\.json is damaged"):
+        read_summaries([folder])
+
+
+def test_sizes_of_the_training_set_make_a_picture(tmp_path: Path) -> None:
+    sizes = {None: 9000, 100: 100, 1000: 1000}  # no subset is all images
+    runs = [
+        summary(0.5, name=name) | {"images": {"train": count, "val": 0, "test": 1000}}
+        for name in ("vit", "cnn")
+        for count in sizes.values()
+    ]
+    for each, subset in zip(runs, [*sizes, *sizes], strict=True):
+        each["config"]["data"] = {"name": "shapes", "train_subset": subset}
+    (cnn, points), (vit, _) = by_training_images(group_runs(runs), ACCURACY)
+    assert (cnn, vit) == ("model=cnn", "model=vit")
+    assert points == [(100, [50.0]), (1000, [50.0]), (9000, [50.0])]
+    gather([written(tmp_path / "runs", *runs)], tmp_path)
+    assert (tmp_path / "images.png").stat().st_size > 3000
+
+
+def test_the_last_epoch_is_of_all_runs_or_of_none() -> None:
+    (group,) = group_runs([summary(0.5) | {"curve": [{"train_acc": 0.7}]}, summary(0.6, 1)])
+    assert group.last_epochs("train_acc") == []
+
+
+def test_the_table_and_the_plot_are_written(tmp_path: Path) -> None:
+    folder = written(tmp_path / "runs", summary(0.5), summary(0.6, 1), summary(0.7, depth=2))
+    text = gather([folder], tmp_path / "out")
+    assert (tmp_path / "out" / "results.md").read_text() == text + "\n"
+    assert (tmp_path / "out" / "results.png").stat().st_size > 3000
+    assert len(text.splitlines()) == 4 and "55.00 ± 7.07" in text
+
+
+def test_runs_without_labels_are_compared_by_their_loss(tmp_path: Path) -> None:
+    def unlabelled(loss: float, seed: int) -> dict:
+        result = {"loss": loss, "count": 1000}
+        best = {"loss": loss, "epoch": 1}
+        other = {"test": {"final": result, "best": result}, "best_val": best}
+        return summary(0.5, seed) | other
+
+    folder = written(tmp_path / "runs", unlabelled(0.25, 0), unlabelled(0.35, 1))
+    text = gather([folder], tmp_path / "out")
+    assert "test, final (loss)" in text and "0.3000 ± 0.0707" in text and "interval" not in text
+    with pytest.raises(ValueError, match="gather them apart"):
+        gather([folder, written(tmp_path / "more", summary(0.5))], tmp_path / "out")
+
+
+def test_results_of_real_runs(run: Run, small_run: SmallRun) -> None:
+    small_run("finished", "runs/0")
+    assert run("vit-train", *SMALL, "seed=1", "hydra.run.dir=runs/1").status == 0
+    outcome = run("vit-results", "runs")
+    assert outcome.status == 0, outcome.err
+    assert "| 0, 1 |" in outcome.out and Path("results.png").exists()
+    assert "training, last epoch" in outcome.out and Path("curves.png").stat().st_size > 10000
+    # As they are published: X.csv beside X.json.
+    Path("kept").mkdir()
+    Path("runs/0/summary.json").rename("kept/a.json")
+    Path("runs/0/metrics.csv").rename("kept/a.csv")
+    kept = run("vit-results", "kept", "--out", "again")
+    assert kept.status == 0 and Path("again/curves.png").exists()
+    Path("kept/a.csv").write_text("epoch,train_acc\n1,high\n")
+    damaged = run("vit-results", "kept")
+    assert damaged.status == 1 and "a.csv is damaged" in damaged.err
+    refused = run("vit-results", "nothing")
+    assert refused.status == 1 and "vit-results: there is no nothing" in refused.err
+
+
+def cells(text: str) -> list[dict[str, str]]:
+    """The table's rows by column."""
+    header, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines()
+    ]
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def test_each_column_says_what_it_is_called() -> None:
+    def run_of(seed: int, accuracies: dict[str, float]) -> dict:
+        run = summary(0.0, seed)
+        run["best_val"]["acc"] = accuracies["val"]
+        for name in ("final", "best"):
+            low_high = [accuracies[name] - 0.02, accuracies[name] + 0.03]
+            result = {"acc": accuracies[name], "count": 1000, "acc_interval_95": low_high}
+            run["test"] |= {name: result}
+        more = {"images_seen": 3000 + 1000 * seed, "seconds": 60.0 + 120 * seed}
+        rows = [{"train_acc": 0.11}, {"train_acc": accuracies["train"]}]
+        return run | more | {"curve": rows}
+
+    one = run_of(0, {"train": 0.91, "val": 0.82, "best": 0.73, "final": 0.64})
+    (row,) = cells(table(group_runs([one])))
+    assert row == {
+        "parameters": "1,000", "seeds": "0", "training, last epoch": "91.00",
+        "best epoch's val": "82.00", "test, best epoch": "73.00", "test, final": "64.00",
+        "95 % interval": "62.00 to 67.00", "images seen": "3,000", "minutes": "1.0",
+    }  # fmt: skip
+    other = run_of(1, {"train": 0.93, "val": 0.86, "best": 0.79, "final": 0.72})
+    (row,) = cells(table(group_runs([one, other])))
+    assert row == row | {
+        "seeds": "0, 1", "training, last epoch": "92.00 ± 1.41",
+        "best epoch's val": "84.00 ± 2.83", "test, best epoch": "76.00 ± 4.24",
+        "test, final": "68.00 ± 5.66", "images seen": "3,500", "minutes": "2.0",
+    }  # fmt: skip
+
+
+def test_runs_that_agree_are_as_uncertain_as_one() -> None:
+    """All have seen the same 1000 test images: several runs do not make them more."""
+    runs = [summary(0.5, seed) for seed in range(4)]
+    (row,) = cells(table(group_runs(runs)))
+    low, high = wilson_interval(500, 1000)
+    assert row["95 % interval"] == f"{100 * low:.2f} to {100 * high:.2f}"
+
+
+@pytest.mark.parametrize("selected, name", [("val", "validation"), ("test", "test, each epoch")])
+def test_the_curves_say_what_the_best_epoch_was_chosen_on(selected: str, name: str) -> None:
+    rows = [{"images_seen": 1.0, "train_acc": 0.1, "val_acc": 0.2}]
+    runs = [summary(0.5, seed) | {"curve": rows, "selected_on": selected} for seed in (0, 1)]
+    figures = plots(group_runs(runs))
+    (legend,) = figures["curves.png"].legends
+    assert [text.get_text() for text in legend.get_texts()][1:] == [name, "training"]
+    (axis,) = figures["results.png"].axes
+    assert axis.patches[0].get_width() == 50 and list(axis.lines[0].get_xdata()) == [50, 50]
+
+
+def test_groups_stand_by_the_size_of_numbers_before_words() -> None:
+    runs = [summary(0.5, depth=depth) for depth in ("auto", 10, 9, None)]
+    assert [group.settings["model.depth"] for group in group_runs(runs)] == [9, 10, "auto", "null"]
+
+
+def test_points_stand_by_their_number_of_images_whatever_their_settings() -> None:
+    runs = []
+    for subset, count in ((10, 900), (20, 30), (5, 60)):
+        runs.append(summary(0.5) | {"images": {"train": count, "val": 0, "test": 1000}})
+        runs[-1]["config"]["data"] = {"name": "shapes", "train_subset": subset}
+    ((_, points),) = by_training_images(group_runs(runs), ACCURACY)
+    assert [count for count, _ in points] == [30, 60, 900]

@@ -1,0 +1,91 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from vit_train.config import TrainConfig
+from vit_train.data.config import ShapesConfig
+from vit_train.data.dataset import ImageSet
+from vit_train.data.sources import load_dataset
+from vit_train.engine.device import Precision
+from vit_train.engine.distributed import ALONE
+from vit_train.model.config import ViTConfig
+from vit_train.runs import setup
+from vit_train.runs.setup import Parts, assemble, with_unlabelled
+from vit_train.tasks.config import ClassifyConfig, ReconstructConfig, TaskConfig
+
+
+def parts(seed: int = 0, task: TaskConfig | None = None, **data: object) -> Parts:
+    config = TrainConfig(
+        model=ViTConfig(embed_dim=8, depth=1, num_heads=1, patch_size=8),
+        task=task or ClassifyConfig(),
+        data=ShapesConfig(train_images=60, test_images=20, image_size=16, **data),
+        seed=seed,
+    )
+    return assemble(config, Precision("fp32", torch.device("cpu")), ALONE)
+
+
+@pytest.mark.parametrize("data", [{}, {"train_subset": 12}, {"val": "none"}])
+def test_the_statistics_are_those_of_what_is_trained_on_alone(data: dict[str, object]) -> None:
+    """Neither validation nor test images have a part in them."""
+    run = parts(**data)
+    pixels = run.splits.train.images.numpy() / 255
+    assert len(pixels) == data.get("train_subset", 60 if data else 54)
+    np.testing.assert_allclose(run.statistics.mean, pixels.mean((0, 2, 3)), rtol=1e-9)
+    np.testing.assert_allclose(run.statistics.std, pixels.std((0, 2, 3)), rtol=1e-9)
+    images, _ = next(iter(run.unaugmented(run.splits.test)))
+    own = (run.splits.test.images.numpy() / 255 - pixels.mean((0, 2, 3), keepdims=True)) / (
+        pixels.std((0, 2, 3), keepdims=True)
+    )
+    np.testing.assert_allclose(images, own, rtol=0, atol=1e-5)
+
+
+def test_each_split_is_what_it_is_called() -> None:
+    run, data = parts(), load_dataset(ShapesConfig(train_images=60, test_images=20, image_size=16))
+    assert torch.equal(run.splits.test.images, data.test.images)
+    seen = torch.cat([labels for _, labels in run.val_batches or []])
+    assert run.splits.val is not None and torch.equal(seen, run.splits.val.labels)
+    shown = next(iter(run.shown_batches))[1]
+    assert torch.equal(shown, run.splits.val.labels)
+    without = parts(val="none")
+    assert without.val_batches is None
+    assert torch.equal(next(iter(without.shown_batches))[1], without.splits.train.labels)
+
+
+def test_the_seed_draws_the_weights_and_the_order_but_not_the_splits() -> None:
+    one, same, other = parts(), parts(), parts(seed=1)
+
+    def weights(run: Parts) -> torch.Tensor:
+        return torch.cat([parameter.flatten() for parameter in run.model.parameters()])
+
+    def labels(run: Parts) -> list[int]:
+        return torch.cat([labels for _, labels in run.train_batches.epoch(0)]).tolist()
+
+    assert torch.equal(weights(one), weights(same)) and not torch.equal(
+        weights(one), weights(other)
+    )
+    assert labels(one) == labels(same) != labels(other)
+    assert torch.equal(one.splits.train.images, other.splits.train.images)
+
+
+def test_what_has_no_label_has_none() -> None:
+    train = ImageSet(torch.ones(2, 3, 4, 4, dtype=torch.uint8), torch.tensor([5, 0]))
+    whole = with_unlabelled(train, torch.zeros(3, 3, 4, 4, dtype=torch.uint8))
+    assert whole.labels.tolist() == [5, 0, -1, -1, -1]
+    assert whole.images[:, 0, 0, 0].tolist() == [1, 1, 0, 0, 0]
+
+
+def test_images_without_labels_are_trained_on_and_have_a_part_in_the_statistics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = load_dataset(ShapesConfig(train_images=60, test_images=20, image_size=16))
+    unlabelled = torch.full((30, 3, 16, 16), 250, dtype=torch.uint8)
+    monkeypatch.setattr(setup, "load_dataset", lambda _: replace(data, unlabelled=unlabelled))
+    for task, count in ((ReconstructConfig(), 84), (ClassifyConfig(), 54)):
+        run = parts(task=task)
+        images = run.splits.train.images
+        images = torch.cat((images, unlabelled)) if count == 84 else images
+        assert torch.equal(run.train_set.images, images) and len(images) == count
+        mean = (images / 255).double().mean((0, 2, 3))
+        np.testing.assert_allclose(run.statistics.mean, mean, rtol=1e-6)

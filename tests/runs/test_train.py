@@ -1,0 +1,148 @@
+"""What a run reports is what its weights do to its images, computed here once more."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import SMALL, Run
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import vit_train
+from vit_train.config import TrainConfig
+from vit_train.data.config import ShapesConfig
+from vit_train.data.sources import load_dataset
+from vit_train.data.splits import make_splits
+from vit_train.engine.checkpoint import read_checkpoint
+from vit_train.engine.config import LoopConfig
+from vit_train.engine.metrics import Classification, wilson_interval
+from vit_train.model.config import ViTConfig
+from vit_train.runs.train import train
+from vit_train.tasks.classify import Classify
+from vit_train.tasks.config import ClassifyConfig
+
+DATA = ShapesConfig(train_images=200, test_images=60)
+
+
+def figures(checkpoint: Path, weights: str, split: str) -> dict[str, Any]:
+    """Of these weights on this split, without anything of the package but the model's forward."""
+    model, _ = vit_train.load(checkpoint)
+    model.load_state_dict(read_checkpoint(checkpoint)[weights])
+    splits = make_splits(load_dataset(DATA), DATA)
+    train, part = splits.train.images / 255, splits.named(split)
+    mean, std = (getattr(train, name)((0, 2, 3)).view(-1, 1, 1) for name in ("mean", "std"))
+    with torch.no_grad():
+        logits = model((part.images / 255 - mean) / std)
+    right = int((logits.argmax(1) == part.labels).sum())
+    top5 = (logits.topk(5).indices == part.labels.unsqueeze(1)).any(1)
+    approx = pytest.approx
+    return {
+        "count": len(part),
+        "loss": approx(F.cross_entropy(logits, part.labels).item(), 1e-4),
+        "acc": approx(right / len(part)),
+        "top5": approx(top5.double().mean().item()),
+        "acc_interval_95": approx(wilson_interval(right, len(part))),
+    }
+
+
+def part_of(content: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
+    return {key: content[key] for key in keys}
+
+
+def test_the_results_are_those_of_the_best_and_of_the_final_weights(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of epochs that are equally good the first one is the best: not the final one.
+    monkeypatch.setattr(Classification, "score", 0.5)
+    settings = ["optim.lr=0.01", "train.ema_decay=0.9", "hydra.run.dir=run"]
+    outcome = run("vit-train", *SMALL, *settings)
+    assert outcome.status == 0, outcome.err
+    checkpoints = {name: Path(f"run/checkpoints/{name}.pt") for name in ("best", "last")}
+    summary = json.loads(Path("run/summary.json").read_text())
+    best, final = (figures(path, "ema", "test") for path in checkpoints.values())
+    results = summary["test"]
+    assert part_of(results["best"], best) == best and part_of(results["final"], final) == final
+    assert results["best"]["loss"] != results["final"]["loss"]
+
+    with Path("run/metrics.csv").open() as file:
+        rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+    values = ("loss", "acc", "top5")
+    for row, path in zip(rows, checkpoints.values(), strict=True):  # epoch 1 is the best
+        expected = part_of(figures(path, "ema", "val"), dict.fromkeys(values))
+        assert {name: row[f"val_{name}"] for name in values} == expected
+    best_val = {name: rows[0][f"val_{name}"] for name in values}
+    expected_summary = {
+        "status": "finished", "epochs": 2, "steps": 10, "images_seen": 320, "steps_left_out": 0,
+        "evaluated_weights": "ema", "selected_on": "val",
+        "precision": "fp32", "best_val": {"epoch": 1, **best_val},
+        "images": {"train": 180, "val": 20, "test": 60},
+    }  # fmt: skip
+    assert part_of(summary, expected_summary) == expected_summary
+    assert summary["seconds"] > rows[-1]["seconds"] / 10  # the same unit
+    _, meta = vit_train.load("run/checkpoints/last.pt")
+    assert (meta.epoch, meta.step, meta.images_seen, meta.weights) == (2, 10, 320, "ema")
+    assert vit_train.load("run", image_size=48)[1].image_shape == (3, 48, 48)
+    # What belongs to an epoch is written before its checkpoint, which knows of it.
+    written = read_checkpoint(checkpoints["last"])["written"]
+    assert written["metrics.csv"] == Path("run/metrics.csv").stat().st_size
+    scalars = EventAccumulator("run").Reload()
+    for tag, value in {
+        "test/acc": results["final"]["acc"], "test/best/acc": results["best"]["acc"],
+        "final/test_acc_final": results["final"]["acc"],
+        "final/test_acc_best": results["best"]["acc"], "final/best_val_acc": best_val["acc"],
+    }.items():  # fmt: skip
+        assert [event.value for event in scalars.Scalars(tag)] == [pytest.approx(value)], tag
+
+    for checkpoint, result, epoch in (("run", best, 1), ("run/checkpoints/last.pt", final, 2)):
+        outcome = run("vit-eval", f"ckpt={checkpoint}")
+        assert outcome.status == 0, outcome.err
+        said = json.loads(Path("run/eval-test.json").read_text())
+        assert part_of(said["result"], result) == result
+        assert (said["epoch"], said["images_seen"], said["split"]) == (epoch, 160 * epoch, "test")
+        assert (said["weights"], said["selected_on"]) == ("ema", "val")
+    assert run("vit-eval", "ckpt=run", "weights=raw", "split=val").status == 0
+    said = json.loads(Path("run/eval-val.json").read_text())
+    raw = figures(checkpoints["best"], "model", "val")
+    assert part_of(said["result"], raw) == raw and said["weights"] == "raw"
+
+
+def test_out_of_memory_speaks_of_the_images_at_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*what: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Classify, "sums", exhausted)
+    outcome = run("vit-train", *SMALL, "train.micro_batch=8", "hydra.run.dir=run")
+    assert "out of memory with 8 images at once: set train.micro_batch=4" in outcome.err
+
+
+def test_without_labels_the_best_has_the_lowest_loss(run: Run) -> None:
+    arguments = [*SMALL, "task=reconstruct", "task.decoder_depth=1", "hydra.run.dir=run"]
+    assert run("vit-train", *arguments).status == 0
+    summary = json.loads(Path("run/summary.json").read_text())
+    with Path("run/metrics.csv").open() as file:
+        losses = [float(row["val_loss"]) for row in csv.DictReader(file)]
+    assert summary["best_val"]["loss"] == min(losses) and summary["evaluated_weights"] == "raw"
+    assert summary["best_val"]["epoch"] == 1 + losses.index(min(losses))
+    assert run("vit-eval", "ckpt=run", "precision=bf16").status == 0
+    assert json.loads(Path("run/eval-test.json").read_text())["precision"] == "bf16"
+    scalars = EventAccumulator("run").Reload()
+    for tag, value in {
+        "final/best_val_loss": min(losses),
+        "final/test_loss_final": summary["test"]["final"]["loss"],
+    }.items():
+        assert scalars.Scalars(tag)[0].value == pytest.approx(value)
+
+
+def test_a_sweeper_gets_the_best_score_of_validation(tmp_path: Path) -> None:
+    model = ViTConfig(embed_dim=8, depth=1, num_heads=1, patch_size=8)
+    data = ShapesConfig(train_images=40, test_images=10)
+    loop = LoopConfig(epochs=1, batch_size=20)
+    config = TrainConfig(model=model, task=ClassifyConfig(), data=data, train=loop, device="cpu")
+    outcome = train(config, tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (outcome.exit_status, outcome.score) == (0, summary["best_val"]["acc"])

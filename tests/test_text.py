@@ -1,0 +1,102 @@
+"""Text from outside is shown, and does nothing."""
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+from conftest import SMALL_MODEL, Run
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from vit_train.engine.checkpoint import read_checkpoint, sealed
+from vit_train.text import markdown_cell, printable
+
+# Colours, a bell, another line, text that runs backwards, mathematics, Markdown, no UTF-8.
+NAMES = ["\x1b[31mred\x1b[2J\a", "a\nepoch 9 acc 99%", "\u202egpj", "$\\frac$", "|**b**|", "\udcff"]
+
+
+@given(st.text())
+def test_what_is_shown_can_be_printed_and_ends_no_line(text: str) -> None:
+    for shown in (printable(text, keep=""), markdown_cell(text)):
+        assert shown.isprintable()
+        shown.encode()
+    assert printable(text).count("\n") == text.count("\n")
+
+
+@given(st.text(alphabet="ab|\\"))
+def test_a_cell_stays_one(text: str) -> None:
+    unescaped = markdown_cell(text).replace("\\\\", "").replace("\\|", "")
+    assert "|" not in unescaped and "\\" not in unescaped
+
+
+def test_plain_text_stays_as_it_is() -> None:
+    for text in ("größe", "猫 🐈", "learned_2d", "[8, 16]", "1.5e-3", ""):
+        assert printable(text) == text and markdown_cell(text) == text
+
+
+def test_names_of_classes_and_files_do_nothing_to_the_terminal(run: Run, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for name in NAMES:
+            folder = tmp_path / "images" / split / name
+            folder.mkdir(parents=True)
+            for number in range(8):
+                pixels = rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+        (folder / "\x1b[2Jbroken.png").write_bytes(b"no image")
+    data = ["data=folder", "data.root=images", "data.image_size=32"]
+    outcome = run("vit-train", *SMALL_MODEL, *data, "hydra.run.dir=run")
+    assert outcome.status == 1 and "\\x1b[2Jbroken.png" in outcome.err
+    assert printable(outcome.err) == outcome.err
+    outcome = run("vit-train", *SMALL_MODEL, *data, "data.on_error=skip", "hydra.run.dir=again")
+    assert outcome.status == 0, outcome.err
+    assert "\\x1b[2Jbroken.png" in outcome.out
+    table = run("vit-eval", "ckpt=again")
+    assert table.status == 0, table.err
+    for shown in (outcome, table):
+        assert printable(shown.out) == shown.out and shown.err == ""
+    assert sum(" of " in line and "%" in line for line in table.out.splitlines()) == len(NAMES)
+    assert printable(Path("again/train.log").read_text()) == Path("again/train.log").read_text()
+
+
+def test_a_checkpoints_words_do_nothing_to_the_terminal(run: Run) -> None:
+    small = ["data.train_images=100", "data.test_images=20", *SMALL_MODEL]
+    assert run("vit-train", *small, "train.epochs=1", "hydra.run.dir=run").status == 0
+    path = Path("run/checkpoints/best.pt")
+    content = read_checkpoint(path)
+    content["config"]["data"]["name"] = content["config"]["seed"] = "\x1b[2J"
+    path.write_bytes(sealed(content))
+    outcome = run("vit-eval", "ckpt=run")
+    assert outcome.status == 1 and printable(outcome.err) == outcome.err
+
+
+def test_a_setting_cannot_end_the_code_that_tensorboard_shows(run: Run) -> None:
+    small = ["data.train_images=100", "data.test_images=20", *SMALL_MODEL]
+    fence = "data.root='a\n```\n<script>alert(1)</script>'"
+    outcome = run("vit-train", *small, "train.epochs=1", fence, "hydra.run.dir=run")
+    assert outcome.status == 0, outcome.err
+    events = EventAccumulator("run").Reload()
+    text = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert "script" in text and all(line.startswith("    ") for line in text.splitlines() if line)
+
+
+def test_a_summarys_words_do_nothing_to_the_table(run: Run) -> None:
+    small = ["data.train_images=100", "data.test_images=20", *SMALL_MODEL, "train.epochs=1"]
+    for number in range(2):
+        assert run("vit-train", *small, f"hydra.run.dir=runs/{number}").status == 0
+    path = Path("runs/0/summary.json")
+    summary = json.loads(path.read_text())
+    summary["config"]["model"]["positions"] = "$\\frac$ | <b> \x1b[2J \u732b"
+    path.write_text(json.dumps(summary))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        outcome = run("vit-results", "runs")
+    assert outcome.status == 0, outcome.err
+    assert printable(outcome.out) == outcome.out and r"\| \<b>" in outcome.out
+    for broken in ({"test": None}, {"config": 3}, {"parameters": "many"}, {"seconds": {}}):
+        path.write_text(json.dumps(summary | broken))
+        outcome = run("vit-results", "runs")
+        assert outcome.status == 1 and "is no summary that vit-train wrote" in outcome.err

@@ -1,0 +1,32 @@
+import numpy as np
+import pytest
+import torch
+
+from vit_train.viz.figures import colours, image_grid, shortened
+
+
+def test_a_grid_shows_each_image_upright_under_its_title() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (5, 3, 6, 6), generator=generator, dtype=torch.uint8)
+    titles = [f"image {number}" for number in range(5)]
+    (axes,) = image_grid(images, titles, columns=3).axes
+    assert len(axes.images) == len(axes.texts) == 5  # two rows of three, the last place empty
+    middles = []
+    for picture, text, image, title in zip(axes.images, axes.texts, images, titles, strict=True):
+        assert np.array_equal(picture.get_array(), image.permute(1, 2, 0))
+        left, right, bottom, top = picture.get_extent()
+        assert left < right and top < bottom and right - left == pytest.approx(bottom - top)
+        assert text.get_text() == title and text.get_position()[0] == pytest.approx(
+            (left + right) / 2
+        )
+        assert text.get_position()[1] < top  # y grows downwards
+        middles.append((round(top, 6), round(left, 6)))
+    assert middles == sorted(middles) and len({top for top, _ in middles[:3]}) == 1
+    assert [left for _, left in middles[3:]] == [left for _, left in middles[:2]]
+    assert axes.get_ylim()[0] > max(top for top, _ in middles) > axes.get_ylim()[1] == 0
+
+
+def test_a_long_title_is_shortened_and_colours_differ() -> None:
+    assert shortened("a" * 22) == "a" * 22 and shortened("a" * 23) == "a" * 21 + "…"
+    for count in (1, 8, 9, 30):
+        assert len(set(colours(count))) == count

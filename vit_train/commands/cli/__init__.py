@@ -1,0 +1,1 @@
+"""What the commands share around Hydra: errors, help, overrides, resuming, sweeps."""

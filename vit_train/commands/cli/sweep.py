@@ -1,0 +1,45 @@
+"""Sweeps go on past a job that fails, and end with what became of all of them."""
+
+import contextlib
+import sys
+import traceback
+from collections.abc import Iterator
+
+from hydra.conf import HydraConf
+
+from vit_train.commands.cli.errors import EXPECTED, explain
+from vit_train.text import printable
+
+
+class Sweep:
+    """The jobs that this process has run, one after the other."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+        self.failures: list[str] = []
+
+    @contextlib.contextmanager
+    def errors(self, settings: HydraConf) -> Iterator[None]:
+        """Around one job. On another launcher, in another process, that one keeps the account."""
+        if not str(settings.launcher._target_).endswith("BasicLauncher"):
+            yield
+            return
+        self.jobs += 1
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, EXPECTED):
+                traceback.print_exc()
+            job = settings.job.override_dirname or settings.job.num
+            message = printable(f"{job}: {explain(error)}")
+            print(f"vit-train: job {settings.job.num} failed: {message}", file=sys.stderr)
+            self.failures.append(f"  {settings.runtime.output_dir}, {message}")
+
+    def report(self) -> None:
+        """Say how many jobs failed and why; exit with status 1 if any did."""
+        jobs, failures = self.jobs, self.failures
+        self.jobs, self.failures = 0, []
+        if jobs:
+            print(f"{jobs - len(failures)} of {jobs} jobs finished")
+        if failures:
+            sys.exit("vit-train: these failed:\n" + "\n".join(failures))

@@ -1,0 +1,66 @@
+"""When a run's checkpoints are written."""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vit_train.engine.callbacks import Observer, TrainLog
+from vit_train.engine.checkpoint import rng_states, save_checkpoint
+from vit_train.engine.config import CheckpointConfig
+from vit_train.engine.metrics import Evaluation
+from vit_train.engine.trainer import Trainer
+
+
+class CheckpointKeeper(Observer):
+    """Keeps `last.pt`, and `best.pt` by validation, in the run's checkpoints/ folder.
+
+    `about` is what the weights mean: config, classes, normalisation, versions. `flush` is called
+    first, so that all that was reported is on the disk before the checkpoint is, and says how long
+    each file is then: what comes after is taken back when the run goes on from here.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        about: dict[str, Any],
+        config: CheckpointConfig,
+        flush: Callable[[], dict[str, int]] = dict,
+    ) -> None:
+        self.last_path, self.best_path = folder / "last.pt", folder / "best.pt"
+        self.about, self.config, self.flush = about, config, flush
+        self.best: dict[str, float] | None = None
+        self.best_score = -math.inf
+        self.saved_at = time.monotonic()
+
+    def restore(self, content: dict[str, Any]) -> None:
+        """Go on from a checkpoint's idea of the best epoch."""
+        best, self.best_score = content["best"], float(content["best_score"])
+        if best is not None:
+            self.best = {name: float(value) for name, value in best.items()}
+            self.best["epoch"] = int(best["epoch"])
+
+    def on_step(self, trainer: Trainer) -> None:
+        steps, minutes = self.config.every_steps, self.config.every_minutes
+        due = steps is not None and trainer.step % steps == 0
+        late = minutes is not None and time.monotonic() - self.saved_at >= 60 * minutes
+        if due or late:
+            self._save(self.last_path, trainer)
+
+    def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
+        if val is not None and val.score > self.best_score:
+            self.best = {"epoch": trainer.epoch, **val.values}
+            self.best_score = val.score
+            self._save(self.best_path, trainer)
+        self._save(self.last_path, trainer)
+
+    def on_stop(self, trainer: Trainer) -> None:
+        self._save(self.last_path, trainer)
+
+    def _save(self, path: Path, trainer: Trainer) -> None:
+        content = {**self.about, **trainer.state_dict(), "rng": rng_states()}
+        content["written"] = self.flush()
+        content |= {"best": self.best, "best_score": self.best_score}
+        save_checkpoint(path, content, self.config.keep if path == self.last_path else 0)
+        self.saved_at = time.monotonic()

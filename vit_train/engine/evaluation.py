@@ -1,0 +1,38 @@
+"""A model over a whole split."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from vit_train.engine.device import Precision
+from vit_train.engine.distributed import ALONE, Processes
+from vit_train.engine.metrics import Evaluation
+from vit_train.engine.objective import Objective
+from vit_train.engine.workers import ONE_LANE, Lanes
+
+
+def evaluate(
+    model: nn.Module,
+    objective: Objective,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    precision: Precision,
+    lanes: Lanes = ONE_LANE,
+    processes: Processes = ALONE,
+) -> Evaluation:
+    """Run the model over every batch; nothing is copied from the device until the end.
+
+    Of several processes each has its share of the images; all get the result of the whole.
+    """
+
+    @torch.no_grad()
+    def outcomes(images: Tensor, targets: Tensor) -> Tensor:
+        with precision.autocast():
+            # Not model(images): compiled code would be compiled again for each new batch size.
+            return objective.outcomes(model.forward, images, targets)
+
+    was_training = model.training
+    model.eval()
+    every = [piece for batch in batches for piece in lanes.over(outcomes, *batch)]
+    model.train(was_training)
+    return objective.evaluation(processes.gather(torch.cat(every).cpu()).double())

@@ -1,0 +1,91 @@
+"""Write whole files or none, and nothing through a link."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from vit_train.files.plain import Refused
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A fresh file that takes the name `path` once the block has ended and it is on the disk.
+
+    A reader sees the old file or the whole new one; a link of that name is replaced, not followed.
+    Whatever fails leaves everything as it was.
+    """
+    # One for each process, so that two writers of one name do not mix their bytes.
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        partial.unlink(missing_ok=True)
+        with partial.open("xb") as file:  # never through a link that was put there
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)  # on a full disk every byte counts
+        raise
+
+
+def remove_partial(folder: Path, seconds: float = 0) -> None:
+    """Remove what killed processes left unfinished, so many seconds ago or longer."""
+    for path in folder.glob("*.partial"):
+        with contextlib.suppress(FileNotFoundError):  # it has just been finished
+            if time.time() - path.lstat().st_mtime >= seconds:
+                path.unlink()
+
+
+def write_text(path: Path, text: str) -> None:
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def open_to_append(path: Path) -> IO[str]:
+    """Open a regular file, or a new one, to write text at its end; Refused for anything else."""
+    require_own_file(path)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_LINK, 0o666)
+    return open(descriptor, "a", encoding="utf-8")
+
+
+def truncate(path: Path, length: int) -> None:
+    """Cut a regular file; Refused for anything else."""
+    require_own_file(path)
+    descriptor = os.open(path, os.O_WRONLY | NO_LINK)
+    try:
+        os.ftruncate(descriptor, length)
+    finally:
+        os.close(descriptor)
+
+
+# Should the file become a link after it was looked at, opening it fails.
+NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)  # not on Windows
+
+
+def require_own_file(path: Path) -> None:
+    """Refused for what would lead elsewhere: a link, a pipe, a device."""
+    if path.is_symlink():
+        raise Refused(f"{path} is a symbolic link, and nothing is written through links: remove it")
+    if path.exists() and not path.is_file():
+        raise Refused(f"{path} is not a regular file: remove it")
+
+
+def require_own_folder(path: Path) -> None:
+    """Refused for a link to a folder, or anything else that is there and not a folder."""
+    if path.is_symlink():
+        raise Refused(f"{path} is a symbolic link, and nothing is written through links: remove it")
+    if path.exists() and not path.is_dir():
+        raise Refused(f"{path} is not a folder: remove it")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renamings in it durable, where folders can be opened (not on Windows)."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

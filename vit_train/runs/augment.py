@@ -1,0 +1,56 @@
+"""`vit-augment` after its arguments are accepted: a picture of what the model would be shown."""
+
+import logging
+from pathlib import Path
+
+import torch
+
+from vit_train.config import SheetConfig
+from vit_train.data.batches import Normalise, TrainBatches
+from vit_train.data.dataset import channel_statistics
+from vit_train.data.memory import require_memory
+from vit_train.data.sources import load_dataset
+from vit_train.data.splits import make_splits
+from vit_train.viz.augmentation import label_title
+from vit_train.viz.figures import any_letter, image_grid
+
+logger = logging.getLogger(__name__)
+
+DRAWN_BYTES = 40  # a pixel of a picture, while matplotlib scales it
+
+
+def draw_contact_sheet(config: SheetConfig) -> None:
+    """One row an image: as it is, then `variants` times augmented."""
+    if Path(config.out).suffix not in (".png", ".pdf", ".svg"):
+        raise ValueError(f"out={config.out} must end in .png, .pdf or .svg")
+    data = load_dataset(config.data)
+    train = make_splits(data, config.data).train
+    pictures, size = config.images * (1 + config.variants), data.image_shape[1]
+    require_memory(
+        pictures, size, f"images={config.images}, variants={config.variants}", DRAWN_BYTES
+    )
+    normalise = Normalise(channel_statistics(train.images), torch.device("cpu"))
+    batches = TrainBatches(
+        train,
+        len(data.classes),
+        normalise,
+        config.augment,
+        config.images,
+        config.seed,
+        torch.device("cpu"),
+    )
+    chosen = torch.from_numpy(batches.generator().permutation(len(train))[: config.images])
+    columns = [(train.images[chosen], train.labels[chosen])]
+    for variant in range(config.variants):
+        pixels, targets = batches.batch(chosen, batches.generator(variant))
+        columns.append((normalise.undo(pixels), targets))
+
+    images = torch.stack([images for images, _ in columns], dim=1).flatten(0, 1)
+    titles = [
+        label_title(targets[row], data.classes)
+        for row in range(len(chosen))
+        for _, targets in columns
+    ]
+    with any_letter():
+        image_grid(images, titles, columns=len(columns)).savefig(config.out)
+    logger.info(f"{len(chosen)} images of {config.data.name} written to {config.out}")

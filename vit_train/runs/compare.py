@@ -1,0 +1,155 @@
+"""`vit-results`: many runs' summaries as one Markdown table and one plot."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from vit_train.engine.metrics import interval_of_mean
+from vit_train.files.writing import replacing, write_text
+from vit_train.runs.summaries import Group, group_runs, read_summaries, shortened
+from vit_train.text import markdown_cell, printable
+from vit_train.viz.curves import Series, bars, curves, lines
+from vit_train.viz.figures import any_letter
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What the runs are compared by, as it is called in a summary and as it is written here."""
+
+    name: str
+    title: str
+    scale: float
+    digits: int
+
+    def text(self, values: Sequence[float]) -> str:
+        """The mean over the runs, ± their standard deviation."""
+        if not values:
+            return ""
+        spread = f" ± {self.scale * stdev(values):.{self.digits}f}" if len(values) > 1 else ""
+        return f"{self.scale * mean(values):.{self.digits}f}{spread}"
+
+
+ACCURACY = Measure("acc", "test accuracy of the final weights, %", 100, 2)
+LOSS = Measure("loss", "test loss of the final weights", 1, 4)
+
+
+def common_measure(groups: Sequence[Group]) -> Measure:
+    """Accuracy, or the loss where no run has any; ValueError if only some have."""
+    classify = {"acc" in run["test"]["final"] for group in groups for run in group.runs}
+    if len(classify) > 1:
+        raise ValueError("some of these runs classify and others do not: gather them apart")
+    return ACCURACY if classify == {True} else LOSS
+
+
+def interval(group: Group) -> str:
+    """The 95 % interval of accuracy for the test images (of the mean, of several runs)."""
+    accuracy, count = group.values("test", "final", "acc"), group.values("test", "final", "count")
+    if not accuracy:
+        return ""
+    if len(accuracy) == 1:
+        low, high = group.runs[0]["test"]["final"]["acc_interval_95"]
+    else:
+        low, high = interval_of_mean(accuracy, int(count[0]))
+    return f"{100 * low:.2f} to {100 * high:.2f}"
+
+
+def table(groups: Sequence[Group]) -> str:
+    """Markdown; accuracies in per cent."""
+    measure = common_measure(groups)
+    keys = list(dict.fromkeys(key for group in groups for key in group.settings))
+    header = [*map(shortened, keys), "parameters", "seeds"]
+    unit = "" if measure is ACCURACY else " (loss)"
+    columns = ["training, last epoch", "best epoch's val", "test, best epoch", "test, final"]
+    header += [f"{column}{unit}" for column in columns]
+    header += ["95 % interval", "images seen", "minutes"]
+    rows = []
+    for group in groups:
+        selected = {run["selected_on"] for run in group.runs}
+        note = " (selected on test)" if selected == {"test"} else ""
+        rows.append(
+            [
+                *(str(group.settings.get(key, "")) for key in keys),
+                f"{group.runs[0]['parameters']:,}",
+                ", ".join(str(run["config"]["seed"]) for run in group.runs),
+                measure.text(group.last_epochs(f"train_{measure.name}")),
+                measure.text(group.values("best_val", measure.name)) + note,
+                measure.text(group.values("test", "best", measure.name)) + note,
+                measure.text(group.values("test", "final", measure.name)),
+                interval(group),
+                f"{mean(group.values('images_seen')):,.0f}",
+                f"{mean(group.values('seconds')) / 60:.1f}",
+            ]
+        )
+    filled = [place for place in range(len(header)) if any(row[place] for row in rows)]
+    return "\n".join(
+        f"| {' | '.join(markdown_cell(row[place]) for place in filled)} |"
+        for row in (header, ["---"] * len(header), *rows)
+    )
+
+
+def plots(groups: Sequence[Group]) -> dict[str, Figure]:
+    """By file name: how the runs ended, with how many images if there are three or more numbers of
+    these, and how they got there if each has its metrics.csv."""
+    measure = common_measure(groups)
+    ends = []
+    for group in groups:
+        values = group.values("test", "final", measure.name)
+        points = [measure.scale * value for value in values]
+        ends.append((group.label, points, measure.text(values)))
+    figures = {"results.png": bars(ends, measure.title)}
+    sizes = by_training_images(groups, measure)
+    if any(len(places) > 2 for _, places in sizes):
+        figures["images.png"] = lines(sizes, measure.title)
+    without = [run["file"] for group in groups for run in group.runs if not run["curve"]]
+    if without:
+        logger.warning(printable(f"no curves, as {without[0]} has no metrics.csv beside it"))
+        return figures
+    ways = [(group.label, [run["curve"] for run in group.runs]) for group in groups]
+    names = ("loss", "acc") if measure is ACCURACY else ("loss",)
+    selected = {run["selected_on"] for group in groups for run in group.runs}
+    figures["curves.png"] = curves(
+        ways, names, "test, each epoch" if selected == {"test"} else "validation"
+    )
+    return figures
+
+
+def by_training_images(groups: Sequence[Group], measure: Measure) -> list[Series]:
+    """The runs' results by how many images they were trained on, apart for all else."""
+    series: dict[str, dict[int, list[float]]] = {}
+    for group in groups:
+        places = series.setdefault(group.label_without("data.train_subset"), {})
+        points = [measure.scale * value for value in group.values("test", "final", measure.name)]
+        for images in group.values("images", "train")[:1]:  # the same for all
+            places.setdefault(int(images), []).extend(points)
+    return [(label, sorted(places.items())) for label, places in series.items()]
+
+
+def require_complete(run: dict[str, Any]) -> None:
+    """ValueError, with the file's name, for a summary from which no row can be made."""
+    try:
+        table(group_runs([run]))
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{run['file']} is no summary that vit-train wrote") from error
+
+
+def gather(paths: Sequence[Path], out: Path) -> str:
+    """Write results.md and the pictures that can be drawn into `out`; returns the table."""
+    runs = read_summaries(paths)
+    for run in runs:
+        require_complete(run)
+    groups = group_runs(runs)
+    text = table(groups)
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(out / "results.md", text + "\n")
+    with any_letter():
+        for name, figure in plots(groups).items():
+            with replacing(out / name) as file:
+                figure.savefig(file)
+    return text

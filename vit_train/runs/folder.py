@@ -1,0 +1,227 @@
+"""A run's folder: who writes what into it, from the first line of the log to the summary."""
+
+import logging
+import math
+import shlex
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from vit_train.config import as_dict
+from vit_train.data.batches import TrainBatches
+from vit_train.data.dataset import Dataset
+from vit_train.engine.callbacks import Observer
+from vit_train.engine.checkpoint import newest_whole
+from vit_train.engine.checkpoint_manager import CheckpointKeeper
+from vit_train.engine.metrics import Evaluation
+from vit_train.engine.trainer import Trainer
+from vit_train.files.reading import read_json
+from vit_train.files.writing import remove_partial, require_own_folder, truncate, write_text
+from vit_train.report import provenance
+from vit_train.report.bad_batch import BadBatchKeeper
+from vit_train.report.metrics_csv import MetricsCsv
+from vit_train.report.patient import Patient
+from vit_train.report.pictures import Pictures
+from vit_train.report.summary import result_dict, write_json
+from vit_train.report.tensorboard import TensorBoard
+from vit_train.report.terminal import Terminal, parameter_breakdown, result_line
+from vit_train.runs.claim import CONFIG
+from vit_train.runs.load import about_run, load
+from vit_train.runs.setup import Parts
+from vit_train.viz.augmentation import label_title
+from vit_train.viz.figures import image_grid
+from vit_train.viz.gallery import draw_gallery
+
+logger = logging.getLogger(__name__)
+
+
+class RunFolder:
+    """Of a new run, or of a `resumed` one: from `state`, a checkpoint's content, if it has any.
+
+    Only the main process has one.
+    """
+
+    def __init__(
+        self, parts: Parts, path: Path, state: dict[str, Any] | None, resumed: bool
+    ) -> None:
+        self.parts, self.config, self.path = parts, parts.config, path
+        self.settings = as_dict(self.config)
+        self.origin = origin(self.config.init_from, state)
+        self.from_the_beginning = state is None
+        require_own_folder(path / "checkpoints")
+        if resumed:
+            remove_partial(path / "checkpoints")
+            remove_partial(path, seconds=60)  # vit-eval may be writing there right now
+            take_back(path, state["written"] if state else {})
+        self.command = first_command(path / "summary.json") if state else provenance.command_line()
+        about = about_run(self.settings, parts.data, parts.statistics, provenance.versions())
+        self.board = TensorBoard(path)
+        self.keeper = CheckpointKeeper(
+            path / "checkpoints", about, self.config.checkpoint, self.flush
+        )
+        if state:
+            self.keeper.restore(state)
+        self.csv = MetricsCsv(path / "metrics.csv")
+        begun = state["epoch"] if state else 0
+        self.terminal = Terminal(len(parts.image_batches), self.config.train.epochs, begun)
+
+    def flush(self) -> dict[str, int]:
+        """Put all that was reported on the disk; how long each report is then."""
+        self.board.flush()
+        return {path.name: path.stat().st_size for path in reports(self.path)}
+
+    def observers(self) -> list[Observer]:
+        """All that listen, the checkpoints last: what belongs to a step is written before it."""
+        writing: list[Observer] = [self.board, self.csv, BadBatchKeeper(self.path)]
+        parts = self.parts
+        if parts.task.columns:
+            batch = next(iter(parts.shown_batches))
+            draw = partial(draw_gallery, parts.task, batch=batch, normalise=parts.normalise)
+            writing.append(Pictures(draw, self.board, self.path / "pictures.png"))
+        writing.append(self.keeper)
+        if self.config.checkpoint.on_error == "go_on":
+            writing = [Patient(writing)]
+        return [self.terminal, *writing]
+
+    def open(self) -> None:
+        """What is known before the first step."""
+        text = OmegaConf.to_yaml(OmegaConf.create(self.settings))
+        if self.from_the_beginning:
+            self.board.config(text)
+            sheet = image_grid(*first_batch(self.parts.image_batches, self.parts.data))
+            self.board.figure("data/train_augmented", sheet)
+        write_text(self.path / CONFIG, text)
+        self.write_summary("running")
+        logger.info(self.opening_lines())
+
+    def opening_lines(self) -> str:
+        parts, sizes = self.parts, self.sizes
+        _, size, _ = parts.data.image_shape
+        several = f" in {parts.processes.count} processes" if parts.processes.count > 1 else ""
+        return (
+            f"{parameter_breakdown(parts.model)}\n"
+            f"{self.config.data.name}: {sizes['train']:,} training, {sizes['val']:,} validation, "
+            f"{sizes['test']:,} test images, {size} by {size}, {len(parts.data.classes)} classes\n"
+            f"{parts.precision.name} on {parts.device.type}{several}, run folder: {self.path}"
+            f"{self.origin}"
+        )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        splits = self.parts.splits
+        val = 0 if splits.val is None else len(splits.val)
+        return {"train": len(self.parts.train_set), "val": val, "test": len(splits.test)}
+
+    def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
+        """What is known after the last step; without results it was stopped for this reason."""
+        selected_on = self.config.data.selected_on
+        notes = {"best": " (selected on test)"} if selected_on == "test" else {}
+        for name, result in results.items():
+            logger.info(f"test, {name} weights{notes.get(name, '')}: {result_line(result)}")
+        for name, result in results.items():
+            tag = "test" if name == "final" else f"test/{name}"
+            self.board.evaluation(tag, result, trainer.step)
+        self.board.close(self.settings, self.final_metrics(results))
+        self.write_summary(  # the last word: what says "finished" is never taken up again
+            "finished" if results else "interrupted",
+            epochs=trainer.epoch,
+            steps=trainer.step,
+            images_seen=trainer.images_seen,
+            steps_left_out=trainer.skipped,
+            evaluated_weights="ema" if trainer.ema else "raw",
+            best_val=self.keeper.best,
+            selected_on=selected_on,
+            test={name: result_dict(result) for name, result in results.items()},
+            seconds=round(trainer.seconds, 1),
+        )
+        if not results:
+            logger.info(
+                f"stopped after step {trainer.step}, {reason}. "
+                f"Go on with: {resume_command(self.path)}"
+            )
+
+    def write_summary(self, status: str, **results: Any) -> None:
+        parts = self.parts
+        known = {
+            "status": status,
+            "command": self.command,
+            "commit": provenance.commit(),
+            "versions": provenance.versions(),
+            "machine": provenance.machine(parts.device),
+            "processes": parts.processes.count,
+            "precision": parts.precision.name,
+            "parameters": sum(parameter.numel() for parameter in parts.model.parameters()),
+            "images": self.sizes,
+            "config": self.settings,
+        }
+        write_json(self.path / "summary.json", known | results)
+
+    def final_metrics(self, results: dict[str, Evaluation]) -> dict[str, float]:
+        """What runs are compared by, in TensorBoard's table of hyper-parameters."""
+        metrics = {f"test_{r.best_by}_{name}": r.values[r.best_by] for name, r in results.items()}
+        if results and self.keeper.best:
+            by = results["final"].best_by
+            metrics[f"best_val_{by}"] = self.keeper.best.get(by, math.nan)
+        return metrics
+
+    def best_weights(self) -> dict[str, Any] | None:
+        """Those that validation liked best, and their epoch; None where there are none."""
+        path = self.keeper.best_path
+        if self.keeper.best is None or not path.exists():
+            return None
+        return {"epoch": self.keeper.best["epoch"], "weights": load(path)[0].state_dict()}
+
+    def advice(self) -> str:
+        """How to go on after what ended the run, for the end of a message."""
+        whole = newest_whole(self.path / "checkpoints")
+        if whole is None:
+            return ""
+        run = self.path if whole == self.keeper.last_path else whole
+        return f". {whole} is whole; go on with: {resume_command(run)}"
+
+
+def origin(init_from: str | None, state: dict[str, Any] | None) -> str:
+    """A line on the weights that training begins with; none for those that are drawn."""
+    if state:
+        return f"\ngoing on after step {state['step']}"
+    return f"\nbegins with the encoder of {init_from}" if init_from else ""
+
+
+def first_command(summary: Path) -> str:
+    """What began the run, as its summary says; this process's command if that is lost."""
+    try:
+        return str(read_json(summary)["command"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return provenance.command_line()
+
+
+def resume_command(run: Path) -> str:
+    return f"vit-train resume={shlex.quote(str(run))}"
+
+
+def reports(folder: Path) -> list[Path]:
+    """The files that grow while a run goes on, and must not tell of steps that are taken again."""
+    return [*folder.glob("events.out.tfevents.*"), *folder.glob("metrics.csv")]
+
+
+def take_back(folder: Path, written: dict[str, int]) -> None:
+    """Make each report as long as it was, and remove those that were not there."""
+    for name, length in written.items():
+        path = folder / Path(name).name
+        if not path.is_file() or path.stat().st_size < length:
+            logger.warning(f"{path} is not as it was left: what it lacks stays lost")
+    for path in reports(folder):
+        if path.name in written:
+            truncate(path, min(written[path.name], path.stat().st_size))
+        else:
+            path.unlink()
+
+
+def first_batch(batches: TrainBatches, data: Dataset, count: int = 18) -> tuple[Tensor, list[str]]:
+    """The first images of epoch 0 as augmented, uint8 again, with their labels in words."""
+    pixels, targets = next(batches.epoch(0))
+    titles = [label_title(target, data.classes) for target in targets[:count]]
+    return batches.normalise.undo(pixels[:count]), titles

@@ -1,0 +1,57 @@
+"""Which run is to go on, from which checkpoint, and with which settings."""
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from vit_train.files.plain import require_config
+from vit_train.files.reading import read_config, read_json
+from vit_train.runs.claim import CONFIG
+
+
+def split_path(resume: str) -> tuple[Path, Path | None]:
+    """The run's folder, and the checkpoint to go on from where one is named.
+
+    ValueError if there is no run.
+    """
+    path = Path(resume)
+    folder = path.parent.parent if path.is_file() else path
+    named = path if path.is_file() else None
+    if not (named or newest_checkpoint(folder) or (folder / CONFIG).is_file()):
+        raise ValueError(f"resume={resume}: there is no run in {folder} that could go on")
+    return folder, named
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The one to go on from; None where a run was ended before its first."""
+    from vit_train.engine.checkpoint import generations  # imports torch: not for --help
+
+    return next(iter(generations(folder / "checkpoints" / "last.pt")), None)
+
+
+def is_finished(folder: Path) -> bool:
+    try:
+        summary = read_json(folder / "summary.json")
+    except (OSError, ValueError):
+        return False
+    return isinstance(summary, dict) and summary.get("status") == "finished"
+
+
+def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
+    """Those in the folder or, if that file is lost, in the checkpoint."""
+    path = folder / CONFIG
+    try:
+        if checkpoint is not None and not path.is_file():
+            from vit_train.engine.checkpoint import read_checkpoint
+
+            path = checkpoint
+            stored = read_checkpoint(checkpoint).get("config")
+        else:
+            stored = OmegaConf.to_container(OmegaConf.create(read_config(path)))
+        require_config(stored, str(path))
+        return stored  # type: ignore[return-value]
+    except (OmegaConfBaseException, YAMLError, OSError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error

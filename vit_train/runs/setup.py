@@ -1,0 +1,140 @@
+"""The parts of a run, put together as its config says."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from vit_train.config import TrainConfig
+from vit_train.data.batches import Batch, EvalBatches, Normalise, TrainBatches
+from vit_train.data.dataset import Dataset, ImageSet, Statistics, channel_statistics
+from vit_train.data.sources import load_dataset
+from vit_train.data.splits import Splits, make_splits
+from vit_train.engine.device import Precision
+from vit_train.engine.distributed import Processes
+from vit_train.engine.trainer import Source
+from vit_train.limits import require_memory
+from vit_train.model.budget import attention_bytes, bytes_of, on_paper
+from vit_train.runs.load import begin_from
+from vit_train.tasks.registry import make_task
+from vit_train.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is trained on what: `train_set` as augmented batches of images, with their labels."""
+
+    config: TrainConfig
+    precision: Precision
+    processes: Processes
+    data: Dataset
+    splits: Splits
+    train_set: ImageSet
+    statistics: Statistics
+    normalise: Normalise
+    task: Task
+    model: nn.Module
+    image_batches: TrainBatches
+
+    @property
+    def device(self) -> torch.device:
+        return self.precision.device
+
+    @cached_property
+    def train_batches(self) -> Source:
+        """The same images with the task's targets."""
+        return self.task.train_batches(self.image_batches)
+
+    @cached_property
+    def val_batches(self) -> Iterable[Batch] | None:
+        return None if self.splits.val is None else self.unaugmented(self.splits.val)
+
+    @property
+    def shown_batches(self) -> Iterable[Batch]:
+        """What pictures are made of: validation's images or, without any, those of training."""
+        if self.val_batches is None:
+            return self.unaugmented(self.splits.train)
+        return self.val_batches
+
+    def unaugmented(self, part: ImageSet) -> Iterable[Batch]:
+        """This process's share of a split, as the task's batches."""
+        images = EvalBatches(
+            part,
+            self.normalise,
+            self.config.train.eval_batch_size,
+            self.device,
+            rank=self.processes.rank,
+            ranks=self.processes.count,
+        )
+        return self.task.eval_batches(images)
+
+
+def assemble(
+    config: TrainConfig, precision: Precision, processes: Processes, fresh: bool = True
+) -> Parts:
+    """Load the data and build the model; without `fresh` its weights are to be loaded later."""
+    torch.manual_seed(config.seed)
+    data = load_dataset(config.data)
+    splits = make_splits(data, config.data)
+    task = make_task(config.task, config.model, data.image_shape, len(data.classes))
+    require_room(config, task, data.image_shape[-1])
+    model = task.build_model()
+    if fresh and config.init_from is not None:
+        begin_from(config.init_from, model)
+
+    if processes.rank:
+        torch.manual_seed(config.seed + processes.rank)  # its own dropout, on a GPU
+
+    train_set, device = splits.train, precision.device
+    if data.unlabelled is not None and not task.needs_labels:
+        train_set = with_unlabelled(train_set, data.unlabelled)
+    statistics = channel_statistics(train_set.images)
+    normalise = Normalise(statistics, device)
+    image_batches = TrainBatches(
+        train_set,
+        len(data.classes),
+        normalise,
+        config.augment,
+        config.train.batch_size,
+        config.seed,
+        device,
+        rank=processes.rank,
+        ranks=processes.count,
+    )
+    return Parts(
+        config=config,
+        precision=precision,
+        processes=processes,
+        data=data,
+        splits=splits,
+        train_set=train_set,
+        statistics=statistics,
+        normalise=normalise,
+        task=task,
+        model=model.to(device),
+        image_batches=image_batches,
+    )
+
+
+def require_room(config: TrainConfig, task: Task, image_size: int) -> None:
+    """ValueError, before any memory is taken, for a model that this machine cannot train."""
+    model = on_paper(task.build_model, config.model, config.task.layers)
+    copies = 4 + bool(config.train.ema_decay)  # weights, gradients, AdamW's moments; the average
+    require_memory(
+        copies * bytes_of(model.parameters()) + bytes_of(model.buffers()),
+        f"{config.model.size_settings}: training such a model",
+        "choose a smaller model",
+    )
+    require_memory(
+        attention_bytes(config.model, image_size),
+        f"the attention between all patches of an image of {image_size} by {image_size}",
+        "choose a larger model.patch_size or a smaller data.image_size",
+    )
+
+
+def with_unlabelled(train: ImageSet, unlabelled: Tensor) -> ImageSet:
+    """For tasks that need no labels; −1 stands for none."""
+    labels = torch.full((len(unlabelled),), -1)
+    return ImageSet(torch.cat((train.images, unlabelled)), torch.cat((train.labels, labels)))

@@ -1,0 +1,1 @@
+"""Everything that draws: image grids, curves, overlays, positions."""

@@ -1,0 +1,16 @@
+"""What augmentation makes of images and labels, as titled pictures."""
+
+from torch import Tensor
+
+
+def label_title(target: Tensor, classes: tuple[str, ...]) -> str:
+    """The class, or what a mixed label is made of: "cat 70% dog 30%"."""
+    if target.ndim == 0:
+        return classes[int(target)] if target >= 0 else "no label"
+    shares = zip(target.tolist(), classes, strict=True)
+    shown = sorted(((share, name) for share, name in shares if share >= 0.005), reverse=True)
+    if not shown:
+        return "no label"
+    if shown[0][0] > 0.995:
+        return shown[0][1]
+    return " ".join(f"{name} {share:.0%}"[-40:] for share, name in shown)
