@@ -9,7 +9,7 @@ from vit_train.engine import workers as module
 from vit_train.engine.config import LoopConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.trainer import Trainer
-from vit_train.engine.workers import Lanes, make_lanes
+from vit_train.engine.workers import Workers, make_workers
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.tasks.classify import Classify
@@ -29,8 +29,8 @@ def test_pieces_cover_the_batch_and_come_back_in_order() -> None:
             first.set()
         return piece
 
-    with Lanes(piece=4, count=3) as lanes:
-        pieces = list(lanes.over(wait_for_the_others, batch))
+    with Workers(micro_batch=4, count=3) as workers:
+        pieces = list(workers.map(wait_for_the_others, batch))
     assert [len(piece) for piece in pieces] == [4] * 12 + [2]
     assert torch.equal(torch.cat(pieces), batch)
 
@@ -39,19 +39,19 @@ def test_an_error_in_a_lane_reaches_the_caller() -> None:
     def fail(piece: torch.Tensor) -> None:
         raise ValueError(f"piece {piece[0]}")
 
-    with Lanes(piece=1, count=2) as lanes, pytest.raises(ValueError, match="piece 0"):
-        list(lanes.over(fail, torch.arange(9)))
+    with Workers(micro_batch=1, count=2) as workers, pytest.raises(ValueError, match="piece 0"):
+        list(workers.map(fail, torch.arange(9)))
 
 
 def test_the_number_of_threads_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CORES", 2)
     before = torch.get_num_threads()
-    with Lanes(piece=1, count=2) as lanes:
-        assert set(lanes.over(lambda _: torch.get_num_threads(), torch.arange(6))) == {1}
+    with Workers(micro_batch=1, count=2) as workers:
+        assert set(workers.map(lambda _: torch.get_num_threads(), torch.arange(6))) == {1}
     assert torch.get_num_threads() == before
     torch.set_num_threads(3)  # whatever it was
     try:
-        with Lanes(piece=1, count=2):
+        with Workers(micro_batch=1, count=2):
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 3
     finally:
@@ -69,9 +69,9 @@ def test_gradients_do_not_depend_on_the_number_of_lanes() -> None:
 
     results = []
     for count in (1, 2, 4):
-        with Lanes(piece=16, count=count) as lanes:
+        with Workers(micro_batch=16, count=count) as workers:
             total = [torch.zeros_like(parameter) for parameter in model.parameters()]
-            for part in lanes.over(gradient, images):
+            for part in workers.map(gradient, images):
                 torch._foreach_add_(total, part)
         results.append(total)
     for other in results[1:]:
@@ -85,8 +85,8 @@ def test_which_models_are_cut_and_spread(monkeypatch: pytest.MonkeyPatch) -> Non
     random = nn.Sequential(nn.Dropout(0.1))
 
     def shape(model: nn.Module, *arguments: object) -> tuple[int | None, int]:
-        lanes = make_lanes(model, *arguments)
-        return lanes.piece, lanes.count
+        workers = make_workers(model, *arguments)
+        return workers.micro_batch, workers.count
 
     assert shape(vit, CPU, 256) == (16, 8)
     assert shape(vit, CPU, 40) == (16, 3)

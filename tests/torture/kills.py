@@ -56,7 +56,7 @@ FILE_CALLS = {"open", "os.rename", "os.remove", "os.mkdir", "os.truncate"}
 
 
 def in_child(rank: int, dies_at: int | None) -> Callable[[], None]:
-    """In the child: two lanes on any machine; and death at this call that concerns files."""
+    """In the child: two workers on any machine; and death at this call that concerns files."""
 
     def prepare() -> None:
         workers.CORES = 2

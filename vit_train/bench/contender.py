@@ -193,10 +193,10 @@ def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, W
     ]
     settings = replace(config, train=replace(config.train, batch_size=contender.batch_size))
     trainer = Trainer(model, task, batches, None, settings, bench.precision, observers)
-    lanes = bench.exit.enter_context(trainer.lanes)
+    workers = bench.exit.enter_context(trainer.workers)
     if config.compile:
-        piece = lanes.piece or contender.batch_size
-        sample = bench.images[:piece], bench.labels[:piece]
+        count = workers.micro_batch or contender.batch_size
+        sample = bench.images[:count], bench.labels[:count]
         compile_model(model, task, sample, bench.precision)
 
     def forward(images: Tensor) -> Tensor:
@@ -213,13 +213,13 @@ def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, W
 
     def infer_on_lanes() -> None:
         model.eval()
-        list(lanes.over(lambda images: infer(model, images, bench.precision), bench.images))
+        list(workers.map(lambda images: infer(model, images, bench.precision), bench.images))
         model.train()
 
     return model, {
         "train": lambda: trainer.take_step(bench.images, bench.labels),
         "infer": infer_on_lanes,
-        "forward": lambda: list(lanes.over(forward, bench.images)),
+        "forward": lambda: list(workers.map(forward, bench.images)),
         "gradients": lambda: trainer.compute_gradients(bench.images, bench.labels),
         "input": lambda: next(batches.batches),
         "loop": everything,

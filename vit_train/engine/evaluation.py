@@ -9,7 +9,7 @@ from vit_train.engine.device import Precision
 from vit_train.engine.distributed import ALONE, Processes
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Objective
-from vit_train.engine.workers import ONE_LANE, Lanes
+from vit_train.engine.workers import ONE_WORKER, Workers
 
 
 def evaluate(
@@ -17,7 +17,7 @@ def evaluate(
     objective: Objective,
     batches: Iterable[tuple[Tensor, Tensor]],
     precision: Precision,
-    lanes: Lanes = ONE_LANE,
+    workers: Workers = ONE_WORKER,
     processes: Processes = ALONE,
 ) -> Evaluation:
     """Run the model over every batch; nothing is copied from the device until the end.
@@ -33,6 +33,6 @@ def evaluate(
 
     was_training = model.training
     model.eval()
-    every = [piece for batch in batches for piece in lanes.over(outcomes, *batch)]
+    every = [piece for batch in batches for piece in workers.map(outcomes, *batch)]
     model.train(was_training)
     return objective.evaluation(processes.gather(torch.cat(every).cpu()).double())

@@ -18,7 +18,7 @@ from vit_train.engine.evaluation import evaluate
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Objective
 from vit_train.engine.optim import WeightAverage, learning_rate, make_optimizer, restore_moments
-from vit_train.engine.workers import drops, make_lanes
+from vit_train.engine.workers import has_dropout, make_workers
 from vit_train.rng import noise_from
 
 Batch = tuple[Tensor, Tensor]
@@ -78,12 +78,12 @@ class Trainer:
         self.scaler = precision.scaler()
         decay = self.loop.ema_decay
         self.ema = WeightAverage(model, decay) if decay else None
-        self.lanes = make_lanes(
+        self.workers = make_workers(
             model, precision.device, self.loop.batch_size, self.loop.micro_batch, config.compile
         )
         # Compiled code draws from PyTorch's generator alone.
         on_cpu = precision.device.type == "cpu"
-        self.own_noise = on_cpu and not config.compile and drops(model, "rate")
+        self.own_noise = on_cpu and not config.compile and has_dropout(model, "rate")
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
@@ -142,7 +142,7 @@ class Trainer:
     def fit(self) -> None:
         """Train until the last epoch or until `stop_requested`; NonFinite if it diverges."""
         self.model.train()
-        with self.lanes:
+        with self.workers:
             while not self.finished:
                 log = self.run_epoch()
                 if log is None:
@@ -160,7 +160,9 @@ class Trainer:
             getattr(observer, event)(*what)
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> Evaluation:
-        return evaluate(model, self.objective, batches, self.precision, self.lanes, self.processes)
+        return evaluate(
+            model, self.objective, batches, self.precision, self.workers, self.processes
+        )
 
     def run_epoch(self) -> TrainLog | None:
         """The rest of a pass over the data; None if a stop was asked for on the way."""
@@ -240,7 +242,7 @@ class Trainer:
 
         totals = torch.zeros(len(self.objective.measures), device=images.device)
         places = torch.arange(first, first + len(images))
-        for sums, additions in self.lanes.over(compute, images, targets, places):
+        for sums, additions in self.workers.map(compute, images, targets, places):
             totals += sums
             torch._foreach_add_(self.gradients, additions)
         self.processes.add_up([*self.gradients, totals])

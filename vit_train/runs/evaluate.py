@@ -16,7 +16,7 @@ from vit_train.data.splits import make_splits
 from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.evaluation import evaluate
 from vit_train.engine.metrics import Classification, Evaluation
-from vit_train.engine.workers import make_lanes
+from vit_train.engine.workers import make_workers
 from vit_train.files.writing import replacing
 from vit_train.report import provenance
 from vit_train.report.summary import result_dict, write_json
@@ -58,8 +58,8 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     batch_size = config.batch_size or trained.train.eval_batch_size
     normalise = Normalise(meta.statistics, device)
     batches = meta.task.eval_batches(EvalBatches(part, normalise, batch_size, device))
-    with make_lanes(model, device, batch_size) as lanes:
-        result = evaluate(model, meta.task, batches, precision, lanes)
+    with make_workers(model, device, batch_size) as workers:
+        result = evaluate(model, meta.task, batches, precision, workers)
 
     if not math.isfinite(result.loss):
         raise ValueError(

@@ -15,7 +15,7 @@ from vit_train.engine.distributed import join_processes, leave_processes
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.stopping import Deadline, stop_on_signals
 from vit_train.engine.trainer import NonFinite, Trainer
-from vit_train.engine.workers import mixes_images
+from vit_train.engine.workers import has_batch_norm
 from vit_train.files.plain import Refused
 from vit_train.limits import is_out_of_memory
 from vit_train.report.run_log import logged_to
@@ -62,7 +62,7 @@ def train_in_held_folder(
             checkpoint = processes.from_main(checkpoint)
             state = None if checkpoint is None else read_checkpoint(checkpoint)
             parts = assemble(config, precision, processes, fresh=state is None)
-            if processes.count > 1 and mixes_images(parts.model):
+            if processes.count > 1 and has_batch_norm(parts.model):
                 raise ValueError(
                     f"model.name={config.model.name} has BatchNorm, which needs the whole batch: "
                     "train it in one process"
@@ -96,9 +96,9 @@ def run(parts: Parts, folder: RunFolder | None, state: dict[str, Any] | None) ->
     )
     if config.compile:
         images, targets = next(parts.train_batches.epoch(0))
-        piece = images[: trainer.lanes.piece], targets[: trainer.lanes.piece]
-        with trainer.lanes:  # compiled code is bound to a number of threads
-            compile_model(parts.model, parts.task, piece, parts.precision)
+        sample = images[: trainer.workers.micro_batch], targets[: trainer.workers.micro_batch]
+        with trainer.workers:  # compiled code is bound to a number of threads
+            compile_model(parts.model, parts.task, sample, parts.precision)
     if state:
         with of_this_run():
             trainer.load_state_dict(state)
@@ -121,7 +121,7 @@ def test_results(trainer: Trainer, parts: Parts, folder: RunFolder | None) -> di
     """The one time the test set is read: the final weights and, with validation, the best."""
     batches = parts.unaugmented(parts.splits.test)
     best = parts.processes.from_main(folder.best_weights() if folder else None)
-    with trainer.lanes:
+    with trainer.workers:
         results = {"final": trainer.evaluate(trainer.eval_model, batches)}
         if best is not None and best["epoch"] == trainer.epoch:
             results["best"] = results["final"]
