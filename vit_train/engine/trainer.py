@@ -19,7 +19,7 @@ from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Objective
 from vit_train.engine.optim import WeightAverage, learning_rate, make_optimizer, restore_moments
 from vit_train.engine.workers import has_dropout, make_workers
-from vit_train.rng import noise_from
+from vit_train.rng import per_image_generators
 
 Batch = tuple[Tensor, Tensor]
 # Where a run is, apart from its tensors.
@@ -83,7 +83,7 @@ class Trainer:
         )
         # Compiled code draws from PyTorch's generator alone.
         on_cpu = precision.device.type == "cpu"
-        self.own_noise = on_cpu and not config.compile and has_dropout(model, "rate")
+        self.per_image_rng = on_cpu and not config.compile and has_dropout(model, "rate")
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
@@ -250,9 +250,9 @@ class Trainer:
 
     def noise(self, places: Tensor) -> contextlib.AbstractContextManager[None]:
         """On a CPU an image's dropout depends on the seed, the step and its place in the batch."""
-        if not self.own_noise:
+        if not self.per_image_rng:
             return contextlib.nullcontext()
-        return noise_from(self.seed, self.step, places.tolist())
+        return per_image_generators(self.seed, self.step, places.tolist())
 
     def require_finite(self) -> None:
         """NonFinite, naming the first step that went wrong. This waits for the device."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from vit_train.model.functional import gelu_tanh
-from vit_train.rng import NOISE, ones_and_zeros
+from vit_train.rng import PER_IMAGE, bernoulli
 
 
 class LayerNormFunction(torch.autograd.Function):
@@ -154,9 +154,9 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return x
-        if NOISE.generators is None:
+        if PER_IMAGE.generators is None:
             return F.dropout(x, self.rate)
-        return x * ones_and_zeros(x, 1 - self.rate).div_(1 - self.rate)
+        return x * bernoulli(x, 1 - self.rate).div_(1 - self.rate)
 
 
 class DropPath(nn.Module):
@@ -172,7 +172,7 @@ class DropPath(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return x
-        keep = ones_and_zeros(x[:, :1, :1], 1 - self.rate)
+        keep = bernoulli(x[:, :1, :1], 1 - self.rate)
         return x * keep.div_(1 - self.rate)
 
 
