@@ -8,8 +8,8 @@ from vit_train.model.config import ViTConfig
 from vit_train.model.mae import (
     Autoregressor,
     MaskedAutoencoder,
-    cut_patches,
-    join_patches,
+    patchify,
+    unpatchify,
 )
 
 kernels = pytest.mark.parametrize("kernels", ["scratch", "fused"])
@@ -39,9 +39,9 @@ def masked_autoencoder(**config: object) -> MaskedAutoencoder:
 
 
 def test_joining_is_the_inverse_of_cutting() -> None:
-    patches = cut_patches(images(), 4)
+    patches = patchify(images(), 4)
     assert patches.shape == (2, 16, 48)
-    assert torch.equal(join_patches(patches, 4), images())
+    assert torch.equal(unpatchify(patches, 4), images())
     # The second patch lies to the right of the first, and a patch's channels one after another.
     assert torch.equal(patches[0, 1], images()[0, :, :4, 4:8].flatten())
 
@@ -56,7 +56,7 @@ def test_hidden_patches_change_nothing_in_value_and_gradient(config: dict[str, s
     predicted = model(pixels, visible)
     assert predicted.shape == (2, 16, 48)
     (gradient,) = torch.autograd.grad(predicted.sum(), pixels)
-    seen = cut_patches(gradient, 4).abs().sum(2) > 0  # (B,N)
+    seen = patchify(gradient, 4).abs().sum(2) > 0  # (B,N)
     assert [row.nonzero().flatten().tolist() for row in seen] == [[0, 3, 7], [1, 2, 15]]
 
 
@@ -96,13 +96,13 @@ def test_a_patch_is_predicted_from_earlier_ones_alone(
     before = model(images())
     assert before.shape == (2, 16 - given, 48) and before.isfinite().all()
     for patch in range(given, 16):
-        patches = cut_patches(images(), 4)
+        patches = patchify(images(), 4)
         patches[:, patch:] += 1
-        changed = join_patches(patches, 4)
+        changed = unpatchify(patches, 4)
         assert torch.equal(model(changed)[:, : patch - given + 1], before[:, : patch - given + 1])
         pixels = images().requires_grad_()
         (gradient,) = torch.autograd.grad(model(pixels)[:, patch - given].sum(), pixels)
-        touched = cut_patches(gradient, 4).abs().sum(2) > 0
+        touched = patchify(gradient, 4).abs().sum(2) > 0
         assert touched[:, :patch].all() and not touched[:, patch:].any()
 
 
@@ -114,11 +114,11 @@ def test_cached_generation_is_the_uncached_one(
 ) -> None:
     model = autoregressor(given_rows, kernels=kernels, **config).eval()
     with torch.no_grad():
-        patches = cut_patches(images(), 4)
+        patches = patchify(images(), 4)
         for patch in range(model.given, 16):  # the whole model again for every patch
-            predicted = model(join_patches(patches, 4))[:, patch - model.given]
+            predicted = model(unpatchify(patches, 4))[:, patch - model.given]
             patches[:, patch] = predicted
-    expected = join_patches(patches, 4)
+    expected = unpatchify(patches, 4)
     torch.testing.assert_close(model.generate(images()), expected, rtol=0, atol=1e-9)
 
 

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from vit_train.model.config import ViTConfig
-from vit_train.model.mae import cut_patches
+from vit_train.model.mae import patchify
 from vit_train.tasks.autoregress import Autoregress
 from vit_train.tasks.config import AutoregressConfig
 
@@ -14,7 +14,7 @@ NO_LABELS = torch.zeros(3, dtype=torch.long)
 
 @pytest.mark.parametrize("given_rows", [0, 1, 3])
 def test_the_loss_is_each_predicted_patch_against_the_one_in_its_place(given_rows: int) -> None:
-    given, truth = 4 * given_rows, cut_patches(IMAGES, 4)
+    given, truth = 4 * given_rows, patchify(IMAGES, 4)
     noise = torch.randn(truth.shape)
 
     def model(images: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def test_pictures_agree_where_the_image_is_given() -> None:
     with torch.no_grad():
         _, _, completion, ahead = task.pictures(model, IMAGES, NO_LABELS)
         torch.testing.assert_close(completion, model.generate(IMAGES))
-        torch.testing.assert_close(cut_patches(ahead, 4)[:, 4:], model(IMAGES))
+        torch.testing.assert_close(patchify(ahead, 4)[:, 4:], model(IMAGES))
     assert not torch.allclose(completion, ahead)  # one goes on from what it has predicted
     # The first predicted patch has only true ones before it, in both ways of going on.
     torch.testing.assert_close(completion[:, :, 4:8, :4], ahead[:, :, 4:8, :4])

@@ -7,7 +7,7 @@ from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalise, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.model.config import CnnConfig, ViTConfig
-from vit_train.model.mae import cut_patches
+from vit_train.model.mae import patchify
 from vit_train.tasks.config import ReconstructConfig
 from vit_train.tasks.reconstruct import Reconstruct, drawn_orders
 
@@ -42,7 +42,7 @@ def test_the_loss_is_the_mean_over_the_hidden_pixels(normalise_target: bool) -> 
     predicted = torch.randn(3, 16, 48)
     learning = task(normalise_target=normalise_target)
     losses = learning.outcomes(lambda images, visible: predicted, images, orders)
-    patches = cut_patches(images, 4)
+    patches = patchify(images, 4)
     for image in range(3):
         squares = []
         for patch in orders[image, 4:]:  # 12 of 16 are hidden
@@ -92,7 +92,7 @@ def test_pictures_show_what_is_seen_and_what_is_made_of_it() -> None:
     with torch.no_grad():
         original, masked, reconstructed = learning.pictures(model, images, orders)
     assert torch.equal(original, images)
-    patches = [cut_patches(each, 4) for each in (images, masked, reconstructed)]
+    patches = [patchify(each, 4) for each in (images, masked, reconstructed)]
     for image in range(3):
         visible, hidden = orders[image, :4], orders[image, 4:]
         for shown in patches[1:]:
@@ -114,7 +114,7 @@ def test_what_cannot_be_is_refused() -> None:
 def test_what_is_predicted_of_normalised_patches_is_shown_in_their_own_colours() -> None:
     """A model that is right about everything shows the image itself."""
     learning, (images, orders) = task(normalise_target=True), batch()
-    truth = cut_patches(images, 4)
+    truth = patchify(images, 4)
     deviation = (truth.var(2, keepdim=True) + 1e-6).sqrt()
 
     class Right(torch.nn.Module):

@@ -99,7 +99,7 @@ class Attention(nn.Module):
         heads, weights = (
             attend(q, k, v, bias) if need_weights else (self.attention(q, k, v, bias), None)
         )
-        x = self.dropout(self.join(heads))
+        x = self.dropout(self.merge_heads(heads))
         if sees is not None:  # not before the projection, which has a bias
             x = x.masked_fill(~sees, 0)
             weights = None if weights is None else weights.masked_fill(~sees, 0)
@@ -110,7 +110,7 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, ...]:
         """The queries (B,H,Q,Dh), keys and values (B,H,T,Dh)."""
         if num_queries is None and context is None:
-            return self.split(self.qkv(x), 3)
+            return self.split_heads(self.qkv(x), 3)
         seen = x if context is None else context
         return self.project_queries(x[:, :num_queries]), *self.project_keys_values(seen)
 
@@ -118,23 +118,23 @@ class Attention(nn.Module):
         """(B,Q,D) → (B,H,Q,Dh)."""
         dim = x.shape[-1]
         bias = None if self.qkv.bias is None else self.qkv.bias[:dim]
-        return self.split(F.linear(x, self.qkv.weight[:dim], bias), 1)[0]
+        return self.split_heads(F.linear(x, self.qkv.weight[:dim], bias), 1)[0]
 
     def project_keys_values(self, x: Tensor) -> tuple[Tensor, ...]:
         """(B,T,D) → the keys and the values, (B,H,T,Dh) each."""
         dim = x.shape[-1]
         bias = None if self.qkv.bias is None else self.qkv.bias[dim:]
-        return self.split(F.linear(x, self.qkv.weight[dim:], bias), 2)
+        return self.split_heads(F.linear(x, self.qkv.weight[dim:], bias), 2)
 
     def look_up(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Tokens (B,Q,D) that look at keys and values which are there already → (B,Q,D)."""
-        return self.join(self.attention(self.project_queries(x), keys, values, None))
+        return self.merge_heads(self.attention(self.project_queries(x), keys, values, None))
 
-    def join(self, heads: Tensor) -> Tensor:
+    def merge_heads(self, heads: Tensor) -> Tensor:
         """The heads' results (B,H,Q,Dh), side by side and mapped once more: (B,Q,D)."""
         return self.proj(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
-    def split(self, joined: Tensor, parts: int) -> tuple[Tensor, ...]:
+    def split_heads(self, joined: Tensor, parts: int) -> tuple[Tensor, ...]:
         """(B,T,parts·D) → `parts` × (B,H,T,Dh)."""
         batch, tokens, width = joined.shape
         shape = batch, tokens, parts, self.num_heads, width // (parts * self.num_heads)

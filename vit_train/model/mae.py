@@ -11,13 +11,13 @@ from vit_train.model.decoder import Decoder
 from vit_train.model.vit import Encoder, draw_weights
 
 
-def cut_patches(images: Tensor, patch_size: int) -> Tensor:
+def patchify(images: Tensor, patch_size: int) -> Tensor:
     """(B,C,S,S) → (B,N,C·P²), the patches in row order."""
     return F.unfold(images, patch_size, stride=patch_size).transpose(1, 2)
 
 
-def join_patches(patches: Tensor, patch_size: int) -> Tensor:
-    """(B,N,C·P²) → (B,C,S,S): the inverse of `cut_patches`."""
+def unpatchify(patches: Tensor, patch_size: int) -> Tensor:
+    """(B,N,C·P²) → (B,C,S,S): the inverse of `patchify`."""
     size = round(patches.shape[1] ** 0.5) * patch_size
     return F.fold(patches.transpose(1, 2), (size, size), patch_size, stride=patch_size)
 
@@ -79,14 +79,14 @@ class Autoregressor(Autoencoder):
     @torch.no_grad()
     def generate(self, images: Tensor) -> Tensor:
         """(B,C,S,S) → the same with all but the given rows predicted, each patch from the last."""
-        patches = list(cut_patches(images, self.patch_size)[:, : self.given].split(1, dim=1))
+        patches = list(patchify(images, self.patch_size)[:, : self.given].split(1, dim=1))
         vectors = self.decoder.one_by_one(self.encode_given(images), self.count)
         vector = next(vectors)
         for _ in range(self.count - 1):
             patches.append(self.to_pixels(vector))
             vector = vectors.send(self.embed(patches[-1]))
         patches.append(self.to_pixels(vector))
-        return join_patches(torch.cat(patches, dim=1), self.patch_size)
+        return unpatchify(torch.cat(patches, dim=1), self.patch_size)
 
     def embed(self, patches: Tensor) -> Tensor:
         """The encoder's patch embedding of patches that are cut already: (B,M,C·P²) → (B,M,D)."""

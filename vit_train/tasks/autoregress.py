@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from vit_train.engine.objective import Forward
 from vit_train.model.config import ModelConfig
-from vit_train.model.mae import Autoregressor, cut_patches, join_patches
+from vit_train.model.mae import Autoregressor, patchify, unpatchify
 from vit_train.tasks.config import AutoregressConfig
 from vit_train.tasks.pixels import PixelTask
 
@@ -31,17 +31,17 @@ class Autoregress(PixelTask):
     def outcomes(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """The mean over an image's predicted values: (B,1)."""
         predicted = model(images).float()  # (B,M,C·P²), the last M patches
-        truth = cut_patches(images, self.vit.patch_size)[:, -predicted.shape[1] :]
+        truth = patchify(images, self.vit.patch_size)[:, -predicted.shape[1] :]
         return (predicted - truth).square().mean(dim=(1, 2)).unsqueeze(1)
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
         """The completion goes on from its own patches, one step ahead from the true ones."""
         assert isinstance(model, Autoregressor)
-        patches = cut_patches(images, self.vit.patch_size)
+        patches = patchify(images, self.vit.patch_size)
         given = patches.clone()
         given[:, model.given :] = 0
         ahead = patches.clone()
         ahead[:, model.given :] = model.forward(images).float()
         size = self.vit.patch_size
         completion = model.generate(images)
-        return [images, join_patches(given, size), completion, join_patches(ahead, size)]
+        return [images, unpatchify(given, size), completion, unpatchify(ahead, size)]

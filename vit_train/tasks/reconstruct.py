@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vit_train.data.batches import Batch, EvalBatches, TrainBatches
 from vit_train.engine.objective import Forward
 from vit_train.model.config import ModelConfig
-from vit_train.model.mae import MaskedAutoencoder, cut_patches, join_patches
+from vit_train.model.mae import MaskedAutoencoder, patchify, unpatchify
 from vit_train.tasks.config import ReconstructConfig
 from vit_train.tasks.pixels import PixelTask
 
@@ -55,7 +55,7 @@ class Reconstruct(PixelTask):
 
     def outcomes(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """The mean over an image's hidden values: (B,1)."""
-        truth = cut_patches(images, self.vit.patch_size)  # (B,N,C·P²)
+        truth = patchify(images, self.vit.patch_size)  # (B,N,C·P²)
         if self.normalise_target:
             truth = (truth - truth.mean(2, keepdim=True)) / deviation(truth)
         error = (model(images, targets[:, : self.visible]).float() - truth).square().mean(2)
@@ -64,7 +64,7 @@ class Reconstruct(PixelTask):
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
         """Normalised predictions borrow the true patch's mean and deviation."""
         visible, hidden = targets.split((self.visible, self.patches - self.visible), dim=1)
-        truth = cut_patches(images, self.vit.patch_size)
+        truth = patchify(images, self.vit.patch_size)
         predicted = model.forward(images, visible).float()
         if self.normalise_target:
             predicted = predicted * deviation(truth) + truth.mean(2, keepdim=True)
@@ -73,7 +73,7 @@ class Reconstruct(PixelTask):
             truth.masked_fill(is_hidden.unsqueeze(2), 0),
             predicted.where(is_hidden.unsqueeze(2), truth),
         )
-        return [images, *(join_patches(each, self.vit.patch_size) for each in patches)]
+        return [images, *(unpatchify(each, self.vit.patch_size) for each in patches)]
 
 
 def deviation(patches: Tensor) -> Tensor:
