@@ -11,7 +11,7 @@ from vit_train.model.attention import Attention, causal
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import Dropout, LayerNorm, Mlp
 from vit_train.model.pos_embed import TABLES
-from vit_train.model.vit import draw_normal, draw_weights
+from vit_train.model.vit import init_normal, init_weights
 
 
 class DecoderBlock(nn.Module):
@@ -82,9 +82,9 @@ class Decoder(nn.Module):
         self.pos_embed = TABLES[config.positions](grid, dim, False)
         self.blocks = nn.ModuleList(DecoderBlock(config) for _ in range(config.depth))
         self.norm = LayerNorm(dim, config.kernels, affine=config.norm_affine)
-        draw_weights(self, config)
+        init_weights(self, config)
         # As the positions, not as the class token: these are all that tells its copies apart.
-        draw_normal(self.mask_token, config.pos_std)
+        init_normal(self.mask_token, config.pos_std)
 
     def forward(self, memory: Tensor, inputs: Tensor | None = None) -> Tensor:
         """The encoder's tokens (B,T,D) → a vector for each of the N patches, (B,N,D).

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vit_train.model.config import ViTConfig
 from vit_train.model.decoder import Decoder
-from vit_train.model.vit import Encoder, draw_weights
+from vit_train.model.vit import Encoder, init_weights
 
 
 def patchify(images: Tensor, patch_size: int) -> Tensor:
@@ -35,7 +35,7 @@ class Autoencoder(nn.Module):
             replace(config, depth=decoder_depth or config.depth), self.encoder.grid
         )
         self.to_pixels = nn.Linear(config.embed_dim, in_channels * config.patch_size**2)
-        draw_weights(self.to_pixels, config)
+        init_weights(self.to_pixels, config)
 
 
 class MaskedAutoencoder(Autoencoder):

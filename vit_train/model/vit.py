@@ -101,9 +101,9 @@ class Encoder(nn.Module):
             Block(config, rate, self.make_relative_keys()) for rate in rates
         )
         self.norm = LayerNorm(dim, config.kernels, affine=config.norm_affine)
-        draw_weights(self, config)
+        init_weights(self, config)
         if self.cls_token is not None:
-            draw_normal(self.cls_token, config.cls_std)
+            init_normal(self.cls_token, config.cls_std)
 
     def make_tables(self) -> nn.ModuleList:
         """The absolute positions: none, one, or one for every layer."""
@@ -205,7 +205,7 @@ class VisionTransformer(Encoder):
         hidden = [nn.Linear(dim, dim), nn.Tanh()] if config.head == "token_mlp" else []
         self.pre_head = nn.Sequential(*hidden)
         self.head = Head(dim, num_classes)
-        draw_weights(self.pre_head, config)
+        init_weights(self.pre_head, config)
         if config.init == "xavier":  # the first loss is log(num_classes) whatever the seed
             nn.init.zeros_(self.head.weight)
             nn.init.zeros_(self.head.bias)
@@ -233,7 +233,7 @@ class VisionTransformer(Encoder):
         return self.norm(x).mean(dim=1)  # type: ignore[no-any-return]
 
 
-def draw_weights(module: nn.Module, config: ViTConfig) -> None:
+def init_weights(module: nn.Module, config: ViTConfig) -> None:
     """Draw all weights in `module` as the config's `init` says.
 
     xavier: Xavier-uniform linear maps with zero biases, as the paper's code has them; but query,
@@ -248,10 +248,10 @@ def draw_weights(module: nn.Module, config: ViTConfig) -> None:
                 nn.init.zeros_(each.bias)
         if isinstance(each, LearnedTable | LearnedTable2D | RelativeKeys):
             for parameter in each.parameters():
-                draw_normal(parameter, config.pos_std)
+                init_normal(parameter, config.pos_std)
 
 
-def draw_normal(parameter: nn.Parameter, std: float) -> None:
+def init_normal(parameter: nn.Parameter, std: float) -> None:
     """Draw from N(0, std²), in place.
 
     On the meta device, where a model is shapes alone, there is nothing to draw, and asking PyTorch
