@@ -132,7 +132,7 @@ def not_a_number_at(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
         count += 1
         return sums(self, model, images, targets) * (float("nan") if count in steps else 1)
 
-    monkeypatch.setattr(Classify, "sums", broken)
+    monkeypatch.setattr(Classify, "step_sums", broken)
 
 
 WHOLE = ["train.micro_batch=32", "hydra.run.dir=run"]  # one piece a step
@@ -181,7 +181,7 @@ def test_out_of_memory_says_what_was_tried_and_what_to_change(
     def exhausted(*what: object) -> None:
         raise error
 
-    monkeypatch.setattr(Classify, "sums", exhausted)
+    monkeypatch.setattr(Classify, "step_sums", exhausted)
     outcome = run("vit-train", *SMALL, "hydra.run.dir=run")
     assert outcome.status == 1 and "out of memory with 32 images at once" in outcome.err
     assert "train.micro_batch=16" in outcome.err and "Traceback" not in outcome.err

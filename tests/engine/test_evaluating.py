@@ -53,8 +53,8 @@ def test_evaluation_keeps_no_graph() -> None:
     seen = []
 
     class Noting(Classify):
-        def outcomes(self, *what: object) -> torch.Tensor:
-            seen.append(super().outcomes(*what))
+        def sample_outputs(self, *what: object) -> torch.Tensor:
+            seen.append(super().sample_outputs(*what))
             return seen[-1]
 
     objective = Noting(ClassifyConfig(), ModelConfig(), (1, 1, 10), 10)

@@ -115,7 +115,7 @@ def test_out_of_memory_speaks_of_the_images_at_once(
     def exhausted(*what: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(Classify, "sums", exhausted)
+    monkeypatch.setattr(Classify, "step_sums", exhausted)
     outcome = run("vit-train", *SMALL, "train.micro_batch=8", "hydra.run.dir=run")
     assert "out of memory with 8 images at once: set train.micro_batch=4" in outcome.err
 

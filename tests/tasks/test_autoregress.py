@@ -21,10 +21,10 @@ def test_the_loss_is_each_predicted_patch_against_the_one_in_its_place(given_row
         return (truth + noise)[:, given:]
 
     task = Autoregress(AutoregressConfig(given_rows=given_rows), VIT, (3, 16, 16), 10)
-    losses = task.outcomes(model, IMAGES, NO_LABELS)
+    losses = task.sample_outputs(model, IMAGES, NO_LABELS)
     expected = noise[:, given:].square().flatten(1).mean(1, keepdim=True)
     torch.testing.assert_close(losses, expected)
-    torch.testing.assert_close(task.sums(model, IMAGES, NO_LABELS), expected.sum(0))
+    torch.testing.assert_close(task.step_sums(model, IMAGES, NO_LABELS), expected.sum(0))
 
 
 def test_pictures_agree_where_the_image_is_given() -> None:

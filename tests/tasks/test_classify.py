@@ -11,11 +11,11 @@ from vit_train.tasks.config import ClassifyConfig
 def test_the_loss_is_smoothed_in_training_and_plain_in_evaluation() -> None:
     logits, labels = torch.randn(6, 4), torch.randint(4, (6,))
     task = Classify(ClassifyConfig(label_smoothing=0.2), ModelConfig(), (3, 8, 8), 4)
-    loss, correct = task.sums(lambda images: logits, torch.empty(6), labels)
+    loss, correct = task.step_sums(lambda images: logits, torch.empty(6), labels)
     expected = F.cross_entropy(logits, labels, label_smoothing=0.2, reduction="sum")
     torch.testing.assert_close(loss, expected)
     assert correct == (logits.argmax(1) == labels).sum()
-    result = task.evaluation(task.outcomes(lambda images: logits, torch.empty(6), labels))
+    result = task.evaluation(task.sample_outputs(lambda images: logits, torch.empty(6), labels))
     assert result.loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
 
 

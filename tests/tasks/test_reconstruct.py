@@ -41,7 +41,7 @@ def test_the_loss_is_the_mean_over_the_hidden_pixels(normalise_target: bool) -> 
     images, orders = batch()
     predicted = torch.randn(3, 16, 48)
     learning = task(normalise_target=normalise_target)
-    losses = learning.outcomes(lambda images, visible: predicted, images, orders)
+    losses = learning.sample_outputs(lambda images, visible: predicted, images, orders)
     patches = patchify(images, 4)
     for image in range(3):
         squares = []
@@ -121,7 +121,7 @@ def test_what_is_predicted_of_normalised_patches_is_shown_in_their_own_colours()
         def forward(self, images: Tensor, visible: Tensor) -> Tensor:
             return (truth - truth.mean(2, keepdim=True)) / deviation
 
-    assert learning.outcomes(Right(), images, orders).abs().max() < 1e-10
+    assert learning.sample_outputs(Right(), images, orders).abs().max() < 1e-10
     _, _, shown = learning.pictures(Right(), images, orders)
     torch.testing.assert_close(shown, images)
 

@@ -28,7 +28,7 @@ def compile_model(
     try:
         with torch.random.fork_rng(devices):
             with precision.autocast():
-                loss = objective.sums(model, *piece)[0]
+                loss = objective.step_sums(model, *piece)[0]
             torch.autograd.grad(loss, list(model.parameters()))
         return True
     except Exception as error:  # whatever a compiler may raise: training goes on without it

@@ -26,13 +26,13 @@ def evaluate(
     """
 
     @torch.no_grad()
-    def outcomes(images: Tensor, targets: Tensor) -> Tensor:
+    def sample_outputs(images: Tensor, targets: Tensor) -> Tensor:
         with precision.autocast():
             # Not model(images): compiled code would be compiled again for each new batch size.
-            return objective.outcomes(model.forward, images, targets)
+            return objective.sample_outputs(model.forward, images, targets)
 
     was_training = model.training
     model.eval()
-    every = [piece for batch in batches for piece in workers.map(outcomes, *batch)]
+    every = [piece for batch in batches for piece in workers.map(sample_outputs, *batch)]
     model.train(was_training)
     return objective.evaluation(processes.gather(torch.cat(every).cpu()).double())

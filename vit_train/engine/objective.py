@@ -17,14 +17,14 @@ class Objective(Protocol):
     # What is measured of a training step; the first is minimised.
     measures: ClassVar[tuple[str, ...]]
 
-    def sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
+    def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """Each of `measures`, summed over the images of a batch: (M,)."""
         ...
 
-    def outcomes(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
+    def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """All that `evaluation` needs to know of each image: (B,K) float32."""
         ...
 
-    def evaluation(self, outcomes: Tensor) -> Evaluation:
+    def evaluation(self, sample_outputs: Tensor) -> Evaluation:
         """Of a whole split, (N,K) float64."""
         ...

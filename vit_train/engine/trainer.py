@@ -236,7 +236,7 @@ class Trainer:
             part: Tensor, truth: Tensor, places: Tensor
         ) -> tuple[Tensor, tuple[Tensor, ...]]:
             with self.noise(places), self.precision.autocast():
-                sums = self.objective.sums(self.model, part, truth)
+                sums = self.objective.step_sums(self.model, part, truth)
             loss = self.scaler.scale(sums[0] / count)
             return sums.detach(), torch.autograd.grad(loss, self.parameters)
 

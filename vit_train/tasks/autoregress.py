@@ -28,7 +28,7 @@ class Autoregress(PixelTask):
         channels, size, _ = self.image_shape
         return Autoregressor(self.vit, self.decoder_depth, size, channels, self.given_rows)
 
-    def outcomes(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
+    def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """The mean over an image's predicted values: (B,1)."""
         predicted = model(images).float()  # (B,M,C·P²), the last M patches
         truth = patchify(images, self.vit.patch_size)[:, -predicted.shape[1] :]

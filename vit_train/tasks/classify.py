@@ -40,7 +40,7 @@ class Classify(Task):
     def build_model(self) -> nn.Module:
         return build_model(self.model, self.image_shape, self.num_classes)
 
-    def sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
+    def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         logits = model(images)
         loss = F.cross_entropy(
             logits, targets, label_smoothing=self.label_smoothing, reduction="sum"
@@ -48,7 +48,7 @@ class Classify(Task):
         correct = correct_answers(logits.detach(), targets)
         return torch.stack((loss, correct.to(loss.dtype)))
 
-    def outcomes(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
+    def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """The loss, the label and its rank among the classes: (B,3)."""
         logits = model(images).float()
         loss = F.cross_entropy(logits, targets, reduction="none")
@@ -58,11 +58,11 @@ class Classify(Task):
         rank = logits.shape[1] - 1 - (logits < truth).sum(1)
         return torch.stack((loss, targets, rank), dim=1)
 
-    def evaluation(self, outcomes: Tensor) -> Classification:
-        loss, label, rank = outcomes.unbind(1)
+    def evaluation(self, sample_outputs: Tensor) -> Classification:
+        loss, label, rank = sample_outputs.unbind(1)
         correct, label = rank < 1, label.long()
         return Classification(
-            count=len(outcomes),
+            count=len(sample_outputs),
             loss=loss.mean().item(),
             acc=correct.double().mean().item(),
             top5=(rank < 5).double().mean().item(),

@@ -10,7 +10,7 @@ from vit_train.tasks.task import Task
 
 
 class PixelTask(Task):
-    """`outcomes` are the mean squared error of each image's predicted values, (B,1)."""
+    """`sample_outputs` are the mean squared error of each image's predicted values, (B,1)."""
 
     measures = ("loss",)
 
@@ -24,8 +24,8 @@ class PixelTask(Task):
         self.vit, self.decoder_depth = require_vit(model), config.decoder_depth
         self.image_shape = image_shape
 
-    def sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
-        return self.outcomes(model, images, targets).sum(0)
+    def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
+        return self.sample_outputs(model, images, targets).sum(0)
 
-    def evaluation(self, outcomes: Tensor) -> Evaluation:
-        return Evaluation(count=len(outcomes), loss=outcomes.mean().item())
+    def evaluation(self, sample_outputs: Tensor) -> Evaluation:
+        return Evaluation(count=len(sample_outputs), loss=sample_outputs.mean().item())

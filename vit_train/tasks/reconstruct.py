@@ -53,7 +53,7 @@ class Reconstruct(PixelTask):
     def eval_batches(self, batches: EvalBatches) -> "HidingEval":
         return HidingEval(batches, self.patches)
 
-    def outcomes(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
+    def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """The mean over an image's hidden values: (B,1)."""
         truth = patchify(images, self.vit.patch_size)  # (B,N,C·P²)
         if self.normalise_target:
