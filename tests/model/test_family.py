@@ -7,7 +7,7 @@ from torch import nn
 from torch_names import named_as_in_torch
 
 from vit_train.model.attention import Attention
-from vit_train.model.budget import on_paper
+from vit_train.model.budget import on_meta
 from vit_train.model.config import ViTConfig
 from vit_train.model.convert import (
     fuse_heads,
@@ -267,4 +267,4 @@ def test_shapes_alone_are_sketched_without_pytorchs_compiler(
     config = ViTConfig(positions=positions, embed_dim=16, depth=2)
     for task in (ClassifyConfig(), ReconstructConfig()):
         if not (positions == "relative" and isinstance(task, ReconstructConfig)):
-            on_paper(make_task(task, config, (3, 8, 8), 10).build_model, config)
+            on_meta(make_task(task, config, (3, 8, 8), 10).build_model, config)

@@ -17,7 +17,7 @@ def class_token_maps(weights: Tensor) -> Tensor:
 FAINT = 0.15
 
 
-def seen_through(images: Tensor, maps: Tensor, mode: str = "nearest") -> Tensor:
+def overlay(images: Tensor, maps: Tensor, mode: str = "nearest") -> Tensor:
     """Images (B,C,S,S), normalised, that are clear where a map (B,G,G) is high and faint elsewhere.
 
     A few patches may draw most of the attention: what is above 95 % of the others' counts as one,

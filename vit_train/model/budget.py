@@ -13,9 +13,7 @@ Build = Callable[[], nn.Module]
 MAX_LAYERS = 10_000
 
 
-def on_paper(
-    build: Callable[[], nn.Module], config: ModelConfig, more_layers: int = 0
-) -> nn.Module:
+def on_meta(build: Callable[[], nn.Module], config: ModelConfig, more_layers: int = 0) -> nn.Module:
     """The model as shapes alone, on PyTorch's meta device; ValueError if it is absurdly large.
 
     `more_layers` are those that a task adds to what the config says.

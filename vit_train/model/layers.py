@@ -84,14 +84,14 @@ class GELUFunction(torch.autograd.Function):
         return derivative
 
 
-def widened(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """Half precision as float32, as PyTorch computes these functions inside; others unchanged."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def scratch_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """LayerNorm over the last axis, in x's own precision."""
-    normalised: Tensor = LayerNormFunction.apply(widened(x), widened(weight), widened(bias), eps)
+    normalised: Tensor = LayerNormFunction.apply(upcast(x), upcast(weight), upcast(bias), eps)
     return normalised.to(x.dtype)
 
 
@@ -101,7 +101,7 @@ def fused_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Ten
 
 def scratch_gelu(x: Tensor) -> Tensor:
     """Exact GELU, in x's own precision."""
-    activated: Tensor = GELUFunction.apply(widened(x))
+    activated: Tensor = GELUFunction.apply(upcast(x))
     return activated.to(x.dtype)
 
 

@@ -13,7 +13,7 @@ from vit_train.engine.callbacks import Observer, TrainLog
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
 from vit_train.files.plain import flatten
-from vit_train.viz.figures import any_letter
+from vit_train.viz.figures import ignore_missing_glyphs
 
 
 class TensorBoard(Observer):
@@ -37,7 +37,7 @@ class TensorBoard(Observer):
         self._write("add_text", "config", textwrap.indent(text, " " * 4))
 
     def figure(self, tag: str, figure: Figure, step: int = 0) -> None:
-        with any_letter():
+        with ignore_missing_glyphs():
             self._write("add_figure", tag, figure, step)
 
     def picture(self, tag: str, picture: Image.Image, step: int) -> None:

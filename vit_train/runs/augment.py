@@ -12,7 +12,7 @@ from vit_train.data.memory import require_memory
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.viz.augmentation import label_title
-from vit_train.viz.figures import any_letter, image_grid
+from vit_train.viz.figures import ignore_missing_glyphs, image_grid
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,6 @@ def draw_contact_sheet(config: SheetConfig) -> None:
         for row in range(len(chosen))
         for _, targets in columns
     ]
-    with any_letter():
+    with ignore_missing_glyphs():
         image_grid(images, titles, columns=len(columns)).savefig(config.out)
     logger.info(f"{len(chosen)} images of {config.data.name} written to {config.out}")

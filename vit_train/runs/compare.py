@@ -14,7 +14,7 @@ from vit_train.files.writing import replacing, write_text
 from vit_train.runs.summaries import Group, group_runs, read_summaries, shortened
 from vit_train.text import markdown_cell, printable
 from vit_train.viz.curves import Series, bars, curves, lines
-from vit_train.viz.figures import any_letter
+from vit_train.viz.figures import ignore_missing_glyphs
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ def gather(paths: Sequence[Path], out: Path) -> str:
     text = table(groups)
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "results.md", text + "\n")
-    with any_letter():
+    with ignore_missing_glyphs():
         for name, figure in plots(groups).items():
             with replacing(out / name) as file:
                 figure.savefig(file)

@@ -14,7 +14,7 @@ from vit_train.engine.checkpoint import find_checkpoint, read_checkpoint
 from vit_train.engine.config import require_choice
 from vit_train.files.plain import require_config
 from vit_train.limits import gigabytes, is_out_of_memory
-from vit_train.model.budget import attention_bytes, bytes_of, on_paper
+from vit_train.model.budget import attention_bytes, bytes_of, on_meta
 from vit_train.model.config import differences
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
@@ -109,7 +109,7 @@ def rebuild(
     def at_size(size: int) -> tuple[Task, nn.Module]:
         """The task, and its model as shapes alone."""
         task = make_task(config.task, config.model, (channels, size, size), num_classes)
-        return task, on_paper(task.build_model, config.model, config.task.layers)
+        return task, on_meta(task.build_model, config.model, config.task.layers)
 
     task, shapes = at_size(trained_size)
     require_shapes(shapes, state)

@@ -16,7 +16,7 @@ from vit_train.engine.device import Precision
 from vit_train.engine.distributed import Processes
 from vit_train.engine.trainer import Source
 from vit_train.limits import require_memory
-from vit_train.model.budget import attention_bytes, bytes_of, on_paper
+from vit_train.model.budget import attention_bytes, bytes_of, on_meta
 from vit_train.runs.load import begin_from
 from vit_train.tasks.registry import make_task
 from vit_train.tasks.task import Task
@@ -120,7 +120,7 @@ def assemble(
 
 def require_room(config: TrainConfig, task: Task, image_size: int) -> None:
     """ValueError, before any memory is taken, for a model that this machine cannot train."""
-    model = on_paper(task.build_model, config.model, config.task.layers)
+    model = on_meta(task.build_model, config.model, config.task.layers)
     copies = 4 + bool(config.train.ema_decay)  # weights, gradients, AdamW's moments; the average
     require_memory(
         copies * bytes_of(model.parameters()) + bytes_of(model.buffers()),

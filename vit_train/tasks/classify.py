@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from vit_train.engine.metrics import Classification
 from vit_train.engine.objective import Forward
-from vit_train.explain.attention import class_token_maps, seen_through
+from vit_train.explain.attention import class_token_maps, overlay
 from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.model.registry import build_model
 from vit_train.tasks.config import ClassifyConfig
@@ -74,8 +74,8 @@ class Classify(Task):
         """What the class token looks at in the last layer: all heads together, and each."""
         _, attention = model.forward(images, return_attention=True)
         maps = class_token_maps(attention[-1])
-        together = seen_through(images, maps.mean(1), mode="bilinear")
-        return [images, together, *(seen_through(images, each) for each in maps.unbind(1))]
+        together = overlay(images, maps.mean(1), mode="bilinear")
+        return [images, together, *(overlay(images, each) for each in maps.unbind(1))]
 
 
 def correct_answers(logits: Tensor, targets: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ def image_grid(images: Tensor, titles: Sequence[str], columns: int = 6) -> Figur
 
 
 @contextmanager
-def any_letter() -> Iterator[None]:
+def ignore_missing_glyphs() -> Iterator[None]:
     """Around drawing text from outside: a letter the font lacks becomes a box, in silence."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")
