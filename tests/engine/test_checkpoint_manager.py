@@ -8,7 +8,7 @@ import pytest
 
 from vit_train.engine.callbacks import TrainLog
 from vit_train.engine.checkpoint import read_checkpoint
-from vit_train.engine.checkpoint_manager import CheckpointKeeper
+from vit_train.engine.checkpoint_manager import CheckpointManager
 from vit_train.engine.config import CheckpointConfig
 from vit_train.engine.metrics import Evaluation
 
@@ -25,29 +25,29 @@ class Trainer:
         return {"step": self.step, "epoch": self.epoch}
 
 
-def after_epochs(keeper: CheckpointKeeper, losses: list[float | None]) -> None:
+def after_epochs(manager: CheckpointManager, losses: list[float | None]) -> None:
     trainer = Trainer()
     for loss in losses:
         trainer.epoch += 1
         trainer.step += 10
         val = None if loss is None else Evaluation(count=5, loss=loss)
-        keeper.on_epoch(trainer, LOG, val)
+        manager.on_epoch(trainer, LOG, val)
 
 
 def test_of_epochs_that_are_equally_good_the_first_is_the_best(tmp_path: Path) -> None:
-    keeper = CheckpointKeeper(tmp_path, {"about": 7}, CheckpointConfig())
-    after_epochs(keeper, [0.5, 0.2, 0.3, 0.2, 0.4])
+    manager = CheckpointManager(tmp_path, {"about": 7}, CheckpointConfig())
+    after_epochs(manager, [0.5, 0.2, 0.3, 0.2, 0.4])
     best, last = (read_checkpoint(tmp_path / name) for name in ("best.pt", "last.pt"))
-    assert keeper.best == {"epoch": 2, "loss": 0.2} and keeper.best_score == -0.2
+    assert manager.best == {"epoch": 2, "loss": 0.2} and manager.best_score == -0.2
     assert best["epoch"] == 2 and last["epoch"] == 5
     for content in (best, last):
         assert content["about"] == 7
-        assert (content["best"], content["best_score"]) == (keeper.best, -0.2)
+        assert (content["best"], content["best_score"]) == (manager.best, -0.2)
 
 
 def test_a_run_that_goes_on_knows_its_best_epoch(tmp_path: Path) -> None:
-    after_epochs(CheckpointKeeper(tmp_path, {}, CheckpointConfig()), [0.5, 0.2])
-    again = CheckpointKeeper(tmp_path, {}, CheckpointConfig())
+    after_epochs(CheckpointManager(tmp_path, {}, CheckpointConfig()), [0.5, 0.2])
+    again = CheckpointManager(tmp_path, {}, CheckpointConfig())
     assert again.best is None and again.best_score == -math.inf
     again.restore(read_checkpoint(tmp_path / "last.pt"))
     after_epochs(again, [0.4, 0.3, 0.25])
@@ -55,9 +55,9 @@ def test_a_run_that_goes_on_knows_its_best_epoch(tmp_path: Path) -> None:
 
 
 def test_without_validation_there_is_no_best(tmp_path: Path) -> None:
-    keeper = CheckpointKeeper(tmp_path, {}, CheckpointConfig(keep=0))
-    after_epochs(keeper, [None, None])
-    assert keeper.best is None and [each.name for each in tmp_path.iterdir()] == ["last.pt"]
+    manager = CheckpointManager(tmp_path, {}, CheckpointConfig(keep=0))
+    after_epochs(manager, [None, None])
+    assert manager.best is None and [each.name for each in tmp_path.iterdir()] == ["last.pt"]
 
 
 def test_checkpoints_come_after_so_many_steps_or_minutes(
@@ -70,11 +70,11 @@ def test_checkpoints_come_after_so_many_steps_or_minutes(
     def saved(config: CheckpointConfig, seconds: float) -> list[int]:
         """The steps whose checkpoints are written, where a step takes so long."""
         nonlocal now
-        keeper, steps = CheckpointKeeper(tmp_path, {}, config), []
+        manager, steps = CheckpointManager(tmp_path, {}, config), []
         for trainer.step in range(1, 10):
             now += seconds
             path.unlink(missing_ok=True)
-            keeper.on_step(trainer)
+            manager.on_step(trainer)
             steps += [trainer.step] if path.exists() else []
         return steps
 
@@ -85,8 +85,8 @@ def test_checkpoints_come_after_so_many_steps_or_minutes(
 
 
 def test_older_checkpoints_are_kept_of_the_last_and_none_of_the_best(tmp_path: Path) -> None:
-    keeper = CheckpointKeeper(tmp_path, {}, CheckpointConfig(keep=2))
-    after_epochs(keeper, [0.5, 0.4, 0.3, 0.2])
+    manager = CheckpointManager(tmp_path, {}, CheckpointConfig(keep=2))
+    after_epochs(manager, [0.5, 0.4, 0.3, 0.2])
     kept = {each.name: read_checkpoint(each)["epoch"] for each in tmp_path.iterdir()}
     assert kept == {"best.pt": 4, "last.pt": 4, "last-1.pt": 3, "last-2.pt": 2}
 
@@ -95,9 +95,9 @@ def test_what_was_reported_is_on_the_disk_first_and_as_long_as_the_checkpoint_sa
     tmp_path: Path,
 ) -> None:
     lengths = iter([{"metrics.csv": 10}, {"metrics.csv": 20}])
-    keeper = CheckpointKeeper(tmp_path, {}, CheckpointConfig(), lambda: next(lengths))
+    manager = CheckpointManager(tmp_path, {}, CheckpointConfig(), lambda: next(lengths))
     trainer = Trainer()
-    keeper.on_stop(trainer)
+    manager.on_stop(trainer)
     assert read_checkpoint(tmp_path / "last.pt")["written"] == {"metrics.csv": 10}
-    keeper.on_stop(trainer)
+    manager.on_stop(trainer)
     assert read_checkpoint(tmp_path / "last.pt")["written"] == {"metrics.csv": 20}

@@ -4,7 +4,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vit_train.report.bad_batch import BadBatchKeeper
+from vit_train.report.bad_batch import BadBatchSaver
 
 
 def test_the_batch_is_kept_with_its_place(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_the_batch_is_kept_with_its_place(tmp_path: Path) -> None:
         def place_of(self, step: int) -> tuple[int, int]:
             return divmod(step - 1, 10)
 
-    BadBatchKeeper(tmp_path).on_nonfinite(Trainer(), 28)
+    BadBatchSaver(tmp_path).on_nonfinite(Trainer(), 28)
     kept = torch.load(tmp_path / "nonfinite-step-28.pt", weights_only=True)
     assert (kept["step"], kept["epoch"], kept["batch"]) == (28, 2, 7)
     assert (kept["images"] == 207).all() and kept["targets"].tolist() == [2, 7]

@@ -13,7 +13,7 @@ from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
 
 
-class CheckpointKeeper(Observer):
+class CheckpointManager(Observer):
     """Keeps `last.pt`, and `best.pt` by validation, in the run's checkpoints/ folder.
 
     `about` is what the weights mean: config, classes, normalisation, versions. `flush` is called

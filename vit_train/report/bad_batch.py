@@ -12,7 +12,7 @@ from vit_train.files.writing import replacing
 logger = logging.getLogger(__name__)
 
 
-class BadBatchKeeper(Observer):
+class BadBatchSaver(Observer):
     """Writes nonfinite-step-N.pt: the images and targets exactly as the model got them."""
 
     def __init__(self, folder: Path) -> None:

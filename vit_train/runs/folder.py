@@ -15,13 +15,13 @@ from vit_train.data.batches import TrainBatches
 from vit_train.data.dataset import Dataset
 from vit_train.engine.callbacks import Observer
 from vit_train.engine.checkpoint import newest_whole
-from vit_train.engine.checkpoint_manager import CheckpointKeeper
+from vit_train.engine.checkpoint_manager import CheckpointManager
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
 from vit_train.files.reading import read_json
 from vit_train.files.writing import remove_partial, require_own_folder, truncate, write_text
 from vit_train.report import provenance
-from vit_train.report.bad_batch import BadBatchKeeper
+from vit_train.report.bad_batch import BadBatchSaver
 from vit_train.report.metrics_csv import MetricsCsv
 from vit_train.report.patient import Patient
 from vit_train.report.pictures import Pictures
@@ -59,11 +59,11 @@ class RunFolder:
         self.command = first_command(path / "summary.json") if state else provenance.command_line()
         about = about_run(self.settings, parts.data, parts.statistics, provenance.versions())
         self.board = TensorBoard(path)
-        self.keeper = CheckpointKeeper(
+        self.checkpoints = CheckpointManager(
             path / "checkpoints", about, self.config.checkpoint, self.flush
         )
         if state:
-            self.keeper.restore(state)
+            self.checkpoints.restore(state)
         self.csv = MetricsCsv(path / "metrics.csv")
         begun = state["epoch"] if state else 0
         self.terminal = Terminal(len(parts.image_batches), self.config.train.epochs, begun)
@@ -75,13 +75,13 @@ class RunFolder:
 
     def observers(self) -> list[Observer]:
         """All that listen, the checkpoints last: what belongs to a step is written before it."""
-        writing: list[Observer] = [self.board, self.csv, BadBatchKeeper(self.path)]
+        writing: list[Observer] = [self.board, self.csv, BadBatchSaver(self.path)]
         parts = self.parts
         if parts.task.columns:
             batch = next(iter(parts.shown_batches))
             draw = partial(draw_gallery, parts.task, batch=batch, normalise=parts.normalise)
             writing.append(Pictures(draw, self.board, self.path / "pictures.png"))
-        writing.append(self.keeper)
+        writing.append(self.checkpoints)
         if self.config.checkpoint.on_error == "go_on":
             writing = [Patient(writing)]
         return [self.terminal, *writing]
@@ -132,7 +132,7 @@ class RunFolder:
             images_seen=trainer.images_seen,
             steps_left_out=trainer.skipped,
             evaluated_weights="ema" if trainer.ema else "raw",
-            best_val=self.keeper.best,
+            best_val=self.checkpoints.best,
             selected_on=selected_on,
             test={name: result_dict(result) for name, result in results.items()},
             seconds=round(trainer.seconds, 1),
@@ -162,24 +162,24 @@ class RunFolder:
     def final_metrics(self, results: dict[str, Evaluation]) -> dict[str, float]:
         """What runs are compared by, in TensorBoard's table of hyper-parameters."""
         metrics = {f"test_{r.best_by}_{name}": r.values[r.best_by] for name, r in results.items()}
-        if results and self.keeper.best:
+        if results and self.checkpoints.best:
             by = results["final"].best_by
-            metrics[f"best_val_{by}"] = self.keeper.best.get(by, math.nan)
+            metrics[f"best_val_{by}"] = self.checkpoints.best.get(by, math.nan)
         return metrics
 
     def best_weights(self) -> dict[str, Any] | None:
         """Those that validation liked best, and their epoch; None where there are none."""
-        path = self.keeper.best_path
-        if self.keeper.best is None or not path.exists():
+        path = self.checkpoints.best_path
+        if self.checkpoints.best is None or not path.exists():
             return None
-        return {"epoch": self.keeper.best["epoch"], "weights": load(path)[0].state_dict()}
+        return {"epoch": self.checkpoints.best["epoch"], "weights": load(path)[0].state_dict()}
 
     def advice(self) -> str:
         """How to go on after what ended the run, for the end of a message."""
         whole = newest_whole(self.path / "checkpoints")
         if whole is None:
             return ""
-        run = self.path if whole == self.keeper.last_path else whole
+        run = self.path if whole == self.checkpoints.last_path else whole
         return f". {whole} is whole; go on with: {resume_command(run)}"
 
 

@@ -114,7 +114,7 @@ def run(parts: Parts, folder: RunFolder | None, state: dict[str, Any] | None) ->
             results = {} if stopped else test_results(trainer, parts, folder)
         if folder:
             folder.close(trainer, results, interruption.reason)
-    return Outcome(interruption.exit_status, folder.keeper.best_score if folder else None)
+    return Outcome(interruption.exit_status, folder.checkpoints.best_score if folder else None)
 
 
 def test_results(trainer: Trainer, parts: Parts, folder: RunFolder | None) -> dict[str, Evaluation]:
