@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.config import TrainConfig
-from vit_train.engine.callbacks import Observer, TrainLog
+from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.metrics import Evaluation
@@ -38,7 +38,7 @@ class Data:
         yield from list(zip(self.x.split(8), self.y.split(8), strict=True))[first:]
 
 
-class Recorder(Observer):
+class Recorder(Callback):
     def __init__(self) -> None:
         self.steps, self.logs, self.epochs, self.stops = 0, [], [], 0
 
@@ -62,7 +62,7 @@ def make_model() -> nn.Module:
 
 def train(
     data: Data,
-    observers: tuple[Observer, ...] = (),
+    callbacks: tuple[Callback, ...] = (),
     model: nn.Module | None = None,
     optim: OptimConfig | None = None,
     seed: int = 0,
@@ -71,7 +71,7 @@ def train(
     config = LoopConfig(**{"epochs": 2, "batch_size": 8, "log_every": 4, **loop})
     val = list(data.epoch(0))
     run = TrainConfig(train=config, optim=optim or OptimConfig(), seed=seed)
-    trainer = Trainer(model or make_model(), CLASSIFY, data, val, run, FP32, observers)
+    trainer = Trainer(model or make_model(), CLASSIFY, data, val, run, FP32, callbacks)
     trainer.fit()
     return trainer
 

@@ -2,11 +2,11 @@ import errno
 
 import pytest
 
-from vit_train.engine.callbacks import Observer
+from vit_train.engine.callbacks import Callback
 from vit_train.report.patient import PAUSE, Patient
 
 
-class Disk(Observer):
+class Disk(Callback):
     """Hears of steps and epochs as long as it is not full."""
 
     def __init__(self) -> None:

@@ -186,13 +186,13 @@ def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, W
     model = task.build_model().to(device)
     batches = Limited(task.train_batches(source), LOOP_STEPS)
     folder = Path(bench.exit.enter_context(tempfile.TemporaryDirectory()))
-    observers = [
+    callbacks = [
         TensorBoard(folder),
         MetricsCsv(folder / "metrics.csv"),
         bench.exit.enter_context(Terminal(LOOP_STEPS, 1)),
     ]
     settings = replace(config, train=replace(config.train, batch_size=contender.batch_size))
-    trainer = Trainer(model, task, batches, None, settings, bench.precision, observers)
+    trainer = Trainer(model, task, batches, None, settings, bench.precision, callbacks)
     workers = bench.exit.enter_context(trainer.workers)
     if config.compile:
         count = workers.micro_batch or contender.batch_size
@@ -208,8 +208,8 @@ def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, W
         trainer.batch = 0
         log = trainer.run_epoch()
         assert log is not None
-        for observer in observers:
-            observer.on_epoch(trainer, log, None)
+        for callback in callbacks:
+            callback.on_epoch(trainer, log, None)
 
     def infer_on_lanes() -> None:
         model.eval()

@@ -22,7 +22,7 @@ class TrainLog:
     images_per_s: float
 
 
-class Observer:
+class Callback:
     """Hears what happens; every method may be left out."""
 
     def on_log(self, trainer: "Trainer", log: TrainLog) -> None:

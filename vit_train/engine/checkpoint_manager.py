@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vit_train.engine.callbacks import Observer, TrainLog
+from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.checkpoint import rng_states, save_checkpoint
 from vit_train.engine.config import CheckpointConfig
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
 
 
-class CheckpointManager(Observer):
+class CheckpointManager(Callback):
     """Keeps `last.pt`, and `best.pt` by validation, in the run's checkpoints/ folder.
 
     `about` is what the weights mean: config, classes, normalisation, versions. `flush` is called

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-from vit_train.engine.callbacks import Observer
+from vit_train.engine.callbacks import Callback
 from vit_train.engine.trainer import Trainer
 
 
-class Deadline(Observer):
+class Deadline(Callback):
     """Asks for a stop once so many minutes have passed."""
 
     def __init__(self, minutes: float) -> None:

@@ -1,4 +1,4 @@
-"""The training loop. It tells observers what happened; what they do with it is theirs."""
+"""The training loop. It tells callbacks what happened; what they do with it is theirs."""
 
 import contextlib
 import math
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.engine.averages import Averages
-from vit_train.engine.callbacks import Observer, TrainLog
+from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import ALONE, Processes
@@ -68,12 +68,12 @@ class Trainer:
         val: Iterable[Batch] | None,
         config: RunConfig,
         precision: Precision,
-        observers: Sequence[Observer] = (),
+        callbacks: Sequence[Callback] = (),
         processes: Processes = ALONE,
     ) -> None:
         self.model, self.objective, self.train, self.val = model, objective, train, val
         self.optim, self.loop, self.seed = config.optim, config.train, config.seed
-        self.precision, self.observers, self.processes = precision, observers, processes
+        self.precision, self.callbacks, self.processes = precision, callbacks, processes
         self.optimizer = make_optimizer(model, self.optim)
         self.scaler = precision.scaler()
         decay = self.loop.ema_decay
@@ -146,18 +146,18 @@ class Trainer:
             while not self.finished:
                 log = self.run_epoch()
                 if log is None:
-                    self.tell("on_stop", self)
+                    self.notify("on_stop", self)
                     return
                 began, self.whole = time.perf_counter(), self._averages()
                 val = None if self.val is None else self.evaluate(self.eval_model, self.val)
                 self.epoch, self.batch = self.epoch + 1, 0
-                self.tell("on_epoch", self, log, val)
+                self.notify("on_epoch", self, log, val)
                 for averages in (self.whole, self.recent):
                     averages.leave_out(time.perf_counter() - began)
 
-    def tell(self, event: str, *what: Any) -> None:
-        for observer in self.observers:
-            getattr(observer, event)(*what)
+    def notify(self, event: str, *what: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, event)(*what)
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> Evaluation:
         return evaluate(
@@ -176,8 +176,8 @@ class Trainer:
             if self.step % self.loop.log_every == 0:
                 log = self._log(self.recent)
                 self.recent = self._averages()
-                self.tell("on_log", self, log)
-            self.tell("on_step", self)
+                self.notify("on_log", self, log)
+            self.notify("on_step", self)
         return self._log(self.whole)
 
     def _averages(self) -> Averages:
@@ -218,7 +218,7 @@ class Trainer:
         if finite:
             return True
         self.skipped += 1
-        self.tell("on_nonfinite", self, self.step)
+        self.notify("on_nonfinite", self, self.step)
         if self.skipped > self.loop.max_skips:
             raise NonFinite(f"{self.skipped} steps had no finite loss or gradient. {ADVICE}")
         return False
@@ -258,7 +258,7 @@ class Trainer:
         """NonFinite, naming the first step that went wrong. This waits for the device."""
         step = int(self.bad_step)
         if step:
-            self.tell("on_nonfinite", self, step)
+            self.notify("on_nonfinite", self, step)
             epoch, batch = self.place_of(step)
             raise NonFinite(
                 f"the loss or its gradient was no finite number at step {step} (batch {batch + 1} "

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import torch
 
-from vit_train.engine.callbacks import Observer
+from vit_train.engine.callbacks import Callback
 from vit_train.engine.trainer import Trainer
 from vit_train.files.writing import replacing
 
 logger = logging.getLogger(__name__)
 
 
-class BadBatchSaver(Observer):
+class BadBatchSaver(Callback):
     """Writes nonfinite-step-N.pt: the images and targets exactly as the model got them."""
 
     def __init__(self, folder: Path) -> None:

@@ -5,7 +5,7 @@ import io
 import time
 from pathlib import Path
 
-from vit_train.engine.callbacks import Observer, TrainLog
+from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
 from vit_train.files.reading import read_text
@@ -15,7 +15,7 @@ from vit_train.files.writing import write_text
 CSV_BYTES = 30_000_000
 
 
-class MetricsCsv(Observer):
+class MetricsCsv(Callback):
     """The columns of training are the objective's measures, those of validation its results.
 
     A table that is there already goes on.

@@ -1,10 +1,10 @@
-"""Observers that write, where the disk may be full or gone for a while."""
+"""Callbacks that write, where the disk may be full or gone for a while."""
 
 import logging
 import time
 from typing import Any
 
-from vit_train.engine.callbacks import Observer
+from vit_train.engine.callbacks import Callback
 
 logger = logging.getLogger(__name__)
 EVENTS = ("on_log", "on_step", "on_epoch", "on_stop", "on_nonfinite")
@@ -12,14 +12,14 @@ EVENTS = ("on_log", "on_step", "on_epoch", "on_stop", "on_nonfinite")
 PAUSE = 30.0
 
 
-class Patient(Observer):
-    """Hands everything on to observers in turn; when the disk fails, training goes on without.
+class Patient(Callback):
+    """Hands everything on to callbacks in turn; when the disk fails, training goes on without.
 
     The first failure is told, and when it is over.
     """
 
-    def __init__(self, observers: list[Observer]) -> None:
-        self.observers = observers
+    def __init__(self, callbacks: list[Callback]) -> None:
+        self.callbacks = callbacks
         self.silent_until = 0.0
         self.failing = False
         for event in EVENTS:
@@ -30,8 +30,8 @@ class Patient(Observer):
             if time.monotonic() < self.silent_until:
                 return
             try:
-                for observer in self.observers:
-                    getattr(observer, event)(*what)
+                for callback in self.callbacks:
+                    getattr(callback, event)(*what)
                 if self.failing and event == "on_epoch":
                     logger.warning("the disk can be written again")
                     self.failing = False

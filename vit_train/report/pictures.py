@@ -6,7 +6,7 @@ from pathlib import Path
 from PIL import Image
 from torch import nn
 
-from vit_train.engine.callbacks import Observer, TrainLog
+from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
 from vit_train.files.writing import replacing
@@ -16,7 +16,7 @@ from vit_train.report.tensorboard import TensorBoard
 Draw = Callable[[nn.Module], Image.Image]
 
 
-class Pictures(Observer):
+class Pictures(Callback):
     """In TensorBoard the whole history, as a file the latest."""
 
     def __init__(self, draw: Draw, board: TensorBoard, path: Path) -> None:

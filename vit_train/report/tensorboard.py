@@ -9,14 +9,14 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
-from vit_train.engine.callbacks import Observer, TrainLog
+from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
 from vit_train.files.plain import flatten
 from vit_train.viz.figures import ignore_missing_glyphs
 
 
-class TensorBoard(Observer):
+class TensorBoard(Callback):
     """Writes into event files; after an OSError, which it passes on, it begins a new file."""
 
     def __init__(self, folder: Path) -> None:

@@ -8,7 +8,7 @@ from torch import nn
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from vit_train.engine.callbacks import Observer, TrainLog
+from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.trainer import Trainer
 from vit_train.text import printable
@@ -16,7 +16,7 @@ from vit_train.text import printable
 logger = logging.getLogger(__name__)
 
 
-class Terminal(Observer):
+class Terminal(Callback):
     """A tqdm bar over an epoch's steps if stderr is a terminal; a line an epoch in any case."""
 
     def __init__(self, steps_per_epoch: int, epochs: int, begun: int = 0) -> None:

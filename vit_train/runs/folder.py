@@ -13,7 +13,7 @@ from torch import Tensor
 from vit_train.config import as_dict
 from vit_train.data.batches import TrainBatches
 from vit_train.data.dataset import Dataset
-from vit_train.engine.callbacks import Observer
+from vit_train.engine.callbacks import Callback
 from vit_train.engine.checkpoint import newest_whole
 from vit_train.engine.checkpoint_manager import CheckpointManager
 from vit_train.engine.metrics import Evaluation
@@ -73,9 +73,9 @@ class RunFolder:
         self.board.flush()
         return {path.name: path.stat().st_size for path in reports(self.path)}
 
-    def observers(self) -> list[Observer]:
+    def callbacks(self) -> list[Callback]:
         """All that listen, the checkpoints last: what belongs to a step is written before it."""
-        writing: list[Observer] = [self.board, self.csv, BadBatchSaver(self.path)]
+        writing: list[Callback] = [self.board, self.csv, BadBatchSaver(self.path)]
         parts = self.parts
         if parts.task.columns:
             batch = next(iter(parts.shown_batches))
@@ -203,7 +203,7 @@ def resume_command(run: Path) -> str:
 
 
 def reports(folder: Path) -> list[Path]:
-    """The files that grow while a run goes on, and must not tell of steps that are taken again."""
+    """The files that grow while a run goes on, and must not notify of steps that are taken again."""
     return [*folder.glob("events.out.tfevents.*"), *folder.glob("metrics.csv")]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.config import TrainConfig
-from vit_train.engine.callbacks import Observer
+from vit_train.engine.callbacks import Callback
 from vit_train.engine.checkpoint import read_checkpoint, set_rng_states
 from vit_train.engine.compiling import compile_model
 from vit_train.engine.device import be_deterministic, keep_freed_memory, pick_device, pick_precision
@@ -79,11 +79,11 @@ def train_in_held_folder(
 def run(parts: Parts, folder: RunFolder | None, state: dict[str, Any] | None) -> Outcome:
     """From the first or the next step to the summary; only the main process has a folder."""
     config = parts.config
-    observers: list[Observer] = []
+    callbacks: list[Callback] = []
     if config.train.max_minutes is not None:
-        observers.append(Deadline(config.train.max_minutes))
+        callbacks.append(Deadline(config.train.max_minutes))
     if folder:
-        observers += folder.observers()
+        callbacks += folder.callbacks()
     trainer = Trainer(
         model=parts.model,
         objective=parts.task,
@@ -91,7 +91,7 @@ def run(parts: Parts, folder: RunFolder | None, state: dict[str, Any] | None) ->
         val=parts.val_batches,
         config=config,
         precision=parts.precision,
-        observers=observers,
+        callbacks=callbacks,
         processes=parts.processes,
     )
     if config.compile:
