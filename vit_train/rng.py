@@ -1,4 +1,4 @@
-"""Random numbers for dropout that belong to the image, whoever asks for them and when."""
+"""Random numbers for dropout that belong to the image, whichever thread asks for them and when."""
 
 import contextlib
 import threading
@@ -19,28 +19,30 @@ PER_IMAGE = ThreadGenerators()
 
 
 @contextlib.contextmanager
-def per_image_generators(seed: int, step: int, places: Iterable[int]) -> Iterator[None]:
-    """Within the block this thread's images, at these places of the step's batch, have own noise.
+def per_image_generators(seed: int, step: int, indices: Iterable[int]) -> Iterator[None]:
+    """Within the block give each of this thread's images, by its index in the batch, a generator.
 
-    It is a pure function of the three numbers: the same however the batch is cut into pieces.
+    The generator is a pure function of the three numbers, so that an image has the same dropout
+    however the batch is split.
     """
-    PER_IMAGE.generators = [seeded_generator(seed, step, place) for place in places]
+    PER_IMAGE.generators = [seeded_generator(seed, step, index) for index in indices]
     try:
         yield
     finally:
         PER_IMAGE.generators = None
 
 
-def seeded_generator(seed: int, *place: int) -> torch.Generator:
-    state = np.random.SeedSequence(seed, spawn_key=place).generate_state(1, np.uint64)[0]
+def seeded_generator(seed: int, *key: int) -> torch.Generator:
+    """Make a generator that is a pure function of these numbers (NumPy's SeedSequence)."""
+    state = np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
 
-def bernoulli(like: Tensor, chance: float) -> Tensor:
-    """Of the shape of `like` (B,…), each value 1 with this chance."""
+def bernoulli(like: Tensor, probability: float) -> Tensor:
+    """Draw ones with this probability, else zeros, of the shape of `like` (B,…)."""
     drawn = torch.empty_like(like)
     if PER_IMAGE.generators is None:
-        return drawn.bernoulli_(chance)
-    for image, own in zip(drawn, PER_IMAGE.generators, strict=True):
-        image.bernoulli_(chance, generator=own)
+        return drawn.bernoulli_(probability)
+    for image, generator in zip(drawn, PER_IMAGE.generators, strict=True):
+        image.bernoulli_(probability, generator=generator)
     return drawn

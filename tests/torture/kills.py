@@ -121,8 +121,8 @@ class Training:
             time.sleep(0.002)
 
     def was_killed(self) -> bool:
-        sample_outputs = [child.poll() for child in self.children]
-        return any(outcome and outcome.status == -signal.SIGKILL for outcome in sample_outputs)
+        outcomes = [child.poll() for child in self.children]
+        return any(outcome and outcome.status == -signal.SIGKILL for outcome in outcomes)
 
     def end(self) -> None:
         """As torchrun ends those that are left when one has died."""

@@ -233,26 +233,26 @@ class Trainer:
         first = self.processes.rank * count // self.processes.count
 
         def compute(
-            part: Tensor, truth: Tensor, places: Tensor
+            part: Tensor, truth: Tensor, indices: Tensor
         ) -> tuple[Tensor, tuple[Tensor, ...]]:
-            with self.noise(places), self.precision.autocast():
+            with self.noise(indices), self.precision.autocast():
                 sums = self.objective.step_sums(self.model, part, truth)
             loss = self.scaler.scale(sums[0] / count)
             return sums.detach(), torch.autograd.grad(loss, self.parameters)
 
         totals = torch.zeros(len(self.objective.measures), device=images.device)
-        places = torch.arange(first, first + len(images))
-        for sums, additions in self.workers.map(compute, images, targets, places):
+        indices = torch.arange(first, first + len(images))
+        for sums, additions in self.workers.map(compute, images, targets, indices):
             totals += sums
             torch._foreach_add_(self.gradients, additions)
         self.processes.add_up([*self.gradients, totals])
         return totals, count
 
-    def noise(self, places: Tensor) -> contextlib.AbstractContextManager[None]:
+    def noise(self, indices: Tensor) -> contextlib.AbstractContextManager[None]:
         """On a CPU an image's dropout depends on the seed, the step and its place in the batch."""
         if not self.per_image_rng:
             return contextlib.nullcontext()
-        return per_image_generators(self.seed, self.step, places.tolist())
+        return per_image_generators(self.seed, self.step, indices.tolist())
 
     def require_finite(self) -> None:
         """NonFinite, naming the first step that went wrong. This waits for the device."""

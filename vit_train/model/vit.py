@@ -145,18 +145,18 @@ class Encoder(nn.Module):
         x: Tensor,
         need_weights: bool = False,
         num_queries: int | None = None,
-        places: Tensor | None = None,
+        indices: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         """All blocks: (B,T,D) → (B,T,D), and each layer's attention (B,H,T,T) if asked for.
 
-        `num_queries=Q` computes only the first Q tokens of the last block, (B,Q,D). `places` (B,T)
+        `num_queries=Q` computes only the first Q tokens of the last block, (B,Q,D). `indices` (B,T)
         says which of the image's tokens x holds, where it does not hold all of them in order.
         """
         attention = []
         for number, block in enumerate(self.blocks):
             table = self.table_before(number)
             if table is not None:
-                x = x + rows(table(), places)
+                x = x + rows(table(), indices)
             if number == 0:
                 x = self.dropout(x)
             last = number == len(self.blocks) - 1
@@ -176,19 +176,19 @@ class Encoder(nn.Module):
 
         Returns (B,T,D), normalised, T = V and the class token where there is one.
         """
-        places = visible
+        indices = visible
         if self.cls_token is not None:
-            places = torch.cat((torch.zeros_like(visible[:, :1]), visible + 1), dim=1)
-        x, _ = self.encode(rows(self.tokens(images), places), places=places)
+            indices = torch.cat((torch.zeros_like(visible[:, :1]), visible + 1), dim=1)
+        x, _ = self.encode(rows(self.tokens(images), indices), indices=indices)
         return self.norm(x)  # type: ignore[no-any-return]
 
 
-def rows(x: Tensor, places: Tensor | None) -> Tensor:
-    """Of x (B or 1,T,D) those at `places` (B,V), (B,V,D); all where it is None."""
-    if places is None:
+def rows(x: Tensor, indices: Tensor | None) -> Tensor:
+    """Of x (B or 1,T,D) those at `indices` (B,V), (B,V,D); all where it is None."""
+    if indices is None:
         return x
-    index = places.unsqueeze(2).expand(-1, -1, x.shape[2])
-    return x.expand(len(places), -1, -1).gather(1, index)
+    index = indices.unsqueeze(2).expand(-1, -1, x.shape[2])
+    return x.expand(len(indices), -1, -1).gather(1, index)
 
 
 class VisionTransformer(Encoder):

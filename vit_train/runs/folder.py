@@ -203,7 +203,7 @@ def resume_command(run: Path) -> str:
 
 
 def reports(folder: Path) -> list[Path]:
-    """The files that grow while a run goes on, and must not notify of steps that are taken again."""
+    """The files that grow while a run goes on, and must not tell of steps that are taken again."""
     return [*folder.glob("events.out.tfevents.*"), *folder.glob("metrics.csv")]
 
 

@@ -25,7 +25,7 @@ class Group:
 
     settings: dict[str, Any]
     runs: list[dict[str, Any]] = field(default_factory=list)
-    # Those of the settings that are enough to notify it from the other groups.
+    # Those of the settings that are enough to tell it from the other groups.
     telling: list[str] = field(default_factory=list)
 
     def values(self, *path: str) -> list[float]:

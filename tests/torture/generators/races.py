@@ -59,22 +59,22 @@ def together(
         children.append(place.start(*arguments, before=pauses(rng)))
     while not all([child.poll() for child in children]):
         time.sleep(0.01)
-    sample_outputs = [child.wait() for child in children]
-    for outcome, arguments in zip(sample_outputs, commands, strict=True):
+    outcomes = [child.wait() for child in children]
+    for outcome, arguments in zip(outcomes, commands, strict=True):
         place.note(f"{arguments[0]} … {' '.join(arguments[-2:])}: status {outcome.status}")
         place.judge(outcome, " ".join(arguments))
-    return sample_outputs
+    return outcomes
 
 
 def start(seed: int) -> tuple[str, ...]:
     return ("vit-train", *RUN, f"seed={seed}", "hydra.run.dir=run")
 
 
-def require_one_winner(sample_outputs: list[Outcome], place: Place) -> None:
-    good = [outcome for outcome in sample_outputs if outcome.status == 0]
+def require_one_winner(outcomes: list[Outcome], place: Place) -> None:
+    good = [outcome for outcome in outcomes if outcome.status == 0]
     if len(good) != 1:
-        said = "\n".join(outcome.err[-500:] for outcome in sample_outputs)
-        place.find(f"{len(good)} of {len(sample_outputs)} ended with status 0", said)
+        said = "\n".join(outcome.err[-500:] for outcome in outcomes)
+        place.find(f"{len(good)} of {len(outcomes)} ended with status 0", said)
 
 
 def require_same(run: Path, place: Place, whole: str = "finished") -> None:
@@ -106,9 +106,9 @@ def tree(run: Path) -> set[str]:
 
 
 def two_starts(rng: random.Random, place: Place) -> None:
-    sample_outputs = together(rng, place, start(0), start(1))
-    require_one_winner(sample_outputs, place)
-    winner = next((seed for seed, each in enumerate(sample_outputs) if each.status == 0), None)
+    outcomes = together(rng, place, start(0), start(1))
+    require_one_winner(outcomes, place)
+    winner = next((seed for seed, each in enumerate(outcomes) if each.status == 0), None)
     run = place.here / "run"
     if winner is None:
         return
@@ -129,8 +129,8 @@ def start_beside_resume(rng: random.Random, place: Place) -> None:
     run = place.copy("interrupted")
     commands = [start(1), ("vit-train", "resume=run", "train.max_minutes=null")]
     rng.shuffle(commands)
-    sample_outputs = together(rng, place, *commands)
-    require_one_winner(sample_outputs, place)
+    outcomes = together(rng, place, *commands)
+    require_one_winner(outcomes, place)
     require_openings(run, 2, place)
     require_nothing_more(run, place)
     require_same(run, place)
@@ -140,10 +140,8 @@ def two_resumes(rng: random.Random, place: Place) -> None:
     """The second one may come when the first has finished: then it says so, with status 0."""
     run = place.copy("interrupted")
     again = ("vit-train", "resume=run", "train.max_minutes=null")
-    sample_outputs = together(rng, place, again, again)
-    trained = [
-        each for each in sample_outputs if each.status == 0 and "is finished" not in each.out
-    ]
+    outcomes = together(rng, place, again, again)
+    trained = [each for each in outcomes if each.status == 0 and "is finished" not in each.out]
     if len(trained) != 1:
         place.find(f"{len(trained)} of two resumes have trained")
     require_nothing_more(run, place)
@@ -154,35 +152,31 @@ def start_over_finished(rng: random.Random, place: Place) -> None:
     run = place.copy("finished")
     before = place.snapshot()
     commands = [start(1), rng.choice([start(2), ("vit-train", "resume=run")])]
-    sample_outputs = together(rng, place, *commands)
-    if sample_outputs[0].status != 1:
-        place.find(
-            f"a start in a finished run's folder ends with status {sample_outputs[0].status}"
-        )
-    place.compare(before, place.snapshot(), sample_outputs[0])
+    outcomes = together(rng, place, *commands)
+    if outcomes[0].status != 1:
+        place.find(f"a start in a finished run's folder ends with status {outcomes[0].status}")
+    place.compare(before, place.snapshot(), outcomes[0])
     require_same(run, place)
 
 
 def eval_beside_training(rng: random.Random, place: Place) -> None:
     run = place.copy("interrupted")
-    sample_outputs = together(
+    outcomes = together(
         rng, place, ("vit-train", "resume=run", "train.max_minutes=null"), ("vit-eval", "ckpt=run"),
         apart=3,
     )  # fmt: skip
-    if [each.status for each in sample_outputs] != [0, 0]:
-        place.find(
-            f"statuses {[each.status for each in sample_outputs]}", sample_outputs[1].err[-500:]
-        )
+    if [each.status for each in outcomes] != [0, 0]:
+        place.find(f"statuses {[each.status for each in outcomes]}", outcomes[1].err[-500:])
     require_same(run, place)
 
 
 def two_default_starts(rng: random.Random, place: Place) -> None:
     """In the same second, which is all that the default folder's name tells."""
     begin = ("vit-train", *RUN)
-    sample_outputs = together(rng, place, begin, begin, apart=0.3)
-    if [each.status for each in sample_outputs] != [0, 0]:
-        said = "".join(each.err[-500:] for each in sample_outputs)
-        place.find(f"two default starts: statuses {[each.status for each in sample_outputs]}", said)
+    outcomes = together(rng, place, begin, begin, apart=0.3)
+    if [each.status for each in outcomes] != [0, 0]:
+        said = "".join(each.err[-500:] for each in outcomes)
+        place.find(f"two default starts: statuses {[each.status for each in outcomes]}", said)
     runs = [each.parent for each in (place.here / "outputs").rglob("summary.json")]
     if len(runs) != 2:
         place.find(f"two default starts left {len(runs)} runs")
