@@ -101,28 +101,28 @@ class TrainBatches:
         mixture = self.mixer.draw(rng, count) if self.mixer else None
 
         # Each image is mixed with the one before it, which is made here, too; −1 is the last.
-        rows = torch.arange(count)[self.share]
+        indices = torch.arange(count)[self.share]
         if mixture is not None:
-            rows = torch.cat((rows[:1] - 1, rows))
-        index = sent(index[rows], self.labels.device)
-        images = self.cropper.cut(index, at(cuts, rows), boxes and at(boxes, rows))
+            indices = torch.cat((indices[:1] - 1, indices))
+        index = sent(index[indices], self.labels.device)
+        images = self.cropper.cut(index, gather(cuts, indices), boxes and gather(boxes, indices))
         for each in rounds:
-            images = apply_operations(images, *at(each, rows))
+            images = apply_operations(images, *gather(each, indices))
         pixels = self.normalise(images)
         if self.eraser and erased is not None:
-            pixels = self.eraser.erase(pixels, at(erased, rows))
+            pixels = self.eraser.erase(pixels, gather(erased, indices))
         labels = self.labels[index]
         if self.mixer is None or mixture is None:
             return pixels, labels
         return self.mixer.mix(
-            pixels[1:], labels[1:], pixels[:-1], labels[:-1], at(mixture, rows[1:])
+            pixels[1:], labels[1:], pixels[:-1], labels[:-1], gather(mixture, indices[1:])
         )
 
 
 Drawn = TypeVar("Drawn", Cuts, Rectangles, Round, Mixture)
 
 
-def at(drawn: Drawn, rows: Tensor) -> Drawn:
+def gather(drawn: Drawn, rows: Tensor) -> Drawn:
     """These rows of all that was drawn for a batch."""
     return type(drawn)(*(each[rows] for each in drawn))
 

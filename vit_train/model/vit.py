@@ -156,7 +156,7 @@ class Encoder(nn.Module):
         for number, block in enumerate(self.blocks):
             table = self.table_before(number)
             if table is not None:
-                x = x + rows(table(), indices)
+                x = x + gather(table(), indices)
             if number == 0:
                 x = self.dropout(x)
             last = number == len(self.blocks) - 1
@@ -179,11 +179,11 @@ class Encoder(nn.Module):
         indices = visible
         if self.cls_token is not None:
             indices = torch.cat((torch.zeros_like(visible[:, :1]), visible + 1), dim=1)
-        x, _ = self.encode(rows(self.tokens(images), indices), indices=indices)
+        x, _ = self.encode(gather(self.tokens(images), indices), indices=indices)
         return self.norm(x)  # type: ignore[no-any-return]
 
 
-def rows(x: Tensor, indices: Tensor | None) -> Tensor:
+def gather(x: Tensor, indices: Tensor | None) -> Tensor:
     """Of x (B or 1,T,D) those at `indices` (B,V), (B,V,D); all where it is None."""
     if indices is None:
         return x
