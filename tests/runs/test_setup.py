@@ -12,18 +12,18 @@ from vit_train.engine.device import Precision
 from vit_train.engine.distributed import ALONE
 from vit_train.model.config import ViTConfig
 from vit_train.runs import setup
-from vit_train.runs.setup import Parts, assemble, with_unlabelled
+from vit_train.runs.setup import Setup, set_up, with_unlabelled
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig, TaskConfig
 
 
-def parts(seed: int = 0, task: TaskConfig | None = None, **data: object) -> Parts:
+def parts(seed: int = 0, task: TaskConfig | None = None, **data: object) -> Setup:
     config = TrainConfig(
         model=ViTConfig(embed_dim=8, depth=1, num_heads=1, patch_size=8),
         task=task or ClassifyConfig(),
         data=ShapesConfig(train_images=60, test_images=20, image_size=16, **data),
         seed=seed,
     )
-    return assemble(config, Precision("fp32", torch.device("cpu")), ALONE)
+    return set_up(config, Precision("fp32", torch.device("cpu")), ALONE)
 
 
 @pytest.mark.parametrize("data", [{}, {"train_subset": 12}, {"val": "none"}])
@@ -56,10 +56,10 @@ def test_each_split_is_what_it_is_called() -> None:
 def test_the_seed_draws_the_weights_and_the_order_but_not_the_splits() -> None:
     one, same, other = parts(), parts(), parts(seed=1)
 
-    def weights(run: Parts) -> torch.Tensor:
+    def weights(run: Setup) -> torch.Tensor:
         return torch.cat([parameter.flatten() for parameter in run.model.parameters()])
 
-    def labels(run: Parts) -> list[int]:
+    def labels(run: Setup) -> list[int]:
         return torch.cat([labels for _, labels in run.train_batches.epoch(0)]).tolist()
 
     assert torch.equal(weights(one), weights(same)) and not torch.equal(

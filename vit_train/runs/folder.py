@@ -29,8 +29,8 @@ from vit_train.report.summary import result_dict, write_json
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.report.terminal import Terminal, parameter_breakdown, result_line
 from vit_train.runs.claim import CONFIG
-from vit_train.runs.load import about_run, load
-from vit_train.runs.setup import Parts
+from vit_train.runs.load import load, run_metadata
+from vit_train.runs.setup import Setup
 from vit_train.viz.augmentation import label_title
 from vit_train.viz.figures import image_grid
 from vit_train.viz.gallery import draw_gallery
@@ -45,9 +45,9 @@ class RunFolder:
     """
 
     def __init__(
-        self, parts: Parts, path: Path, state: dict[str, Any] | None, resumed: bool
+        self, parts: Setup, path: Path, state: dict[str, Any] | None, resumed: bool
     ) -> None:
-        self.parts, self.config, self.path = parts, parts.config, path
+        self.setup, self.config, self.path = parts, parts.config, path
         self.settings = as_dict(self.config)
         self.origin = origin(self.config.init_from, state)
         self.from_the_beginning = state is None
@@ -55,9 +55,9 @@ class RunFolder:
         if resumed:
             remove_partial(path / "checkpoints")
             remove_partial(path, seconds=60)  # vit-eval may be writing there right now
-            take_back(path, state["written"] if state else {})
+            truncate_reports(path, state["written"] if state else {})
         self.command = first_command(path / "summary.json") if state else provenance.command_line()
-        about = about_run(self.settings, parts.data, parts.statistics, provenance.versions())
+        about = run_metadata(self.settings, parts.data, parts.statistics, provenance.versions())
         self.board = TensorBoard(path)
         self.checkpoints = CheckpointManager(
             path / "checkpoints", about, self.config.checkpoint, self.flush
@@ -76,7 +76,7 @@ class RunFolder:
     def callbacks(self) -> list[Callback]:
         """All that listen, the checkpoints last: what belongs to a step is written before it."""
         writing: list[Callback] = [self.board, self.csv, BadBatchSaver(self.path)]
-        parts = self.parts
+        parts = self.setup
         if parts.task.columns:
             batch = next(iter(parts.shown_batches))
             draw = partial(draw_gallery, parts.task, batch=batch, normalise=parts.normalise)
@@ -91,14 +91,14 @@ class RunFolder:
         text = OmegaConf.to_yaml(OmegaConf.create(self.settings))
         if self.from_the_beginning:
             self.board.config(text)
-            sheet = image_grid(*first_batch(self.parts.image_batches, self.parts.data))
+            sheet = image_grid(*first_batch(self.setup.image_batches, self.setup.data))
             self.board.figure("data/train_augmented", sheet)
         write_text(self.path / CONFIG, text)
         self.write_summary("running")
         logger.info(self.opening_lines())
 
     def opening_lines(self) -> str:
-        parts, sizes = self.parts, self.sizes
+        parts, sizes = self.setup, self.sizes
         _, size, _ = parts.data.image_shape
         several = f" in {parts.processes.count} processes" if parts.processes.count > 1 else ""
         return (
@@ -111,9 +111,9 @@ class RunFolder:
 
     @property
     def sizes(self) -> dict[str, int]:
-        splits = self.parts.splits
+        splits = self.setup.splits
         val = 0 if splits.val is None else len(splits.val)
-        return {"train": len(self.parts.train_set), "val": val, "test": len(splits.test)}
+        return {"train": len(self.setup.train_set), "val": val, "test": len(splits.test)}
 
     def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
         """What is known after the last step; without results it was stopped for this reason."""
@@ -144,7 +144,7 @@ class RunFolder:
             )
 
     def write_summary(self, status: str, **results: Any) -> None:
-        parts = self.parts
+        parts = self.setup
         known = {
             "status": status,
             "command": self.command,
@@ -207,7 +207,7 @@ def reports(folder: Path) -> list[Path]:
     return [*folder.glob("events.out.tfevents.*"), *folder.glob("metrics.csv")]
 
 
-def take_back(folder: Path, written: dict[str, int]) -> None:
+def truncate_reports(folder: Path, written: dict[str, int]) -> None:
     """Make each report as long as it was, and remove those that were not there."""
     for name, length in written.items():
         path = folder / Path(name).name

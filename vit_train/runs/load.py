@@ -46,7 +46,7 @@ class Meta:
     fingerprint: str
 
 
-def about_run(
+def run_metadata(
     config: dict[str, Any], data: Dataset, statistics: Statistics, versions: dict[str, str]
 ) -> dict[str, Any]:
     """The part of a checkpoint that does not change while training; `load` reads it back."""
@@ -115,7 +115,7 @@ def rebuild(
     require_shapes(shapes, state)
     if image_size not in (None, trained_size):
         task, shapes = at_size(image_size)
-    require_modest(config, shapes, task.image_shape[1])
+    require_bounded_memory(config, shapes, task.image_shape[1])
     model = task.build_model().to(device)
     model.load_state_dict(resize_positions(state, model))
     meta = Meta(
@@ -154,7 +154,7 @@ def require_shapes(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
         raise ValueError("the checkpoint's weights are not those of its config")
 
 
-def require_modest(config: TrainConfig, model: nn.Module, image_size: int) -> None:
+def require_bounded_memory(config: TrainConfig, model: nn.Module, image_size: int) -> None:
     """Refuse what would take far more than the weights in the file, at this image size.
 
     Relative positions keep a table of all pairs of patches, which the file has not; learned ones
@@ -179,7 +179,7 @@ def pick_weights(content: dict[str, Any], asked: str) -> str:
     return "ema" if averaged and asked != "raw" else "raw"
 
 
-def begin_from(path: str | Path, model: nn.Module) -> None:
+def init_encoder(path: str | Path, model: nn.Module) -> None:
     """Give the model the encoder of a trained one: all but its head or its decoder.
 
     Learned positions are resized where the images have another size. ValueError if there is no

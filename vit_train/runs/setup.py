@@ -17,13 +17,13 @@ from vit_train.engine.distributed import Processes
 from vit_train.engine.trainer import Source
 from vit_train.limits import require_memory
 from vit_train.model.budget import attention_bytes, bytes_of, on_meta
-from vit_train.runs.load import begin_from
+from vit_train.runs.load import init_encoder
 from vit_train.tasks.registry import make_task
 from vit_train.tasks.task import Task
 
 
 @dataclass(frozen=True)
-class Parts:
+class Setup:
     """What is trained on what: `train_set` as augmented batches of images, with their labels."""
 
     config: TrainConfig
@@ -71,9 +71,9 @@ class Parts:
         return self.task.eval_batches(images)
 
 
-def assemble(
+def set_up(
     config: TrainConfig, precision: Precision, processes: Processes, fresh: bool = True
-) -> Parts:
+) -> Setup:
     """Load the data and build the model; without `fresh` its weights are to be loaded later."""
     torch.manual_seed(config.seed)
     data = load_dataset(config.data)
@@ -82,7 +82,7 @@ def assemble(
     require_room(config, task, data.image_shape[-1])
     model = task.build_model()
     if fresh and config.init_from is not None:
-        begin_from(config.init_from, model)
+        init_encoder(config.init_from, model)
 
     if processes.rank:
         torch.manual_seed(config.seed + processes.rank)  # its own dropout, on a GPU
@@ -103,7 +103,7 @@ def assemble(
         rank=processes.rank,
         ranks=processes.count,
     )
-    return Parts(
+    return Setup(
         config=config,
         precision=precision,
         processes=processes,

@@ -1,4 +1,4 @@
-"""`vit-train` in the folder of its run: assemble the parts, train, report."""
+"""`vit-train` in the folder of its run: set_up the parts, train, report."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -22,7 +22,7 @@ from vit_train.report.run_log import logged_to
 from vit_train.runs.claim import new_run
 from vit_train.runs.folder import RunFolder
 from vit_train.runs.load import MISFITS
-from vit_train.runs.setup import Parts, assemble
+from vit_train.runs.setup import Setup, set_up
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ def train_in_held_folder(
         with logged_to(path / "train.log") if processes.is_main else nullcontext():
             checkpoint = processes.from_main(checkpoint)
             state = None if checkpoint is None else read_checkpoint(checkpoint)
-            parts = assemble(config, precision, processes, fresh=state is None)
+            parts = set_up(config, precision, processes, fresh=state is None)
             if processes.count > 1 and has_batch_norm(parts.model):
                 raise ValueError(
                     f"model.name={config.model.name} has BatchNorm, which needs the whole batch: "
                     "train it in one process"
                 )
-            with of_this_run() if state else nullcontext():
+            with refusing_other_runs() if state else nullcontext():
                 if state and state["fingerprint"] != parts.data.fingerprint:
                     raise ValueError("the images on disk are others than it was trained on")
                 folder = RunFolder(parts, path, state, resumed) if processes.is_main else None
@@ -76,7 +76,7 @@ def train_in_held_folder(
         leave_processes()
 
 
-def run(parts: Parts, folder: RunFolder | None, state: dict[str, Any] | None) -> Outcome:
+def run(parts: Setup, folder: RunFolder | None, state: dict[str, Any] | None) -> Outcome:
     """From the first or the next step to the summary; only the main process has a folder."""
     config = parts.config
     callbacks: list[Callback] = []
@@ -100,13 +100,13 @@ def run(parts: Parts, folder: RunFolder | None, state: dict[str, Any] | None) ->
         with trainer.workers:  # compiled code is bound to a number of threads
             compile_model(parts.model, parts.task, sample, parts.precision)
     if state:
-        with of_this_run():
+        with refusing_other_runs():
             trainer.load_state_dict(state)
             if parts.processes.is_main:
                 set_rng_states(state["rng"])
     if folder:
         folder.open()
-    with explained(parts, folder):
+    with with_advice(parts, folder):
         bar = folder.terminal if folder else nullcontext()
         with bar, stop_on_signals(trainer) as interruption:
             trainer.fit()
@@ -117,7 +117,7 @@ def run(parts: Parts, folder: RunFolder | None, state: dict[str, Any] | None) ->
     return Outcome(interruption.exit_status, folder.checkpoints.best_score if folder else None)
 
 
-def test_results(trainer: Trainer, parts: Parts, folder: RunFolder | None) -> dict[str, Evaluation]:
+def test_results(trainer: Trainer, parts: Setup, folder: RunFolder | None) -> dict[str, Evaluation]:
     """The one time the test set is read: the final weights and, with validation, the best."""
     batches = parts.unaugmented(parts.splits.test)
     best = parts.processes.from_main(folder.best_weights() if folder else None)
@@ -133,7 +133,7 @@ def test_results(trainer: Trainer, parts: Parts, folder: RunFolder | None) -> di
 
 
 @contextmanager
-def of_this_run() -> Iterator[None]:
+def refusing_other_runs() -> Iterator[None]:
     """Around all that reads a checkpoint's state: it may be sealed, and yet of another run."""
     try:
         yield
@@ -144,7 +144,7 @@ def of_this_run() -> Iterator[None]:
 
 
 @contextmanager
-def explained(parts: Parts, folder: RunFolder | None) -> Iterator[None]:
+def with_advice(parts: Setup, folder: RunFolder | None) -> Iterator[None]:
     """What ends a run before its time, with what can be done about it."""
     try:
         yield
