@@ -45,9 +45,9 @@ class RunFolder:
     """
 
     def __init__(
-        self, parts: Setup, path: Path, state: dict[str, Any] | None, resumed: bool
+        self, setup: Setup, path: Path, state: dict[str, Any] | None, resumed: bool
     ) -> None:
-        self.setup, self.config, self.path = parts, parts.config, path
+        self.setup, self.config, self.path = setup, setup.config, path
         self.settings = as_dict(self.config)
         self.origin = origin(self.config.init_from, state)
         self.from_the_beginning = state is None
@@ -57,7 +57,7 @@ class RunFolder:
             remove_partial(path, seconds=60)  # vit-eval may be writing there right now
             truncate_reports(path, state["written"] if state else {})
         self.command = first_command(path / "summary.json") if state else provenance.command_line()
-        about = run_metadata(self.settings, parts.data, parts.statistics, provenance.versions())
+        about = run_metadata(self.settings, setup.data, setup.statistics, provenance.versions())
         self.board = TensorBoard(path)
         self.checkpoints = CheckpointManager(
             path / "checkpoints", about, self.config.checkpoint, self.flush
@@ -66,7 +66,7 @@ class RunFolder:
             self.checkpoints.restore(state)
         self.csv = MetricsCsv(path / "metrics.csv")
         begun = state["epoch"] if state else 0
-        self.terminal = Terminal(len(parts.image_batches), self.config.train.epochs, begun)
+        self.terminal = Terminal(len(setup.image_batches), self.config.train.epochs, begun)
 
     def flush(self) -> dict[str, int]:
         """Put all that was reported on the disk; how long each report is then."""
@@ -76,10 +76,10 @@ class RunFolder:
     def callbacks(self) -> list[Callback]:
         """All that listen, the checkpoints last: what belongs to a step is written before it."""
         writing: list[Callback] = [self.board, self.csv, BadBatchSaver(self.path)]
-        parts = self.setup
-        if parts.task.columns:
-            batch = next(iter(parts.shown_batches))
-            draw = partial(draw_gallery, parts.task, batch=batch, normalise=parts.normalise)
+        setup = self.setup
+        if setup.task.columns:
+            batch = next(iter(setup.shown_batches))
+            draw = partial(draw_gallery, setup.task, batch=batch, normalise=setup.normalise)
             writing.append(Pictures(draw, self.board, self.path / "pictures.png"))
         writing.append(self.checkpoints)
         if self.config.checkpoint.on_error == "go_on":
@@ -98,14 +98,14 @@ class RunFolder:
         logger.info(self.opening_lines())
 
     def opening_lines(self) -> str:
-        parts, sizes = self.setup, self.sizes
-        _, size, _ = parts.data.image_shape
-        several = f" in {parts.processes.count} processes" if parts.processes.count > 1 else ""
+        setup, sizes = self.setup, self.sizes
+        _, size, _ = setup.data.image_shape
+        several = f" in {setup.processes.count} processes" if setup.processes.count > 1 else ""
         return (
-            f"{parameter_breakdown(parts.model)}\n"
+            f"{parameter_breakdown(setup.model)}\n"
             f"{self.config.data.name}: {sizes['train']:,} training, {sizes['val']:,} validation, "
-            f"{sizes['test']:,} test images, {size} by {size}, {len(parts.data.classes)} classes\n"
-            f"{parts.precision.name} on {parts.device.type}{several}, run folder: {self.path}"
+            f"{sizes['test']:,} test images, {size} by {size}, {len(setup.data.classes)} classes\n"
+            f"{setup.precision.name} on {setup.device.type}{several}, run folder: {self.path}"
             f"{self.origin}"
         )
 
@@ -144,16 +144,16 @@ class RunFolder:
             )
 
     def write_summary(self, status: str, **results: Any) -> None:
-        parts = self.setup
+        setup = self.setup
         known = {
             "status": status,
             "command": self.command,
             "commit": provenance.commit(),
             "versions": provenance.versions(),
-            "machine": provenance.machine(parts.device),
-            "processes": parts.processes.count,
-            "precision": parts.precision.name,
-            "parameters": sum(parameter.numel() for parameter in parts.model.parameters()),
+            "machine": provenance.machine(setup.device),
+            "processes": setup.processes.count,
+            "precision": setup.precision.name,
+            "parameters": sum(parameter.numel() for parameter in setup.model.parameters()),
             "images": self.sizes,
             "config": self.settings,
         }

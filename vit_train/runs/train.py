@@ -1,4 +1,4 @@
-"""`vit-train` in the folder of its run: set_up the parts, train, report."""
+"""`vit-train` in the folder of its run: set_up the setup, train, report."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -61,72 +61,72 @@ def train_in_held_folder(
         with logged_to(path / "train.log") if processes.is_main else nullcontext():
             checkpoint = processes.from_main(checkpoint)
             state = None if checkpoint is None else read_checkpoint(checkpoint)
-            parts = set_up(config, precision, processes, fresh=state is None)
-            if processes.count > 1 and has_batch_norm(parts.model):
+            setup = set_up(config, precision, processes, fresh=state is None)
+            if processes.count > 1 and has_batch_norm(setup.model):
                 raise ValueError(
                     f"model.name={config.model.name} has BatchNorm, which needs the whole batch: "
                     "train it in one process"
                 )
             with refusing_other_runs() if state else nullcontext():
-                if state and state["fingerprint"] != parts.data.fingerprint:
+                if state and state["fingerprint"] != setup.data.fingerprint:
                     raise ValueError("the images on disk are others than it was trained on")
-                folder = RunFolder(parts, path, state, resumed) if processes.is_main else None
-            return run(parts, folder, state)
+                folder = RunFolder(setup, path, state, resumed) if processes.is_main else None
+            return run(setup, folder, state)
     finally:
         leave_processes()
 
 
-def run(parts: Setup, folder: RunFolder | None, state: dict[str, Any] | None) -> Outcome:
+def run(setup: Setup, folder: RunFolder | None, state: dict[str, Any] | None) -> Outcome:
     """From the first or the next step to the summary; only the main process has a folder."""
-    config = parts.config
+    config = setup.config
     callbacks: list[Callback] = []
     if config.train.max_minutes is not None:
         callbacks.append(Deadline(config.train.max_minutes))
     if folder:
         callbacks += folder.callbacks()
     trainer = Trainer(
-        model=parts.model,
-        objective=parts.task,
-        train=parts.train_batches,
-        val=parts.val_batches,
+        model=setup.model,
+        objective=setup.task,
+        train=setup.train_batches,
+        val=setup.val_batches,
         config=config,
-        precision=parts.precision,
+        precision=setup.precision,
         callbacks=callbacks,
-        processes=parts.processes,
+        processes=setup.processes,
     )
     if config.compile:
-        images, targets = next(parts.train_batches.epoch(0))
+        images, targets = next(setup.train_batches.epoch(0))
         sample = images[: trainer.workers.micro_batch], targets[: trainer.workers.micro_batch]
         with trainer.workers:  # compiled code is bound to a number of threads
-            compile_model(parts.model, parts.task, sample, parts.precision)
+            compile_model(setup.model, setup.task, sample, setup.precision)
     if state:
         with refusing_other_runs():
             trainer.load_state_dict(state)
-            if parts.processes.is_main:
+            if setup.processes.is_main:
                 set_rng_states(state["rng"])
     if folder:
         folder.open()
-    with with_advice(parts, folder):
+    with with_advice(setup, folder):
         bar = folder.terminal if folder else nullcontext()
         with bar, stop_on_signals(trainer) as interruption:
             trainer.fit()
-            stopped = parts.processes.any(trainer.stop_requested)
-            results = {} if stopped else test_results(trainer, parts, folder)
+            stopped = setup.processes.any(trainer.stop_requested)
+            results = {} if stopped else test_results(trainer, setup, folder)
         if folder:
             folder.close(trainer, results, interruption.reason)
     return Outcome(interruption.exit_status, folder.checkpoints.best_score if folder else None)
 
 
-def test_results(trainer: Trainer, parts: Setup, folder: RunFolder | None) -> dict[str, Evaluation]:
+def test_results(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> dict[str, Evaluation]:
     """The one time the test set is read: the final weights and, with validation, the best."""
-    batches = parts.unaugmented(parts.splits.test)
-    best = parts.processes.from_main(folder.best_weights() if folder else None)
+    batches = setup.unaugmented(setup.splits.test)
+    best = setup.processes.from_main(folder.best_weights() if folder else None)
     with trainer.workers:
         results = {"final": trainer.evaluate(trainer.eval_model, batches)}
         if best is not None and best["epoch"] == trainer.epoch:
             results["best"] = results["final"]
         elif best is not None:
-            model = parts.task.build_model().to(parts.device)
+            model = setup.task.build_model().to(setup.device)
             model.load_state_dict(best["weights"])
             results["best"] = trainer.evaluate(model, batches)
     return results
@@ -144,7 +144,7 @@ def refusing_other_runs() -> Iterator[None]:
 
 
 @contextmanager
-def with_advice(parts: Setup, folder: RunFolder | None) -> Iterator[None]:
+def with_advice(setup: Setup, folder: RunFolder | None) -> Iterator[None]:
     """What ends a run before its time, with what can be done about it."""
     try:
         yield
@@ -157,7 +157,7 @@ def with_advice(parts: Setup, folder: RunFolder | None) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        loop = parts.config.train
+        loop = setup.config.train
         tried = loop.micro_batch or loop.batch_size
         less = f"train.micro_batch={tried // 2}" if tried > 1 else "a smaller model or image size"
         raise ValueError(
