@@ -223,13 +223,13 @@ def test_a_peer_of_another_size_is_refused() -> None:
 
 
 def test_a_short_loop_goes_on_through_the_epochs() -> None:
-    class Source:
+    class TrainLoader:
         batch_size = 1
 
         def epoch(self, epoch: int, first: int = 0) -> list[tuple[int, int]]:
             return [(epoch, batch) for batch in range(3)]
 
-    short = Limited(Source(), steps=2)
+    short = Limited(TrainLoader(), steps=2)
     assert [list(short.epoch(0)) for _ in range(3)] == [
         [(0, 0), (0, 1)], [(0, 2), (1, 0)], [(1, 1), (1, 2)],
     ]  # fmt: skip

@@ -107,7 +107,7 @@ def test_dropout_depends_on_neither_the_lanes_nor_the_pieces(
     images = torch.randn(48, 3, 8, 8, dtype=torch.float64)
     batch = images, torch.randint(10, (48,))
 
-    class Source:
+    class TrainLoader:
         def __len__(self) -> int:
             return 2
 
@@ -124,7 +124,7 @@ def test_dropout_depends_on_neither_the_lanes_nor_the_pieces(
         loop = LoopConfig(epochs=1, batch_size=48, micro_batch=micro_batch)
         run = TrainConfig(train=loop, seed=seed)
         task = Classify(ClassifyConfig(), config, (3, 8, 8), 10)
-        Trainer(model, task, Source(), None, run, Precision("fp32", CPU)).fit()
+        Trainer(model, task, TrainLoader(), None, run, Precision("fp32", CPU)).fit()
         return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
     one, two, three, other = weights(1, 0), weights(2, 0), weights(3, 0), weights(2, 1)

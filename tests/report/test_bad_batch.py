@@ -8,13 +8,13 @@ from vit_train.report.bad_batch import BadBatchSaver
 
 
 def test_the_batch_is_kept_with_its_place(tmp_path: Path) -> None:
-    class Source:
+    class TrainLoader:
         def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
             for number in range(first, 10):
                 yield torch.full((2, 3), 100.0 * epoch + number), torch.tensor([epoch, number])
 
     class Trainer:
-        train = Source()
+        train = TrainLoader()
 
         def place_of(self, step: int) -> tuple[int, int]:
             return divmod(step - 1, 10)

@@ -44,13 +44,13 @@ def test_the_statistics_are_those_of_what_is_trained_on_alone(data: dict[str, ob
 def test_each_split_is_what_it_is_called() -> None:
     run, data = parts(), load_dataset(ShapesConfig(train_images=60, test_images=20, image_size=16))
     assert torch.equal(run.splits.test.images, data.test.images)
-    seen = torch.cat([labels for _, labels in run.val_batches or []])
+    seen = torch.cat([labels for _, labels in run.val_loader or []])
     assert run.splits.val is not None and torch.equal(seen, run.splits.val.labels)
-    shown = next(iter(run.shown_batches))[1]
+    shown = next(iter(run.shown_loader))[1]
     assert torch.equal(shown, run.splits.val.labels)
     without = parts(val="none")
-    assert without.val_batches is None
-    assert torch.equal(next(iter(without.shown_batches))[1], without.splits.train.labels)
+    assert without.val_loader is None
+    assert torch.equal(next(iter(without.shown_loader))[1], without.splits.train.labels)
 
 
 def test_the_seed_draws_the_weights_and_the_order_but_not_the_splits() -> None:
@@ -60,7 +60,7 @@ def test_the_seed_draws_the_weights_and_the_order_but_not_the_splits() -> None:
         return torch.cat([parameter.flatten() for parameter in run.model.parameters()])
 
     def labels(run: Setup) -> list[int]:
-        return torch.cat([labels for _, labels in run.train_batches.epoch(0)]).tolist()
+        return torch.cat([labels for _, labels in run.train_loader.epoch(0)]).tolist()
 
     assert torch.equal(weights(one), weights(same)) and not torch.equal(
         weights(one), weights(other)

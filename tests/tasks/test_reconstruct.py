@@ -26,7 +26,7 @@ def photos(count: int = 40) -> ImageSet:
     return ImageSet(pixels, torch.zeros(count, dtype=torch.long))
 
 
-def train_batches(rank: int = 0, ranks: int = 1) -> TrainBatches:
+def train_loader(rank: int = 0, ranks: int = 1) -> TrainBatches:
     return TrainBatches(photos(), 10, NORMALISE, AugmentConfig(), 12, 0, CPU, rank, ranks)
 
 
@@ -57,7 +57,7 @@ def test_the_loss_is_the_mean_over_the_hidden_pixels(normalise_target: bool) -> 
 
 def test_each_batch_and_epoch_hides_other_patches_and_the_seed_decides_which() -> None:
     def orders(epoch: int) -> list[Tensor]:
-        return [order for _, order in task().train_batches(train_batches()).epoch(epoch)]
+        return [order for _, order in task().train_loader(train_loader()).epoch(epoch)]
 
     first, again, later = orders(0), orders(0), orders(1)
     assert all(map(torch.equal, first, again))
@@ -66,14 +66,14 @@ def test_each_batch_and_epoch_hides_other_patches_and_the_seed_decides_which() -
 
 
 def test_the_images_are_those_of_the_other_tasks() -> None:
-    hiding = task().train_batches(train_batches()).epoch(0)
-    for (ours, _), (theirs, _) in zip(hiding, train_batches().epoch(0), strict=True):
+    hiding = task().train_loader(train_loader()).epoch(0)
+    for (ours, _), (theirs, _) in zip(hiding, train_loader().epoch(0), strict=True):
         assert torch.equal(ours, theirs)
 
 
 def test_processes_hide_their_shares_of_the_same_batch() -> None:
     def orders(rank: int = 0, ranks: int = 1) -> Tensor:
-        return next(task().train_batches(train_batches(rank, ranks)).epoch(0))[1]
+        return next(task().train_loader(train_loader(rank, ranks)).epoch(0))[1]
 
     assert torch.equal(torch.cat([orders(rank, 3) for rank in range(3)]), orders())
 
@@ -81,7 +81,7 @@ def test_processes_hide_their_shares_of_the_same_batch() -> None:
 def test_evaluation_hides_the_same_patches_whatever_the_batches() -> None:
     def orders(batch_size: int) -> Tensor:
         batches = EvalBatches(photos(), NORMALISE, batch_size, CPU)
-        return torch.cat([order for _, order in task().eval_batches(batches)])
+        return torch.cat([order for _, order in task().eval_loader(batches)])
 
     assert torch.equal(orders(7), orders(40))
 
@@ -127,7 +127,7 @@ def test_what_is_predicted_of_normalised_patches_is_shown_in_their_own_colours()
 
 
 def test_an_epoch_that_begins_in_its_middle_hides_the_same() -> None:
-    batches = task().train_batches(train_batches())
+    batches = task().train_loader(train_loader())
     whole, rest = list(batches.epoch(2)), list(batches.epoch(2, first=1))
     assert len(whole) == len(batches) == 3 and len(rest) == 2
     for (_, one), (_, other) in zip(whole[1:], rest, strict=True):
@@ -140,8 +140,8 @@ def test_a_splits_loss_is_the_mean_over_its_images() -> None:
 
 
 def test_what_is_hidden_is_drawn_apart_from_the_augmentation() -> None:
-    source = train_batches()
-    _, orders = next(task().train_batches(source).epoch(0))
+    source = train_loader()
+    _, orders = next(task().train_loader(source).epoch(0))
     assert not torch.equal(orders, drawn_orders(source.generator(0, 0), 12, 16))
 
 

@@ -24,7 +24,7 @@ from vit_train.data.sources import load_dataset
 from vit_train.engine.compiling import compile_model
 from vit_train.engine.device import Precision, keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.optim import make_optimizer
-from vit_train.engine.trainer import Source, Trainer
+from vit_train.engine.trainer import Trainer, TrainLoader
 from vit_train.model.config import ViTConfig
 from vit_train.model.registry import build_model
 from vit_train.report.metrics_csv import MetricsCsv
@@ -145,7 +145,7 @@ def classification(config: BenchConfig) -> ClassifyConfig:
 class Limited:
     """So many batches of a source, then the next ones: a short epoch of the real loop."""
 
-    def __init__(self, source: Source, steps: int) -> None:
+    def __init__(self, source: TrainLoader, steps: int) -> None:
         self.source, self.steps = source, steps
         self.batches = self.endless()
 
@@ -184,7 +184,7 @@ def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, W
         classification(config), config.model, contender.image_shape, contender.num_classes
     )
     model = task.build_model().to(device)
-    batches = Limited(task.train_batches(source), LOOP_STEPS)
+    batches = Limited(task.train_loader(source), LOOP_STEPS)
     folder = Path(bench.exit.enter_context(tempfile.TemporaryDirectory()))
     callbacks = [
         TensorBoard(folder),

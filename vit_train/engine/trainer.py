@@ -31,7 +31,7 @@ class NonFinite(ArithmeticError):
     """The loss or its gradient is no number: the weights are lost, the last checkpoint is not."""
 
 
-class Source(Protocol):
+class TrainLoader(Protocol):
     """What the loop needs of its training data: `vit_train.data.batches.TrainBatches` is one."""
 
     # Images a step, of all processes together.
@@ -64,7 +64,7 @@ class Trainer:
         self,
         model: nn.Module,
         objective: Objective,
-        train: Source,
+        train: TrainLoader,
         val: Iterable[Batch] | None,
         config: RunConfig,
         precision: Precision,

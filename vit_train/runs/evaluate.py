@@ -57,7 +57,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     part = make_splits(data, data_config).named(config.split)
     batch_size = config.batch_size or trained.train.eval_batch_size
     normalise = Normalise(meta.statistics, device)
-    batches = meta.task.eval_batches(EvalBatches(part, normalise, batch_size, device))
+    batches = meta.task.eval_loader(EvalBatches(part, normalise, batch_size, device))
     with make_workers(model, device, batch_size) as workers:
         result = evaluate(model, meta.task, batches, precision, workers)
 

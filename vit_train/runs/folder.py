@@ -66,7 +66,7 @@ class RunFolder:
             self.checkpoints.restore(state)
         self.csv = MetricsCsv(path / "metrics.csv")
         begun = state["epoch"] if state else 0
-        self.terminal = Terminal(len(setup.image_batches), self.config.train.epochs, begun)
+        self.terminal = Terminal(len(setup.image_loader), self.config.train.epochs, begun)
 
     def flush(self) -> dict[str, int]:
         """Put all that was reported on the disk; how long each report is then."""
@@ -78,7 +78,7 @@ class RunFolder:
         writing: list[Callback] = [self.board, self.csv, BadBatchSaver(self.path)]
         setup = self.setup
         if setup.task.columns:
-            batch = next(iter(setup.shown_batches))
+            batch = next(iter(setup.shown_loader))
             draw = partial(draw_gallery, setup.task, batch=batch, normalise=setup.normalise)
             writing.append(Pictures(draw, self.board, self.path / "pictures.png"))
         writing.append(self.checkpoints)
@@ -91,7 +91,7 @@ class RunFolder:
         text = OmegaConf.to_yaml(OmegaConf.create(self.settings))
         if self.from_the_beginning:
             self.board.config(text)
-            sheet = image_grid(*first_batch(self.setup.image_batches, self.setup.data))
+            sheet = image_grid(*first_batch(self.setup.image_loader, self.setup.data))
             self.board.figure("data/train_augmented", sheet)
         write_text(self.path / CONFIG, text)
         self.write_summary("running")

@@ -14,7 +14,7 @@ from vit_train.data.sources import load_dataset
 from vit_train.data.splits import Splits, make_splits
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import Processes
-from vit_train.engine.trainer import Source
+from vit_train.engine.trainer import TrainLoader
 from vit_train.limits import require_memory
 from vit_train.model.budget import attention_bytes, bytes_of, on_meta
 from vit_train.runs.load import init_encoder
@@ -36,27 +36,27 @@ class Setup:
     normalise: Normalise
     task: Task
     model: nn.Module
-    image_batches: TrainBatches
+    image_loader: TrainBatches
 
     @property
     def device(self) -> torch.device:
         return self.precision.device
 
     @cached_property
-    def train_batches(self) -> Source:
+    def train_loader(self) -> TrainLoader:
         """The same images with the task's targets."""
-        return self.task.train_batches(self.image_batches)
+        return self.task.train_loader(self.image_loader)
 
     @cached_property
-    def val_batches(self) -> Iterable[Batch] | None:
+    def val_loader(self) -> Iterable[Batch] | None:
         return None if self.splits.val is None else self.unaugmented(self.splits.val)
 
     @property
-    def shown_batches(self) -> Iterable[Batch]:
+    def shown_loader(self) -> Iterable[Batch]:
         """What pictures are made of: validation's images or, without any, those of training."""
-        if self.val_batches is None:
+        if self.val_loader is None:
             return self.unaugmented(self.splits.train)
-        return self.val_batches
+        return self.val_loader
 
     def unaugmented(self, part: ImageSet) -> Iterable[Batch]:
         """This process's share of a split, as the task's batches."""
@@ -68,7 +68,7 @@ class Setup:
             rank=self.processes.rank,
             ranks=self.processes.count,
         )
-        return self.task.eval_batches(images)
+        return self.task.eval_loader(images)
 
 
 def set_up(
@@ -92,7 +92,7 @@ def set_up(
         train_set = with_unlabelled(train_set, data.unlabelled)
     statistics = channel_statistics(train_set.images)
     normalise = Normalise(statistics, device)
-    image_batches = TrainBatches(
+    image_loader = TrainBatches(
         train_set,
         len(data.classes),
         normalise,
@@ -114,7 +114,7 @@ def set_up(
         normalise=normalise,
         task=task,
         model=model.to(device),
-        image_batches=image_batches,
+        image_loader=image_loader,
     )
 
 

@@ -87,15 +87,15 @@ def run(setup: Setup, folder: RunFolder | None, state: dict[str, Any] | None) ->
     trainer = Trainer(
         model=setup.model,
         objective=setup.task,
-        train=setup.train_batches,
-        val=setup.val_batches,
+        train=setup.train_loader,
+        val=setup.val_loader,
         config=config,
         precision=setup.precision,
         callbacks=callbacks,
         processes=setup.processes,
     )
     if config.compile:
-        images, targets = next(setup.train_batches.epoch(0))
+        images, targets = next(setup.train_loader.epoch(0))
         sample = images[: trainer.workers.micro_batch], targets[: trainer.workers.micro_batch]
         with trainer.workers:  # compiled code is bound to a number of threads
             compile_model(setup.model, setup.task, sample, setup.precision)

@@ -47,10 +47,10 @@ class Reconstruct(PixelTask):
         channels, size, _ = self.image_shape
         return MaskedAutoencoder(self.vit, self.decoder_depth, size, channels)
 
-    def train_batches(self, batches: TrainBatches) -> "HidingTrain":
+    def train_loader(self, batches: TrainBatches) -> "HidingTrain":
         return HidingTrain(batches, self.patches)
 
-    def eval_batches(self, batches: EvalBatches) -> "HidingEval":
+    def eval_loader(self, batches: EvalBatches) -> "HidingEval":
         return HidingEval(batches, self.patches)
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from vit_train.data.batches import Batch, EvalBatches, TrainBatches
 from vit_train.engine.objective import Objective
-from vit_train.engine.trainer import Source
+from vit_train.engine.trainer import TrainLoader
 
 
 class Task(Objective, Protocol):
@@ -23,12 +23,12 @@ class Task(Objective, Protocol):
         """With freshly drawn weights."""
         ...
 
-    def train_batches(self, batches: TrainBatches) -> Source:
+    def train_loader(self, batches: TrainBatches) -> TrainLoader:
         """The same images with this task's targets, where those are not the labels."""
         return batches
 
-    def eval_batches(self, batches: EvalBatches) -> Iterable[Batch]:
-        """As `train_batches`; but an image's targets are the same every time."""
+    def eval_loader(self, batches: EvalBatches) -> Iterable[Batch]:
+        """As `train_loader`; but an image's targets are the same every time."""
         return batches
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
