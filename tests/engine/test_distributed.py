@@ -77,7 +77,7 @@ def work(rank: int, count: int, port: int, folder: str) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     processes = join_processes(CPU)
     assert processes.any(rank == count - 1) and not processes.any(False)
-    assert processes.from_main({"rank": rank}) == {"rank": 0}
+    assert processes.broadcast({"rank": rank}) == {"rank": 0}
     torch.save(result(processes), Path(folder, f"{rank}.pt"))
     leave_processes()
 
@@ -116,10 +116,10 @@ def test_whatever_an_exchange_fails_with_another_process_is_gone(
         monkeypatch.setattr(dist, name, broken)
     two = Processes(rank=0, count=2)
     exchanges: list[Callable[[], object]] = [
-        lambda: two.add_up([torch.ones(2)]),
+        lambda: two.all_reduce([torch.ones(2)]),
         lambda: two.any(True),
         lambda: two.gather(torch.ones(2, 3)),
-        lambda: two.from_main("x"),
+        lambda: two.broadcast("x"),
     ]
     for exchange in exchanges:
         with pytest.raises(ValueError, match="another process of this training has ended"):

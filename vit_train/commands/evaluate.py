@@ -7,7 +7,7 @@ from omegaconf import DictConfig
 
 from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import run_or_help
-from vit_train.commands.cli.overrides import taken_literally
+from vit_train.commands.cli.overrides import quote_values
 from vit_train.config import CONF_DIR, EvalConfig, register_schemas, typed
 
 ABOUT = """\
@@ -28,7 +28,7 @@ def job(composed: DictConfig) -> None:
 def main() -> None:
     register_schemas()
     with short_errors("vit-eval"):
-        sys.argv[1:] = taken_literally(sys.argv[1:], ("ckpt", "data.root"))
+        sys.argv[1:] = quote_values(sys.argv[1:], ("ckpt", "data.root"))
         run_or_help(job, ABOUT)
 
 

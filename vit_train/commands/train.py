@@ -17,8 +17,8 @@ from omegaconf import DictConfig
 
 from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import run_or_help
-from vit_train.commands.cli.overrides import quoted, taken_literally
-from vit_train.commands.cli.resuming import asked_for, resumed_config
+from vit_train.commands.cli.overrides import quote_values, quoted
+from vit_train.commands.cli.resuming import resume_argument, resumed_config
 from vit_train.commands.cli.sweep import Sweep
 from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
 from vit_train.runs.claim import new_run, sole_writer
@@ -98,8 +98,8 @@ def for_hydra(resumed: Path | None) -> list[str]:
 def main() -> None:
     register_schemas()
     with short_errors("vit-train"):
-        sys.argv[1:] = taken_literally(sys.argv[1:], ("resume", "init_from", "data.root"))
-        resume, folder = asked_for(sys.argv[1:]), None
+        sys.argv[1:] = quote_values(sys.argv[1:], ("resume", "init_from", "data.root"))
+        resume, folder = resume_argument(sys.argv[1:]), None
         if resume is not None:
             folder, _ = split_path(resume)
         sys.argv[1:] += for_hydra(folder)

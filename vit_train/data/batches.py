@@ -14,7 +14,7 @@ from vit_train.data.augment.mixing import Mixer, Mixture
 from vit_train.data.augment.operations import apply_operations
 from vit_train.data.augment.policies import POLICIES, Round
 from vit_train.data.augment.rectangles import Rectangles
-from vit_train.data.augment.transfer import sent
+from vit_train.data.augment.transfer import to_device
 from vit_train.data.dataset import ImageSet, Statistics
 
 Batch = tuple[Tensor, Tensor]
@@ -104,7 +104,7 @@ class TrainBatches:
         indices = torch.arange(count)[self.share]
         if mixture is not None:
             indices = torch.cat((indices[:1] - 1, indices))
-        index = sent(index[indices], self.labels.device)
+        index = to_device(index[indices], self.labels.device)
         images = self.cropper.cut(index, gather(cuts, indices), boxes and gather(boxes, indices))
         for each in rounds:
             images = apply_operations(images, *gather(each, indices))

@@ -22,7 +22,7 @@ class ProcessLost(ValueError):
 
 
 @contextlib.contextmanager
-def talking() -> Iterator[None]:
+def exchanging() -> Iterator[None]:
     """Around every exchange, which fails only when another process is gone; ProcessLost then."""
     try:
         yield
@@ -41,12 +41,12 @@ class Processes:
         """Whether this process writes and reports."""
         return self.rank == 0
 
-    def add_up(self, tensors: Sequence[Tensor]) -> None:
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all processes."""
         if self.count == 1:
             return
         together = torch.cat([tensor.flatten() for tensor in tensors])
-        with talking():
+        with exchanging():
             dist.all_reduce(together)
         parts = together.split([tensor.numel() for tensor in tensors])
         for tensor, part in zip(tensors, parts, strict=True):
@@ -57,7 +57,7 @@ class Processes:
         if self.count == 1:
             return flag
         flags = torch.tensor([float(flag)])
-        with talking():
+        with exchanging():
             dist.all_reduce(flags)
         return bool(flags.item())
 
@@ -66,16 +66,16 @@ class Processes:
         if self.count == 1:
             return rows
         every: list[Any] = [None] * self.count
-        with talking():
+        with exchanging():
             dist.all_gather_object(every, rows.numpy())
         return torch.cat([torch.from_numpy(each) for each in every])
 
-    def from_main(self, content: Content) -> Content:
+    def broadcast(self, content: Content) -> Content:
         """What the main process has, in all of them: plain values and CPU tensors."""
         if self.count == 1:
             return content
         box: list[Any] = [content if self.is_main else None]
-        with talking():
+        with exchanging():
             dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         return box[0]  # type: ignore[no-any-return]
 
@@ -90,7 +90,7 @@ def join_processes(device: torch.device) -> Processes:
         return ALONE
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    with talking():
+    with exchanging():
         # gloo carries what is on the CPU, also beside nccl.
         dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     return Processes(dist.get_rank(), count)

@@ -245,7 +245,7 @@ class Trainer:
         for sums, additions in self.workers.map(compute, images, targets, indices):
             totals += sums
             torch._foreach_add_(self.gradients, additions)
-        self.processes.add_up([*self.gradients, totals])
+        self.processes.all_reduce([*self.gradients, totals])
         return totals, count
 
     def noise(self, indices: Tensor) -> contextlib.AbstractContextManager[None]:

@@ -59,7 +59,7 @@ def train_in_held_folder(
     processes = join_processes(device)
     try:
         with logged_to(path / "train.log") if processes.is_main else nullcontext():
-            checkpoint = processes.from_main(checkpoint)
+            checkpoint = processes.broadcast(checkpoint)
             state = None if checkpoint is None else read_checkpoint(checkpoint)
             setup = set_up(config, precision, processes, fresh=state is None)
             if processes.count > 1 and has_batch_norm(setup.model):
@@ -120,7 +120,7 @@ def run(setup: Setup, folder: RunFolder | None, state: dict[str, Any] | None) ->
 def test_results(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> dict[str, Evaluation]:
     """The one time the test set is read: the final weights and, with validation, the best."""
     batches = setup.unaugmented(setup.splits.test)
-    best = setup.processes.from_main(folder.best_weights() if folder else None)
+    best = setup.processes.broadcast(folder.best_weights() if folder else None)
     with trainer.workers:
         results = {"final": trainer.evaluate(trainer.eval_model, batches)}
         if best is not None and best["epoch"] == trainer.epoch:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 
-def taken_literally(arguments: Sequence[str], keys: Sequence[str]) -> list[str]:
+def quote_values(arguments: Sequence[str], keys: Sequence[str]) -> list[str]:
     """Where one of the keys names a path that exists, it is quoted for Hydra's grammar.
 
     ValueError for a path on its own: the first key is likely meant.

@@ -11,7 +11,7 @@ from vit_train.files.plain import flatten
 from vit_train.runs.resume import own_settings
 
 
-def asked_for(arguments: Sequence[str]) -> str | None:
+def resume_argument(arguments: Sequence[str]) -> str | None:
     """What `resume=` says among the arguments, read with Hydra's grammar; the last one counts."""
     said = [each for each in arguments if each.startswith("resume=")]
     if not said:

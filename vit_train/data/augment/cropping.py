@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.rectangles import Rectangles, random_rectangles
-from vit_train.data.augment.transfer import sent
+from vit_train.data.augment.transfer import to_device
 from vit_train.data.memory import require_memory
 
 ASPECTS = (3 / 4, 4 / 3)
@@ -47,7 +47,7 @@ class Cropper:
 
     def cut(self, index: Tensor, cuts: Cuts, boxes: Rectangles | None) -> Tensor:
         """The images at `index` (B,), on the device, each cut in its own way: uint8 (B,C,S,S)."""
-        dy, dx, flip = (sent(each, index.device) for each in cuts)
+        dy, dx, flip = (to_device(each, index.device) for each in cuts)
         images = self.crops[index, :, dy, dx]
         images = torch.where(flip.view(-1, 1, 1, 1), images.flip(-1), images)
         return images if boxes is None else resized_crop(images, boxes)
@@ -68,5 +68,5 @@ def resized_crop(images: Tensor, boxes: Rectangles) -> Tensor:
     grid = torch.stack(
         (x.unsqueeze(1).expand(-1, size, -1), y.unsqueeze(2).expand(-1, -1, size)), dim=-1
     )
-    grid = sent((grid * 2 / max(1, size - 1) - 1).float(), images.device)
+    grid = to_device((grid * 2 / max(1, size - 1) - 1).float(), images.device)
     return F.grid_sample(images.float(), grid, align_corners=True).round_().to(torch.uint8)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.rectangles import Rectangles
-from vit_train.data.augment.transfer import sent
+from vit_train.data.augment.transfer import to_device
 
 
 class Mixture(NamedTuple):
@@ -60,7 +60,7 @@ class Mixer:
         area = (box.height * box.width).double() / self.size**2
         share = area * drawn.inside + (1 - area) * drawn.outside
         inside, outside, share = (
-            sent(each.float(), device) for each in (drawn.inside, drawn.outside, share)
+            to_device(each.float(), device) for each in (drawn.inside, drawn.outside, share)
         )
         weight = torch.where(
             box.contain(self.size, device), inside.view(-1, 1, 1, 1), outside.view(-1, 1, 1, 1)

@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_train.data.augment.transfer import sent
+from vit_train.data.augment.transfer import to_device
 
 BOUND = 255
 
 
 def per_image(values: Tensor, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """(N,) → (N,1,1,1) beside the images."""
-    return sent(values.to(dtype).view(-1, 1, 1, 1), images.device)
+    return to_device(values.to(dtype).view(-1, 1, 1, 1), images.device)
 
 
 def blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
@@ -173,7 +173,7 @@ def resample(images: Tensor, matrices: Tensor) -> Tensor:
     size = images.shape[-1]
     place = torch.arange(size, device=images.device) - (size - 1) / 2
     # grid_sample wants −1…1 from edge to edge.
-    scaled = sent(matrices.float(), images.device) / (size / 2)
+    scaled = to_device(matrices.float(), images.device) / (size / 2)
     along_x, along_y, shift = scaled.view(-1, 2, 3, 1, 1).unbind(2)  # each (N,2,1,1)
     source = along_x * place + (along_y * place.view(-1, 1) + shift)  # (N,2,S,S)
     source = source.permute(0, 2, 3, 1)
@@ -196,9 +196,9 @@ def apply_operations(images: Tensor, operation: Tensor, magnitude: Tensor) -> Te
             moved.append(rows)
             matrices.append(GEOMETRIC_OPERATIONS[name](magnitude[rows], images.shape[-1]))
             continue
-        there = sent(rows, images.device)
+        there = to_device(rows, images.device)
         result[there] = PIXEL_OPERATIONS[name](images[there], magnitude[rows])
     if moved:
-        there = sent(torch.cat(moved), images.device)
+        there = to_device(torch.cat(moved), images.device)
         result[there] = resample(images[there], torch.cat(matrices))
     return result

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vit_train.data.augment.transfer import sent
+from vit_train.data.augment.transfer import to_device
 
 TRIES = 10
 
@@ -22,7 +22,7 @@ class Rectangles(NamedTuple):
 
     def contain(self, size: int, device: torch.device) -> Tensor:
         """Which pixels lie inside: bool (B,1,size,size)."""
-        top, left, height, width = (sent(each.view(-1, 1, 1, 1), device) for each in self)
+        top, left, height, width = (to_device(each.view(-1, 1, 1, 1), device) for each in self)
         place = torch.arange(size, device=device)
         x, y = place.view(1, 1, 1, -1), place.view(1, 1, -1, 1)
         return (y >= top) & (y < top + height) & (x >= left) & (x < left + width)
