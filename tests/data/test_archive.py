@@ -245,7 +245,7 @@ def test_a_mirror_that_sends_too_much_is_left_for_the_next(web: Loopback, tmp_pa
         assert_unpacked(tmp_path)
         shutil.rmtree(tmp_path / "set")
         (tmp_path / "set.tar.gz").unlink()
-    with pytest.raises(ValueError, match=r"to_device more than 1,000,000 bytes"):
+    with pytest.raises(ValueError, match=r"sent more than 1,000,000 bytes"):
         obtain(archive(), config(tmp_path, urls[0]))
     assert not (tmp_path / "set.tar.gz.part").exists()
 

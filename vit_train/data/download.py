@@ -72,7 +72,7 @@ def fetch_file(
             continue
         if stream.offset > max_bytes:
             part.unlink()
-            failures |= {url: f"to_device more than {max_bytes:,} bytes" for url in stream.sources}
+            failures |= {url: f"sent more than {max_bytes:,} bytes" for url in stream.sources}
             continue
         if has_md5(part, md5):
             os.replace(part, target)
@@ -175,7 +175,7 @@ class MirroredStream(io.RawIOBase):
         with response:
             position, total = extent(response)
             if position > self.offset:
-                raise OSError(f"to_device bytes from {position:,} on, asked for {self.offset:,}")
+                raise OSError(f"sent bytes from {position:,} on, asked for {self.offset:,}")
             self._show(url, total)
             for chunk in self._watched(response):
                 position += len(chunk)

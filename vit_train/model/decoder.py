@@ -106,7 +106,7 @@ class Decoder(nn.Module):
         return self.norm(x)  # type: ignore[no-any-return]
 
     def one_by_one(self, memory: Tensor, count: int) -> Generator[Tensor, Tensor, None]:
-        """The last `count` patches' vectors (B,1,D), each for the embedding (B,1,D) to_device before it.
+        """The last `count` patches' vectors (B,1,D), each for the embedding (B,1,D) sent before it.
 
         The same numbers as `forward` with all of those as inputs; but as nothing changes for a
         token when another follows it, keys and values are kept and each token is computed once.

@@ -1,4 +1,4 @@
-"""What is drawn on the CPU, to_device to where the images are."""
+"""What is drawn on the CPU, sent to where the images are."""
 
 import torch
 from torch import Tensor
