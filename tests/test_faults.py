@@ -119,13 +119,13 @@ def test_or_training_goes_on_without_and_saves_again_when_it_can(
         "vit-train", *SMALL, "train.epochs=5", "checkpoint.on_error=go_on", "hydra.run.dir=run"
     )
     assert outcome.status == 0, outcome.err
-    assert outcome.out.count("training goes on without: [Errno 28]") == 1
-    assert outcome.out.count("the disk can be written again") == 1
+    assert outcome.out.count("training continues: [Errno 28]") == 1
+    assert outcome.out.count("the disk is writable again") == 1
     assert read_checkpoint(Path("run/checkpoints/last.pt"))["epoch"] == 5
 
 
 def not_a_number_at(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
-    count, sums = 0, Classify.sums
+    count, sums = 0, Classify.step_sums
 
     def broken(self: Classify, model: Any, images: torch.Tensor, targets: torch.Tensor) -> Any:
         nonlocal count

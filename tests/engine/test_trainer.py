@@ -10,8 +10,9 @@ from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.metrics import Evaluation
+from vit_train.engine.nonfinite import NonFinite, epoch_and_batch
 from vit_train.engine.optim import learning_rate
-from vit_train.engine.trainer import NonFinite, Trainer
+from vit_train.engine.trainer import Trainer
 from vit_train.model.config import ModelConfig
 from vit_train.model.layers import Dropout
 from vit_train.tasks.classify import Classify
@@ -278,9 +279,13 @@ def test_the_average_is_of_the_weights_after_each_step_and_what_is_evaluated() -
 
 
 def test_a_step_is_known_by_its_epoch_and_batch() -> None:
-    trainer = train(Data())
-    places = [trainer.place_of(step) for step in (1, 6, 7, 12)]
-    assert places == [(0, 0), (0, 5), (1, 0), (1, 5)]
+    steps = len(Data())
+    assert [epoch_and_batch(step, steps) for step in (1, 6, 7, 12)] == [
+        (0, 0),
+        (0, 5),
+        (1, 0),
+        (1, 5),
+    ]
 
 
 def test_all_that_counts_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +299,7 @@ def test_all_that_counts_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPat
             trainer.stop_requested = trainer.step == 9
 
     first = train(Data(), (Stop(),))
-    first.skipped = 2
+    first.nonfinite.skipped = 2
     state = first.state_dict()
     assert state["seconds"] == first.seconds == 18
     now = 5.0  # another process
@@ -304,8 +309,8 @@ def test_all_that_counts_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPat
     now += 4
     assert second.seconds == 22
     for trainer in (first, second):
-        counters = trainer.step, trainer.epoch, trainer.batch, trainer.images_seen, trainer.skipped
-        assert counters == (9, 1, 3, 72, 2)
+        counters = trainer.step, trainer.epoch, trainer.batch, trainer.images_seen
+        assert (*counters, trainer.nonfinite.skipped) == (9, 1, 3, 72, 2)
 
 
 def test_a_step_that_is_left_out_has_no_part_in_the_curves_and_the_weights() -> None:
@@ -321,7 +326,7 @@ def test_a_step_that_is_left_out_has_no_part_in_the_curves_and_the_weights() -> 
     losses = [
         F.cross_entropy(trainer.model(x), y, label_smoothing=0.1).item() for x, y in Data().epoch(0)
     ]
-    assert trainer.skipped == 1 and (trainer.step, trainer.images_seen) == (12, 96)
+    assert trainer.nonfinite.skipped == 1 and (trainer.step, trainer.images_seen) == (12, 96)
     seen = [losses[number] for number in (0, 1, 3, 4, 5)]
     points = [recorder.logs[0], recorder.epochs[0][0]]
     assert [log.values["loss"] for log in points] == [pytest.approx(sum(seen) / 5)] * 2

@@ -9,15 +9,15 @@ from vit_train.report.bad_batch import BadBatchSaver
 
 def test_the_batch_is_kept_with_its_place(tmp_path: Path) -> None:
     class TrainLoader:
+        def __len__(self) -> int:
+            return 10
+
         def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
             for number in range(first, 10):
                 yield torch.full((2, 3), 100.0 * epoch + number), torch.tensor([epoch, number])
 
     class Trainer:
-        train = TrainLoader()
-
-        def place_of(self, step: int) -> tuple[int, int]:
-            return divmod(step - 1, 10)
+        train_loader = TrainLoader()
 
     BadBatchSaver(tmp_path).on_nonfinite(Trainer(), 28)
     kept = torch.load(tmp_path / "nonfinite-step-28.pt", weights_only=True)

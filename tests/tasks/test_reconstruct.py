@@ -51,7 +51,7 @@ def test_the_loss_is_the_mean_over_the_hidden_pixels(normalise_target: bool) -> 
                 truth = (truth - truth.mean()) / (truth.var() + 1e-6).sqrt()
             squares.append((predicted[image, patch] - truth) ** 2)
         assert losses[image, 0].item() == pytest.approx(torch.cat(squares).mean().item(), rel=1e-5)
-    total = learning.sums(lambda images, visible: predicted, images, orders)
+    total = learning.step_sums(lambda images, visible: predicted, images, orders)
     torch.testing.assert_close(total, losses.sum(0))
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -204,23 +205,29 @@ def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, W
             logits: Tensor = model(images)
         return logits.detach()
 
+    def gradients() -> None:
+        compute = partial(trainer.forward_backward, count=len(bench.images))
+        indices = torch.arange(len(bench.images))
+        for _, part in workers.map(compute, bench.images, bench.labels, indices):
+            torch._foreach_add_(trainer.gradients, part)
+
     def everything() -> None:
         trainer.batch = 0
-        log = trainer.run_epoch()
+        log = trainer.train_epoch()
         assert log is not None
         for callback in callbacks:
             callback.on_epoch(trainer, log, None)
 
-    def infer_on_lanes() -> None:
+    def infer_on_workers() -> None:
         model.eval()
         list(workers.map(lambda images: infer(model, images, bench.precision), bench.images))
         model.train()
 
     return model, {
         "train": lambda: trainer.take_step(bench.images, bench.labels),
-        "infer": infer_on_lanes,
+        "infer": infer_on_workers,
         "forward": lambda: list(workers.map(forward, bench.images)),
-        "gradients": lambda: trainer.compute_gradients(bench.images, bench.labels),
+        "gradients": gradients,
         "input": lambda: next(batches.batches),
         "loop": everything,
     }

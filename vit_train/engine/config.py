@@ -1,4 +1,4 @@
-"""How to train; torch-free, so that a bad value is refused at once."""
+"""Settings of training; torch-free, so that a bad value is rejected at once."""
 
 from dataclasses import dataclass
 
@@ -15,20 +15,20 @@ def require_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
 
 @dataclass
 class OptimConfig:
-    """AdamW (Loshchilov & Hutter 2019) with linear warm-up and a cosine to `min_lr`."""
+    """AdamW (Loshchilov & Hutter 2019) with linear warm-up, then cosine decay to `min_lr`."""
 
     lr: float = 1e-3
     min_lr: float = 0.0
     warmup_epochs: float = 1.0
-    # On matrices only: biases, LayerNorms, the class token and the positions are left alone.
+    # Applied to matrices only: not to biases, LayerNorms, the class token and the positions.
     weight_decay: float = 0.05
     beta1: float = 0.9
     beta2: float = 0.999
-    # The gradient's greatest norm; null does not clip.
+    # Maximum norm of the gradient; null does not clip.
     clip_norm: float | None = 1.0
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:  # written so that nan is refused, too
+        if not self.lr > 0:  # written so that NaN is rejected, too
             raise ValueError(f"optim.lr={self.lr} must be positive")
         if not 0 <= self.min_lr <= self.lr:
             raise ValueError(f"optim.min_lr={self.min_lr} must be between 0 and optim.lr={self.lr}")
@@ -44,13 +44,13 @@ class OptimConfig:
 
 @dataclass
 class CheckpointConfig:
-    """When checkpoints are written, besides after every epoch and when a run is stopped."""
+    """Checkpoints in addition to those after every epoch and when a run is stopped."""
 
     every_steps: int | None = None
     every_minutes: float | None = None
-    # So many older ones stay beside last.pt, in case it is damaged.
+    # Number of older checkpoints that are kept beside last.pt, in case it is damaged.
     keep: int = 1
-    # When the disk is full or gone: stop, or go on training and try again next time.
+    # If the disk is full or unavailable: stop, or continue training and try again next time.
     on_error: str = "stop"
 
     def __post_init__(self) -> None:
@@ -65,23 +65,23 @@ class CheckpointConfig:
 
 @dataclass
 class LoopConfig:
-    """The length and shape of a run."""
+    """Length, batch sizes and limits of the training loop."""
 
     epochs: int = 30
-    # Images an optimizer step.
+    # Images per optimizer step.
     batch_size: int = 64
-    # Images computed at once, their gradients added up; null: what the device does fastest. A
-    # model with BatchNorm always takes the whole batch, whose statistics it needs.
+    # Images computed at once; their gradients are summed. null picks what is fastest on the device.
+    # A model with BatchNorm always takes the whole batch, because it needs the batch's statistics.
     micro_batch: int | None = None
     eval_batch_size: int = 256
-    # Evaluate an exponential average of the weights, with this decay; null keeps none.
+    # Evaluate an exponential moving average of the weights with this decay; null keeps none.
     ema_decay: float | None = None
     # Steps between two points of the training curves.
     log_every: int = 20
-    # Stop in time, with a checkpoint, for queues that end a job after so long.
+    # Stop after this time, with a checkpoint, for queues that limit how long a job may run.
     max_minutes: float | None = None
-    # A loss or gradient that is no number: stop, or leave the step out, so many times in a run.
-    # To leave it out the loop must look at every step, which on a GPU costs some speed.
+    # If a loss or gradient is NaN or infinity: stop, or skip the step, up to max_skips times in a
+    # run. To skip it the loop must check every step, which costs some speed on a GPU.
     on_nonfinite: str = "stop"
     max_skips: int = 10
 

@@ -1,9 +1,10 @@
-"""The training loop. It tells callbacks what happened; what they do with it is theirs."""
+"""The training loop, and the events it tells its callbacks."""
 
 import contextlib
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +17,7 @@ from vit_train.engine.device import Precision
 from vit_train.engine.distributed import ALONE, Processes
 from vit_train.engine.evaluation import evaluate
 from vit_train.engine.metrics import Evaluation
+from vit_train.engine.nonfinite import NonFiniteGuard
 from vit_train.engine.objective import Objective
 from vit_train.engine.optim import WeightAverage, learning_rate, make_optimizer, restore_moments
 from vit_train.engine.workers import has_dropout, make_workers
@@ -23,29 +25,25 @@ from vit_train.rng import per_image_generators
 
 Batch = tuple[Tensor, Tensor]
 # Where a run is, apart from its tensors.
-COUNTERS = ("step", "epoch", "batch", "images_seen", "skipped")
-ADVICE = "Try a lower optim.lr, a longer optim.warmup_epochs or a smaller optim.clip_norm"
-
-
-class NonFinite(ArithmeticError):
-    """The loss or its gradient is no number: the weights are lost, the last checkpoint is not."""
+COUNTERS = ("step", "epoch", "batch", "images_seen")
 
 
 class TrainLoader(Protocol):
-    """What the loop needs of its training data: `vit_train.data.batches.TrainBatches` is one."""
+    """The training data as the loop reads it: `vit_train.data.batches.TrainBatches` is one."""
 
-    # Images a step, of all processes together.
     @property
-    def batch_size(self) -> int: ...
+    def batch_size(self) -> int:
+        """Images a step, of all processes together."""
+        ...
 
     def __len__(self) -> int: ...
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, beginning with number `first`."""
+        """Yield the batches of an epoch, beginning with number `first`."""
         ...
 
 
 class RunConfig(Protocol):
-    """What the loop needs to be told: `vit_train.config.TrainConfig` says it."""
+    """The settings of the loop: `vit_train.config.TrainConfig` has them."""
 
     @property
     def optim(self) -> OptimConfig: ...
@@ -58,20 +56,21 @@ class RunConfig(Protocol):
 
 
 class Trainer:
-    """Trains a model towards an objective. All that a resumed run needs is in `state_dict`."""
+    """Trains a model towards an objective; `state_dict` has all that a resumed run needs."""
 
     def __init__(
         self,
         model: nn.Module,
         objective: Objective,
-        train: TrainLoader,
-        val: Iterable[Batch] | None,
+        train_loader: TrainLoader,
+        val_loader: Iterable[Batch] | None,
         config: RunConfig,
         precision: Precision,
         callbacks: Sequence[Callback] = (),
         processes: Processes = ALONE,
     ) -> None:
-        self.model, self.objective, self.train, self.val = model, objective, train, val
+        self.model, self.objective = model, objective
+        self.train_loader, self.val_loader = train_loader, val_loader
         self.optim, self.loop, self.seed = config.optim, config.train, config.seed
         self.precision, self.callbacks, self.processes = precision, callbacks, processes
         self.optimizer = make_optimizer(model, self.optim)
@@ -88,111 +87,73 @@ class Trainer:
         self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
-        self.step = self.epoch = self.batch = self.images_seen = self.skipped = 0
-        self.whole, self.recent = self._averages(), self._averages()
-        # The first step whose loss or gradient was no number, on the device; 0 for none.
-        self.bad_step = torch.zeros((), dtype=torch.long, device=precision.device)
+        self.step = self.epoch = self.batch = self.images_seen = 0
+        # The curves' points: of the epoch, and since the last log.
+        self.epoch_averages, self.log_averages = self.new_averages(), self.new_averages()
+        self.nonfinite = NonFiniteGuard(
+            self.loop, len(train_loader), precision.device, partial(self.notify, "on_nonfinite")
+        )
         self.stop_requested = False
         self.began = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        """Since the beginning, of all processes that the run went on in, one after the other."""
-        return time.perf_counter() - self.began
-
-    @property
-    def finished(self) -> bool:
-        return self.epoch == self.loop.epochs
-
-    @property
-    def eval_model(self) -> nn.Module:
-        """The averaged weights where there are any."""
-        return self.ema.model if self.ema else self.model
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that changes while training; NonFinite instead of weights that are lost."""
-        self.require_finite()
-        return {
-            "model": self.model.state_dict(),
-            "ema": self.ema.model.state_dict() if self.ema else None,
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(),
-            "whole": self.whole.state_dict(),
-            "recent": self.recent.state_dict(),
-            "seconds": self.seconds,
-            **{name: getattr(self, name) for name in COUNTERS},
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where `state_dict` was taken, in the middle of an epoch if need be."""
-        self.model.load_state_dict(state["model"])
-        if self.ema:
-            self.ema.model.load_state_dict(state["ema"])
-        restore_moments(self.optimizer, state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
-        self.whole.load_state_dict(state["whole"])
-        self.recent.load_state_dict(state["recent"])
-        self.began = time.perf_counter() - float(state["seconds"])
-        for name in COUNTERS:
-            setattr(self, name, int(state[name]))
-        in_epoch = 0 <= self.batch <= len(self.train) and 0 <= self.epoch <= self.loop.epochs
-        if not in_epoch or min(self.step, self.images_seen, self.skipped) < 0:
-            raise ValueError(f"there is no batch {self.batch} of epoch {self.epoch} in this run")
 
     def fit(self) -> None:
         """Train until the last epoch or until `stop_requested`; NonFinite if it diverges."""
         self.model.train()
         with self.workers:
             while not self.finished:
-                log = self.run_epoch()
+                log = self.train_epoch()
                 if log is None:
-                    self.notify("on_stop", self)
+                    self.notify("on_stop")
                     return
-                began, self.whole = time.perf_counter(), self._averages()
-                val = None if self.val is None else self.evaluate(self.eval_model, self.val)
+                began, self.epoch_averages = time.perf_counter(), self.new_averages()
+                val = self.validate()
                 self.epoch, self.batch = self.epoch + 1, 0
-                self.notify("on_epoch", self, log, val)
-                for averages in (self.whole, self.recent):
+                self.notify("on_epoch", log, val)
+                for averages in (self.epoch_averages, self.log_averages):
                     averages.leave_out(time.perf_counter() - began)
 
-    def notify(self, event: str, *what: Any) -> None:
-        for callback in self.callbacks:
-            getattr(callback, event)(*what)
-
-    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> Evaluation:
-        return evaluate(
-            model, self.objective, batches, self.precision, self.workers, self.processes
-        )
-
-    def run_epoch(self) -> TrainLog | None:
-        """The rest of a pass over the data; None if a stop was asked for on the way."""
-        for images, targets in self.train.epoch(self.epoch, self.batch):
+    def train_epoch(self) -> TrainLog | None:
+        """Take the steps that are left of this epoch; None if a stop was requested meanwhile."""
+        for images, targets in self.train_loader.epoch(self.epoch, self.batch):
             if self.processes.any(self.stop_requested):
                 return None
             sums, count = self.take_step(images, targets)
             self.batch += 1
-            self.whole.add(sums, count)
-            self.recent.add(sums, count)
+            self.epoch_averages.add(sums, count)
+            self.log_averages.add(sums, count)
             if self.step % self.loop.log_every == 0:
-                log = self._log(self.recent)
-                self.recent = self._averages()
-                self.notify("on_log", self, log)
-            self.notify("on_step", self)
-        return self._log(self.whole)
-
-    def _averages(self) -> Averages:
-        return Averages(self.objective.measures, self.precision.device)
+                log, self.log_averages = self.read(self.log_averages), self.new_averages()
+                self.notify("on_log", log)
+            self.notify("on_step")
+        return self.read(self.epoch_averages)
 
     def take_step(self, images: Tensor, targets: Tensor) -> tuple[Tensor, int]:
-        """One optimizer step; the objective's sums and the number of images they are over."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate(self.step)
-        sums, count = self.compute_gradients(images, targets)
+        """Take one optimizer step on the mean loss of a batch.
+
+        `images` (b,C,S,S) and `targets` (b,…) are this process's share of the batch. Returns the
+        objective's step sums (M,) and the number of images they are over, of all processes.
+        """
+        count, first = self.batch_share(len(images))
+        indices = torch.arange(first, first + len(images))
+        sums = torch.zeros(len(self.objective.measures), device=images.device)
+
+        # Forward and backward, micro-batch by micro-batch.
+        compute = partial(self.forward_backward, count=count)
+        for part, gradients in self.workers.map(compute, images, targets, indices):
+            sums += part
+            torch._foreach_add_(self.gradients, gradients)
+        self.processes.all_reduce([*self.gradients, sums])
+
+        # Clip.
         self.scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.clip_norm or math.inf)
+
+        # Step.
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr_at(self.step)
         self.step += 1
         self.images_seen += count
-        if self.may_step(sums[0], norm):
+        if self.nonfinite.allows(self.step, self.is_finite(sums[0], norm)):
             self.scaler.step(self.optimizer)
             if self.ema:
                 self.ema.update(self.model, self.step)
@@ -202,75 +163,111 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=False)
         return sums, count
 
-    def rate(self, step: int) -> float:
-        """The learning rate of this step, from 0."""
-        return learning_rate(step, self.optim, len(self.train), self.loop.epochs)
+    def forward_backward(
+        self, images: Tensor, targets: Tensor, indices: Tensor, count: int
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return a micro-batch's step sums (M,) and its part of the gradient.
 
-    def may_step(self, loss: Tensor, norm: Tensor) -> bool:
-        """Note whether both are numbers; False if the step is to be left out."""
-        finite = loss.isfinite()
-        if not self.scaler.is_enabled():  # which leaves out such steps by itself, as it should
-            finite = finite & norm.isfinite()
-        if self.loop.on_nonfinite == "stop":
-            first = ~finite & (self.bad_step == 0)
-            self.bad_step = torch.where(first, self.step, self.bad_step)
-            return True
-        if finite:
-            return True
-        self.skipped += 1
-        self.notify("on_nonfinite", self, self.step)
-        if self.skipped > self.loop.max_skips:
-            raise NonFinite(f"{self.skipped} steps had no finite loss or gradient. {ADVICE}")
-        return False
-
-    def compute_gradients(self, images: Tensor, targets: Tensor) -> tuple[Tensor, int]:
-        """Add up the gradient of the batch's mean loss; the objective's sums, and over how many.
-
-        `images` is this process's share of the batch; the results are those of the whole batch.
+        `indices` are the images' in the batch, `count` the batch's size. Runs in a worker thread.
         """
-        alone = self.processes.count == 1
-        count = len(images) if alone else self.train.batch_size
-        first = self.processes.rank * count // self.processes.count
+        with self.dropout_generators(indices), self.precision.autocast():
+            sums = self.objective.step_sums(self.model, images, targets)
+        loss = self.scaler.scale(sums[0] / count)
+        return sums.detach(), torch.autograd.grad(loss, self.parameters)
 
-        def compute(
-            part: Tensor, truth: Tensor, indices: Tensor
-        ) -> tuple[Tensor, tuple[Tensor, ...]]:
-            with self.noise(indices), self.precision.autocast():
-                sums = self.objective.step_sums(self.model, part, truth)
-            loss = self.scaler.scale(sums[0] / count)
-            return sums.detach(), torch.autograd.grad(loss, self.parameters)
+    def validate(self) -> Evaluation | None:
+        return None if self.val_loader is None else self.evaluate(self.eval_model, self.val_loader)
 
-        totals = torch.zeros(len(self.objective.measures), device=images.device)
-        indices = torch.arange(first, first + len(images))
-        for sums, additions in self.workers.map(compute, images, targets, indices):
-            totals += sums
-            torch._foreach_add_(self.gradients, additions)
-        self.processes.all_reduce([*self.gradients, totals])
-        return totals, count
+    def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> Evaluation:
+        """Evaluate a model on the images of all processes."""
+        return evaluate(model, self.objective, loader, self.precision, self.workers, self.processes)
 
-    def noise(self, indices: Tensor) -> contextlib.AbstractContextManager[None]:
-        """On a CPU an image's dropout depends on the seed, the step and its place in the batch."""
+    @property
+    def finished(self) -> bool:
+        return self.epoch == self.loop.epochs
+
+    @property
+    def eval_model(self) -> nn.Module:
+        """The model with averaged weights if there is one, else the one in training."""
+        return self.ema.model if self.ema else self.model
+
+    def notify(self, event: str, *what: Any) -> None:
+        """Tell every callback, in their order."""
+        for callback in self.callbacks:
+            getattr(callback, event)(self, *what)
+
+    def batch_share(self, images: int) -> tuple[int, int]:
+        """Return the size of the whole batch and the index in it of this process's first image."""
+        if self.processes.count == 1:
+            return images, 0
+        count = self.train_loader.batch_size
+        return count, self.processes.rank * count // self.processes.count
+
+    def lr_at(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0."""
+        return learning_rate(step, self.optim, len(self.train_loader), self.loop.epochs)
+
+    def is_finite(self, loss: Tensor, norm: Tensor) -> Tensor:
+        """Return whether loss and gradient are finite, on the device, as a boolean ().
+
+        The scaler of fp16 skips steps with infinite gradients by itself while it looks for a scale.
+        """
+        finite = loss.isfinite()
+        return finite if self.scaler.is_enabled() else finite & norm.isfinite()
+
+    def dropout_generators(self, indices: Tensor) -> contextlib.AbstractContextManager[None]:
+        """On a CPU make dropout a function of the seed, the step and the image's index."""
         if not self.per_image_rng:
             return contextlib.nullcontext()
         return per_image_generators(self.seed, self.step, indices.tolist())
 
-    def require_finite(self) -> None:
-        """NonFinite, naming the first step that went wrong. This waits for the device."""
-        step = int(self.bad_step)
-        if step:
-            self.notify("on_nonfinite", self, step)
-            epoch, batch = self.place_of(step)
-            raise NonFinite(
-                f"the loss or its gradient was no finite number at step {step} (batch {batch + 1} "
-                f"of epoch {epoch + 1}). {ADVICE}"
-            )
+    def new_averages(self) -> Averages:
+        return Averages(self.objective.measures, self.precision.device)
 
-    def place_of(self, step: int) -> tuple[int, int]:
-        """The epoch and the number of the batch in it, both from 0, of a step, from 1."""
-        return divmod(step - 1, len(self.train))
-
-    def _log(self, averages: Averages) -> TrainLog:
-        self.require_finite()
+    def read(self, averages: Averages) -> TrainLog:
+        """Return a point of the curves; NonFinite if the loss is lost. Waits for the device."""
+        self.nonfinite.require_finite()
         values, speed = averages.read()
-        lr = self.rate(self.step - 1)  # the last step's, also where that was before a resume
+        lr = self.lr_at(self.step - 1)  # the last step's, also where that was before a resume
         return TrainLog(self.epoch + 1, self.step, self.images_seen, values, lr, speed)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the beginning, over all processes that a resumed run went on in."""
+        return time.perf_counter() - self.began
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that changes while training; NonFinite if the weights are lost."""
+        self.nonfinite.require_finite()
+        return {
+            "model": self.model.state_dict(),
+            "ema": self.ema.model.state_dict() if self.ema else None,
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "whole": self.epoch_averages.state_dict(),
+            "recent": self.log_averages.state_dict(),
+            "seconds": self.seconds,
+            "skipped": self.nonfinite.skipped,
+            **{name: getattr(self, name) for name in COUNTERS},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where `state_dict` was taken, in the middle of an epoch if need be.
+
+        Raises ValueError, KeyError or TypeError for the state of another run.
+        """
+        self.model.load_state_dict(state["model"])
+        if self.ema:
+            self.ema.model.load_state_dict(state["ema"])
+        restore_moments(self.optimizer, state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.epoch_averages.load_state_dict(state["whole"])
+        self.log_averages.load_state_dict(state["recent"])
+        self.began = time.perf_counter() - float(state["seconds"])
+        self.nonfinite.skipped = int(state["skipped"])
+        for name in COUNTERS:
+            setattr(self, name, int(state[name]))
+        in_epoch = 0 <= self.batch <= len(self.train_loader)
+        in_run = in_epoch and 0 <= self.epoch <= self.loop.epochs
+        if not in_run or min(self.step, self.images_seen, self.nonfinite.skipped) < 0:
+            raise ValueError(f"there is no batch {self.batch} of epoch {self.epoch} in this run")

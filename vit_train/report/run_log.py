@@ -1,4 +1,4 @@
-"""The log in a run's folder: what the terminal shows, each line with its time."""
+"""The log in a run's folder: the terminal's messages, with the time of each."""
 
 import contextlib
 import logging
@@ -10,8 +10,11 @@ from vit_train.text import PrintableFormatter
 
 
 @contextlib.contextmanager
-def logged_to(path: Path) -> Iterator[None]:
+def logged_to(path: Path, enabled: bool = True) -> Iterator[None]:
     """Add everything that is logged within the block to this file."""
+    if not enabled:
+        yield
+        return
     with open_to_append(path) as file:
         handler = logging.StreamHandler(file)
         handler.setFormatter(PrintableFormatter("%(asctime)s %(message)s"))

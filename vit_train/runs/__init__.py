@@ -1,1 +1,1 @@
-"""What happens in a run: its parts, training, evaluation, its folder, loading, comparing."""
+"""Runs: their setup, training, evaluation, folder, loading and comparison."""

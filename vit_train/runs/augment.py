@@ -1,4 +1,4 @@
-"""`vit-augment` after its arguments are accepted: a picture of what the model would be shown."""
+"""`vit-augment` after its arguments are accepted: a picture of the model's training images."""
 
 import logging
 from pathlib import Path
@@ -16,11 +16,11 @@ from vit_train.viz.figures import ignore_missing_glyphs, image_grid
 
 logger = logging.getLogger(__name__)
 
-DRAWN_BYTES = 40  # a pixel of a picture, while matplotlib scales it
+DRAWN_BYTES = 40  # per pixel of a picture, while matplotlib scales it
 
 
 def draw_contact_sheet(config: SheetConfig) -> None:
-    """One row an image: as it is, then `variants` times augmented."""
+    """Draw one row per image: the original, then `variants` augmented versions."""
     if Path(config.out).suffix not in (".png", ".pdf", ".svg"):
         raise ValueError(f"out={config.out} must end in .png, .pdf or .svg")
     data = load_dataset(config.data)

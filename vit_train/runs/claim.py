@@ -1,4 +1,4 @@
-"""Whose folder it is: a run's folder has one writer at a time, and no run replaces another."""
+"""Exclusive use of a run's folder: it has one writer at a time, and no run replaces another."""
 
 import contextlib
 import itertools
@@ -10,19 +10,19 @@ from filelock import FileLock, Timeout
 from vit_train.files.writing import require_own_file
 
 LOCK = ".lock"
-# Is there from a run's first step to its end, and after it.
+# This file exists from a run's first step on, and stays after the run has ended.
 CONFIG = "config.yaml"
 
 
 class InUse(ValueError):
-    """The folder belongs to another run, or another process is at work in it."""
+    """The folder belongs to another run, or another process is using it."""
 
 
 @contextlib.contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Hold the folder as long as this lasts; InUse if another process does.
+    """Hold the folder within the block; raise InUse if another process holds it.
 
-    The system lets go of it when the process ends, however it ends.
+    The operating system releases the folder when the process ends, however it ends.
     """
     path = folder / LOCK
     require_own_file(path)
@@ -39,10 +39,10 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def new_run(folder: Path, named: bool) -> Iterator[Path]:
-    """Hold a folder for a new run; InUse if there is a run in it, or another process holds it.
+    """Hold a folder for a new run; raise InUse if it contains a run or another process holds it.
 
-    A name that nobody chose is followed by a number then, -2 for the second. A run that ends before
-    it has begun leaves nothing.
+    Unless the user `named` the folder, a number is added to its name instead, -2 for the second. A
+    run that ends before it has begun leaves nothing behind.
     """
     with contextlib.ExitStack() as held:
         for number in itertools.count(1):
@@ -58,7 +58,10 @@ def new_run(folder: Path, named: bool) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def unused(folder: Path) -> Iterator[None]:
-    """Hold it; what was not there before is removed if no run has begun in it at the end."""
+    """Hold the folder; at the end, remove files that are new unless a run has begun there.
+
+    Raise InUse if it already contains a run or another process holds it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.iterdir())
     with removed_if_empty(folder), sole_writer(folder):
@@ -78,9 +81,12 @@ def unused(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def removed_if_empty(folder: Path) -> Iterator[None]:
-    """Hydra makes a command's folder before anything is known of its settings."""
+    """Remove the folder at the end if it is empty.
+
+    Hydra creates a command's folder before the command's settings are checked.
+    """
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # something is in it
+        with contextlib.suppress(OSError):  # it is not empty
             folder.rmdir()

@@ -1,4 +1,4 @@
-"""`vit-results`: many runs' summaries as one Markdown table and one plot."""
+"""`vit-results`: the summaries of many runs as one Markdown table and plots."""
 
 import logging
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Measure:
-    """What the runs are compared by, as it is called in a summary and as it is written here."""
+    """The measure for comparing runs: its name in a summary, and its title and format in results."""
 
     name: str
     title: str
@@ -29,7 +29,7 @@ class Measure:
     digits: int
 
     def text(self, values: Sequence[float]) -> str:
-        """The mean over the runs, ± their standard deviation."""
+        """Format the mean over the runs, ± their standard deviation if there are several."""
         if not values:
             return ""
         spread = f" ± {self.scale * stdev(values):.{self.digits}f}" if len(values) > 1 else ""
@@ -41,15 +41,18 @@ LOSS = Measure("loss", "test loss of the final weights", 1, 4)
 
 
 def common_measure(groups: Sequence[Group]) -> Measure:
-    """Accuracy, or the loss where no run has any; ValueError if only some have."""
+    """Return accuracy, or the loss if no run has accuracy; raise ValueError if only some have it."""
     classify = {"acc" in run["test"]["final"] for group in groups for run in group.runs}
     if len(classify) > 1:
-        raise ValueError("some of these runs classify and others do not: gather them apart")
+        raise ValueError("some of these runs classify and others do not: compare them separately")
     return ACCURACY if classify == {True} else LOSS
 
 
 def interval(group: Group) -> str:
-    """The 95 % interval of accuracy for the test images (of the mean, of several runs)."""
+    """Format the 95 % interval of test accuracy, or of its mean if there are several runs.
+
+    The text is empty if the runs have no accuracy.
+    """
     accuracy, count = group.values("test", "final", "acc"), group.values("test", "final", "count")
     if not accuracy:
         return ""
@@ -61,7 +64,7 @@ def interval(group: Group) -> str:
 
 
 def table(groups: Sequence[Group]) -> str:
-    """Markdown; accuracies in per cent."""
+    """Return a Markdown table, with accuracies in percent."""
     measure = common_measure(groups)
     keys = list(dict.fromkeys(key for group in groups for key in group.settings))
     header = [*map(shortened, keys), "parameters", "seeds"]
@@ -95,8 +98,12 @@ def table(groups: Sequence[Group]) -> str:
 
 
 def plots(groups: Sequence[Group]) -> dict[str, Figure]:
-    """By file name: how the runs ended, with how many images if there are three or more numbers of
-    these, and how they got there if each has its metrics.csv."""
+    """Return the plots by file name.
+
+    results.png shows the final results. images.png shows them over the number of training images,
+    if there are runs with three or more such numbers. curves.png shows the training curves, if
+    each run has its metrics.csv.
+    """
     measure = common_measure(groups)
     ends = []
     for group in groups:
@@ -107,40 +114,40 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
     sizes = by_training_images(groups, measure)
     if any(len(places) > 2 for _, places in sizes):
         figures["images.png"] = lines(sizes, measure.title)
-    without = [run["file"] for group in groups for run in group.runs if not run["curve"]]
-    if without:
-        logger.warning(printable(f"no curves, as {without[0]} has no metrics.csv beside it"))
+    incomplete = [run["file"] for group in groups for run in group.runs if not run["curve"]]
+    if incomplete:
+        logger.warning(printable(f"no curves: there is no metrics.csv beside {incomplete[0]}"))
         return figures
-    ways = [(group.label, [run["curve"] for run in group.runs]) for group in groups]
+    histories = [(group.label, [run["curve"] for run in group.runs]) for group in groups]
     names = ("loss", "acc") if measure is ACCURACY else ("loss",)
     selected = {run["selected_on"] for group in groups for run in group.runs}
     figures["curves.png"] = curves(
-        ways, names, "test, each epoch" if selected == {"test"} else "validation"
+        histories, names, "test, each epoch" if selected == {"test"} else "validation"
     )
     return figures
 
 
 def by_training_images(groups: Sequence[Group], measure: Measure) -> list[Series]:
-    """The runs' results by how many images they were trained on, apart for all else."""
+    """Return the results by number of training images, one series per choice of other settings."""
     series: dict[str, dict[int, list[float]]] = {}
     for group in groups:
         places = series.setdefault(group.label_without("data.train_subset"), {})
         points = [measure.scale * value for value in group.values("test", "final", measure.name)]
-        for images in group.values("images", "train")[:1]:  # the same for all
+        for images in group.values("images", "train")[:1]:  # the same for all runs of a group
             places.setdefault(int(images), []).extend(points)
     return [(label, sorted(places.items())) for label, places in series.items()]
 
 
 def require_complete(run: dict[str, Any]) -> None:
-    """ValueError, with the file's name, for a summary from which no row can be made."""
+    """Raise ValueError, with the file's name, if no table row can be made from the summary."""
     try:
         table(group_runs([run]))
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{run['file']} is no summary that vit-train wrote") from error
+        raise ValueError(f"{run['file']} is not a summary written by vit-train") from error
 
 
 def gather(paths: Sequence[Path], out: Path) -> str:
-    """Write results.md and the pictures that can be drawn into `out`; returns the table."""
+    """Write results.md and the plots that can be drawn into `out`; return the table."""
     runs = read_summaries(paths)
     for run in runs:
         require_complete(run)

@@ -1,4 +1,4 @@
-"""`vit-eval` after its arguments are accepted: rebuild everything from the checkpoint, measure."""
+"""`vit-eval` after its arguments are accepted: rebuild model and data, then evaluate."""
 
 import logging
 import math
@@ -27,7 +27,7 @@ from vit_train.viz.gallery import draw_gallery
 from vit_train.viz.positions import draw_positions
 
 logger = logging.getLogger(__name__)
-# Bytes of drawn images, four times as many as by default: half a minute's work.
+# Bytes of generated images: four times the default data, which takes half a minute to draw.
 MAX_DRAWN = 150_000_000
 
 
@@ -35,8 +35,8 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     """Evaluate a checkpoint on one split, print the result and write it into the run's folder."""
     keep_freed_memory()
     device = pick_device(config.device)
-    if (asked := config.data.image_size) is not None:
-        require_memory(1, asked, f"data.image_size={asked}")
+    if (requested := config.data.image_size) is not None:
+        require_memory(1, requested, f"data.image_size={requested}")
     model, meta = load(config.ckpt, device, config.weights, config.data.image_size)
     trained = meta.config
     precision = pick_precision(config.precision or trained.precision, device)
@@ -52,7 +52,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     size = data_config.image_size
     if size == trained.data.image_size and meta.fingerprint not in ("", data.fingerprint):
         logger.warning(
-            "the images are not those of the training run: what was trained on may be among them"
+            "the images are not those of the training run: some of them may have been trained on"
         )
     part = make_splits(data, data_config).named(config.split)
     batch_size = config.batch_size or trained.train.eval_batch_size
@@ -109,7 +109,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
 
 
 def require_few_drawn(config: DataConfig) -> None:
-    """ValueError where somebody's checkpoint would have images drawn for minutes."""
+    """Raise ValueError if somebody else's checkpoint asks for images that take minutes to draw."""
     if not isinstance(config, ShapesConfig):
         return
     size = config.image_size or SHAPES_SIZE
@@ -126,6 +126,6 @@ def listed(classes: Sequence[str], most: int = 10) -> str:
 
 
 def run_folder(checkpoint: Path) -> Path:
-    """The run that a checkpoint belongs to; a file that was copied elsewhere is on its own."""
+    """Return the folder of a checkpoint's run or, for a file copied elsewhere, the file's folder."""
     parent = checkpoint.parent
     return parent.parent if parent.name == "checkpoints" else parent

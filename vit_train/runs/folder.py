@@ -3,6 +3,8 @@
 import logging
 import math
 import shlex
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from vit_train.engine.checkpoint import newest_whole
 from vit_train.engine.checkpoint_manager import CheckpointManager
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
+from vit_train.files.plain import Refused
 from vit_train.files.reading import read_json
 from vit_train.files.writing import remove_partial, require_own_folder, truncate, write_text
 from vit_train.report import provenance
@@ -29,7 +32,7 @@ from vit_train.report.summary import result_dict, write_json
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.report.terminal import Terminal, parameter_breakdown, result_line
 from vit_train.runs.claim import CONFIG
-from vit_train.runs.load import load, run_metadata
+from vit_train.runs.load import MISFITS, load, run_metadata
 from vit_train.runs.setup import Setup
 from vit_train.viz.augmentation import label_title
 from vit_train.viz.figures import image_grid
@@ -38,11 +41,32 @@ from vit_train.viz.gallery import draw_gallery
 logger = logging.getLogger(__name__)
 
 
-class RunFolder:
-    """Of a new run, or of a `resumed` one: from `state`, a checkpoint's content, if it has any.
+class NoFolder:
+    """What a process does about the run's folder that is not the main one: nothing."""
 
-    Only the main process has one.
-    """
+    @property
+    def best_score(self) -> float | None:
+        return None
+
+    def callbacks(self) -> list[Callback]:
+        return []
+
+    def open(self) -> None: ...
+    def bar(self) -> AbstractContextManager[object]:
+        """Show a progress bar within the block."""
+        return nullcontext()
+
+    def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None: ...
+    def write_summary(self, status: str, **results: Any) -> None: ...
+    def best_weights(self) -> dict[str, Any] | None:
+        return None
+
+    def advice(self) -> str:
+        return ""
+
+
+class RunFolder(NoFolder):
+    """The folder of a new run, or of a `resumed` one, from a checkpoint's `state` if it has any."""
 
     def __init__(
         self, setup: Setup, path: Path, state: dict[str, Any] | None, resumed: bool
@@ -62,11 +86,20 @@ class RunFolder:
         self.checkpoints = CheckpointManager(
             path / "checkpoints", about, self.config.checkpoint, self.flush
         )
+        begun = 0
         if state:
-            self.checkpoints.restore(state)
+            with refusing_other_runs():
+                self.checkpoints.restore(state)
+                begun = int(state["epoch"])
         self.csv = MetricsCsv(path / "metrics.csv")
-        begun = state["epoch"] if state else 0
         self.terminal = Terminal(len(setup.image_loader), self.config.train.epochs, begun)
+
+    @property
+    def best_score(self) -> float:
+        return self.checkpoints.best_score
+
+    def bar(self) -> AbstractContextManager[object]:
+        return self.terminal
 
     def flush(self) -> dict[str, int]:
         """Put all that was reported on the disk; how long each report is then."""
@@ -130,7 +163,7 @@ class RunFolder:
             epochs=trainer.epoch,
             steps=trainer.step,
             images_seen=trainer.images_seen,
-            steps_left_out=trainer.skipped,
+            steps_left_out=trainer.nonfinite.skipped,
             evaluated_weights="ema" if trainer.ema else "raw",
             best_val=self.checkpoints.best,
             selected_on=selected_on,
@@ -181,6 +214,26 @@ class RunFolder:
             return ""
         run = self.path if whole == self.checkpoints.last_path else whole
         return f". {whole} is whole; go on with: {resume_command(run)}"
+
+
+def open_folder(setup: Setup, path: Path, state: dict[str, Any] | None, resumed: bool) -> NoFolder:
+    """Open the run's folder in the main process; ValueError if `state` is of other images."""
+    if state:
+        with refusing_other_runs():
+            if state["fingerprint"] != setup.data.fingerprint:
+                raise ValueError("the images on disk are others than it was trained on")
+    return RunFolder(setup, path, state, resumed) if setup.processes.is_main else NoFolder()
+
+
+@contextmanager
+def refusing_other_runs() -> Iterator[None]:
+    """Call a checkpoint whose state does not fit by its name: sealed, and yet of another run."""
+    try:
+        yield
+    except Refused:
+        raise
+    except (*MISFITS, ValueError) as error:
+        raise ValueError(f"resume: this checkpoint is not of this run: {error}") from error
 
 
 def origin(init_from: str | None, state: dict[str, Any] | None) -> str:

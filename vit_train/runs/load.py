@@ -1,4 +1,4 @@
-"""From a checkpoint back to a model, needing nothing but the file."""
+"""Models rebuilt from a checkpoint file alone."""
 
 import math
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ from vit_train.model.vit import Encoder
 from vit_train.tasks.registry import make_task
 from vit_train.tasks.task import Task
 
-# What opening a checkpoint may take besides its weights: its buffers, one image's attention.
+# Memory for opening a checkpoint besides its weights: buffers, and attention for one image.
 MORE_BYTES = 10**9
-# What a file that is sealed like a checkpoint, but made by others, may lead to.
+# Errors from a file that is sealed like a checkpoint, but was not written by this program.
 MISFITS = (LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True)
 class Meta:
-    """What a trained model's numbers mean."""
+    """A trained model's config, task, classes and training progress."""
 
     path: Path
     config: TrainConfig
@@ -42,14 +42,14 @@ class Meta:
     images_seen: int
     weights: str
     versions: dict[str, str]
-    # Of the data it was trained on; empty in files from before it was kept.
+    # Of the training data; empty in files from versions that did not store it.
     fingerprint: str
 
 
 def run_metadata(
     config: dict[str, Any], data: Dataset, statistics: Statistics, versions: dict[str, str]
 ) -> dict[str, Any]:
-    """The part of a checkpoint that does not change while training; `load` reads it back."""
+    """Return the part of a checkpoint that training does not change; `load` reads it back."""
     return {
         "config": config,
         "classes": list(data.classes),
@@ -67,12 +67,12 @@ def load(
     weights: str = "auto",
     image_size: int | None = None,
 ) -> tuple[nn.Module, Meta]:
-    """Load a trained model, in eval mode, and its meta-data.
+    """Load a trained model, in eval mode, and its metadata.
 
     `path` is a checkpoint or a run folder (its best checkpoint). `weights` is "ema", "raw" or
-    "auto": the averaged weights where there are any. `image_size` builds the model for images of
-    another size than it was trained on, with its learned positions interpolated. Raises
-    ValueError if the file is missing, damaged, or not a checkpoint, and for other values.
+    "auto", which takes the averaged weights if there are any. `image_size` builds the model for
+    images of another size than it was trained on, with its learned positions interpolated. Raise
+    ValueError if the file is missing, damaged, or not a checkpoint, or if an argument is invalid.
     """
     path = find_checkpoint(Path(path))
     content = read_checkpoint(path, device)
@@ -91,7 +91,10 @@ def rebuild(
     weights: str,
     image_size: int | None,
 ) -> tuple[nn.Module, Meta]:
-    """The model that a checkpoint describes; one of MISFITS or ValueError if it describes none."""
+    """Build the model that a checkpoint describes; raise ValueError or one of MISFITS if it cannot.
+
+    `content` is the checkpoint's content and `path` its file, for messages.
+    """
     chosen = pick_weights(content, weights)
     if image_size is not None and image_size < 1:
         raise ValueError(f"image_size={image_size} must be at least 1")
@@ -101,13 +104,13 @@ def rebuild(
     channels, trained_size, _ = content["image_shape"]
     num_classes = len(content["classes"])
     if min(num_classes, channels, trained_size) < 1:
-        raise ValueError(f"{path} has images or classes of size 0")
+        raise ValueError(f"{path} has no classes, or images of size 0")
 
     if config.model.layers + config.task.layers > len(state):
         raise ValueError("the checkpoint has fewer weights than its config says")
 
     def at_size(size: int) -> tuple[Task, nn.Module]:
-        """The task, and its model as shapes alone."""
+        """Return the task, and its model on the meta device, which holds shapes only."""
         task = make_task(config.task, config.model, (channels, size, size), num_classes)
         return task, on_meta(task.build_model, config.model, config.task.layers)
 
@@ -136,29 +139,29 @@ def rebuild(
 
 
 def statistics_of(content: dict[str, Any], channels: int) -> Statistics:
-    """What images are normalised with; ValueError if no image can be."""
+    """Return the mean and std to normalize images with; raise ValueError if they are unusable."""
     mean, std = (tuple(map(float, content[name])) for name in ("mean", "std"))
     finite = all(map(math.isfinite, (*mean, *std)))
     if not finite or not len(mean) == len(std) == channels or min(std) <= 0:
-        raise ValueError("the checkpoint's mean and std normalise no image")
+        raise ValueError("the checkpoint's mean and std cannot normalize images")
     return Statistics(mean, std)
 
 
 def require_shapes(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
-    """Refuse weights of other shapes than the config's before any memory is taken for these.
+    """Raise ValueError if the weights do not have the shapes that the config describes.
 
-    So a small file cannot ask for a huge model.
+    This is checked before the model takes memory, so that a small file cannot ask for a huge model.
     """
     expected = {key: value.shape for key, value in model.state_dict().items()}
     if expected != {key: value.shape for key, value in state.items()}:
-        raise ValueError("the checkpoint's weights are not those of its config")
+        raise ValueError("the checkpoint's weights do not match its config")
 
 
 def require_bounded_memory(config: TrainConfig, model: nn.Module, image_size: int) -> None:
-    """Refuse what would take far more than the weights in the file, at this image size.
+    """Raise ValueError if, at this image size, the model needs much more memory than the weights.
 
-    Relative positions keep a table of all pairs of patches, which the file has not; learned ones
-    grow with the image.
+    Relative positions keep a table of all pairs of patches, which is not in the file; learned
+    positions grow with the image.
     """
     tables = {name: part for name, part in model.named_parameters() if "pos_embed" in name}
     more = bytes_of([*tables.values(), *model.buffers()])
@@ -171,7 +174,7 @@ def require_bounded_memory(config: TrainConfig, model: nn.Module, image_size: in
 
 
 def pick_weights(content: dict[str, Any], asked: str) -> str:
-    """ "ema" or "raw"; ValueError if what is asked for is neither known nor there."""
+    """Return "ema" or "raw"; raise ValueError if the choice is unknown or not in the checkpoint."""
     require_choice("weights", asked, WEIGHTS)
     averaged = content["ema"] is not None
     if asked == "ema" and not averaged:
@@ -180,15 +183,15 @@ def pick_weights(content: dict[str, Any], asked: str) -> str:
 
 
 def init_encoder(path: str | Path, model: nn.Module) -> None:
-    """Give the model the encoder of a trained one: all but its head or its decoder.
+    """Copy the encoder of a trained model into the model: everything but its head or decoder.
 
-    Learned positions are resized where the images have another size. ValueError if there is no
-    such encoder, or one of another shape.
+    Learned positions are resized if the images have another size. Raise ValueError if either model
+    has no encoder, or if their shapes differ.
     """
     trained, _ = load(path)
     theirs, ours = encoder_of(trained), encoder_of(model)
     if theirs is None or ours is None:
-        raise ValueError(f"init_from={path}: only a Vision Transformer can begin from another")
+        raise ValueError(f"init_from={path}: only a Vision Transformer can start from another")
     differing = differences(theirs.config, ours.config)
     if theirs.image_shape[0] != ours.image_shape[0]:
         differing.append("channels")
@@ -199,5 +202,5 @@ def init_encoder(path: str | Path, model: nn.Module) -> None:
 
 
 def encoder_of(model: nn.Module) -> Encoder | None:
-    """A classifier is one itself; an autoencoder has one."""
+    """Return the model's encoder (a classifier is one, an autoencoder contains one), or None."""
     return next((each for each in model.modules() if isinstance(each, Encoder)), None)

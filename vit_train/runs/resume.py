@@ -1,4 +1,4 @@
-"""Which run is to go on, from which checkpoint, and with which settings."""
+"""The run to resume, its checkpoint and its settings."""
 
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,20 @@ from vit_train.runs.claim import CONFIG
 
 
 def split_path(resume: str) -> tuple[Path, Path | None]:
-    """The run's folder, and the checkpoint to go on from where one is named.
+    """Return the run's folder and, if the path names one, the checkpoint to resume from.
 
-    ValueError if there is no run.
+    Raise ValueError if there is no run.
     """
     path = Path(resume)
     folder = path.parent.parent if path.is_file() else path
     named = path if path.is_file() else None
     if not (named or newest_checkpoint(folder) or (folder / CONFIG).is_file()):
-        raise ValueError(f"resume={resume}: there is no run in {folder} that could go on")
+        raise ValueError(f"resume={resume}: there is no run in {folder} to resume")
     return folder, named
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The one to go on from; None where a run was ended before its first."""
+    """Return the newest checkpoint, or None if the run ended before it wrote one."""
     from vit_train.engine.checkpoint import generations  # imports torch: not for --help
 
     return next(iter(generations(folder / "checkpoints" / "last.pt")), None)
@@ -41,7 +41,10 @@ def is_finished(folder: Path) -> bool:
 
 
 def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
-    """Those in the folder or, if that file is lost, in the checkpoint."""
+    """Return the settings in the run's folder or, if that file is lost, in the checkpoint.
+
+    Raise ValueError if they cannot be read.
+    """
     path = folder / CONFIG
     try:
         if checkpoint is not None and not path.is_file():

@@ -1,4 +1,4 @@
-"""The parts of a run, put together as its config says."""
+"""The parts of a run, built as its config says."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from vit_train.data.splits import Splits, make_splits
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import Processes
 from vit_train.engine.trainer import TrainLoader
+from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import require_memory
 from vit_train.model.budget import attention_bytes, bytes_of, on_meta
 from vit_train.runs.load import init_encoder
@@ -24,7 +25,7 @@ from vit_train.tasks.task import Task
 
 @dataclass(frozen=True)
 class Setup:
-    """What is trained on what: `train_set` as augmented batches of images, with their labels."""
+    """A run's model, task and data; `image_loader` yields augmented batches of `train_set`."""
 
     config: TrainConfig
     precision: Precision
@@ -44,7 +45,7 @@ class Setup:
 
     @cached_property
     def train_loader(self) -> TrainLoader:
-        """The same images with the task's targets."""
+        """Return batches of the same images with the task's targets."""
         return self.task.train_loader(self.image_loader)
 
     @cached_property
@@ -53,13 +54,13 @@ class Setup:
 
     @property
     def shown_loader(self) -> Iterable[Batch]:
-        """What pictures are made of: validation's images or, without any, those of training."""
+        """Return batches to draw pictures of: validation or, without it, training images."""
         if self.val_loader is None:
             return self.unaugmented(self.splits.train)
         return self.val_loader
 
     def unaugmented(self, part: ImageSet) -> Iterable[Batch]:
-        """This process's share of a split, as the task's batches."""
+        """Return this process's share of a split as batches for the task."""
         images = EvalBatches(
             part,
             self.normalise,
@@ -74,18 +75,25 @@ class Setup:
 def set_up(
     config: TrainConfig, precision: Precision, processes: Processes, fresh: bool = True
 ) -> Setup:
-    """Load the data and build the model; without `fresh` its weights are to be loaded later."""
+    """Load the data and build the model; unless it is `fresh`, its weights are loaded later."""
     torch.manual_seed(config.seed)
     data = load_dataset(config.data)
     splits = make_splits(data, config.data)
     task = make_task(config.task, config.model, data.image_shape, len(data.classes))
     require_room(config, task, data.image_shape[-1])
     model = task.build_model()
+    if processes.count > 1 and has_batch_norm(model):
+        raise ValueError(
+            f"model.name={config.model.name} has BatchNorm, which needs the whole batch: train it "
+            "in one process"
+        )
     if fresh and config.init_from is not None:
         init_encoder(config.init_from, model)
 
     if processes.rank:
-        torch.manual_seed(config.seed + processes.rank)  # its own dropout, on a GPU
+        torch.manual_seed(
+            config.seed + processes.rank
+        )  # each process draws its own dropout on a GPU
 
     train_set, device = splits.train, precision.device
     if data.unlabelled is not None and not task.needs_labels:
@@ -119,9 +127,11 @@ def set_up(
 
 
 def require_room(config: TrainConfig, task: Task, image_size: int) -> None:
-    """ValueError, before any memory is taken, for a model that this machine cannot train."""
+    """Raise ValueError, before taking memory, if this machine cannot train the model."""
     model = on_meta(task.build_model, config.model, config.task.layers)
-    copies = 4 + bool(config.train.ema_decay)  # weights, gradients, AdamW's moments; the average
+    copies = 4 + bool(
+        config.train.ema_decay
+    )  # weights, gradients, AdamW's two moments; the average
     require_memory(
         copies * bytes_of(model.parameters()) + bytes_of(model.buffers()),
         f"{config.model.size_settings}: training such a model",
@@ -135,6 +145,6 @@ def require_room(config: TrainConfig, task: Task, image_size: int) -> None:
 
 
 def with_unlabelled(train: ImageSet, unlabelled: Tensor) -> ImageSet:
-    """For tasks that need no labels; −1 stands for none."""
+    """Add the unlabeled images, with the label −1, for tasks that need no labels."""
     labels = torch.full((len(unlabelled),), -1)
     return ImageSet(torch.cat((train.images, unlabelled)), torch.cat((train.labels, labels)))

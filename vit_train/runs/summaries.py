@@ -1,4 +1,4 @@
-"""Kept runs: their summaries and curves, in groups that differ in their seeds alone."""
+"""Summaries and curves of finished runs, in groups of runs that differ only in their seeds."""
 
 import csv
 import io
@@ -15,21 +15,21 @@ from vit_train.report.metrics_csv import CSV_BYTES
 from vit_train.text import printable
 
 logger = logging.getLogger(__name__)
-# What older runs' summaries call otherwise.
+# Settings that have another name in the summaries of older runs.
 RENAMED = {"train.label_smoothing": "task.label_smoothing"}
 
 
 @dataclass
 class Group:
-    """Runs that differ in their seed alone, one of each."""
+    """Runs that differ only in their seed, one per seed."""
 
     settings: dict[str, Any]
     runs: list[dict[str, Any]] = field(default_factory=list)
-    # Those of the settings that are enough to tell it from the other groups.
+    # Settings that are enough to distinguish this group from the others.
     telling: list[str] = field(default_factory=list)
 
     def values(self, *path: str) -> list[float]:
-        """One number a run, from below `path` in its summary, where it has one."""
+        """Return the number at `path` in each run's summary, for those runs that have one."""
         found = []
         for run in self.runs:
             value: Any = run
@@ -40,7 +40,7 @@ class Group:
         return found
 
     def last_epochs(self, column: str) -> list[float]:
-        """What the runs' metrics.csv say in their last row; nothing if one of them is missing."""
+        """Return the column's last value in each run's metrics.csv; [] if one file is missing."""
         curves = [run.get("curve") for run in self.runs]
         return [curve[-1][column] for curve in curves if curve] if all(curves) else []
 
@@ -49,27 +49,30 @@ class Group:
         return self.label_without()
 
     def label_without(self, *left_out: str) -> str:
-        """What tells this group from the others, apart from these settings."""
-        others = {key: value for key, value in self.settings.items() if key not in left_out}
-        settings = [(key, others[key]) for key in self.telling if key in others]
+        """Return the settings that distinguish this group from the others, except `left_out`."""
+        kept = {key: value for key, value in self.settings.items() if key not in left_out}
+        settings = [(key, kept[key]) for key in self.telling if key in kept]
         if not settings:
             return str(self.runs[0]["config"]["model"]["name"])
-        more = ["…"] if len(others) > len(settings) else []  # they differ in more than this
+        more = ["…"] if len(kept) > len(settings) else []  # the groups differ in more settings
         return ", ".join([*(f"{shortened(key)}={value}" for key, value in settings), *more])
 
 
 def shortened(key: str) -> str:
-    """model.positions → positions; a `name` keeps its group: model.name → model."""
+    """Shorten a key: model.positions → positions; a `name` keeps its group: model.name → model."""
     group, _, last = key.rpartition(".")
     return group if last == "name" else last
 
 
 def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Every finished summary.json in these folders and files; ValueError if there is none."""
+    """Return the summaries of finished runs in these folders and files.
+
+    Raise ValueError if a path does not exist, or if there is no such summary.
+    """
     summaries = []
     for path in paths:
         if not path.exists():
-            raise ValueError(f"there is no {path}")
+            raise ValueError(f"{path} does not exist")
         for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
             summary = read_summary(file, meant=file == path or file.name == "summary.json")
             if summary is not None:
@@ -80,27 +83,30 @@ def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def read_summary(file: Path, meant: bool) -> dict[str, Any] | None:
-    """With its run's curve; None for a run that is not finished, and for other files.
+    """Return a summary with its run's curve; None for an unfinished run, and for other files.
 
-    A damaged file is an error if it is `meant`, and may be of another kind otherwise.
+    Raise Refused for a damaged file if it is `meant`; otherwise it may be of another kind.
     """
     try:
         content = read_json(file)
     except Refused:
         if meant:
             raise
-        logger.warning(printable(f"left out, as it is no JSON: {file}"))
+        logger.warning(printable(f"skipped, because it is not JSON: {file}"))
         return None
     if not isinstance(content, dict) or "status" not in content:
         return None
     if content["status"] != "finished":
-        logger.warning(printable(f"left out, as it is {content['status']}: {file}"))
+        logger.warning(printable(f"skipped, because it is {content['status']}: {file}"))
         return None
     return content | {"file": str(file), "curve": read_curve(file)}
 
 
 def read_curve(summary: Path) -> list[dict[str, float]]:
-    """A row an epoch of the metrics.csv beside a summary.json, or of X.csv beside X.json."""
+    """Read the metrics.csv beside a summary.json, or X.csv beside X.json: one row per epoch.
+
+    Return [] if there is no such file; raise ValueError if it is damaged.
+    """
     own = summary.name == "summary.json"
     path = summary.with_name("metrics.csv") if own else summary.with_suffix(".csv")
     if not path.is_file():
@@ -113,12 +119,12 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
 
 
 def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
-    """By what differs between them and can change a result, apart from the seed; sorted by it."""
+    """Group and sort runs by the settings that differ and can change a result, except the seed."""
     flat = [settings_of(summary) for summary in summaries]
-    keys = list(dict.fromkeys(key for each in flat for key in each if key != "seed"))
+    keys = list(dict.fromkeys(key for settings in flat for key in settings if key != "seed"))
 
     def differs(key: str) -> bool:
-        present = {str(each[key]) for each in flat if key in each}
+        present = {str(settings[key]) for settings in flat if key in settings}
         return len(present) > 1
 
     differing = [key for key in keys if differs(key)]
@@ -127,9 +133,9 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
         if len(identities(flat, [*telling, key])) > len(identities(flat, telling)):
             telling.append(key)
     groups: dict[tuple[str, ...], Group] = {}
-    for each, summary in zip(flat, summaries, strict=True):
-        settings = {key: each[key] for key in differing if key in each}
-        group = groups.setdefault(identity(each, differing), Group(settings, telling=telling))
+    for settings, summary in zip(flat, summaries, strict=True):
+        own = {key: settings[key] for key in differing if key in settings}
+        group = groups.setdefault(identity(settings, differing), Group(own, telling=telling))
         group.runs.append(summary)
     for group in groups.values():
         group.runs = one_a_seed(group.runs)
@@ -139,25 +145,27 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
 
 
 def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
-    """All that may have had a part in the result, each by its dotted key.
+    """Return all settings that may have affected the result, by dotted key.
 
-    A setting that is younger than the run has its default; the precision is the one that was used.
+    A setting that is newer than the run has its default; the precision is the one that was used.
     """
-    config = {"task": {"name": "classify"}} | summary["config"]  # runs from before the tasks
+    config = {"task": {"name": "classify"}} | summary["config"]  # runs from before there were tasks
     own = {RENAMED.get(key, key): value for key, value in flatten(config)}
     settings = dict(flatten(default_settings(config))) | own
     settings["precision"] = summary.get("precision", settings["precision"])
     images = {"data.root"} if settings.get("data.name") == "folder" else set()
-    return {key: each for key, each in settings.items() if key in images or not is_incidental(key)}
+    return {
+        key: value for key, value in settings.items() if key in images or not is_incidental(key)
+    }
 
 
 def one_a_seed(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The last run of each seed: the same one twice would make a spread look small."""
+    """Return the last run of each seed; a repeated one would make the spread look too small."""
     last = {run["config"]["seed"]: run for run in runs}
     for run in runs:
         kept = last[run["config"]["seed"]]
         if run is not kept:
-            logger.warning(printable(f"left out, as {kept['file']} repeats it: {run['file']}"))
+            logger.warning(printable(f"skipped, because {kept['file']} repeats it: {run['file']}"))
     return list(last.values())
 
 
@@ -166,10 +174,10 @@ def identity(settings: dict[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def identities(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> set[tuple[str, ...]]:
-    return {identity(each, keys) for each in flat}
+    return {identity(settings, keys) for settings in flat}
 
 
 def rank(value: Any) -> tuple[bool, float, str]:
-    """Numbers by size, and before words."""
+    """Return a sort key: numbers by size, before words."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return (not number, value if number else 0, str(value))

@@ -1,7 +1,7 @@
 """`vit-train` in the folder of its run: set_up the setup, train, report."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,13 @@ from vit_train.engine.compiling import compile_model
 from vit_train.engine.device import be_deterministic, keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.distributed import join_processes, leave_processes
 from vit_train.engine.metrics import Evaluation
+from vit_train.engine.nonfinite import NonFinite
 from vit_train.engine.stopping import Deadline, stop_on_signals
-from vit_train.engine.trainer import NonFinite, Trainer
-from vit_train.engine.workers import has_batch_norm
-from vit_train.files.plain import Refused
+from vit_train.engine.trainer import Trainer
 from vit_train.limits import is_out_of_memory
 from vit_train.report.run_log import logged_to
 from vit_train.runs.claim import new_run
-from vit_train.runs.folder import RunFolder
-from vit_train.runs.load import MISFITS
+from vit_train.runs.folder import NoFolder, open_folder, refusing_other_runs
 from vit_train.runs.setup import Setup, set_up
 
 
@@ -58,102 +56,89 @@ def train_in_held_folder(
         be_deterministic()
     processes = join_processes(device)
     try:
-        with logged_to(path / "train.log") if processes.is_main else nullcontext():
+        with logged_to(path / "train.log", processes.is_main):
             checkpoint = processes.broadcast(checkpoint)
             state = None if checkpoint is None else read_checkpoint(checkpoint)
             setup = set_up(config, precision, processes, fresh=state is None)
-            if processes.count > 1 and has_batch_norm(setup.model):
-                raise ValueError(
-                    f"model.name={config.model.name} has BatchNorm, which needs the whole batch: "
-                    "train it in one process"
-                )
-            with refusing_other_runs() if state else nullcontext():
-                if state and state["fingerprint"] != setup.data.fingerprint:
-                    raise ValueError("the images on disk are others than it was trained on")
-                folder = RunFolder(setup, path, state, resumed) if processes.is_main else None
+            folder = open_folder(setup, path, state, resumed)
             return run(setup, folder, state)
     finally:
         leave_processes()
 
 
-def run(setup: Setup, folder: RunFolder | None, state: dict[str, Any] | None) -> Outcome:
-    """From the first or the next step to the summary; only the main process has a folder."""
-    config = setup.config
-    callbacks: list[Callback] = []
-    if config.train.max_minutes is not None:
-        callbacks.append(Deadline(config.train.max_minutes))
-    if folder:
-        callbacks += folder.callbacks()
+def run(setup: Setup, folder: NoFolder, state: dict[str, Any] | None) -> Outcome:
+    """Train from the first or the next step to the summary."""
     trainer = Trainer(
         model=setup.model,
         objective=setup.task,
-        train=setup.train_loader,
-        val=setup.val_loader,
-        config=config,
+        train_loader=setup.train_loader,
+        val_loader=setup.val_loader,
+        config=setup.config,
         precision=setup.precision,
-        callbacks=callbacks,
+        callbacks=[*deadline(setup.config), *folder.callbacks()],
         processes=setup.processes,
     )
-    if config.compile:
-        images, targets = next(setup.train_loader.epoch(0))
-        sample = images[: trainer.workers.micro_batch], targets[: trainer.workers.micro_batch]
-        with trainer.workers:  # compiled code is bound to a number of threads
-            compile_model(setup.model, setup.task, sample, setup.precision)
+    if setup.config.compile:
+        compile_step(trainer, setup)
     if state:
-        with refusing_other_runs():
-            trainer.load_state_dict(state)
-            if setup.processes.is_main:
-                set_rng_states(state["rng"])
-    if folder:
-        folder.open()
+        resume(trainer, state)
+    folder.open()
     with with_advice(setup, folder):
-        bar = folder.terminal if folder else nullcontext()
-        with bar, stop_on_signals(trainer) as interruption:
+        with folder.bar(), stop_on_signals(trainer) as interruption:
             trainer.fit()
             stopped = setup.processes.any(trainer.stop_requested)
             results = {} if stopped else test_results(trainer, setup, folder)
-        if folder:
-            folder.close(trainer, results, interruption.reason)
-    return Outcome(interruption.exit_status, folder.checkpoints.best_score if folder else None)
+        folder.close(trainer, results, interruption.reason)
+    return Outcome(interruption.exit_status, folder.best_score)
 
 
-def test_results(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> dict[str, Evaluation]:
-    """The one time the test set is read: the final weights and, with validation, the best."""
-    batches = setup.unaugmented(setup.splits.test)
-    best = setup.processes.broadcast(folder.best_weights() if folder else None)
+def deadline(config: TrainConfig) -> list[Callback]:
+    minutes = config.train.max_minutes
+    return [] if minutes is None else [Deadline(minutes)]
+
+
+def compile_step(trainer: Trainer, setup: Setup) -> None:
+    """Compile the model, and try it on one micro-batch."""
+    images, targets = next(setup.train_loader.epoch(0))
+    count = trainer.workers.micro_batch
+    with trainer.workers:  # compiled code is bound to a number of threads
+        sample = images[:count], targets[:count]
+        compile_model(setup.model, setup.task, sample, setup.precision)
+
+
+def resume(trainer: Trainer, state: dict[str, Any]) -> None:
+    """Put the trainer, and the random states, where the checkpoint's run was."""
+    with refusing_other_runs():
+        trainer.load_state_dict(state)
+        if trainer.processes.is_main:  # the others have drawn their own
+            set_rng_states(state["rng"])
+
+
+def test_results(trainer: Trainer, setup: Setup, folder: NoFolder) -> dict[str, Evaluation]:
+    """Read the test set, for the one time: the final weights and, with validation, the best."""
+    loader = setup.unaugmented(setup.splits.test)
+    best = setup.processes.broadcast(folder.best_weights())
     with trainer.workers:
-        results = {"final": trainer.evaluate(trainer.eval_model, batches)}
+        results = {"final": trainer.evaluate(trainer.eval_model, loader)}
         if best is not None and best["epoch"] == trainer.epoch:
             results["best"] = results["final"]
         elif best is not None:
             model = setup.task.build_model().to(setup.device)
             model.load_state_dict(best["weights"])
-            results["best"] = trainer.evaluate(model, batches)
+            results["best"] = trainer.evaluate(model, loader)
     return results
 
 
 @contextmanager
-def refusing_other_runs() -> Iterator[None]:
-    """Around all that reads a checkpoint's state: it may be sealed, and yet of another run."""
-    try:
-        yield
-    except Refused:
-        raise
-    except (*MISFITS, ValueError) as error:
-        raise ValueError(f"resume: this checkpoint is not of this run: {error}") from error
-
-
-@contextmanager
-def with_advice(setup: Setup, folder: RunFolder | None) -> Iterator[None]:
-    """What ends a run before its time, with what can be done about it."""
+def with_advice(setup: Setup, folder: NoFolder) -> Iterator[None]:
+    """Add to an error that ends the run what can be done about it."""
     try:
         yield
     except NonFinite:
-        if folder:
-            folder.write_summary("diverged")
+        folder.write_summary("diverged")
         raise
     except OSError as error:
-        raise OSError(f"{error}{folder.advice() if folder else ''}") from error
+        raise OSError(f"{error}{folder.advice()}") from error
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -161,6 +146,5 @@ def with_advice(setup: Setup, folder: RunFolder | None) -> Iterator[None]:
         tried = loop.micro_batch or loop.batch_size
         less = f"train.micro_batch={tried // 2}" if tried > 1 else "a smaller model or image size"
         raise ValueError(
-            f"out of memory with {tried} images at once: set {less}"
-            + (folder.advice() if folder else "")
+            f"out of memory with {tried} images at once: set {less}{folder.advice()}"
         ) from error
