@@ -1,0 +1,311 @@
+"""What the package does on a CUDA device, in scenarios, each in a process of its own.
+
+Run by hand on a stand-in for the CUDA runtime whose kernels do nothing and are counted; `fakecuda`
+is its Python side. It shows errors of device and dtype, what a deterministic run refuses, and how
+many launches, copies and synchronizations a step costs; all numbers that it computes are garbage.
+
+    python tests/gpu/scenarios.py                      # all
+    python tests/gpu/scenarios.py 'batch |step fused'  # those whose names begin so
+"""
+
+import io
+import json
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any
+
+import fakecuda
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vit_train.config import TrainConfig
+from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.batches import EvalBatches, Normalise, TrainBatches
+from vit_train.data.dataset import ImageSet, channel_statistics
+from vit_train.engine.checkpoint import rng_states, set_rng_states
+from vit_train.engine.compiling import compile_model
+from vit_train.engine.config import LoopConfig
+from vit_train.engine.device import Precision, be_deterministic, pick_device
+from vit_train.engine.trainer import Trainer
+from vit_train.model.config import CnnConfig, ResNetConfig, ViTConfig
+from vit_train.model.vit import PatchEmbed
+from vit_train.tasks.config import AutoregressConfig, ClassifyConfig, ReconstructConfig
+from vit_train.tasks.registry import make_task
+from vit_train.tasks.task import Task
+from vit_train.viz.gallery import draw_gallery
+
+GENERATOR = torch.Generator().manual_seed(0)
+PIXELS = torch.randint(256, (1200, 3, 32, 32), generator=GENERATOR, dtype=torch.uint8)
+DATA = ImageSet(PIXELS, torch.randint(10, (1200,), generator=GENERATOR))
+STATISTICS = channel_statistics(PIXELS)
+STRONG = {
+    "policy": "randaugment", "erase_prob": 0.25, "mixup_alpha": 0.8, "cutmix_alpha": 1.0,
+    "mix_prob": 0.5,
+}  # fmt: skip
+AUGMENTATIONS: dict[str, dict[str, Any]] = {
+    "none": {"crop_padding": 0, "flip": False},
+    "light": {},
+    "strong": STRONG,
+    "trivial": {"policy": "trivialaugment"},
+    "auto": {"policy": "autoaugment"},
+    "crop_scale": {"crop_scale": 0.3},
+    "mixup": {"mixup_alpha": 0.8},
+    "cutmix": {"cutmix_alpha": 1.0},
+}
+small = partial(ViTConfig, embed_dim=32, depth=2)
+
+
+@dataclass
+class Parts:
+    trainer: Trainer
+    task: Task
+    batches: TrainBatches
+    normalise: Normalise
+    precision: Precision
+
+
+def make(
+    batch_size: int = 32,
+    augment: dict[str, Any] | None = None,
+    model: Any = None,
+    task: Any = None,
+    precision: str = "bf16",
+    **settings: Any,
+) -> Parts:
+    device = pick_device("cuda")
+    torch.manual_seed(0)
+    model, task = model or small(), task or ClassifyConfig()
+    learned = make_task(task, model, (3, 32, 32), 10)
+    normalise = Normalise(STATISTICS, device)
+    augmented = AugmentConfig(**augment or {})
+    batches = TrainBatches(DATA, 10, normalise, augmented, batch_size, 0, device)
+    of_loop = {key: settings.pop(key) for key in list(settings) if hasattr(LoopConfig, key)}
+    loop = LoopConfig(epochs=50, batch_size=batch_size, **of_loop)
+    config = TrainConfig(train=loop, **settings)
+    chosen = Precision(precision, device)
+    loader, network = learned.train_loader(batches), learned.build_model().to(device)
+    trainer = Trainer(network, learned, loader, None, config, chosen)
+    trainer.nonfinite.require_finite = lambda: None  # type: ignore[method-assign]  # all is garbage
+    return Parts(trainer, learned, batches, normalise, chosen)
+
+
+def run(**settings: Any) -> str:
+    """Take steps, evaluate, draw, save, load, and take another step."""
+    parts = make(**settings)
+    trainer, task = parts.trainer, parts.task
+    steps: Iterator[tuple[Tensor, Tensor]] = trainer.train_loader.epoch(0)
+    for _ in range(3):
+        trainer.take_step(*next(steps))
+    trainer.epoch_averages.read()
+    images = EvalBatches(
+        DATA.subset(torch.arange(100)), parts.normalise, 64, parts.precision.device
+    )
+    loader = task.eval_loader(images)
+    task.evaluation = lambda outputs: outputs.shape  # type: ignore
+    trainer.evaluate(trainer.eval_model, loader)
+    if task.columns:
+        draw_gallery(task, trainer.eval_model, next(iter(loader)), parts.normalise)
+    buffer = io.BytesIO()
+    torch.save({**trainer.state_dict(), "rng": rng_states()}, buffer)
+    buffer.seek(0)
+    state = torch.load(buffer, map_location="cpu", weights_only=True)
+    trainer.load_state_dict(state)
+    set_rng_states(state["rng"])
+    trainer.take_step(*next(steps))
+    return "done"
+
+
+def deterministic(**settings: Any) -> str:
+    be_deterministic()
+    return run(**settings)
+
+
+def counted(work: Callable[[], object], calls: int = 1) -> dict[str, Any]:
+    """Count what one call of `work` asks of the device."""
+    fakecuda.reset()
+    began = time.perf_counter()
+    for _ in range(calls):
+        work()
+    milliseconds = (time.perf_counter() - began) / calls * 1e3
+    launches, others = fakecuda.summary(fakecuda.dump())
+    others = {name: count for name, count in others.items() if "event" not in name}
+    return {"launches": launches / calls, "host_ms": round(milliseconds, 2), **others}
+
+
+def batch(augment: dict[str, Any], size: int = 512) -> dict[str, Any]:
+    """Count what augmenting one batch takes."""
+    batches = make(size, augment).batches
+    numbers = iter(range(100))
+
+    def one() -> None:
+        batches.batch(torch.arange(size), batches.generator(0, next(numbers)))
+
+    one()
+    one()
+    return counted(one, 5)
+
+
+def step(kernels: str = "fused", size: int = 512, **settings: Any) -> dict[str, Any]:
+    """Count what a step takes, and a batch with its step; name the line that waits, if any."""
+    trainer = make(size, model=ViTConfig(kernels=kernels), **settings).trainer
+    images, targets = next(trainer.train_loader.epoch(0))
+
+    def iteration() -> None:
+        sums, count = trainer.take_step(*next(trainer.train_loader.epoch(7)))
+        trainer.epoch_averages.add(sums, count)
+        trainer.log_averages.add(sums, count)
+
+    for _ in range(3):
+        trainer.take_step(images, targets)
+    result = counted(lambda: trainer.take_step(images, targets), 5)
+    result["batch and step"] = counted(iteration, 3)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        iteration()
+        result["synchronizations"] = "none"
+    except RuntimeError as error:
+        result["synchronizations"] = " <- ".join(places(error)[::-1])
+    torch.cuda.set_sync_debug_mode("default")
+    return result
+
+
+def compiled(steps: int = 6, **settings: Any) -> dict[str, Any]:
+    """Compile, and count each of the first steps: recording, then replaying a graph."""
+    logging.basicConfig(level=logging.INFO)
+    parts = make(batch_size=64, compile=True, **settings)
+    trainer = parts.trainer
+    sample = next(trainer.train_loader.epoch(0))
+    result: dict[str, Any] = {
+        "compiled": compile_model(trainer.model, parts.task, sample, parts.precision)
+    }
+    for number in range(steps):
+        result[f"step {number}"] = counted(lambda: trainer.take_step(*sample))
+    return result
+
+
+def scenarios() -> Iterator[tuple[str, Callable[[], object]]]:
+    for name, augment in AUGMENTATIONS.items():
+        yield f"batch {name}", partial(batch, augment)
+    for kernels, precision in product(("fused", "scratch"), ("bf16", "fp16", "fp32")):
+        yield f"step {kernels} {precision}", partial(step, kernels, precision=precision)
+    yield "step fused strong EMA", partial(step, augment=STRONG, ema_decay=0.99)
+    yield "step fused skip", partial(step, on_nonfinite="skip", max_skips=1000)
+    yield "step reconstruct", partial(step, task=ReconstructConfig(decoder_depth=2))
+    yield "step autoregress", partial(step, task=AutoregressConfig(decoder_depth=2))
+    tables = ("none", "learned", "learned_2d", "relative", "sinusoidal", "sincos_2d")
+    precisions = ("bf16", "fp16", "fp32")
+    for kernels in ("fused", "scratch"):
+        vit = partial(small, kernels=kernels)
+        for table, precision in product(tables, precisions):
+            yield (
+                f"run {kernels} {table} {precision}",
+                partial(
+                    run,
+                    model=vit(positions=table),
+                    precision=precision,
+                    ema_decay=0.9,
+                    augment=STRONG,
+                ),
+            )
+        dropouts = {"dropout": 0.1, "branch_dropout": 0.1, "drop_path": 0.1}
+        older = {"pre_norm": False, "norm_affine": False, "activation": "gelu_tanh"}
+        odd = vit(**dropouts, **older, head="token_mlp")
+        yield f"run {kernels} dropouts", partial(run, model=odd, micro_batch=12)
+        gap = vit(positions="relative", head="gap")
+        yield f"run {kernels} gap relative", partial(run, model=gap)
+        layers = vit(positions="learned_2d", positions_at="layers", head="gap")
+        yield f"run {kernels} layers", partial(run, model=layers)
+        for precision, normalise in product(precisions, (False, True)):
+            mae = ReconstructConfig(decoder_depth=1, normalise_target=normalise)
+            yield (
+                f"run {kernels} reconstruct {precision} {normalise}",
+                partial(run, model=vit(), task=mae, precision=precision),
+            )
+        for precision, given in product(precisions, (0, 4)):
+            next_patch = AutoregressConfig(decoder_depth=1, given_rows=given)
+            yield (
+                f"run {kernels} autoregress {precision} {given}",
+                partial(run, model=vit(), task=next_patch, precision=precision),
+            )
+        for table in ("learned", "relative"):
+            yield (
+                f"deterministic {kernels} {table}",
+                partial(
+                    deterministic, model=vit(positions=table), augment=STRONG | {"crop_scale": 0.5}
+                ),
+            )
+    for name, model in {"cnn": CnnConfig(), "resnet": ResNetConfig()}.items():
+        for precision in ("bf16", "fp16"):
+            yield f"run {name} {precision}", partial(run, model=model, precision=precision)
+        yield f"deterministic {name}", partial(deterministic, model=model)
+    fused = partial(small, kernels="fused")
+    auto = {"policy": "autoaugment"}
+    yield "deterministic autoaugment", partial(deterministic, augment=auto)
+    for task in (ReconstructConfig(decoder_depth=1), AutoregressConfig(decoder_depth=1)):
+        yield f"deterministic {task.name}", partial(deterministic, model=fused(), task=task)
+    yield "compiled fused", partial(compiled, model=fused())
+    yield "compiled scratch", partial(compiled, model=small())
+    dropped = fused(dropout=0.1, drop_path=0.1)
+    yield "compiled dropouts", partial(compiled, model=dropped, micro_batch=24)
+    yield (
+        "compiled autoregress",
+        partial(compiled, model=fused(), task=AutoregressConfig(decoder_depth=1)),
+    )
+    yield "compiled resnet", partial(compiled, model=ResNetConfig(widths=[8, 16], blocks=1))
+
+
+def places(error: BaseException) -> list[str]:
+    """The package's lines that an error came through, the innermost last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [
+        f"{f.filename.rpartition('/')[2]}:{f.lineno}" for f in frames if "vit_train" in f.filename
+    ]
+
+
+def patches(self: PatchEmbed, images: Tensor) -> Tensor:
+    """PatchEmbed.forward as a product: cuDNN is no part of the stand-in."""
+    weight: Tensor = self.proj.weight
+    side = weight.shape[-1]
+    columns = images.unfold(2, side, side).unfold(3, side, side)  # (B,C,G,G,P,P)
+    columns = columns.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # (B,N,C·P²)
+    return F.linear(columns, weight.flatten(1), self.proj.bias).to(weight.dtype)
+
+
+def in_child(work: Callable[[], object]) -> None:
+    torch.set_num_threads(1)
+    torch.backends.cudnn.enabled = False
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    PatchEmbed.forward = patches  # type: ignore[method-assign]
+    try:
+        result = work()
+        print("   ", result if isinstance(result, str) else json.dumps(result))
+    except Exception as error:
+        print(f"    FAILED {type(error).__name__}: {str(error).strip()[:600]}")
+        print("        at", *places(error))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def main() -> None:
+    wanted = tuple(sys.argv[1].split("|")) if len(sys.argv) > 1 else ("",)
+    for name, work in scenarios():
+        if not name.startswith(wanted):
+            continue
+        print(f"== {name}", flush=True)
+        child = os.fork()
+        if child == 0:
+            in_child(work)
+        if status := os.waitpid(child, 0)[1]:
+            print("    CRASHED, status", status, flush=True)
+
+
+if __name__ == "__main__":
+    main()
