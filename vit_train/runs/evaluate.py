@@ -50,7 +50,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
             f"the data's classes are {listed(data.classes)}, the model's {listed(meta.classes)}"
         )
     size = data_config.image_size
-    if size == trained.data.image_size and meta.fingerprint not in ("", data.fingerprint):
+    if size == trained.data.image_size and meta.fingerprint != data.fingerprint:
         logger.warning(
             "the images are not those of the training run: some of them may have been trained on"
         )
@@ -126,6 +126,6 @@ def listed(classes: Sequence[str], most: int = 10) -> str:
 
 
 def run_folder(checkpoint: Path) -> Path:
-    """Return the folder of a checkpoint's run or, for a file copied elsewhere, the file's folder."""
+    """Return the folder of a checkpoint's run or, if the file was copied elsewhere, its folder."""
     parent = checkpoint.parent
     return parent.parent if parent.name == "checkpoints" else parent

@@ -42,7 +42,7 @@ class Meta:
     images_seen: int
     weights: str
     versions: dict[str, str]
-    # Of the training data; empty in files from versions that did not store it.
+    # Of the training data.
     fingerprint: str
 
 
@@ -91,9 +91,9 @@ def rebuild(
     weights: str,
     image_size: int | None,
 ) -> tuple[nn.Module, Meta]:
-    """Build the model that a checkpoint describes; raise ValueError or one of MISFITS if it cannot.
+    """Build the model that a checkpoint describes; raise ValueError or one of MISFITS on failure.
 
-    `content` is the checkpoint's content and `path` its file, for messages.
+    `content` is the checkpoint's content, and `path` is its file, for messages.
     """
     chosen = pick_weights(content, weights)
     if image_size is not None and image_size < 1:
@@ -133,7 +133,7 @@ def rebuild(
         images_seen=int(content["images_seen"]),
         weights=chosen,
         versions=dict(content["versions"]),
-        fingerprint=str(content.get("fingerprint", "")),
+        fingerprint=str(content["fingerprint"]),
     )
     return model.eval(), meta
 

@@ -15,8 +15,6 @@ from vit_train.report.metrics_csv import CSV_BYTES
 from vit_train.text import printable
 
 logger = logging.getLogger(__name__)
-# Settings that have another name in the summaries of older runs.
-RENAMED = {"train.label_smoothing": "task.label_smoothing"}
 
 
 @dataclass
@@ -149,9 +147,8 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
 
     A setting that is newer than the run has its default; the precision is the one that was used.
     """
-    config = {"task": {"name": "classify"}} | summary["config"]  # runs from before there were tasks
-    own = {RENAMED.get(key, key): value for key, value in flatten(config)}
-    settings = dict(flatten(default_settings(config))) | own
+    config = summary["config"]
+    settings = dict(flatten(default_settings(config))) | dict(flatten(config))
     settings["precision"] = summary.get("precision", settings["precision"])
     images = {"data.root"} if settings.get("data.name") == "folder" else set()
     return {
