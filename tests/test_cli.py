@@ -114,7 +114,7 @@ def test_divergence_stops_with_a_message_and_leaves_the_last_good_checkpoint(run
         "optim.warmup_epochs=0", "train.log_every=1",
     )  # fmt: skip
     assert outcome.status == 1
-    assert "no finite number at step 2" in outcome.err and "optim.lr" in outcome.err
+    assert "NaN or infinity at step 2" in outcome.err and "optim.lr" in outcome.err
     batch = torch.load("run/nonfinite-step-2.pt", weights_only=True)
     assert batch["images"].shape == (32, 3, 32, 32) and batch["batch"] == 1
     assert json.loads(Path("run/summary.json").read_text())["status"] == "diverged"
@@ -144,7 +144,7 @@ BAD_TRAIN = {
     "fp16 on cpu": (["device=cpu", "precision=fp16"], "precision=fp32"),
     "missing data": (["data=cifar10", "data.root=nowhere"], "data.download=true"),
     "too large a subset": (["data.train_subset=99999"], "ask for fewer"),
-    "augmentation policy": (["augment.policy=autocontrast"], "none of: none, randaugment"),
+    "augmentation policy": (["augment.policy=autocontrast"], "must be one of: none, randaugment"),
     "mixup": (["augment.mixup_alpha=0"], "augment.mixup_alpha=0.0 must be positive"),
     "erasing": (["augment.erase_prob=2"], "augment.erase_prob=2.0 must be in [0, 1]"),
     "micro batch": (["train.micro_batch=0"], "train.micro_batch=0 must be at least 1"),

@@ -115,7 +115,7 @@ def test_an_encoder_that_does_not_fit_is_refused_by_what_differs(run: Run) -> No
 
 def test_what_a_task_cannot_do_is_refused(run: Run) -> None:
     refused = {
-        "model.positions=none task=reconstruct": "a decoder must be told where each patch is",
+        "model.positions=none task=reconstruct": "a decoder needs absolute positions",
         "task=reconstruct task.mask_ratio=1": "task.mask_ratio=1.0 must be between 0 and 1",
         "task=autoregress task.given_rows=8": "leaves nothing to predict",
         "task=autoregress task.decoder_depth=0": "task.decoder_depth=0 must be at least 1",
@@ -127,4 +127,4 @@ def test_what_a_task_cannot_do_is_refused(run: Run) -> None:
         outcome = run("vit-train", *SMALL, *change.split())
         assert outcome.status == 1 and hint in outcome.err, outcome.err
     outcome = run("vit-train", "task=reconstruct", "model=resnet")
-    assert outcome.status == 1 and "model.name=resnet is none" in outcome.err
+    assert outcome.status == 1 and "but model.name=resnet" in outcome.err

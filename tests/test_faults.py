@@ -13,7 +13,7 @@ from conftest import SMALL, Run
 
 from vit_train.engine import checkpoint, checkpoint_manager
 from vit_train.engine.checkpoint import read_checkpoint, save_checkpoint
-from vit_train.report import patient
+from vit_train.report import disk_errors
 from vit_train.tasks.classify import Classify
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -104,7 +104,7 @@ def test_a_full_disk_stops_the_run_with_a_way_to_go_on(
         outcome = run("vit-train", *SMALL, "hydra.run.dir=run")
     assert outcome.status == 1 and "No space left on device" in outcome.err
     command = f"vit-train resume={Path('run').absolute()}"
-    assert f"last.pt is whole; go on with: {command}\n" in outcome.err
+    assert f"last.pt is intact; resume with: {command}\n" in outcome.err
     assert "Traceback" not in outcome.err
     assert run("vit-train", "resume=run").status == 0
     assert json.loads(Path("run/summary.json").read_text())["status"] == "finished"
@@ -114,7 +114,7 @@ def test_or_training_goes_on_without_and_saves_again_when_it_can(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing_saves(monkeypatch, 2, 4)
-    monkeypatch.setattr(patient, "PAUSE", 0.0)
+    monkeypatch.setattr(disk_errors, "PAUSE", 0.0)
     outcome = run(
         "vit-train", *SMALL, "train.epochs=5", "checkpoint.on_error=go_on", "hydra.run.dir=run"
     )
@@ -144,7 +144,7 @@ def test_a_loss_that_is_no_number_is_named_with_its_step_and_batch(
     not_a_number_at(monkeypatch, {8})
     outcome = run("vit-train", *SMALL, *WHOLE, "checkpoint.every_steps=1")
     assert outcome.status == 1
-    assert "no finite number at step 8 (batch 3 of epoch 2)" in outcome.err
+    assert "NaN or infinity at step 8 (batch 3 of epoch 2)" in outcome.err
     assert read_checkpoint(Path("run/checkpoints/last.pt"))["step"] == 7
     saved = torch.load("run/nonfinite-step-8.pt", weights_only=True)
     assert saved["images"].shape[0] == saved["targets"].shape[0] == 32
@@ -165,7 +165,7 @@ def test_or_its_step_is_left_out_so_many_times(run: Run, monkeypatch: pytest.Mon
     )
     not_a_number_at(monkeypatch, {2, 4, 8})
     outcome = run("vit-train", *SMALL, *WHOLE, *skip, "hydra.run.dir=again")
-    assert outcome.status == 1 and "3 steps had no finite loss" in outcome.err
+    assert outcome.status == 1 and "3 steps had NaN or infinity" in outcome.err
 
 
 @pytest.mark.parametrize(

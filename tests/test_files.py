@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vit_train.files import plain
-from vit_train.files.plain import Refused, require_config, require_plain
+from vit_train.files import plain_values
+from vit_train.files.plain_values import Refused, require_config, require_plain
 from vit_train.files.reading import open_regular, read_bytes, read_config, read_json, read_text
 from vit_train.files.writing import open_to_append, remove_partial, replacing, truncate, write_text
 
@@ -122,7 +122,7 @@ def test_plain_values_pass() -> None:
     require_plain([0] * 99, "it", nodes=100)
     require_plain([{1}], "it", nodes=100, others=(set,))
     deep: object = 0
-    for _ in range(plain.DEPTH):
+    for _ in range(plain_values.DEPTH):
         deep = [deep]
     require_plain(deep, "it", nodes=100)
     with pytest.raises(Refused):

@@ -34,9 +34,9 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_with_more_space(
 ) -> None:
     outcome = run("vit-train", *SMALL, "hydra.run.dir=disk/run")
     assert outcome.status == 1 and "No space left on device" in outcome.err, outcome.err
-    assert "is whole; go on with: vit-train resume=" in outcome.err
+    assert "is intact; resume with: vit-train resume=" in outcome.err
     assert "Traceback" not in outcome.err
-    command = outcome.err.strip().rpartition("go on with: vit-train ")[2]
+    command = outcome.err.strip().rpartition("resume with: vit-train ")[2]
     assert mount("-o", "remount,size=9m", str(disk))
     outcome = run("vit-train", command)
     assert outcome.status == 0, outcome.err
@@ -45,7 +45,7 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_with_more_space(
 
 def test_or_training_goes_on_without(run: Run, disk: Path) -> None:
     outcome = run("vit-train", *SMALL, "checkpoint.on_error=go_on", "hydra.run.dir=disk/run")
-    assert "training goes on without: [Errno 28]" in outcome.out
+    assert "training continues: [Errno 28]" in outcome.out
     assert "Traceback" not in outcome.err
     kept = list(Path("disk/run/checkpoints").glob("*.pt"))
     assert kept and all(read_checkpoint(each)["step"] > 0 for each in kept)

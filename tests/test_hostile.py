@@ -134,7 +134,7 @@ def test_a_crafted_state_cannot_be_resumed(run: Run, small_run: SmallRun) -> Non
     for key, value in changes.items():
         path.write_bytes(sealed(content | {key: value}))
         outcome = run("vit-train", "resume=run")
-        assert outcome.status == 1 and "this checkpoint is not of this run" in outcome.err
+        assert outcome.status == 1 and "this checkpoint is not from this run" in outcome.err
         assert "Traceback" not in outcome.err
 
 
@@ -171,7 +171,7 @@ HARMFUL: dict[str, tuple[dict[str, Any], str]] = {
         {"config__data__image_size": 8000, "image_shape": [3, 8000, 8000],
          "config__model__positions": "none"}, "",
     ),
-    "normalised by zero": ({"std": [0.0, 0.0, 0.0]}, "normalise no image"),
+    "normalised by zero": ({"std": [0.0, 0.0, 0.0]}, "cannot normalize images"),
     "normalised by words": ({"mean": ["x", "y", "z"]}, ""),
 }  # fmt: skip
 
@@ -280,7 +280,7 @@ def test_a_state_whose_counts_are_none_of_this_run_is_refused(
     for key, value in changes.items():
         path.write_bytes(sealed(content | {key: value}))
         outcome = run("vit-train", "resume=run")
-        assert outcome.status == 1 and "this checkpoint is not of this run" in outcome.err, key
+        assert outcome.status == 1 and "this checkpoint is not from this run" in outcome.err, key
         assert "Traceback" not in outcome.err
     content["optimizer"]["param_groups"] = [{"lr": "x"}]  # the settings are the config's
     path.write_bytes(sealed(content))

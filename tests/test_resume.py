@@ -120,7 +120,7 @@ def test_a_finished_run_says_so(run: Run, small_run: SmallRun) -> None:
     outcome = run("vit-train", "resume=run")
     assert outcome.status == 0 and "run is finished" in outcome.out
     assert run("vit-train", "resume=run", "seed=0").status == 0
-    assert "seed would make it another run" in run("vit-train", "resume=run", "seed=1").err
+    assert "cannot change seed when resuming" in run("vit-train", "resume=run", "seed=1").err
     added = run("vit-train", "resume=run", "+train.epoch=5")
     assert added.status == 1 and "did you mean train.epochs?" in added.err
     assert {path: path.stat().st_mtime for path in Path("run").rglob("*")} == before
@@ -130,13 +130,13 @@ def test_a_run_stops_in_time_and_goes_on(run: Run, small_run: SmallRun) -> None:
     whole = small_run("finished", "whole")
     outcome = run("vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run")
     assert outcome.status == 0, outcome.err
-    assert f"Go on with: vit-train resume={Path('run').absolute()}" in outcome.out
+    assert f"Resume with: vit-train resume={Path('run').absolute()}" in outcome.out
     assert "its time is up" in outcome.out
     summary = json.loads(Path("run/summary.json").read_text())
     assert summary["status"] == "interrupted" and summary["steps"] == 1
     outcome = run("vit-train", "resume=run", "train.max_minutes=60")
     assert outcome.status == 0, outcome.err
-    assert "going on after step 1" in outcome.out
+    assert "resuming after step 1" in outcome.out
     assert_same_run(whole, Path("run"))
 
 
@@ -147,8 +147,8 @@ def test_what_would_change_the_past_is_refused_by_name(run: Run, small_run: Smal
                    "experiment=quickstart", "precision=bf16"):  # fmt: skip
         outcome = run("vit-train", "resume=run", change)
         key = change.partition("=")[0]
-        assert outcome.status == 1 and f"resume: {key} would make it another run" in outcome.err
-    assert "which has seed=0" in run("vit-train", "resume=run", "seed=1").err
+        assert outcome.status == 1 and f"cannot change {key} when resuming (" in outcome.err
+    assert "(this run has seed=0): leave it" in run("vit-train", "resume=run", "seed=1").err
     allowed = [
         *SMALL,
         "train.log_every=3",
@@ -167,7 +167,7 @@ def test_other_images_than_it_began_with_are_refused(run: Run, small_run: SmallR
     content = read_checkpoint(Path("run/checkpoints/last.pt"))
     Path("run/checkpoints/last.pt").write_bytes(sealed(content | {"fingerprint": "0"}))
     outcome = run("vit-train", "resume=run", "train.max_minutes=null")
-    assert outcome.status == 1 and "the images on disk are others" in outcome.err
+    assert outcome.status == 1 and "the images on disk are not those" in outcome.err
     assert "not those of the training run" in run("vit-eval", "ckpt=run").out
     Path("run/checkpoints/last.pt").write_bytes(sealed(content))
     assert "not those" not in run("vit-eval", "ckpt=run").out
@@ -190,7 +190,7 @@ def test_a_lost_report_is_said(run: Run) -> None:
     summary = json.loads(Path("run/summary.json").read_text())
     Path("run/summary.json").write_text(json.dumps(summary | {"status": "running"}))
     Path("run/metrics.csv").unlink()
-    assert "metrics.csv is not as it was left" in run("vit-train", "resume=run").out
+    assert "metrics.csv is missing or too short" in run("vit-train", "resume=run").out
 
 
 @pytest.mark.parametrize("name", ["lr=0.1,(a b)", "it's", "a\\b\\\\'c\\"])
@@ -198,7 +198,7 @@ def test_a_folder_of_any_name_goes_on(run: Run, small_run: SmallRun, name: str) 
     small_run("interrupted", name)
     outcome = run("vit-train", f"resume={name}")
     assert outcome.status == 0, outcome.err
-    assert shlex.split(outcome.out.rpartition("Go on with: ")[2])[1] == f"resume={name}"
+    assert shlex.split(outcome.out.rpartition("Resume with: ")[2])[1] == f"resume={name}"
     assert run("vit-eval", f"ckpt={name}").status == 0
 
 
@@ -226,7 +226,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_named(run: Run) -
     last.write_bytes(data)
     outcome = run("vit-train", "resume=run")
     assert outcome.status == 1 and "run/checkpoints/last.pt: it is damaged" in outcome.err
-    assert "last-1.pt is whole" in outcome.err
+    assert "last-1.pt is intact" in outcome.err
     outcome = run("vit-train", "resume=run/checkpoints/last-1.pt")
     assert outcome.status == 0, outcome.err
     assert_same_run(whole, Path("run"))
@@ -234,8 +234,8 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_named(run: Run) -
 
 def test_the_newest_checkpoint_there_is_goes_on(run: Run, small_run: SmallRun) -> None:
     small_run("interrupted")
-    assert "resume goes on with one run" in run("vit-train", "-m", "resume=run").err
-    assert "one run at a time" in run("vit-train", "resume=run,other").err
+    assert "resume continues a single run" in run("vit-train", "-m", "resume=run").err
+    assert "only one run can be resumed" in run("vit-train", "resume=run,other").err
     Path("run/checkpoints/last.pt").rename("run/checkpoints/last-10.pt")
     Path("run/checkpoints/last-9.pt").write_bytes(Path("run/checkpoints/last-10.pt").read_bytes())
     assert [path.name for path in generations(Path("run/checkpoints/last.pt"))] == [
@@ -266,7 +266,7 @@ def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
     finally:
         process.kill()
     assert process.returncode == 128 + number and "Traceback" not in errors
-    assert f"Go on with: vit-train resume={tmp_path / 'run'}" in out
+    assert f"Resume with: vit-train resume={tmp_path / 'run'}" in out
     step = json.loads((tmp_path / "run/summary.json").read_text())["steps"]
     assert read_checkpoint(tmp_path / "run/checkpoints/last.pt")["step"] == step < 40
     whole = undisturbed(run, slow)

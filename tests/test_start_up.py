@@ -18,7 +18,7 @@ from vit_train.runs import train as training
 # What a start-up goes through, each as the function in which the signal comes.
 PHASES = {
     "reading the settings": "vit_train.commands.train.typed",
-    "taking the folder": "vit_train.runs.claim.sole_writer",
+    "taking the folder": "vit_train.runs.lock.sole_writer",
     "loading the data": "vit_train.runs.setup.load_dataset",
     "building the model": "vit_train.runs.setup.make_task",
     "opening the reports": "vit_train.runs.folder.TensorBoard",

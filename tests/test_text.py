@@ -99,4 +99,4 @@ def test_a_summarys_words_do_nothing_to_the_table(run: Run) -> None:
     for broken in ({"test": None}, {"config": 3}, {"parameters": "many"}, {"seconds": {}}):
         path.write_text(json.dumps(summary | broken))
         outcome = run("vit-results", "runs")
-        assert outcome.status == 1 and "is no summary that vit-train wrote" in outcome.err
+        assert outcome.status == 1 and "is not a summary written by vit-train" in outcome.err

@@ -1,4 +1,4 @@
-"""The composed, typed config of each command, and where its YAML files are."""
+"""The composed, typed config of each command, and the folder of the YAML files."""
 
 import difflib
 from collections.abc import Sequence
@@ -23,31 +23,31 @@ from vit_train.limits import require_in_bounds
 from vit_train.model.config import MODEL_CONFIGS, ModelConfig
 from vit_train.tasks.config import TASK_CONFIGS, TaskConfig
 
-# The closed set of classes that the field `name` of a group selects from.
+# The only classes that the field `name` of a group can select.
 CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
     "model": MODEL_CONFIGS,
     "task": TASK_CONFIGS,
     "data": DATA_CONFIGS,
 }
 # Settings that change no result: how often something is reported or saved, and the machine.
-# A name that ends with a dot stands for all below it.
+# A name that ends with a dot stands for all settings below it.
 INCIDENTAL = (
     *("train.log_every", "train.max_minutes", "checkpoint."),
     *("device", "data.root", "data.download", "data.urls"),
 )
-# Those of a checkpoint; auto is the average where there is one.
+# The choices of a checkpoint's weights; auto takes the averaged weights if there are any.
 WEIGHTS = ("auto", "ema", "raw")
 PEERS = ("timm", "torchvision", "vit-pytorch")
-MOST_PICTURES = 1000  # on one sheet, which matplotlib takes minutes to lay out
-NOT_TAKEN_AWAY = "a setting can be changed, but not taken away"
+MOST_PICTURES = 1000  # on one sheet; matplotlib takes minutes to lay out so many
+NOT_TAKEN_AWAY = "a setting can be changed, but not removed"
 PACKAGE = Path(__file__).parent
-# Inside the wheel conf/ is a subpackage; in a checkout it stands at the top.
+# In the wheel conf/ is a subpackage; in a checkout it is at the top level.
 CONF_DIR = next(path for path in (PACKAGE / "conf", PACKAGE.parent / "conf") if path.is_dir())
 
 
 @dataclass
 class TrainConfig:
-    """All that `vit-train` can be told."""
+    """All settings of `vit-train`."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
@@ -56,16 +56,17 @@ class TrainConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     train: LoopConfig = field(default_factory=LoopConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    # Go on with this run (its folder, or one of its checkpoints), with its own settings.
+    # Resume this run (its folder, or one of its checkpoints) with its own settings.
     resume: str | None = None
-    # Begin with the encoder of this run (its folder or a checkpoint) instead of drawn weights.
+    # Start from the encoder of this run (its folder or a checkpoint) instead of random weights.
     init_from: str | None = None
     seed: int = 0
     device: str = "auto"
     precision: str = "auto"
-    # Compile the model first: half a minute on a CPU, some more on a GPU, then faster steps.
+    # Compile the model first, which takes half a minute on a CPU and somewhat longer on a GPU, but
+    # makes steps faster.
     compile: bool = False
-    # The same bits on every run on a GPU, too, which is slower; on a CPU they always are.
+    # Make runs on a GPU reproducible to the bit, which is slower; on a CPU they always are.
     deterministic: bool = False
 
     def __post_init__(self) -> None:
@@ -75,16 +76,16 @@ class TrainConfig:
 
 @dataclass
 class BenchOptions:
-    """What is measured, against whom, and for how long."""
+    """Batch sizes, models of other libraries and durations of a benchmark."""
 
-    # Images a step; several are measured one after the other.
+    # Images per step; several sizes are measured one after another.
     batch_sizes: list[int] = field(default_factory=lambda: [64])
-    # Other libraries' models of the same architecture: timm, torchvision, vit-pytorch.
+    # Libraries whose model of the same architecture is compared: timm, torchvision, vit-pytorch.
     peers: list[str] = field(default_factory=list)
-    # Every contender is measured so many times, in turn, for so long each time.
+    # Each contender is measured once per round, in turn, for this many seconds.
     rounds: int = 5
     seconds: float = 3.0
-    # Leave a trace of some training steps, for https://ui.perfetto.dev.
+    # Write a trace of some training steps, to be opened in https://ui.perfetto.dev.
     profile: bool = False
 
     def __post_init__(self) -> None:
@@ -98,25 +99,25 @@ class BenchOptions:
 
 @dataclass
 class BenchConfig(TrainConfig):
-    """All that `vit-bench` can be told: a training run, and how to measure it."""
+    """All settings of `vit-bench`: those of a training run, and those of the benchmark."""
 
     bench: BenchOptions = field(default_factory=BenchOptions)
 
 
 @dataclass
 class EvalDataConfig:
-    """Where to look for the data on this machine; root=null takes the run's own."""
+    """The location of the data on this machine; root=null means the run's own data.root."""
 
     root: str | None = None
-    # Never as in training: opening somebody's checkpoint must not start a download.
+    # Not taken from the run: opening somebody else's checkpoint must not start a download.
     download: bool = False
-    # Evaluate at another size than in training; the learned positions are interpolated.
+    # Evaluate at another image size than in training; learned positions are interpolated.
     image_size: int | None = None
 
 
 @dataclass
 class EvalConfig:
-    """All that `vit-eval` can be told; null means as in training."""
+    """All settings of `vit-eval`; null means as in training."""
 
     ckpt: str = MISSING
     split: str = "test"
@@ -138,7 +139,7 @@ class EvalConfig:
 
 @dataclass
 class SheetConfig:
-    """All that `vit-augment` can be told."""
+    """All settings of `vit-augment`."""
 
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
@@ -154,18 +155,18 @@ class SheetConfig:
         pictures = self.images * (1 + self.variants)
         if pictures > MOST_PICTURES:
             raise ValueError(
-                f"images={self.images}, variants={self.variants} make {pictures:,} pictures, which "
-                f"one sheet cannot show: {MOST_PICTURES:,} at most"
+                f"images={self.images}, variants={self.variants} make {pictures:,} pictures, but "
+                f"one sheet shows at most {MOST_PICTURES:,}"
             )
 
 
 def is_incidental(key: str) -> bool:
-    """Whether a setting, `train.log_every` for one, leaves every result as it is."""
-    return any(key == each or (each[-1] == "." and key.startswith(each)) for each in INCIDENTAL)
+    """Return whether a setting, such as `train.log_every`, changes no result."""
+    return any(key == name or (name[-1] == "." and key.startswith(name)) for name in INCIDENTAL)
 
 
 def register_schemas() -> None:
-    """Give Hydra the dataclasses, so that the YAML files hold presets and no defaults."""
+    """Register the dataclasses with Hydra, so that the YAML files hold presets but no defaults."""
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
     store.store(name="eval_schema", node=EvalConfig)
@@ -180,7 +181,7 @@ Config = TypeVar("Config", TrainConfig, EvalConfig, SheetConfig, BenchConfig)
 
 
 def typed(config: DictConfig, kind: type[Config]) -> Config:
-    """The dataclass that a composed config describes; ValueError for what cannot be."""
+    """Return the dataclass that a composed config describes; raise ValueError if it is invalid."""
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
         raise ValueError(f"missing: {', '.join(f'{key}=VALUE' for key in missing)}")
@@ -197,55 +198,59 @@ def typed(config: DictConfig, kind: type[Config]) -> Config:
 
 
 def require_known(config: DictConfig, prefix: str = "") -> None:
-    """ValueError for settings that `+` added and for those that `~` took away, however deep.
+    """Raise ValueError for unknown settings added by `+` and for those removed by `~`.
 
-    OmegaConf hands on the first kind unread, and gives the second its default.
+    OmegaConf passes the former on unchecked and gives the latter their defaults. Nested settings
+    are checked, too.
     """
     kind = OmegaConf.get_type(config)
     if is_dataclass(kind):
         known = [field.name for field in fields(kind)]
-        there = [str(key) for key in config]
-        for added in (key for key in there if key not in known):
+        present = [str(key) for key in config]
+        for added in (key for key in present if key not in known):
             raise ValueError(no_such_setting(prefix + added, known))
-        for lacking in (key for key in known if key not in there):
-            raise ValueError(f"{NOT_TAKEN_AWAY} ({prefix}{lacking})")
+        for removed in (key for key in known if key not in present):
+            raise ValueError(f"{NOT_TAKEN_AWAY} ({prefix}{removed})")
     for key in config:
         if not OmegaConf.is_missing(config, key) and isinstance(config[key], DictConfig):
             require_known(config[key], f"{prefix}{key!s}.")
 
 
 def no_such_setting(asked: str, known: Sequence[str]) -> str:
-    """What to say of a misspelt key: the nearest beside it that exists."""
+    """Return the message for a misspelled key: the nearest key that exists, or all of them."""
     parent, _, key = asked.rpartition(".")
     near = difflib.get_close_matches(key, known, n=1)
     prefix = f"{parent}." if parent else ""
-    hint = f"did you mean {prefix}{near[0]}?" if near else f"there are: {', '.join(known)}"
+    hint = f"did you mean {prefix}{near[0]}?" if near else f"choose from: {', '.join(known)}"
     return f"there is no setting {asked}: {hint}"
 
 
 def schema_of(stored: dict[str, Any]) -> DictConfig:
-    """Of a kept run's config: its groups, chosen from the closed set above, at their defaults."""
+    """Return the schema of a saved run's config: the groups that it names, at their defaults.
+
+    Raise ValueError for a group name that is not in CHOSEN_BY_NAME.
+    """
     chosen = {}
     for group, classes in CHOSEN_BY_NAME.items():
         part = stored.get(group) if isinstance(stored, dict) else None
         name = part.get("name") if isinstance(part, dict) else None
         if not isinstance(name, str) or name not in classes:
-            raise ValueError(f"the config's {group} is none of: {', '.join(classes)}")
+            raise ValueError(f"the config's {group} must be one of: {', '.join(classes)}")
         chosen[group] = classes[name]
     return OmegaConf.merge(OmegaConf.structured(TrainConfig), chosen)  # type: ignore[return-value]
 
 
 def from_checkpoint(stored: dict[str, Any]) -> TrainConfig:
-    """A checkpoint's config, typed and checked."""
+    """Return a checkpoint's config, typed and checked."""
     schema = schema_of(stored)
     return typed(OmegaConf.merge(schema, OmegaConf.create(stored)), TrainConfig)  # type: ignore[arg-type]
 
 
 def default_settings(stored: dict[str, Any]) -> dict[str, Any]:
-    """What a kept run's settings would be if it had said nothing but the names of its groups."""
+    """Return the settings of a saved run as if only its groups had been chosen, by their names."""
     return OmegaConf.to_container(schema_of(stored))  # type: ignore[return-value]
 
 
 def as_dict(config: TrainConfig) -> dict[str, Any]:
-    """Plain nested values, for checkpoints and summaries."""
+    """Return plain nested values, for checkpoints and summaries."""
     return asdict(config)

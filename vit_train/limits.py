@@ -1,20 +1,23 @@
-"""What is too large, refused by name before it is tried: numbers in settings, and memory."""
+"""Limits on numbers in settings and on memory, checked before anything is tried."""
 
 import math
 import os
 from collections.abc import Iterator
 from typing import Any
 
-# No count comes near.
+# Far above any real count.
 LARGEST = 10**12
-# About what 32 bits hold.
+# About the largest 32-bit float.
 LARGEST_FLOAT = 1e38
-# What generators of random numbers take.
+# The largest seed that random number generators accept.
 LARGEST_SEED = 2**63 - 1
 
 
 def require_in_bounds(settings: dict[str, Any]) -> None:
-    """ValueError with the setting's name for NaN, infinity, and what is too large, however deep."""
+    """Raise ValueError, naming the setting, for NaN, infinity and numbers out of bounds.
+
+    Nested settings are checked at any depth.
+    """
     for key, value in numbers(settings):
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{key}={value} must be a finite number")
@@ -25,8 +28,8 @@ def require_in_bounds(settings: dict[str, Any]) -> None:
 
 
 def numbers(settings: dict[str, Any] | list[Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Each with its dotted key; those of a list have the list's."""
-    pairs = settings.items() if isinstance(settings, dict) else ((None, each) for each in settings)
+    """Yield each number with its dotted key; numbers in a list have the list's key."""
+    pairs = settings.items() if isinstance(settings, dict) else ((None, item) for item in settings)
     for key, value in pairs:
         dotted = prefix if key is None else f"{prefix}.{key}".removeprefix(".")
         if isinstance(value, dict | list):
@@ -36,7 +39,7 @@ def numbers(settings: dict[str, Any] | list[Any], prefix: str = "") -> Iterator[
 
 
 def memory_bytes() -> float:
-    """What the machine has; no limit where the system does not say (Windows)."""
+    """Return the machine's memory, or infinity if the system does not report it (Windows)."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError):
@@ -44,12 +47,12 @@ def memory_bytes() -> float:
 
 
 def require_memory(needed: float, what: str, advice: str) -> None:
-    """ValueError where `what` needs more bytes than this machine has."""
-    there = memory_bytes()
-    if needed > there:
+    """Raise ValueError if `what` needs more bytes than this machine has."""
+    available = memory_bytes()
+    if needed > available:
         raise ValueError(
-            f"{what} would take {gigabytes(needed)} of memory, this machine has "
-            f"{gigabytes(there)}: {advice}"
+            f"{what} would take {gigabytes(needed)} of memory, but this machine has "
+            f"{gigabytes(available)}: {advice}"
         )
 
 
@@ -58,6 +61,6 @@ def gigabytes(count: float) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether Python, or PyTorch on any device, could not get the memory it asked for."""
-    words = ("out of memory", "can't allocate memory", "not enough memory")
-    return isinstance(error, MemoryError) or any(each in str(error).lower() for each in words)
+    """Return whether Python, or PyTorch on any device, could not allocate memory."""
+    phrases = ("out of memory", "can't allocate memory", "not enough memory")
+    return isinstance(error, MemoryError) or any(phrase in str(error).lower() for phrase in phrases)

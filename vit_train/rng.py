@@ -1,4 +1,4 @@
-"""Random numbers for dropout that belong to the image, whichever thread asks for them and when."""
+"""Random numbers for dropout that depend on the image, not on the thread or its timing."""
 
 import contextlib
 import threading
@@ -10,7 +10,10 @@ from torch import Tensor
 
 
 class ThreadGenerators(threading.local):
-    """This thread's generators, one an image; None is PyTorch's own, which all threads share."""
+    """This thread's generators, one per image.
+
+    None stands for PyTorch's global generator, which all threads share.
+    """
 
     generators: list[torch.Generator] | None = None
 
@@ -20,10 +23,11 @@ PER_IMAGE = ThreadGenerators()
 
 @contextlib.contextmanager
 def per_image_generators(seed: int, step: int, indices: Iterable[int]) -> Iterator[None]:
-    """Within the block give each of this thread's images, by its index in the batch, a generator.
+    """Give each of this thread's images its own generator within the block.
 
-    The generator is a pure function of the three numbers, so that an image has the same dropout
-    however the batch is split.
+    `indices` are the images' indices in the whole batch. A generator is a pure function of the
+    seed, the step and the image's index, so that an image has the same dropout however the batch is
+    split.
     """
     PER_IMAGE.generators = [seeded_generator(seed, step, index) for index in indices]
     try:
@@ -39,7 +43,7 @@ def seeded_generator(seed: int, *key: int) -> torch.Generator:
 
 
 def bernoulli(like: Tensor, probability: float) -> Tensor:
-    """Draw ones with this probability, else zeros, of the shape of `like` (B,…)."""
+    """Draw ones with this probability, else zeros, in the shape of `like` (B,…)."""
     drawn = torch.empty_like(like)
     if PER_IMAGE.generators is None:
         return drawn.bernoulli_(probability)

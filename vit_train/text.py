@@ -1,11 +1,14 @@
-"""Text from outside, such as the names of files and classes, shown without being obeyed."""
+"""Safe display of text from outside, such as file and class names.
+
+Control characters and markup in it have no effect.
+"""
 
 import logging
 import re
 
 
 def printable(text: str, keep: str = "\n") -> str:
-    """Whatever could move the cursor, colour or reverse the text, as an escape; `keep` stays."""
+    """Escape all characters that could move the cursor, color or reverse text, except `keep`."""
 
     def shown(character: str) -> str:
         if character.isprintable() or character in keep:
@@ -16,12 +19,15 @@ def printable(text: str, keep: str = "\n") -> str:
 
 
 def markdown_cell(text: str) -> str:
-    """For a table: one line that ends no cell, begins no markup and links nowhere."""
+    """Escape text for a cell of a Markdown table.
+
+    The result is one line that cannot end the cell, start markup or make a link.
+    """
     return re.sub(r"[\\|<*`]|\](?=\()", r"\\\g<0>", printable(text, keep=""))
 
 
 class PrintableFormatter(logging.Formatter):
-    """For every line of the log, on the terminal and in the file."""
+    """Formatter that makes every log line printable, on the terminal and in the file."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vit_train.engine import foreign, torch_file
 from vit_train.engine.torch_file import read_torch_file
-from vit_train.files.plain import DEPTH, Refused
+from vit_train.files.plain_values import DEPTH, Refused
 
 
 def saved(content: Any) -> io.BytesIO:
@@ -236,4 +236,4 @@ def scripted() -> io.BytesIO:
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_a_foreign_file_is_called_what_it_is(kind: str) -> None:
     said = foreign.kind(FOREIGN[kind]())
-    assert kind in said and ("name a run's folder" in said or kind == "damaged"), said
+    assert kind in said and ("give a run's folder" in said or kind == "damaged"), said

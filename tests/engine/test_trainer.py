@@ -177,7 +177,7 @@ def test_a_request_to_stop_is_followed_after_the_step() -> None:
 
 def test_a_non_finite_loss_ends_the_run_before_its_epoch_is_reported() -> None:
     recorder = Recorder()
-    with pytest.raises(NonFinite, match="no finite number at step 1 "):
+    with pytest.raises(NonFinite, match="NaN or infinity at step 1 "):
         train(Data(scale=float("inf")), (recorder,))
     assert not recorder.epochs
 

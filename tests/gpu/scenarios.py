@@ -31,7 +31,7 @@ from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalise, TrainBatches
 from vit_train.data.dataset import ImageSet, channel_statistics
 from vit_train.engine.checkpoint import rng_states, set_rng_states
-from vit_train.engine.compiling import compile_model
+from vit_train.engine.compile import compile_model
 from vit_train.engine.config import LoopConfig
 from vit_train.engine.device import Precision, be_deterministic, pick_device
 from vit_train.engine.trainer import Trainer

@@ -7,7 +7,6 @@ from torch import nn
 from torch_names import named_as_in_torch
 
 from vit_train.model.attention import Attention
-from vit_train.model.budget import on_meta
 from vit_train.model.config import ViTConfig
 from vit_train.model.convert import (
     fuse_heads,
@@ -15,6 +14,7 @@ from vit_train.model.convert import (
     reshape_to_convolution,
     unfold_to_convolution,
 )
+from vit_train.model.memory import on_meta
 from vit_train.model.vit import Block, PatchEmbed, VisionTransformer
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig
 from vit_train.tasks.registry import make_task

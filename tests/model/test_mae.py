@@ -78,7 +78,7 @@ def test_all_patches_visible_is_the_encoder_of_the_classifier() -> None:
 
 @pytest.mark.parametrize("positions", ["none", "relative"])
 def test_a_decoder_needs_absolute_positions(positions: str) -> None:
-    with pytest.raises(ValueError, match=f"model.positions={positions}: a decoder must be told"):
+    with pytest.raises(ValueError, match=f"model.positions={positions}: a decoder needs absolute"):
         MaskedAutoencoder(replace(CONFIG, positions=positions), 1, 16, 3)
 
 

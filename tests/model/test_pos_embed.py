@@ -119,7 +119,7 @@ def test_relative_attention_adds_its_keys_to_those_of_the_contents(
         for j in range(9):
             keys[:, :, 1 + i, 1 + j] += relative.weight[i - j + 8]
     logits = torch.einsum("bhid,bhijd->bhij", q, keys) / 6**0.5
-    expected = attention.join(logits.softmax(-1) @ v)[:, :num_queries]
+    expected = attention.merge_heads(logits.softmax(-1) @ v)[:, :num_queries]
     got, _ = attention(x, num_queries=num_queries)
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
 

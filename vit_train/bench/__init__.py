@@ -1,1 +1,1 @@
-"""How fast is it here, and compared with what: every contender in a process of its own."""
+"""Speed of vit_train compared with other libraries, each in a process of its own."""

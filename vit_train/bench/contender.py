@@ -1,4 +1,4 @@
-"""One library's model in this process, and the pieces of work that are timed."""
+"""One library's model in this process, and the work that is timed with it."""
 
 import tempfile
 import time
@@ -22,7 +22,7 @@ from vit_train.config import BenchConfig
 from vit_train.data.batches import Batch, Normalise, TrainBatches
 from vit_train.data.dataset import channel_statistics
 from vit_train.data.sources import load_dataset
-from vit_train.engine.compiling import compile_model
+from vit_train.engine.compile import compile_model
 from vit_train.engine.device import Precision, keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.optim import make_optimizer
 from vit_train.engine.trainer import Trainer, TrainLoader
@@ -41,7 +41,7 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Contender:
-    """Who is measured, on which shape. `keep_memory` gives a peer our allocator settings."""
+    """A library to be measured and its input. `keep_memory` gives a peer our allocator settings."""
 
     package: str
     keep_memory: bool
@@ -57,7 +57,10 @@ class Contender:
 
 
 class Bench:
-    """What can be timed, by name; each call handles `images` images."""
+    """The work that can be timed, by name.
+
+    Each call processes one batch, except for "loop", which processes LOOP_STEPS batches.
+    """
 
     def __init__(self, contender: Contender) -> None:
         if contender.keep_memory:
@@ -75,7 +78,7 @@ class Bench:
         self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
 
     def time(self, name: str, seconds: float) -> float:
-        """The median time of a call, over so many seconds, after a warm-up."""
+        """Return the median time of a call, from calls during `seconds` after a warm-up."""
         work = self.work[name]
         for _ in range(2):
             work()
@@ -90,7 +93,7 @@ class Bench:
         return median(times)
 
     def trace(self, path: str) -> None:
-        """Write what three training steps do, for Perfetto or chrome://tracing."""
+        """Write a trace of three training steps, for Perfetto or chrome://tracing."""
         every_lane = _ExperimentalConfig(profile_all_threads=True)
         with torch.profiler.profile(experimental_config=every_lane) as profiler:
             for _ in range(3):
@@ -103,11 +106,16 @@ class Bench:
 
 
 def peer_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, Work]]:
-    """The loop that every tutorial shows: the whole batch, forward, backward, step."""
+    """Return a peer's model and work.
+
+    Training is as in every tutorial: the whole batch at once, forward, backward, step.
+    """
     config = contender.config
     _, size, _ = contender.image_shape
     if not isinstance(config.model, ViTConfig):
-        raise ValueError(f"peers have a ViT to compare with, no model.name={config.model.name}")
+        raise ValueError(
+            f"vit-bench compares ViTs with other libraries, not model.name={config.model.name}"
+        )
     model = build_peer(contender.package, config.model, size, contender.num_classes)
     model.to(bench.device).train()
     optimizer = make_optimizer(model, config.optim)
@@ -134,7 +142,7 @@ def peer_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, 
 @torch.inference_mode()
 def infer(model: nn.Module, images: Tensor, precision: Precision) -> None:
     with precision.autocast():
-        model.forward(images)  # not the compiled code, which is for training alone
+        model.forward(images)  # not the compiled code, which is only for training
 
 
 def classification(config: BenchConfig) -> ClassifyConfig:
@@ -144,7 +152,7 @@ def classification(config: BenchConfig) -> ClassifyConfig:
 
 
 class Limited:
-    """So many batches of a source, then the next ones: a short epoch of the real loop."""
+    """A source with short epochs for the real loop: `steps` batches, then the next `steps`."""
 
     def __init__(self, source: TrainLoader, steps: int) -> None:
         self.source, self.steps = source, steps
@@ -169,7 +177,10 @@ class Limited:
 
 
 def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, Work]]:
-    """The trainer's own step, its parts, and the whole loop with its data and reports."""
+    """Return our model and its work: the trainer's step, its parts, and the whole loop.
+
+    The loop includes its data and reports.
+    """
     config, device = contender.config, bench.device
     data = load_dataset(config.data).train
     source = TrainBatches(
@@ -234,9 +245,9 @@ def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, W
 
 
 def flops_per_image(contender: Contender) -> int:
-    """Of the matrix products in one training step, as our model computes it."""
+    """Return the FLOPs per image of the matrix products in one training step of our model."""
     config = contender.config.model
-    if isinstance(config, ViTConfig):  # only the written products can be counted everywhere
+    if isinstance(config, ViTConfig):  # only explicit products are counted on every machine
         config = replace(config, kernels="scratch")
     model: Any = build_model(config, contender.image_shape, contender.num_classes)
     with FlopCounterMode(display=False) as counter:

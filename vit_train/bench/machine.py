@@ -1,4 +1,4 @@
-"""What the machine can do, and whether it was ours alone while we measured."""
+"""The machine's peak speed, and its load from other programs during a measurement."""
 
 import os
 import time
@@ -12,14 +12,14 @@ STAT = Path("/proc/stat")
 
 
 class LoadMeter:
-    """How many cores other programs (and other guests of the host) used meanwhile."""
+    """A meter of the cores that other programs, and other guests of the host, use."""
 
     def __init__(self) -> None:
         self.started, self.busy = time.perf_counter(), self.total_busy()
 
     @staticmethod
     def total_busy() -> float | None:
-        """Seconds of all cores' work since the machine started; None where nothing tells."""
+        """Return the seconds all cores have worked since boot, or None if that is unknown."""
         if not STAT.exists():
             return None
         user, nice, system, _idle, _wait, *interrupts = STAT.read_text().split("\n")[0].split()[1:9]
@@ -27,7 +27,10 @@ class LoadMeter:
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def others(self, ours: float) -> float | None:
-        """Cores that were busy with anything but our `ours` seconds of work, since the start."""
+        """Return how many cores were busy since the start with anything but our own work.
+
+        `ours` is our own work, in seconds. Return None if the load is unknown.
+        """
         busy = self.total_busy()
         if busy is None or self.busy is None:
             return None
@@ -40,7 +43,7 @@ def synchronise(device: torch.device) -> None:
 
 
 def gemm_ceiling(device: torch.device, dtype: torch.dtype, seconds: float = 0.5) -> float:
-    """FLOP/s of the best of several products of large square matrices, with every core."""
+    """Return the best FLOP/s of several products of large square matrices, on all cores."""
     size = 2048 if device.type == "cpu" else 8192
     threads = torch.get_num_threads()
     torch.set_num_threads(CORES)

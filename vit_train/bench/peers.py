@@ -1,4 +1,4 @@
-"""The same architecture as other libraries build it, trained in the way they show."""
+"""The same architecture built by other libraries, trained the way their examples show."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -38,7 +38,10 @@ def torchvision(config: ViTConfig, image_size: int, num_classes: int) -> nn.Modu
 
 
 def vit_pytorch(config: ViTConfig, image_size: int, num_classes: int) -> nn.Module:
-    """It has no biases in qkv and a LayerNorm before and after the patches: 0.2 % fewer weights."""
+    """Build vit-pytorch's ViT, which has 0.2 % fewer weights.
+
+    It has no biases in qkv and a LayerNorm before and after the patches.
+    """
     library: Any = import_module("vit_pytorch")
     model: nn.Module = library.ViT(
         image_size=image_size,
@@ -61,7 +64,7 @@ BUILDERS: dict[str, Callable[[ViTConfig, int, int], nn.Module]] = {
 
 
 def build_peer(name: str, config: ViTConfig, image_size: int, num_classes: int) -> nn.Module:
-    """ValueError, with what to install, where the library is missing."""
+    """Build a library's model; raise ValueError, with what to install, if it is missing."""
     try:
         return BUILDERS[name](config, image_size, num_classes)
     except ImportError as error:

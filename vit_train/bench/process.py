@@ -1,4 +1,4 @@
-"""A contender in a process of its own, which waits until it is told what to time."""
+"""A contender in a process of its own, which waits to be told what to time."""
 
 import multiprocessing
 import resource
@@ -14,14 +14,14 @@ from vit_train.bench.machine import LoadMeter
 
 
 class Answer(NamedTuple):
-    """What the contender found; how many cores other programs used meanwhile, if known."""
+    """A contender's result, and how many cores other programs used meanwhile, if known."""
 
     value: float
     others: float | None
 
 
 def serve(connection: Connection, contender: Contender) -> None:
-    """In the contender's process: answer (method, arguments) until the connection closes."""
+    """Answer (method, arguments) in the contender's process until the connection closes."""
     try:
         bench = Bench(contender)
         connection.send((bench.parameters, None))
@@ -32,12 +32,12 @@ def serve(connection: Connection, contender: Contender) -> None:
             connection.send(((value, time.process_time() - started, peak_memory(bench)), None))
     except EOFError:
         bench.exit.close()
-    except Exception as error:  # shown by the parent, as its own
+    except Exception as error:  # raised again by the parent
         connection.send((None, error if isinstance(error, ValueError) else traceback.format_exc()))
 
 
 def peak_memory(bench: Bench) -> int:
-    """Bytes, of the device's memory; on a CPU of the whole process."""
+    """Return the peak in bytes of the device's memory, or on a CPU of the whole process."""
     if bench.device.type == "cuda":
         import torch
 
@@ -47,26 +47,26 @@ def peak_memory(bench: Bench) -> int:
 
 
 class ContenderProcess:
-    """The parent's side of `serve`."""
+    """The parent's end of the connection to `serve`."""
 
     def __init__(self, contender: Contender) -> None:
         self.contender = contender
         context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, contender), daemon=True)
+        self.connection, child_end = context.Pipe()
+        self.process = context.Process(target=serve, args=(child_end, contender), daemon=True)
         self.process.start()
-        theirs.close()
+        child_end.close()
         self.peak_memory = 0
 
     def wait_until_ready(self) -> int:
-        """The number of its model's parameters."""
+        """Wait for the model to be built and return its number of parameters."""
         return int(self.answer())
 
     def answer(self) -> Any:
         try:
             value, error = self.connection.recv()
         except EOFError as end:
-            raise ValueError(f"the process of {self.contender.name} died") from end
+            raise ValueError(f"the process of {self.contender.name} ended unexpectedly") from end
         if isinstance(error, ValueError):
             raise error
         if error:

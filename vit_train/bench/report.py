@@ -1,4 +1,4 @@
-"""The benchmark as a table, a figure and JSON."""
+"""The benchmark's results as a table, a figure and JSON."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,7 +22,7 @@ def figure_of(value: Spread, digits: int = 0) -> str:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Markdown, for one batch size: everybody's speed, and ours in relation to each."""
+    """Return a Markdown table for one batch size: all speeds, and ours relative to each."""
     ours = next(result for result in results if result.is_ours)
     lines = [
         f"| batch {ours.contender.batch_size} | parameters | training, images/s | ours to it "
@@ -39,7 +39,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def notes(ours: Result, flops: int, ceilings: Sequence[float], results: Sequence[Result]) -> str:
-    """In words: the loop, the shares, the arithmetic, and whether the machine was quiet."""
+    """Describe the loop, its parts' shares, the FLOP/s and whether the machine was quiet."""
     shares = ", ".join(f"{name} {share:.1%}" for name, share in ours.shares().items())
     ceiling = Spread.of([value / 1e9 for value in ceilings])
     rate = flops * ours.speed("train").median / 1e9
@@ -91,7 +91,7 @@ def as_json(results: Sequence[Result], flops: int, ceilings: Sequence[float]) ->
 
 
 def chart(by_batch: Sequence[Sequence[Result]], title: str) -> Figure:
-    """Bars of images/s, one group a batch size; the thin lines reach from worst to best round."""
+    """Draw bars of images/s, grouped by batch size; thin lines span the worst to the best round."""
     figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
     for axis, (kind, name) in zip(figure.subplots(1, 2), KINDS.items(), strict=True):
         count = len(by_batch[0])

@@ -1,4 +1,4 @@
-"""What the timings mean: images/s, ratios round by round, where a step's time goes."""
+"""Figures derived from the timings: images/s, ratios per round, shares of a step's time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,13 +7,13 @@ from statistics import median
 from vit_train.bench.contender import LOOP_STEPS, OURS, Contender
 from vit_train.bench.process import Answer
 
-# A round is called disturbed when other programs used more than this share of a core.
+# A timing counts as disturbed if other programs used more than this share of a core.
 QUIET = 0.1
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over the rounds."""
+    """The median and range of a figure over the rounds."""
 
     median: float
     low: float
@@ -26,7 +26,7 @@ class Spread:
 
 @dataclass
 class Result:
-    """A contender's timings, by what was timed, round by round."""
+    """A contender's timings: for each kind of work, one per round."""
 
     contender: Contender
     parameters: int
@@ -44,7 +44,7 @@ class Result:
         return median(timing.value for timing in self.timings[name])
 
     def speeds(self, name: str) -> list[float]:
-        """Images/s, one a round."""
+        """Return images/s, one value per round."""
         images = self.contender.batch_size * (LOOP_STEPS if name == "loop" else 1)
         return [images / timing.value for timing in self.timings[name]]
 
@@ -52,21 +52,24 @@ class Result:
         return Spread.of(self.speeds(name))
 
     def ratio(self, name: str, other: "Result", other_name: str | None = None) -> Spread:
-        """This speed over another's, of the same round."""
+        """Return this speed divided by another's of the same round."""
         pairs = zip(self.speeds(name), other.speeds(other_name or name), strict=True)
         return Spread.of([mine / theirs for mine, theirs in pairs])
 
     @property
     def disturbed(self) -> int:
-        every = [timing for timings in self.timings.values() for timing in timings]
-        return sum(timing.others is not None and timing.others > QUIET for timing in every)
+        all_timings = [timing for timings in self.timings.values() for timing in timings]
+        return sum(timing.others is not None and timing.others > QUIET for timing in all_timings)
 
     @property
     def measured(self) -> int:
         return sum(map(len, self.timings.values()))
 
     def shares(self) -> dict[str, float]:
-        """Where the whole loop's time goes; what cannot be timed alone is a difference."""
+        """Return each part's share of the loop's time.
+
+        A part that cannot be timed alone is computed as a difference.
+        """
         step, gradients = self.seconds("train"), self.seconds("gradients")
         parts = {
             "input": self.seconds("input"),

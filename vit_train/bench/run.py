@@ -1,4 +1,4 @@
-"""`vit-bench` after its arguments are accepted: everybody in turn, then tables and a figure."""
+"""The work of `vit-bench`: time every contender in turn, then report tables and a figure."""
 
 import logging
 import sys
@@ -23,19 +23,19 @@ from vit_train.tasks.classify import Classify
 
 logger = logging.getLogger(__name__)
 
-# What is timed of us, and how long in relation to bench.seconds.
+# What is timed for us and for peers, and for how long relative to bench.seconds.
 OUR_WORK = {"train": 1.0, "infer": 0.5, "forward": 0.4, "gradients": 0.6, "input": 0.1, "loop": 1.0}
 PEER_WORK = {"train": 1.0, "infer": 0.5}
-BATCH_BYTES = 12  # a pixel in 32 bits
+BATCH_BYTES = 12  # per RGB pixel, in 32-bit floats
 
 
 def benchmark(config: BenchConfig, folder: Path) -> None:
-    """Measure for every batch size, print the tables, leave all in the run's folder."""
+    """Measure every batch size, log the tables and write all results to the run's folder."""
     device = pick_device(config.device)
     precision = pick_precision(config.precision, device)
     data = load_dataset(config.data)
     shape, num_classes = data.image_shape, len(data.classes)
-    del data  # every contender is a process, and loads what it needs
+    del data  # every contender's process loads what it needs
     task = Classify(classification(config), config.model, shape, num_classes)
     require_room(config, task, shape[1])
     for batch_size in config.bench.batch_sizes:
@@ -82,11 +82,11 @@ def describe(config: BenchConfig, size: int, where: str) -> str:
 
 
 def measure(contenders: list[Contender], trace: Path | None) -> tuple[list[Result], list[float]]:
-    """Every contender's timings, the first one being ours, and the ceiling in each round."""
+    """Return every contender's timings, ours first, and the ceiling in each round."""
     options = contenders[0].config.bench
     with ExitStack() as stack:
-        processes = [stack.enter_context(ContenderProcess(each)) for each in contenders]
-        results = [Result(each.contender, each.wait_until_ready()) for each in processes]
+        processes = [stack.enter_context(ContenderProcess(contender)) for contender in contenders]
+        results = [Result(process.contender, process.wait_until_ready()) for process in processes]
         check_parameters(results)
         ceilings = []
         rounds = tqdm(range(options.rounds), "rounds", disable=not sys.stderr.isatty(), leave=False)
@@ -103,11 +103,11 @@ def measure(contenders: list[Contender], trace: Path | None) -> tuple[list[Resul
 
 
 def check_parameters(results: list[Result]) -> None:
-    """ValueError if a peer has built something else; vit-pytorch's is 0.2 % smaller."""
+    """Raise ValueError if a peer has built another model; vit-pytorch's is 0.2 % smaller."""
     ours = results[0].parameters
     for result in results:
         if abs(result.parameters / ours - 1) > 0.01:
             raise ValueError(
                 f"{result.contender.name} builds a model of {result.parameters:,} parameters, ours "
-                f"has {ours:,}: nothing to compare"
+                f"has {ours:,}: they cannot be compared"
             )

@@ -8,7 +8,7 @@ from vit_train.commands.cli.help import run_or_help
 from vit_train.config import CONF_DIR, SheetConfig, register_schemas, typed
 
 ABOUT = """\
-vit-augment: draw what augmentation makes of some training images.
+vit-augment: draw some training images as they are, and augmented.
 
   vit-augment data=cifar10 augment=strong out=augmented.png"""
 

@@ -1,4 +1,4 @@
-"""vit-bench: how fast training and inference are here, and compared with whom."""
+"""vit-bench: measure the speed of training and inference, also against other libraries."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ from omegaconf import DictConfig
 from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import run_or_help
 from vit_train.config import CONF_DIR, BenchConfig, register_schemas, typed
-from vit_train.runs.claim import removed_if_empty
+from vit_train.runs.lock import removed_if_empty
 
 ABOUT = """\
-vit-bench: how fast training and inference are here, and compared with whom.
+vit-bench: measure how fast training and inference are here, also against other libraries.
 
   vit-bench model=tiny bench.batch_sizes=[64,128] bench.peers=[timm,torchvision]"""
 

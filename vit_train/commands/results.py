@@ -1,4 +1,4 @@
-"""vit-results: many runs as one table, and in pictures."""
+"""vit-results: combine many runs into one table and plots."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""vit-train: train a model, go on with a run, or sweep over settings."""
+"""vit-train: train a model, resume a run, or sweep over settings."""
 
 import atexit
 import os
@@ -21,7 +21,7 @@ from vit_train.commands.cli.overrides import quote_values, quoted
 from vit_train.commands.cli.resuming import resume_argument, resumed_config
 from vit_train.commands.cli.sweep import Sweep
 from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
-from vit_train.runs.claim import new_run, sole_writer
+from vit_train.runs.lock import new_run, sole_writer
 from vit_train.runs.resume import is_finished, newest_checkpoint, split_path
 
 if TYPE_CHECKING:
@@ -32,28 +32,29 @@ vit-train: train a Vision Transformer on small images.
 
   vit-train model=tiny data=cifar10 data.root=FOLDER train.epochs=8"""
 SWEEP = Sweep()
-# Of several processes that torchrun started only the first one writes.
+# Of the processes that torchrun starts, only the first one writes files.
 IS_MAIN = os.environ.get("RANK", "0") == "0"
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="train")
 def job(composed: DictConfig) -> float | None:
-    """One run; returns what validation liked best, for sweepers that look for it."""
+    """Start or resume a run; return its best validation score, which some sweepers optimize."""
     settings = HydraConfig.get()
     errors = SWEEP.errors(settings) if settings.mode == RunMode.MULTIRUN else None
     with errors or short_errors("vit-train"):
         if composed.resume is None:
             return start(composed, settings)
         if errors:
-            raise ValueError("resume goes on with one run: leave -m out")
+            raise ValueError("resume continues a single run: leave out -m")
         return go_on(composed, settings)
     return None
 
 
 def start(composed: DictConfig, settings: HydraConf) -> float | None:
-    """A new run, in a folder of its own."""
+    """Start a new run in a folder of its own; return its score."""
     folder = Path(settings.runtime.output_dir)
-    named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
+    overrides = settings.overrides.hydra
+    named = any(override.startswith("hydra.run.dir=") for override in overrides)
     with new_run(folder, named) if IS_MAIN else nullcontext(folder) as path:
         config = typed(composed, TrainConfig)
         from vit_train.runs.train import train_in_held_folder
@@ -62,7 +63,7 @@ def start(composed: DictConfig, settings: HydraConf) -> float | None:
 
 
 def go_on(composed: DictConfig, settings: HydraConf) -> float | None:
-    """With an earlier run, in its folder."""
+    """Resume an earlier run in its folder; return its score, or None if it is already finished."""
     folder, named = split_path(composed.resume)
     with sole_writer(folder) if IS_MAIN else nullcontext():
         checkpoint = named or newest_checkpoint(folder)
@@ -82,7 +83,11 @@ def score(outcome: "Outcome") -> float | None:
 
 
 def for_hydra(resumed: Path | None) -> list[str]:
-    """Where Hydra shall write: into a resumed run's folder, or aside where it should not."""
+    """Return overrides that tell Hydra which folder to write into.
+
+    That is the folder of a resumed run. In all processes but the first it is a temporary folder,
+    because only the first process writes into the run's folder.
+    """
     if not IS_MAIN:
         scratch = Path(tempfile.mkdtemp(prefix="vit_train-"))
         atexit.register(shutil.rmtree, scratch, ignore_errors=True)

@@ -1,1 +1,1 @@
-"""Where images come from and how they become batches. Knows nothing of models."""
+"""Image sources and the batches made from them, independent of any model."""

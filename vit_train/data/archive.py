@@ -1,4 +1,4 @@
-"""A data set that comes as one .tar.gz: fetched if it must be, unpacked safely, checked always."""
+"""Data sets published as one .tar.gz: downloaded if needed, unpacked safely, always checked."""
 
 import contextlib
 import logging
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Archive:
-    """What is known of a published archive; `members` are the files wanted of its `folder`."""
+    """A published archive; `members` are the files needed from its `folder`."""
 
     title: str
     filename: str
@@ -27,17 +27,17 @@ class Archive:
     size: str
     folder: str
     members: dict[str, str]  # name → MD5
-    max_bytes: int  # unpacked, more than this is not the real one
-    # Unpack it while it comes and do not keep it: for one that is much larger than what is wanted.
+    max_bytes: int  # an archive that unpacks to more is not the real one
+    # Unpack while downloading and do not keep it: for one much larger than the needed members.
     streamed: bool = False
 
 
 def obtain(archive: Archive, config: ArchiveConfig) -> Path:
-    """The folder that holds the archive's members, each with the right MD5.
+    """Return the folder that holds the archive's members, each with the right MD5.
 
-    Missing or damaged ones are unpacked from the archive if it lies in config.root, or else
-    downloaded if config.download says so. One process at a time does this; a member appears under
-    its name only when it is whole. Raises ValueError with what the user can do.
+    Missing or damaged members are unpacked from the archive if it is in config.root, or else
+    downloaded if config.download is set. One process at a time does this; a member appears under
+    its name only when it is complete. If it fails, raise ValueError with what the user can do.
     """
     root = Path(config.root)
     if not missing(archive, root):
@@ -46,13 +46,14 @@ def obtain(archive: Archive, config: ArchiveConfig) -> Path:
         raise ValueError(how_to_get(archive, root))
     root.mkdir(parents=True, exist_ok=True)
     with only_one_process(root / f".{archive.folder}.lock"):
-        if wanted := missing(archive, root):  # still, after a wait for another process
+        # Check again: another process may have fetched them during the wait.
+        if wanted := missing(archive, root):
             unpack_or_fetch(archive, config, root, wanted)
     return root / archive.folder
 
 
 def missing(archive: Archive, root: Path) -> dict[str, str]:
-    """The members that are not there or not whole: path inside the archive → MD5."""
+    """Return the members that are absent or damaged: path inside the archive → MD5."""
     paths = {f"{archive.folder}/{name}": md5 for name, md5 in archive.members.items()}
     return {
         path: md5 for path, md5 in paths.items() if not has_md5(root / path, md5, archive.max_bytes)
@@ -69,7 +70,7 @@ def unpack_or_fetch(
         except DamagedArchive as error:
             if not config.download:
                 raise DamagedArchive(
-                    f"{local}: {error}\nRemove it, and data.download=true downloads another"
+                    f"{local}: {error}\nSet data.download=true to download another"
                 ) from error
             logger.warning(f"{local}: {error}; downloading another")
     if not config.urls:
@@ -90,14 +91,17 @@ def unpack_or_fetch(
 def stream_from_mirrors(
     archive: Archive, urls: list[str], root: Path, wanted: dict[str, str]
 ) -> None:
-    """Unpack from the network; where a mirror's bytes are wrong the next one is read instead."""
+    """Unpack while downloading; if a mirror sends wrong bytes, try the next one.
+
+    Raise DownloadError if no mirror delivers the members.
+    """
     for i, url in enumerate(urls):
         try:
             with MirroredStream(urls[i:], archive.filename) as stream:
                 return extract(stream, root, wanted, archive.max_bytes)
         except DamagedArchive as error:
             logger.warning(f"{url}: {error}")
-    raise DownloadError(f"no mirror delivered a whole {archive.filename}")
+    raise DownloadError(f"no mirror delivered an undamaged {archive.filename}")
 
 
 def extract_file(path: Path, root: Path, wanted: dict[str, str], max_bytes: int) -> None:
@@ -111,8 +115,8 @@ def extract(
 ) -> None:
     """Write the wanted members (path → MD5) of a .tar.gz below root, and stop reading after them.
 
-    Only regular files whose path was asked for are written, so links, devices and paths that
-    climb out of root come to nothing. Raises DamagedArchive.
+    Only regular files whose path is wanted are written, so that links, devices and paths that
+    climb out of root have no effect. Raise DamagedArchive if a member is missing or damaged.
     """
     still = dict(wanted)
     for path, content in files(Unpacked(compressed, max_bytes)):
@@ -124,7 +128,10 @@ def extract(
 
 
 def write_member(content: Iterable[bytes], target: Path, md5: str) -> None:
-    """Write next to the target, check, then rename: the target is never half written."""
+    """Write next to the target, check, then rename, so that the target is never half written.
+
+    Raise DamagedArchive if the MD5 is wrong.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
     digest = new_md5()
@@ -144,7 +151,7 @@ def write_member(content: Iterable[bytes], target: Path, md5: str) -> None:
 
 @contextlib.contextmanager
 def only_one_process(path: Path) -> Iterator[None]:
-    """Hold a lock file, which a killed process gives up, too."""
+    """Hold a lock file, waiting for it if needed; a killed process releases it, too."""
     lock = FileLock(path)
     try:
         lock.acquire(timeout=0)

@@ -1,4 +1,4 @@
-"""Batches cut from tensors that live where the model lives: no workers, no per-image Python."""
+"""Batches cut from tensors on the model's device, without workers or per-image Python."""
 
 from collections.abc import Iterator
 from typing import TypeVar
@@ -14,17 +14,17 @@ from vit_train.data.augment.mixing import Mixer, Mixture
 from vit_train.data.augment.operations import apply_operations
 from vit_train.data.augment.policies import POLICIES, Round
 from vit_train.data.augment.rectangles import Rectangles
-from vit_train.data.augment.transfer import to_device
+from vit_train.data.augment.to_device import to_device
 from vit_train.data.dataset import ImageSet, Statistics
 
 Batch = tuple[Tensor, Tensor]
 
 
 class Normalise:
-    """uint8 (B,C,S,S) → float32, each channel with the training set's mean 0 and std 1."""
+    """Normalizes uint8 (B,C,S,S) to float32: each channel of the training set has mean 0, std 1."""
 
     def __init__(self, statistics: Statistics, device: torch.device) -> None:
-        mean, std = (torch.tensor(each, device=device).view(-1, 1, 1) for each in statistics)
+        mean, std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in statistics)
         self.scale = 1 / (255 * std)
         self.shift = -mean / std
 
@@ -32,17 +32,17 @@ class Normalise:
         return images.float().mul_(self.scale).add_(self.shift)
 
     def undo(self, pixels: Tensor) -> Tensor:
-        """float32 (B,C,S,S) → uint8, to be looked at."""
+        """Convert normalized float32 (B,C,S,S) back to uint8, for display."""
         return ((pixels - self.shift) / self.scale).round_().clamp_(0, 255).to(torch.uint8)
 
 
 class TrainBatches:
     """Shuffled, augmented batches; batch b of epoch e is a pure function of the seed, e and b.
 
-    All random numbers are drawn on the CPU, for the whole batch: every device sees the same
-    images, and of several processes each makes its share, `rank` of `ranks`, of one batch. An
-    incomplete last batch is left out (its images come in another epoch's order), unless the whole
-    set is smaller than one batch.
+    All random numbers are drawn on the CPU for the whole batch, so that every device sees the same
+    images. With several processes, each makes its share, `rank` of `ranks`, of one batch. An
+    incomplete last batch is dropped (another epoch's order will include its images), unless the
+    whole set is smaller than one batch.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class TrainBatches:
 
     @property
     def share(self) -> slice:
-        """This process's images of a batch."""
+        """Return the slice of a batch that this process makes."""
         count = self.batch_size
         return slice(self.rank * count // self.ranks, (self.rank + 1) * count // self.ranks)
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Yield (images (B,C,S,S) float32, labels (B,) or mixed targets (B,K)) of this epoch.
 
-        Begins with batch number `first`.
+        The first batch is number `first`.
         """
         order = torch.from_numpy(self.generator(epoch).permutation(self.images_per_epoch))
         for number in range(first, len(self)):
@@ -89,25 +89,25 @@ class TrainBatches:
             yield self.batch(index, self.generator(epoch, number))
 
     def generator(self, *place: int) -> np.random.Generator:
-        """Of this place: of an epoch, of a batch in it. No two share their numbers."""
+        """Return the generator of an epoch, or of a batch in it; no two give the same numbers."""
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=place))
 
     def batch(self, index: Tensor, rng: np.random.Generator) -> Batch:
-        """This process's part of the batch of images at `index` (B,)."""
+        """Make this process's share of the batch of images at `index` (B,)."""
         count = len(index)
         cuts, boxes = self.cropper.draw(rng, count)
         rounds = self.policy.rounds(rng, count)
         erased = self.eraser.draw(rng, count) if self.eraser else None
         mixture = self.mixer.draw(rng, count) if self.mixer else None
 
-        # Each image is mixed with the one before it, which is made here, too; −1 is the last.
+        # Each image is mixed with the one before it, so that one is made, too; −1 is the last.
         indices = torch.arange(count)[self.share]
         if mixture is not None:
             indices = torch.cat((indices[:1] - 1, indices))
         index = to_device(index[indices], self.labels.device)
         images = self.cropper.cut(index, gather(cuts, indices), boxes and gather(boxes, indices))
-        for each in rounds:
-            images = apply_operations(images, *gather(each, indices))
+        for operations in rounds:
+            images = apply_operations(images, *gather(operations, indices))
         pixels = self.normalise(images)
         if self.eraser and erased is not None:
             pixels = self.eraser.erase(pixels, gather(erased, indices))
@@ -123,12 +123,12 @@ Drawn = TypeVar("Drawn", Cuts, Rectangles, Round, Mixture)
 
 
 def gather(drawn: Drawn, rows: Tensor) -> Drawn:
-    """These rows of all that was drawn for a batch."""
-    return type(drawn)(*(each[rows] for each in drawn))
+    """Select these rows of what was drawn for a batch."""
+    return type(drawn)(*(field[rows] for field in drawn))
 
 
 class EvalBatches:
-    """Every image once, in order, unaugmented; of several processes each has its share."""
+    """Every image once, in order and unaugmented; with several processes, each has its share."""
 
     def __init__(
         self,

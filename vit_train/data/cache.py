@@ -1,4 +1,4 @@
-"""Decoded images kept between runs, in the user's cache folder, keyed by all that made them."""
+"""Cache of decoded images in the user's cache folder, keyed by file contents and settings."""
 
 import hashlib
 import logging
@@ -16,14 +16,14 @@ from vit_train.data.images import BrokenImage, Decoded, decode, require_reasonab
 
 logger = logging.getLogger(__name__)
 
-# Part of every key: raise it when `decode` gives other pixels for the same file.
+# Part of every key: increase it when `decode` returns different pixels for the same file.
 DECODER = 1
-# Bytes an image, generously: why it could not be decoded, and what the file format adds.
+# Generous limit per image, in bytes: the reason why it is broken, and the format's overhead.
 LARGEST_REASON = 10_000
 
 
 def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
-    """What `decode` returns, from the cache if the same bytes were decoded the same way before."""
+    """Decode the files, or load the result if the same bytes were decoded the same way before."""
     entry = cache_folder() / f"{key(paths, size, max_pixels)}.pt"
     if (kept := read(entry, len(paths), size)) is not None:
         logger.info(f"decoded images come from {entry}")
@@ -39,7 +39,7 @@ def cache_folder() -> Path:
 
 
 def key(paths: Sequence[Path], size: int, max_pixels: int) -> str:
-    """Every file's bytes, in order, and the settings; names and places do not matter."""
+    """Hash every file's bytes, in order, and the settings; names and locations do not matter."""
     whole = hashlib.sha256(f"{DECODER} {size} {max_pixels}".encode())
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for digest in pool.map(partial(content_digest, max_pixels=max_pixels), paths):
@@ -48,17 +48,17 @@ def key(paths: Sequence[Path], size: int, max_pixels: int) -> str:
 
 
 def content_digest(path: Path, max_pixels: int) -> bytes:
-    """Of a file that may be opened; of all others the same."""
+    """Return a file's digest, or zeros if it must not be opened or cannot be read."""
     try:
         require_reasonable(path, max_pixels)
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").digest()
-    except (BrokenImage, OSError):  # decode() will say so
+    except (BrokenImage, OSError):  # decode() will report it
         return bytes(32)
 
 
 def read(entry: Path, count: int, size: int) -> Decoded | None:
-    """The entry, its pixels left on disk until they are used; None if absent or damaged."""
+    """Load an entry whose pixels stay on disk until used; return None if absent or damaged."""
     if not entry.is_file():
         return None
     try:
@@ -66,9 +66,9 @@ def read(entry: Path, count: int, size: int) -> Decoded | None:
         kept = torch.load(entry, weights_only=True, mmap=True)
         images, broken = kept["images"], kept["broken"]
         if images.dtype != torch.uint8 or images.shape != (count, 3, size, size):
-            raise ValueError("other images")
+            raise ValueError("wrong shape or dtype of the images")
         if not all(index in range(count) and isinstance(broken[index], str) for index in broken):
-            raise ValueError("other files")
+            raise ValueError("wrong list of broken files")
         return Decoded(images, broken)
     except Exception as error:
         logger.warning(f"{entry} is damaged ({type(error).__name__}): decoding again")
@@ -76,15 +76,15 @@ def read(entry: Path, count: int, size: int) -> Decoded | None:
 
 
 def require_plain(entry: Path, most: int) -> None:
-    """ValueError for a file that takes, or unpacks to, more memory than such an entry can need."""
+    """Raise ValueError if loading a file could take more memory than an entry can need."""
     with zipfile.ZipFile(entry) as archive:
-        packed = any(each.compress_type != zipfile.ZIP_STORED for each in archive.infolist())
+        packed = any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist())
     if packed or entry.stat().st_size > most:
         raise ValueError("not an entry of this cache")
 
 
 def write(entry: Path, decoded: Decoded) -> None:
-    """Under a name of its own, then renamed: two writers leave one whole entry."""
+    """Write under a temporary name, then rename, so that two writers leave one whole entry."""
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=entry.parent, suffix=".part", delete=False) as file:

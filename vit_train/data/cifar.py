@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), as torchvision's classes read them."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), read by torchvision's classes."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,7 @@
-"""What can be said about the data; torch-free, so that a bad value is refused at once."""
+"""Settings of the data sources.
+
+This module does not import torch, so that an invalid value is refused at once.
+"""
 
 import os
 from dataclasses import dataclass, field
@@ -10,24 +13,24 @@ FOLDS = 10
 
 @dataclass
 class DataConfig:
-    """What every source understands. `name` selects the source."""
+    """Settings common to all sources. `name` selects the source."""
 
     name: str = "???"
     # The folder that holds the data sets.
     root: str = field(default_factory=lambda: os.environ.get("VIT_TRAIN_DATA", "data"))
-    # Fetch what is missing below root, where the source can be downloaded.
+    # Download missing files into root, if the source can be downloaded.
     download: bool = False
-    # Every image is resized to this, once, when it is loaded; null keeps the source's own size.
+    # Resize every image to this size once, while loading; null keeps the source's own size.
     image_size: int | None = None
     # split: the source's own validation images, else a share of its training set.
     # none: no validation, no best checkpoint.
-    # test: validate on the test set, to repeat others' protocols; results are labelled so.
+    # test: validate on the test set, to follow published protocols; results are labeled as such.
     val: str = "split"
     val_fraction: float = 0.1
-    # Stratified random subsets; the training subset is taken after validation is set apart.
+    # Stratified random subsets; the training subset is taken after validation is split off.
     train_subset: int | None = None
     test_subset: int | None = None
-    # Draws the splits and subsets, apart from the training seed: runs stay comparable.
+    # Seed of the splits and subsets; not the training seed, so that runs stay comparable.
     split_seed: int = 0
 
     def __post_init__(self) -> None:
@@ -42,13 +45,13 @@ class DataConfig:
 
     @property
     def selected_on(self) -> str | None:
-        """The split whose images choose the best epoch."""
+        """Return the split that selects the best epoch, or None."""
         return {"split": "val", "test": "test", "none": None}[self.val]
 
 
 @dataclass
 class ArchiveConfig(DataConfig):
-    """A source that comes as one archive from the web; the preset's YAML lists the mirrors."""
+    """A source that is downloaded as one archive; the preset's YAML lists the mirrors."""
 
     # Tried in this order; every copy is checked against the same MD5.
     urls: list[str] = field(default_factory=list)
@@ -81,7 +84,7 @@ class Stl10Config(ArchiveConfig):
     name: str = "stl10"
     # Train on one of the ten official folds of 1,000 images; null takes all 5,000.
     fold: int | None = None
-    # Also the 100,000 images without labels (2.8 GB on disk), for tasks that need none.
+    # Add the 100,000 unlabeled images (2.8 GB on disk), for tasks that need no labels.
     unlabelled: bool = False
 
     def __post_init__(self) -> None:
@@ -96,13 +99,13 @@ class FolderConfig(DataConfig):
 
     name: str = "folder"
     root: str = ""
-    # The shorter side is scaled to this, then the centre is cut out.
+    # Scale the shorter side to this, then crop the center.
     image_size: int | None = 64
-    # Set apart for testing where the tree has neither test/ nor val/.
+    # Share split off for testing if the tree has neither test/ nor val/.
     test_fraction: float = 0.1
-    # What to do about files that cannot be decoded: name them and stop, or go on without them.
+    # Files that cannot be decoded: refuse names them and stops, skip goes on without them.
     on_error: str = "refuse"
-    # Images with more pixels count as files that cannot be decoded.
+    # Images with more pixels than this count as files that cannot be decoded.
     max_pixels: int = 64_000_000
     # Keep the decoded images in the user's cache folder, for the next run.
     cache: bool = False

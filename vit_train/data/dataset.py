@@ -1,4 +1,4 @@
-"""What a data source is, whatever it came from: uint8 tensors with their meaning."""
+"""Data sets as uint8 tensors, whatever source they come from."""
 
 import zlib
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from torch import Tensor
 from vit_train.data.memory import require_memory
 
 CHUNK_PIXELS = 1_000_000  # bounds the memory at any image size
-FLOAT_BYTES = 24  # a pixel of an image in 32 bits, and of one that is made of it
+FLOAT_BYTES = 24  # per RGB pixel: an image in 32-bit floats and its resized copy
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """images uint8 (N,C,S,S), labels int64 (N,), and for drawn data the objects' masks (N,S,S)."""
+    """Images uint8 (N,C,S,S), labels int64 (N,) and, for drawn data, object masks (N,S,S)."""
 
     images: Tensor
     labels: Tensor
@@ -32,7 +32,7 @@ class ImageSet:
 
 
 class Statistics(NamedTuple):
-    """Per channel, of pixels scaled to 0…1."""
+    """Mean and standard deviation per channel, of pixels scaled to 0…1."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -40,7 +40,10 @@ class Statistics(NamedTuple):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A source's official parts. unlabelled: uint8 (N,C,S,S), possibly still on disk."""
+    """A source's official splits.
+
+    `unlabelled` holds uint8 images (N,C,S,S) and may still be on disk.
+    """
 
     train: ImageSet
     test: ImageSet
@@ -50,13 +53,17 @@ class Dataset:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """(C,S,S)."""
+        """Return the shape of one image, (C,S,S)."""
         channels, height, width = self.train.images.shape[1:]
         return channels, height, width
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of images, labels and classes: the same data have the same one, wherever they lie."""
+        """Return a checksum of images, labels and classes.
+
+        The same data has the same fingerprint wherever it is stored. Of the unlabeled images only
+        the shape counts.
+        """
         unlabelled = () if self.unlabelled is None else tuple(self.unlabelled.shape)
         crc = zlib.crc32(repr((self.classes, unlabelled)).encode())
         for part in (self.train, self.val, self.test):
@@ -67,9 +74,10 @@ class Dataset:
 
 
 def resize(images: Tensor, size: int | None) -> Tensor:
-    """uint8 (N,C,S,S) → uint8 (N,C,size,size), bilinear, antialiased; in chunks to save memory.
+    """Resize uint8 (N,C,S,S) to uint8 (N,C,size,size), bilinear and antialiased.
 
-    ValueError if the result, or one image in 32 bits, does not fit into memory.
+    Works in chunks to save memory. Raise ValueError if the result, or one image in 32-bit floats,
+    does not fit into memory.
     """
     if size is None or images.shape[-1] == size:
         return images
@@ -84,9 +92,9 @@ def resize(images: Tensor, size: int | None) -> Tensor:
 
 
 def channel_statistics(images: Tensor) -> Statistics:
-    """Of uint8 (N,C,S,S), exactly, from each channel's histogram.
+    """Compute the exact statistics of uint8 (N,C,S,S) from each channel's histogram.
 
-    A constant channel gets the std of one grey level, so that it can be divided by.
+    A constant channel gets the std of one gray level, so that dividing by the std is possible.
     """
     counts = torch.stack(
         [channel.flatten().bincount(minlength=256) for channel in images.unbind(1)]

@@ -1,4 +1,4 @@
-"""Bytes from the web: mirrors in turn, broken connections resumed, every MD5 checked."""
+"""Downloads: mirrors are tried in turn, broken connections resumed and every MD5 checked."""
 
 import hashlib
 import io
@@ -17,17 +17,17 @@ from urllib.request import Request, urlopen
 from tqdm import tqdm
 
 CHUNK = 1 << 18
-# A connection that brought this much before it broke is worth resuming at the same mirror.
+# A connection that delivered this many bytes before it broke is resumed at the same mirror.
 WORTH_RESUMING = 1 << 20
 MAX_IDLE_ROUNDS = 2
 
 
 class DownloadError(ValueError):
-    """No mirror could deliver; the message says what each of them answered."""
+    """No mirror could deliver the file; the message says what each of them answered."""
 
 
 class Stalled(OSError):
-    """A connection is open and next to nothing comes."""
+    """A connection is open but delivers almost nothing."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ def fetch_file(
 ) -> None:
     """Download `target` from the first of `urls` that delivers the bytes with this MD5.
 
-    Unfinished bytes stay in `target`.part, and the next call goes on from there; `target` itself
-    appears only when it is whole. A mirror that sends more than `max_bytes` is left. Raises
+    Incomplete bytes stay in `target`.part, and the next call resumes from there; `target` itself
+    appears only when it is complete. A mirror that sends more than `max_bytes` is abandoned. Raise
     DownloadError if every mirror fails.
     """
     part = target.with_name(f"{target.name}.part")
     failures: dict[str, str] = {}
-    # All mirrors may complete one file together. If its MD5 is wrong, each gets a try of its own.
+    # First let all mirrors contribute to one file. If its MD5 is wrong, try each mirror alone.
     for group in (urls, *([url] for url in urls)):
         if failures.keys() >= set(group):
             continue
@@ -85,7 +85,7 @@ def fetch_file(
 
 
 def has_md5(path: Path, md5: str, max_bytes: float = math.inf) -> bool:
-    """Whether the file exists and holds the expected bytes, which are `max_bytes` at most."""
+    """Return whether the file exists, has this MD5 and holds at most `max_bytes`."""
     if not path.is_file() or path.stat().st_size > max_bytes:
         return False
     with path.open("rb") as file:
@@ -93,7 +93,10 @@ def has_md5(path: Path, md5: str, max_bytes: float = math.inf) -> bool:
 
 
 def new_md5() -> "hashlib._Hash":
-    """MD5 guards against accidents here; it also exists where it is banned as cryptography."""
+    """Return an MD5 hash, which here guards against accidents, not against attacks.
+
+    `usedforsecurity=False` makes it available where MD5 is banned as cryptography.
+    """
     return hashlib.md5(usedforsecurity=False)
 
 
@@ -102,12 +105,12 @@ def listed(failures: dict[str, str]) -> str:
 
 
 class MirroredStream(io.RawIOBase):
-    """One remote file that several mirrors hold, as a stream of its bytes from `start` on.
+    """One remote file, available from several mirrors, as a stream of its bytes from `start` on.
 
-    A connection that breaks is resumed by an HTTP range at the byte where it broke; one that
-    brought little, refuses or stalls is left for the next mirror. After the last mirror all are
-    tried again as long as the download has got anywhere. Reading raises DownloadError when it
-    cannot go on. Shows a bar once the first bytes come.
+    A connection that breaks is resumed by an HTTP range request at the byte where it broke; one
+    that delivered little, is refused or stalls is abandoned for the next mirror. After the last
+    mirror, all are tried again as long as the download has made progress. Reading raises
+    DownloadError if it cannot continue. A progress bar appears with the first bytes.
     """
 
     def __init__(
@@ -160,7 +163,7 @@ class MirroredStream(io.RawIOBase):
             time.sleep(self.patience.pause_s)
 
     def _connection(self, url: str) -> Iterator[bytes]:
-        """What one connection brings beyond `offset`; OSError if it ends before the file does."""
+        """Yield one connection's bytes beyond `offset`; raise OSError if it ends too early."""
         headers = {"User-Agent": "vit-train"}
         if self.offset:
             headers["Range"] = f"bytes={self.offset}-"
@@ -169,17 +172,17 @@ class MirroredStream(io.RawIOBase):
                 Request(url, headers=headers), timeout=self.patience.window_s
             )
         except HTTPError as error:
-            if error.code == 416:  # the range begins at the end: there is nothing more
+            if error.code == 416:  # the range begins at the end of the file: nothing is left
                 return
             raise
         with response:
             position, total = extent(response)
             if position > self.offset:
-                raise OSError(f"sent bytes from {position:,} on, asked for {self.offset:,}")
+                raise OSError(f"sent bytes from {position:,} on instead of {self.offset:,}")
             self._show(url, total)
             for chunk in self._watched(response):
                 position += len(chunk)
-                # A server without ranges sends again what is already here.
+                # A server without range requests sends the file from its beginning again.
                 new = position - self.offset
                 if new > 0:
                     self.offset = position
@@ -188,7 +191,7 @@ class MirroredStream(io.RawIOBase):
                 raise OSError(f"cut off after {position:,} of {total:,} bytes")
 
     def _watched(self, response: HTTPResponse) -> Iterator[bytes]:
-        """The response's chunks; Stalled where fewer bytes come than patience allows."""
+        """Yield the response's chunks; raise Stalled if they arrive more slowly than allowed."""
         began, received = time.monotonic(), 0
         while chunk := response.read1(CHUNK):
             received += len(chunk)
@@ -205,7 +208,7 @@ class MirroredStream(io.RawIOBase):
         if url not in self.sources:
             self.sources.append(url)
         if self._bar is None:
-            # In a log file a line a minute is enough.
+            # In a log file, one line per minute is enough.
             self._bar = tqdm(
                 desc=self.name,
                 unit="B",
@@ -226,11 +229,14 @@ class MirroredStream(io.RawIOBase):
 
 
 def extent(response: HTTPResponse) -> tuple[int, int | None]:
-    """Where in the file the response begins, and the size of the whole file if it says so."""
+    """Return where in the file the response begins and, if known, the size of the whole file.
+
+    Raise OSError if a partial response does not say which part it is.
+    """
     if response.status == 206:
         found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers["Content-Range"] or "")
         if found is None:
-            raise OSError("a partial answer that does not say which part")
+            raise OSError("sent part of the file without saying which part")
         return int(found[1]), None if found[2] == "*" else int(found[2])
     length = response.headers["Content-Length"]
     return 0, int(length) if length and length.isdigit() else None

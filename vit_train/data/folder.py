@@ -1,4 +1,4 @@
-"""`folder`: a tree of image files, one folder a class."""
+"""The source `folder`: a tree of image files with one folder per class."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ NAMED_AT_MOST = 10
 
 @dataclass(frozen=True)
 class Tree:
-    """One part of the data on disk: its image files, sorted, each with its class's name."""
+    """One part of the data on disk: its image files, sorted, each with its class name."""
 
     root: Path
     classes: list[str]
@@ -31,11 +31,11 @@ class Tree:
 
 
 def load_folder(config: FolderConfig) -> Dataset:
-    """Read root/train and root/test or root/val, or split one tree of classes by the seed.
+    """Load root/train with root/test or root/val, or split one tree of classes by the seed.
 
-    With both test/ and val/, validation uses val/. Raises ValueError for a tree without images,
-    an empty class, a class that only the test set has, and for files that cannot be decoded
-    unless config.on_error says to skip them.
+    With both test/ and val/, validation uses val/. Raise ValueError for a tree without images, a
+    class that the training set lacks and, unless config.on_error is skip, for an empty class or
+    files that cannot be decoded.
     """
     root = Path(config.root).expanduser()
     trees = find_parts(root)
@@ -59,7 +59,7 @@ def load_folder(config: FolderConfig) -> Dataset:
 
 
 def find_parts(root: Path) -> dict[str, Tree]:
-    """The trees called train, test and val; a root without a train folder is train itself."""
+    """Return the trees train, test and val; a root without class folders in train/ is train."""
     if not root.is_dir():
         raise ValueError(f"data.root={root} is not a folder")
     if not any(child.is_dir() for child in visible(root / "train")):
@@ -68,7 +68,7 @@ def find_parts(root: Path) -> dict[str, Tree]:
 
 
 def visible(folder: Path) -> list[Path]:
-    """What is in the folder, sorted, hidden files left out; nothing if there is no such folder."""
+    """Return a folder's entries, sorted, without hidden ones; none if there is no such folder."""
     if not folder.is_dir():
         return []
     return sorted(child for child in folder.iterdir() if not child.name.startswith("."))
@@ -88,7 +88,7 @@ def scan(root: Path) -> Tree:
 
 
 def walk(folder: Path) -> list[Path]:
-    """All visible files below, sorted."""
+    """Return all visible files below the folder, sorted."""
     found = []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -97,27 +97,32 @@ def walk(folder: Path) -> list[Path]:
 
 
 def class_names(trees: dict[str, Tree], config: FolderConfig) -> list[str]:
-    """The training tree's classes; an empty one is refused or, with on_error=skip, left out."""
+    """Return the training tree's classes.
+
+    Raise ValueError if there is none, if one is empty (with on_error=skip it is left out), or if
+    another tree has further classes.
+    """
     tree = trees["train"]
     counts = Counter(name for _, name in tree.files)
     empty = [name for name in tree.classes if not counts[name]]
     if not counts:
         raise ValueError(
             f"{tree.root} has no folder of images: put JPEG, PNG, WebP or BMP files into "
-            f"{tree.root / 'CLASS'}/, a folder a class"
+            f"{tree.root / 'CLASS'}/, one folder per class"
         )
+    folders = listed([tree.root / name for name in empty])
     if empty and config.on_error == "refuse":
         raise ValueError(
-            f"no images in:{listed([tree.root / name for name in empty])}\n"
+            f"no images in:{folders}\n"
             "Remove the folder, or set data.on_error=skip to leave the class out"
         )
     if empty:
-        logger.warning(f"left out, no images in:{listed([tree.root / name for name in empty])}")
+        logger.warning(f"classes left out because they have no images:{folders}")
     for part in trees.values():
         unknown = sorted({name for _, name in part.files} - counts.keys())
         if unknown:
             raise ValueError(
-                f"{part.root} has classes that {tree.root} has not: "
+                f"{part.root} has classes that {tree.root} does not have: "
                 f"{', '.join(map(printable, unknown))}"
             )
     return sorted(counts)
@@ -125,9 +130,11 @@ def class_names(trees: dict[str, Tree], config: FolderConfig) -> list[str]:
 
 def image_set(tree: Tree, classes: list[str], config: FolderConfig) -> ImageSet:
     if tree.other_files:
-        logger.info(f"not JPEG, PNG, WebP or BMP, left out:{listed(tree.other_files)}")
+        logger.info(
+            f"files left out because they are not JPEG, PNG, WebP or BMP:{listed(tree.other_files)}"
+        )
     if not tree.files:
-        raise ValueError(f"{tree.root} has no images in folders named as the classes are")
+        raise ValueError(f"{tree.root} has no images in folders named after the classes")
     paths = [path for path, _ in tree.files]
     decoded = pixels(paths, config)
     if decoded.broken:
@@ -135,7 +142,7 @@ def image_set(tree: Tree, classes: list[str], config: FolderConfig) -> ImageSet:
         if config.on_error == "refuse":
             raise ValueError(
                 f"{len(decoded.broken)} of {len(paths)} image files cannot be used:{report}\n"
-                "Mend or remove them, or set data.on_error=skip to go on without them"
+                "Repair or remove them, or set data.on_error=skip to go on without them"
             )
         logger.warning(f"{len(decoded.broken)} of {len(paths)} image files are left out:{report}")
     label_of = {name: label for label, name in enumerate(classes)}
@@ -155,7 +162,7 @@ def pixels(paths: list[Path], config: FolderConfig) -> Decoded:
 
 
 def listed(paths: list[Path], reasons: list[str] | None = None) -> str:
-    """One line a path, the first ten, then how many more."""
+    """List the first NAMED_AT_MOST paths, one per line, then say how many more there are."""
     lines = [printable(str(path)) for path in paths[:NAMED_AT_MOST]]
     if reasons:
         lines = [f"{line}: {reason}" for line, reason in zip(lines, reasons, strict=False)]
@@ -164,5 +171,5 @@ def listed(paths: list[Path], reasons: list[str] | None = None) -> str:
 
 
 def printable(text: str) -> str:
-    """Names may hold anything; control characters and bytes that are no text are spelt out."""
+    """Escape control characters and bytes that are not text; file names may hold anything."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -1,4 +1,7 @@
-"""Image files of any size and mode become square RGB arrays; a broken one only has a reason."""
+"""Decoding of image files of any size and mode to square RGB arrays.
+
+A file that cannot be decoded is reported with the reason.
+"""
 
 import os
 import warnings
@@ -18,25 +21,25 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 
-# What a file may take: so many bytes a pixel, as 16-bit RGBA has without any compression, and
-# metadata. Decoders read the parts of a file whole.
+# Limit of a file's size: the bytes per pixel of uncompressed 16-bit RGBA, and some metadata.
+# It is needed because decoders read each part of a file into memory whole.
 BYTES_PER_PIXEL, METADATA = 8, 1 << 24
 
 
 class BrokenImage(Exception):
-    """A file that cannot become pixels; the message says why, for a person."""
+    """A file that cannot be decoded; the message tells the user why."""
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """images uint8 (N,3,S,S), one a file; black for the files in `broken` (index → why)."""
+    """Images uint8 (N,3,S,S), one per file; black for the files in `broken` (index → reason)."""
 
     images: Tensor
     broken: dict[int, str]
 
 
 def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
-    """Read all files, in parallel: Pillow leaves Python's lock while it decodes and resizes."""
+    """Read all files in threads: Pillow releases the GIL while it decodes and resizes."""
     images = torch.zeros(len(paths), 3, size, size, dtype=torch.uint8)
     pixels = images.numpy()
     broken = {}
@@ -47,10 +50,10 @@ def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
         except BrokenImage as error:
             broken[index] = str(error)
 
-    # Beyond a few threads Python's own share of the work stands in the way.
+    # Beyond a few threads, the work that holds the GIL is the bottleneck.
     threads = min(8, os.cpu_count() or 1)
     with warnings.catch_warnings(), any_pixels(), ThreadPoolExecutor(threads) as pool:
-        warnings.simplefilter("ignore")  # Pillow warns of odd metadata
+        warnings.simplefilter("ignore")  # Pillow warns about odd metadata
         done = pool.map(one, range(len(paths)))
         for _ in tqdm(done, "decoding", len(paths), unit="images", disable=None, leave=False):
             pass
@@ -59,7 +62,7 @@ def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
 
 @contextmanager
 def any_pixels() -> Iterator[None]:
-    """Pillow has a limit of its own; here max_pixels is the only one."""
+    """Lift Pillow's own pixel limit, so that max_pixels is the only one."""
     before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
     try:
         yield
@@ -68,9 +71,9 @@ def any_pixels() -> Iterator[None]:
 
 
 def require_reasonable(path: Path, max_pixels: int) -> None:
-    """Raise BrokenImage for what should not even be opened, and OSError where nothing can be told.
+    """Raise BrokenImage if a file should not even be opened, OSError if it cannot be examined.
 
-    A pipe would wait for ever, a device never end.
+    Opening a pipe could block forever, and reading a device might never end.
     """
     if not path.is_file():
         raise BrokenImage("not a regular file")
@@ -82,10 +85,10 @@ def require_reasonable(path: Path, max_pixels: int) -> None:
 
 
 def read_image(path: Path, size: int, max_pixels: int) -> np.ndarray:
-    """The file as uint8 (size,size,3): turned as its EXIF says, scaled, its centre cut out.
+    """Return a file as uint8 (size,size,3): rotated per its EXIF, scaled and center-cropped.
 
     Transparent parts become white. Scaling is bilinear and antialiased, as for the other sources.
-    Raises BrokenImage whatever is wrong with the file.
+    Raise BrokenImage if anything is wrong with the file.
     """
     try:
         require_reasonable(path, max_pixels)
@@ -95,7 +98,7 @@ def read_image(path: Path, size: int, max_pixels: int) -> np.ndarray:
                 raise BrokenImage(
                     f"{width} by {height} pixels are more than data.max_pixels={max_pixels}"
                 )
-            # A large JPEG is decoded at a fraction of its size; twice the target loses nothing.
+            # Decode a large JPEG at reduced size; twice the target size loses no detail.
             image.draft("RGB", (2 * size, 2 * size))
             upright = ImageOps.exif_transpose(image)
             return np.asarray(centre_square(as_rgb(upright), size))
@@ -103,12 +106,12 @@ def read_image(path: Path, size: int, max_pixels: int) -> np.ndarray:
         raise
     except UnidentifiedImageError:
         raise BrokenImage("not a JPEG, PNG, WebP or BMP image") from None
-    except Exception as error:  # decoders of damaged files raise whatever they run into
+    except Exception as error:  # on damaged files, decoders raise any kind of error
         raise BrokenImage(str(error) or type(error).__name__) from error
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):  # 16 bits a pixel, which convert() would clip at 255
+    if image.mode.startswith("I"):  # 16 bits per pixel, which convert() would clip at 255
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")

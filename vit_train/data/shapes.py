@@ -1,7 +1,7 @@
-"""`shapes`: the built-in data, bright figures on dark textured grounds, drawn from a seed.
+"""The built-in data set `shapes`: bright figures on dark textured backgrounds, drawn from a seed.
 
-The class is the figure's form and nothing else: place, size, rotation, colours, ground and
-distractors are drawn independently of it. Everything is a batched tensor program.
+The class is the figure's form alone: position, size, rotation, colors, background and distractors
+are drawn independently of it. All drawing is done on batched tensors.
 """
 
 import math
@@ -15,60 +15,60 @@ from vit_train.data.config import ShapesConfig
 from vit_train.data.dataset import CHUNK_PIXELS, Dataset, ImageSet
 from vit_train.data.memory import require_memory
 
-# A figure maps coordinates (n,S,S), in units of its radius, to about the distance from its edge:
-# negative inside, positive outside.
+# A figure maps coordinates (n,S,S), in units of its radius, to the approximate distance from its
+# edge: negative inside, positive outside.
 Figure = Callable[[Tensor, Tensor], Tensor]
 
 
 def disc(u: Tensor, v: Tensor) -> Tensor:
-    """ρ < 0.9"""
+    """Return the distance from a disc, ρ < 0.9."""
     return torch.hypot(u, v) - 0.9
 
 
 def ring(u: Tensor, v: Tensor) -> Tensor:
-    """0.55 < ρ < 1"""
+    """Return the distance from a ring, 0.55 < ρ < 1."""
     return (torch.hypot(u, v) - 0.775).abs() - 0.225
 
 
 def square(u: Tensor, v: Tensor) -> Tensor:
-    """both |u| and |v| < 0.8"""
+    """Return the distance from a square, |u| < 0.8 and |v| < 0.8."""
     return torch.maximum(u.abs(), v.abs()) - 0.8
 
 
 def triangle(u: Tensor, v: Tensor) -> Tensor:
-    """three half-planes, 120° apart, at distance 0.55 from the centre"""
+    """Return the distance from a triangle: half-planes 120° apart, 0.55 from the center."""
     slanted = math.sqrt(0.75) * u.abs() - 0.5 * v
     return torch.maximum(slanted, v) - 0.55
 
 
 def cross(u: Tensor, v: Tensor) -> Tensor:
-    """two bars of half-width 0.27"""
+    """Return the distance from a cross: two bars of half-width 0.27."""
     a, b = u.abs(), v.abs()
     return torch.maximum(torch.minimum(a, b) - 0.27, torch.maximum(a, b) - 1)
 
 
 def star(u: Tensor, v: Tensor) -> Tensor:
-    """a radius that swings five times between 0.35 and 1.05"""
+    """Return the distance from a star: the radius swings five times between 0.35 and 1.05."""
     return (torch.hypot(u, v) - 0.7 - 0.35 * torch.cos(5 * torch.atan2(u, v))) * 0.6
 
 
 def crescent(u: Tensor, v: Tensor) -> Tensor:
-    """a disc without a second one, shifted by 0.5"""
+    """Return the distance from a crescent: a disc minus a second one, shifted by 0.5."""
     return torch.maximum(torch.hypot(u, v) - 1, 0.8 - torch.hypot(u, v + 0.5))
 
 
 def bar(u: Tensor, v: Tensor) -> Tensor:
-    """|u| < 0.28, |v| < 1.05"""
+    """Return the distance from a bar, |u| < 0.28 and |v| < 1.05."""
     return torch.maximum(u.abs() - 0.28, v.abs() - 1.05)
 
 
 def hourglass(u: Tensor, v: Tensor) -> Tensor:
-    """|u| < |v| < 0.85"""
+    """Return the distance from an hourglass, |u| < |v| < 0.85."""
     return torch.maximum((u.abs() - v.abs()) * math.sqrt(0.5), v.abs() - 0.85)
 
 
 def pair(u: Tensor, v: Tensor) -> Tensor:
-    """two discs side by side"""
+    """Return the distance from a pair of discs, side by side."""
     return torch.hypot(u.abs() - 0.62, v) - 0.42
 
 
@@ -86,20 +86,20 @@ FIGURES: tuple[Figure, ...] = (
 )
 CLASSES = tuple(figure.__name__ for figure in FIGURES)
 
-SIZE = 32  # where data.image_size says no other
-RADIUS = (0.22, 0.34)  # of the image's side
-ROTATION = math.pi / 8  # either way
-# A pixel's, while an image is drawn and afterwards, with the object's mask.
+SIZE = 32  # the default of data.image_size
+RADIUS = (0.22, 0.34)  # shares of the image's side
+ROTATION = math.pi / 8  # in either direction
+# Per pixel, while an image is drawn and afterwards; both include the object's mask.
 DRAWING_BYTES, KEPT_BYTES = 40, 4
 
 
 def load_shapes(config: ShapesConfig) -> Dataset:
-    """The built-in data; test images have a seed of their own."""
+    """Draw the built-in data; the test images have their own seed."""
     size = config.image_size or SIZE
     settings = ("train_images", "test_images", "image_size")
-    said = ", ".join(f"data.{each}={getattr(config, each) or size}" for each in settings)
+    described = ", ".join(f"data.{key}={getattr(config, key) or size}" for key in settings)
     require_memory(1, size, f"data.image_size={size}", DRAWING_BYTES)
-    require_memory(config.train_images + config.test_images, size, said, KEPT_BYTES)
+    require_memory(config.train_images + config.test_images, size, described, KEPT_BYTES)
 
     def image_set(count: int, seed: int) -> ImageSet:
         return ImageSet(*draw(count, size, config.num_classes, seed))
@@ -116,15 +116,15 @@ def draw(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Draw a set: images uint8 (N,3,S,S), balanced labels int64 (N,), object masks bool (N,S,S).
 
-    The same arguments give the same set. Raises ValueError for fewer than 1 image, a side below
+    The same arguments give the same set. Raise ValueError for fewer than 1 image, a side below
     16 pixels, or a number of classes outside 2…10.
     """
     if count < 1:
         raise ValueError(f"cannot draw {count} images: ask for at least 1")
     if image_size < 16:
-        raise ValueError(f"data.image_size={image_size} is too small for shapes: at least 16")
+        raise ValueError(f"data.image_size={image_size} must be at least 16 for data=shapes")
     if not 2 <= num_classes <= len(FIGURES):
-        raise ValueError(f"data.num_classes={num_classes}: shapes has 2 to {len(FIGURES)} classes")
+        raise ValueError(f"data.num_classes={num_classes} must be between 2 and {len(FIGURES)}")
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randperm(count, generator=generator) % num_classes
     images = torch.empty(count, 3, image_size, image_size, dtype=torch.uint8)
@@ -137,7 +137,10 @@ def draw(
 
 
 def _draw_chunk(labels: Tensor, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Paint ground, distractors, figure, grain, in this order: (n,) → (n,3,S,S), (n,S,S)."""
+    """Paint background, distractors, figure and grain, in this order.
+
+    Labels (n,) give images uint8 (n,3,S,S) and masks bool (n,S,S).
+    """
     canvas = _ground(len(labels), size, generator)
     for _ in range(4):
         canvas = _paint(canvas, _distractor(len(labels), size, generator), 0.35, 0.8, generator)
@@ -148,15 +151,15 @@ def _draw_chunk(labels: Tensor, size: int, generator: torch.Generator) -> tuple[
 
 
 def _uniform(count: int, low: float, high: float, generator: torch.Generator) -> Tensor:
-    """(n,1,1), so that it broadcasts over pixels."""
+    """Draw uniform numbers (n,1,1), which broadcast over pixels."""
     return torch.rand(count, 1, 1, generator=generator) * (high - low) + low
 
 
 def _ground(count: int, size: int, generator: torch.Generator) -> Tensor:
-    """A dark colour with soft clouds and stripes: (n,3,S,S) in 0…1."""
-    colour = torch.rand(count, 3, 1, 1, generator=generator) * 0.35
+    """Draw a dark color with soft clouds and stripes: (n,3,S,S) in 0…1."""
+    color = torch.rand(count, 3, 1, 1, generator=generator) * 0.35
     clouds = torch.randn(count, 3, 5, 5, generator=generator) * 0.09
-    canvas = colour + F.interpolate(clouds, (size, size), mode="bilinear", align_corners=True)
+    canvas = color + F.interpolate(clouds, (size, size), mode="bilinear", align_corners=True)
     u, _, _ = _coordinates(count, size, math.pi, (0.05, 0.5), generator)
     return canvas + 0.06 * torch.sin(math.pi * u).unsqueeze(1)
 
@@ -164,28 +167,28 @@ def _ground(count: int, size: int, generator: torch.Generator) -> Tensor:
 def _coordinates(
     count: int, size: int, rotation: float, radius: tuple[float, float], generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Pixel centres as seen from a randomly placed, rotated and scaled figure.
+    """Return the pixel centers relative to a randomly placed, rotated and scaled figure.
 
-    Returns u and v (v points down), both (n,S,S) in units of the figure's radius, and the width
-    of a pixel in the same unit (n,1,1). The circle of that radius stays inside the image.
+    The result is u and v (v points down), both (n,S,S) in units of the figure's radius, and the
+    width of a pixel in the same unit (n,1,1). The circle of that radius stays inside the image.
     """
     scale = _uniform(count, *radius, generator) * size
     angle = _uniform(count, -rotation, rotation, generator)
     x0 = scale + _uniform(count, 0, 1, generator) * (size - 2 * scale)
     y0 = scale + _uniform(count, 0, 1, generator) * (size - 2 * scale)
-    centres = torch.arange(size) + 0.5
-    x, y = (centres - x0) / scale, (centres.view(-1, 1) - y0) / scale
+    centers = torch.arange(size) + 0.5
+    x, y = (centers - x0) / scale, (centers.view(-1, 1) - y0) / scale
     u, v = x * angle.cos() + y * angle.sin(), y * angle.cos() - x * angle.sin()
     return u, v, 1 / scale
 
 
 def _coverage(distance: Tensor, pixel: Tensor) -> Tensor:
-    """How much of each pixel is inside: an edge one pixel wide."""
+    """Return how much of each pixel is inside, with an edge one pixel wide."""
     return (0.5 - distance / pixel).clamp_(0, 1)
 
 
 def _object(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Each label's figure: (n,) → coverage (n,S,S)."""
+    """Draw each label's figure: (n,) → coverage (n,S,S)."""
     u, v, pixel = _coordinates(len(labels), size, ROTATION, RADIUS, generator)
     distance = torch.empty_like(u)
     for label, figure in enumerate(FIGURES):
@@ -195,7 +198,7 @@ def _object(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:
 
 
 def _distractor(count: int, size: int, generator: torch.Generator) -> Tensor:
-    """A short stroke, smaller than any object: coverage (n,S,S)."""
+    """Draw a short stroke, smaller than any object: coverage (n,S,S)."""
     u, v, pixel = _coordinates(count, size, math.pi, (0.06, 0.12), generator)
     return _coverage(torch.maximum(u.abs() - 1, v.abs() - 0.25), pixel)
 
@@ -203,8 +206,8 @@ def _distractor(count: int, size: int, generator: torch.Generator) -> Tensor:
 def _paint(
     canvas: Tensor, coverage: Tensor, darkest: float, brightest: float, generator: torch.Generator
 ) -> Tensor:
-    """Lay one random colour per image over the canvas; its brightest channel is in the range."""
-    colour = torch.rand(len(canvas), 3, 1, 1, generator=generator)
+    """Paint one random color per image; its brightest channel is in `darkest`…`brightest`."""
+    color = torch.rand(len(canvas), 3, 1, 1, generator=generator)
     peak = _uniform(len(canvas), darkest, brightest, generator).unsqueeze(1)
-    colour = (0.3 + 0.7 * colour / colour.amax(1, keepdim=True)) * peak
-    return torch.lerp(canvas, colour, coverage.unsqueeze(1))
+    color = (0.3 + 0.7 * color / color.amax(1, keepdim=True)) * peak
+    return torch.lerp(canvas, color, coverage.unsqueeze(1))

@@ -1,4 +1,4 @@
-"""The one place where each source's name meets the function that loads it."""
+"""The table of data sources: each name with the function that loads it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,5 +20,8 @@ SOURCES: dict[str, Callable[[Any], Dataset]] = {
 
 
 def load_dataset(config: DataConfig) -> Dataset:
-    """Read the source that the config names; ValueError says what the user can do if it cannot."""
+    """Load the source that the config names.
+
+    If that fails, raise ValueError with what the user can do.
+    """
     return SOURCES[config.name](config)

@@ -1,4 +1,4 @@
-"""Training, validation and test: who is allowed to see which image."""
+"""Splits of a data set into training, validation and test images."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class Splits:
     test: ImageSet
 
     def named(self, name: str) -> ImageSet:
-        """The split called train, val or test; ValueError if there is none."""
+        """Return the split called train, val or test; raise ValueError if there is none."""
         chosen = {"train": self.train, "val": self.val, "test": self.test}.get(name)
         if chosen is None:
             raise ValueError(f"this run has no split called {name!r}")
@@ -24,9 +24,9 @@ class Splits:
 
 
 def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
-    """Carve validation from the training set where the source has none, then take the subsets.
+    """Split validation images off the training set if the source has none, then take the subsets.
 
-    All is stratified and seeded.
+    All splits and subsets are stratified and seeded.
     """
     train, test = dataset.train, dataset.test
     val = dataset.val if config.val == "split" else None
@@ -49,7 +49,10 @@ def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
 def set_apart(
     images: ImageSet, fraction: float, seed: int, purpose: str, field: str, remedy: str
 ) -> tuple[ImageSet, ImageSet]:
-    """What stays for training and what goes to the purpose; ValueError if nothing would stay."""
+    """Return the images left for training and those set apart.
+
+    Raise ValueError if none would be left.
+    """
     count = max(1, round(len(images) * fraction))
     if count >= len(images):
         every = "the only image" if count == 1 else f"all {count} images"
@@ -63,13 +66,16 @@ def set_apart(
 
 
 def stratified(labels: Tensor, count: int, seed: int, field: str) -> tuple[Tensor, Tensor]:
-    """Sorted indices of `count` images, every class in its share to within one, and of the rest.
+    """Return the sorted indices of `count` images, and of the rest.
 
-    Each class's images are shuffled and spread evenly over 0…1; the first `count` of all are
-    taken, so that a class with share s gives s · count images.
+    Each class keeps its share to within one image: its images are shuffled and spread evenly over
+    0…1, and the first `count` of all images are taken, so that a class with share s gives
+    s · count images. Raise ValueError if there are fewer than `count` images.
     """
     if count > len(labels):
-        raise ValueError(f"data.{field} asks for {count} images of {len(labels)}: ask for fewer")
+        raise ValueError(
+            f"data.{field} asks for {count} images, but there are {len(labels)}: ask for fewer"
+        )
     generator = torch.Generator().manual_seed(seed)
     place = torch.empty(len(labels), dtype=torch.float64)
     for label in labels.unique():

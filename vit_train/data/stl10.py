@@ -23,12 +23,15 @@ UNLABELLED = {"unlabeled_X.bin": "5242ba1fed5e4be9e1e742405eb56ca4"}
 
 
 def load_stl10(config: Stl10Config) -> Dataset:
-    """5,000 (or a fold's 1,000) training and 8,000 test images, and the unlabelled if asked for."""
+    """Load 5,000 training images, or one fold's 1,000, and 8,000 test images.
+
+    With config.unlabelled also map the unlabeled images.
+    """
     archive = Archive(
         title="STL-10",
         filename="stl10_binary.tar.gz",
         md5="91f7769df0f17e558f3565bffb0c7dfb",
-        size="2.6 GB come, 0.4 GB are kept; 3.1 GB with data.unlabelled=true",
+        size="2.6 GB, unpacked to 0.4 GB, or 3.1 GB with data.unlabelled=true",
         folder="stl10_binary",
         members=LABELLED | (UNLABELLED if config.unlabelled else {}),
         max_bytes=4 * 10**9,
@@ -55,13 +58,16 @@ def read_part(folder: Path, part: str, image_size: int | None) -> ImageSet:
 
 
 def map_images(path: Path) -> Tensor:
-    """uint8 (N,3,96,96), left on disk until it is read. The file keeps each channel by columns."""
+    """Map a file as uint8 (N,3,96,96), which stays on disk until it is read.
+
+    The file stores each channel column by column.
+    """
     # Copy-on-write: a tensor must be writable, and the file must stay as it is.
     pixels = np.memmap(path, dtype=np.uint8, mode="c").reshape(-1, 3, SIZE, SIZE)
     return torch.from_numpy(pixels).transpose(2, 3)
 
 
 def fold_indices(folder: Path, fold: int) -> Tensor:
-    """The training images of one official fold: a line of 1,000 indices."""
+    """Return the training images of one official fold: a line of 1,000 indices."""
     line = (folder / "fold_indices.txt").read_text().splitlines()[fold]
     return torch.tensor([int(index) for index in line.split()])

@@ -1,8 +1,8 @@
-"""A .tar.gz as a stream of its files, read in a memory that does not depend on what is in it.
+"""Streaming reader of .tar.gz files, with memory use that does not depend on their content.
 
-Python's `tarfile` reads the headers that extend others (long names, PAX records) whole, one inside
-the other, before anybody can look at their size. Here they are passed over like all that was not
-asked for: no file that we want needs them.
+Python's `tarfile` reads extension headers (long names, PAX records) whole and recursively, before
+the caller can check their size. Here they are skipped like every other member that was not
+requested: no file that we need depends on them.
 """
 
 import tarfile
@@ -13,16 +13,20 @@ from typing import IO
 from vit_train.data.download import CHUNK, MirroredStream
 
 BLOCK = 512
-# Far more than any archive of ours has.
+# Far more than any of the supported archives has.
 MOST_MEMBERS = 1000
 
 
 class DamagedArchive(ValueError):
-    """The archive does not hold what it should."""
+    """The archive's content is not what it should be."""
 
 
 class Unpacked:
-    """What a gzip stream unpacks to; DamagedArchive if that, or the stream, exceeds `max_bytes`."""
+    """The unpacked bytes of a gzip stream.
+
+    Reading raises DamagedArchive if the stream is damaged, or if it or the unpacked bytes exceed
+    `max_bytes`.
+    """
 
     def __init__(self, compressed: IO[bytes] | MirroredStream, max_bytes: int) -> None:
         self.compressed, self.max_bytes = compressed, max_bytes
@@ -30,7 +34,7 @@ class Unpacked:
         self.inflater = zlib.decompressobj(wbits=31)  # with gzip's header and checksum
 
     def take(self, size: int) -> Iterator[bytes]:
-        """The next `size` bytes, a piece at a time."""
+        """Yield the next `size` bytes in pieces."""
         self.given += size
         self.require_below_limit(self.given)
         while size:
@@ -43,13 +47,13 @@ class Unpacked:
             raise DamagedArchive(f"it unpacks to more than {self.max_bytes:,} bytes")
 
     def _inflate(self, at_most: int) -> bytes:
-        """At least one byte."""
+        """Return at least one byte and at most `at_most`."""
         while not self.inflater.eof:
             read = b""
             if not self.inflater.unconsumed_tail:
                 read = self.compressed.read(CHUNK) or b""
                 self.taken += len(read)
-                self.require_below_limit(self.taken)  # it may unpack to nothing, without end
+                self.require_below_limit(self.taken)  # an endless stream may unpack to nothing
             compressed = self.inflater.unconsumed_tail or read
             try:
                 piece = self.inflater.decompress(compressed, at_most)
@@ -63,9 +67,10 @@ class Unpacked:
 
 
 def files(unpacked: Unpacked) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Each regular file's path and content, to be read before the next is asked for.
+    """Yield each regular file's path and content.
 
-    What is left of the content is passed over. Raises DamagedArchive.
+    Read the content before requesting the next file; what is left of it is skipped. Raise
+    DamagedArchive if the archive is damaged or has too many members.
     """
     for _ in range(MOST_MEMBERS):
         block = b"".join(unpacked.take(BLOCK))

@@ -1,1 +1,1 @@
-"""Training and evaluation. Knows no data set, no model by name, no Hydra, no figure."""
+"""Training and evaluation, independent of particular data sets and models, Hydra and plots."""

@@ -1,4 +1,4 @@
-"""What the training curves are made of."""
+"""Averages over training steps: the points of the training curves."""
 
 import time
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Averages:
-    """Sums that stay on the device, so that the loop never waits for it between two logs."""
+    """Sums kept on the device, so that the loop never waits for it between two logs."""
 
     def __init__(self, measures: Sequence[str], device: torch.device) -> None:
         self.measures = measures
@@ -22,11 +22,11 @@ class Averages:
         self.images += images
 
     def leave_out(self, seconds: float) -> None:
-        """Time that was spent on something else than these images."""
+        """Exclude time that was not spent on these images from the speed."""
         self.started += seconds
 
     def read(self) -> tuple[dict[str, float], float]:
-        """The means and images/s. This waits for the device."""
+        """Return the means and the images per second. This waits for the device."""
         means = (self.sums / max(1, self.images)).tolist()
         speed = self.images / (time.perf_counter() - self.started)
         return dict(zip(self.measures, means, strict=True)), speed

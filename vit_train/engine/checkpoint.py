@@ -1,4 +1,4 @@
-"""A checkpoint is one self-contained file, written atomically, sealed, and read as plain data."""
+"""Checkpoints: self-contained files with a checksum, written atomically, read as plain data."""
 
 import contextlib
 import hashlib
@@ -13,27 +13,27 @@ import torch
 
 from vit_train.engine import foreign
 from vit_train.engine.torch_file import read_torch_file
-from vit_train.files.plain import Refused
+from vit_train.files.plain_values import Refused
 from vit_train.files.reading import open_regular
 from vit_train.files.writing import replacing, sync_folder
 
 FORMAT = "vit_train checkpoint 2"
-# PyTorch writes a ZIP archive, which may end with a comment: there stands the checksum of all that
-# comes before it. Any program that reads PyTorch's files reads these.
+# PyTorch writes a ZIP archive, which may end with a comment. This comment holds the checksum of
+# everything before it, so any program that reads PyTorch's files can read these, too.
 SEAL = b"sha256:"
 CHUNK = 1 << 20
 SEAL_LENGTH = len(SEAL) + 2 * hashlib.sha256().digest_size
 
 
 def rng_states() -> dict[str, Any]:
-    """The random states that training draws from outside its own generators (dropout on a GPU)."""
+    """Return the states of the global random generators, which dropout on a GPU draws from."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     version, internal, gauss = random.getstate()
     return {"torch": torch.get_rng_state(), "cuda": cuda, "python": [version, internal, gauss]}
 
 
 def set_rng_states(states: dict[str, Any]) -> None:
-    """What `rng_states` gave; those of GPUs where there are as many as there were."""
+    """Restore what `rng_states` returned; GPU states only if the number of GPUs is the same."""
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
     torch.set_rng_state(states["torch"].cpu())
@@ -42,16 +42,17 @@ def set_rng_states(states: dict[str, Any]) -> None:
 
 
 def save_checkpoint(path: Path, content: dict[str, Any], keep: int = 0) -> None:
-    """Write beside the target, flush to the disk, then rename: a reader sees the old or the new.
+    """Write a checkpoint atomically: a reader sees either the old file or the whole new one.
 
-    `keep` older files stay as NAME-1.pt, the newest of them, NAME-2.pt and so on. OSError leaves
-    everything as it was.
+    The content is written beside the target, flushed to the disk, and then renamed. Up to `keep`
+    older files remain: NAME-1.pt, the newest of them, NAME-2.pt and so on. If writing fails with
+    OSError, everything stays as it was.
     """
-    path.parent.mkdir(exist_ok=True)  # without parents: a mount that vanished is not replaced
+    path.parent.mkdir(exist_ok=True)  # no parents=True: a vanished mount is not recreated
     with replacing(path) as file:
         file.write(sealed({"format": FORMAT, **content}))
         file.flush()
-        os.fsync(file.fileno())  # before an older one is moved
+        os.fsync(file.fileno())  # before an older file is renamed
         for age, younger in reversed(list(enumerate(generations(path)[:keep], start=1))):
             younger.replace(path.with_stem(f"{path.stem}-{age}"))
     for old in generations(path)[keep + 1 :]:
@@ -60,14 +61,14 @@ def save_checkpoint(path: Path, content: dict[str, Any], keep: int = 0) -> None:
 
 
 def generations(path: Path) -> list[Path]:
-    """This file and the older ones that were kept of it, those that are there, the newest first."""
-    name = re.compile(rf"{re.escape(path.stem)}(-[1-9]\d*)?{re.escape(path.suffix)}")
-    found = [each for each in path.parent.glob("*") if name.fullmatch(each.name)]
-    return sorted(found, key=lambda each: (len(each.name), each.name))  # last-10 after last-9
+    """Return this file and its older versions, those that exist, newest first."""
+    pattern = re.compile(rf"{re.escape(path.stem)}(-[1-9]\d*)?{re.escape(path.suffix)}")
+    found = [file for file in path.parent.glob("*") if pattern.fullmatch(file.name)]
+    return sorted(found, key=lambda file: (len(file.name), file.name))  # last-10 after last-9
 
 
 def sealed(content: dict[str, Any]) -> bytes:
-    """The archive, ending with its checksum."""
+    """Return the content as a PyTorch archive that ends with its checksum."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
     archive = buffer.getvalue()[:-2] + SEAL_LENGTH.to_bytes(2, "little")  # the comment's length
@@ -75,13 +76,13 @@ def sealed(content: dict[str, Any]) -> bytes:
 
 
 def has_seal(file: IO[bytes]) -> bool:
-    """Whether there is a checksum at the end."""
+    """Return whether the file ends with a checksum."""
     file.seek(max(0, file.seek(0, io.SEEK_END) - SEAL_LENGTH))
     return file.read(len(SEAL)) == SEAL
 
 
 def is_whole(file: IO[bytes]) -> bool:
-    """Whether the checksum at the end is that of all that comes before."""
+    """Return whether the file ends with the checksum of everything before it."""
     if not has_seal(file):
         return False
     left, digest = file.seek(0, io.SEEK_END) - SEAL_LENGTH, hashlib.sha256()
@@ -93,20 +94,25 @@ def is_whole(file: IO[bytes]) -> bool:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """A run folder means its best checkpoint, or its last where there is no best."""
+    """Return the checkpoint at `path`: of a run folder its best one or, without a best, its last.
+
+    Raise ValueError if the run folder has neither. A path that is not a folder is returned as is.
+    """
     if not path.is_dir():
         return path
     for name in ("best.pt", "last.pt"):
         candidate = path / "checkpoints" / name
         if candidate.exists():
             return candidate
-    raise ValueError(f"{path} has no checkpoints/best.pt or last.pt: name a run folder or a file")
+    raise ValueError(f"{path} has no checkpoints/best.pt or last.pt: give a run folder or a file")
 
 
 def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """The file's content, plain values and tensors; it runs nothing and is as large as the file.
+    """Return the content of a checkpoint file: plain values and tensors.
 
-    ValueError if the file is missing, damaged or foreign; it says which, and names the next best.
+    Reading runs no code from the file, and the content is no larger than the file. Raise ValueError
+    if the file is missing, damaged or foreign. The message says which. If the checksum is wrong or
+    absent, it also names the newest other intact checkpoint in the folder.
     """
     if not path.exists():
         raise ValueError(f"no checkpoint at {path}")
@@ -126,15 +132,15 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
 
 
 def next_best(path: Path) -> str:
-    """The newest other checkpoint beside this one that is whole, as a hint."""
+    """Return a hint that names the newest other intact checkpoint in the folder, if any."""
     other = newest_whole(path.parent, without=path)
-    return "" if other is None else f". {other} is whole: name that"
+    return "" if other is None else f". {other} is intact: use it instead"
 
 
 def newest_whole(folder: Path, without: Path | None = None) -> Path | None:
-    """The checkpoint written last of those that can be read and are whole."""
-    files = [each for each in folder.glob("*.pt") if each != without and each.is_file()]
-    for path in sorted(files, key=lambda each: each.stat().st_mtime_ns, reverse=True):
+    """Return the most recently written checkpoint that is readable and intact, if any."""
+    files = [file for file in folder.glob("*.pt") if file != without and file.is_file()]
+    for path in sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True):
         with contextlib.suppress(OSError), path.open("rb") as file:
             if is_whole(file):
                 return path

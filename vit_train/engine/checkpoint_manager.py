@@ -1,4 +1,4 @@
-"""When a run's checkpoints are written."""
+"""The callback that writes a run's checkpoints."""
 
 import math
 import time
@@ -14,11 +14,12 @@ from vit_train.engine.trainer import Trainer
 
 
 class CheckpointManager(Callback):
-    """Keeps `last.pt`, and `best.pt` by validation, in the run's checkpoints/ folder.
+    """Keeps `last.pt`, and `best.pt` by validation score, in the run's checkpoints/ folder.
 
-    `about` is what the weights mean: config, classes, normalisation, versions. `flush` is called
-    first, so that all that was reported is on the disk before the checkpoint is, and says how long
-    each file is then: what comes after is taken back when the run goes on from here.
+    `about` says what the weights mean: config, classes, normalization, versions. `flush` is called
+    before a checkpoint is written, so that the reports up to then are on the disk first. It returns
+    the length of each report file. When the run resumes from the checkpoint, the reports are cut
+    to these lengths.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class CheckpointManager(Callback):
         self.saved_at = time.monotonic()
 
     def restore(self, content: dict[str, Any]) -> None:
-        """Go on from a checkpoint's idea of the best epoch."""
+        """Restore the best epoch so far, and its score, from a checkpoint's content."""
         best, self.best_score = content["best"], float(content["best_score"])
         if best is not None:
             self.best = {name: float(value) for name, value in best.items()}

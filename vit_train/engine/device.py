@@ -1,4 +1,4 @@
-"""The machine: which device, which precision, and an allocator that keeps its memory."""
+"""The device, the precision, and a memory allocator that keeps its memory."""
 
 import contextlib
 import ctypes
@@ -10,7 +10,7 @@ import torch
 
 
 def pick_device(name: str) -> torch.device:
-    """The device called auto, cpu, cuda or mps; ValueError if this machine has none such."""
+    """Return the device named auto, cpu, cuda or mps; raise ValueError if it is not available."""
     available = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
@@ -20,7 +20,7 @@ def pick_device(name: str) -> torch.device:
         return torch.device(next(kind for kind, present in available.items() if present))
     if not available[name]:
         raise ValueError(
-            f"device={name}, but PyTorch sees none here: use device=cpu or device=auto"
+            f"device={name}, but PyTorch finds none here: use device=cpu or device=auto"
         )
     return torch.device(name)
 
@@ -39,12 +39,15 @@ class Precision:
         return torch.autocast(self.device.type, dtypes[self.name])
 
     def scaler(self) -> torch.amp.GradScaler:
-        """fp16 gradients underflow unless the loss is scaled; for the others this does nothing."""
+        """Return a loss scaler for fp16, whose gradients underflow; for others it does nothing."""
         return torch.amp.GradScaler(self.device.type, enabled=self.name == "fp16")
 
 
 def pick_precision(name: str, device: torch.device) -> Precision:
-    """auto is bf16 on a GPU that has it and fp32 elsewhere (on most CPUs bf16 is slower)."""
+    """Return the precision named fp32, bf16, fp16 or auto; raise ValueError for fp16 on a CPU.
+
+    auto is bf16 on a GPU that supports it and fp32 elsewhere, as bf16 is slower on most CPUs.
+    """
     if name == "auto":
         fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
         return Precision("bf16" if fast else "fp32", device)
@@ -54,7 +57,10 @@ def pick_precision(name: str, device: torch.device) -> Precision:
 
 
 def be_deterministic() -> None:
-    """The same bits on every run, on a GPU too, at some cost in speed; a CPU needs nothing."""
+    """Make every run on a GPU compute the same bits, at some cost in speed.
+
+    On a CPU this is not needed.
+    """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -63,9 +69,9 @@ def be_deterministic() -> None:
 def keep_freed_memory() -> None:
     """Tell glibc to keep freed memory for the next step instead of returning it to the system.
 
-    By default the activations' memory goes back after every step and costs some 50,000 page
-    faults to get again: 7–20 % of the time at 32×32, and more than half of it at 96×96.
-    Elsewhere than on glibc this does nothing.
+    By default the activations' memory is returned after every step, and getting it back costs some
+    50,000 page faults: 7–20 % of the time at 32×32, and more than half of it at 96×96. Without
+    glibc this function does nothing.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -1,8 +1,8 @@
-"""Several processes that train one model: each computes its share of every batch.
+"""Training of one model in several processes, each computing its share of every batch.
 
-The number of processes changes nothing but rounding: a batch is what the config says, whatever
-their number, and gradients and results are summed over all of it. There is no wrapper around the
-model: after the gradients of a step are computed they are added up, once, in one message.
+The number of processes changes nothing but rounding: the batch size in the config is that of all
+processes together, and gradients and results are summed over the whole batch. There is no wrapper
+around the model: once a step's gradients are computed, they are summed in a single message.
 """
 
 import contextlib
@@ -18,31 +18,34 @@ Content = TypeVar("Content")
 
 
 class ProcessLost(ValueError):
-    """Another process of this training has ended, so this one cannot go on."""
+    """Another process of this training has ended, so this one cannot continue."""
 
 
 @contextlib.contextmanager
 def exchanging() -> Iterator[None]:
-    """Around every exchange, which fails only when another process is gone; ProcessLost then."""
+    """Raise ProcessLost if an exchange between processes fails within the block.
+
+    An exchange fails only when another process has ended.
+    """
     try:
         yield
-    except RuntimeError as error:  # of gloo and nccl, each in their own words
+    except RuntimeError as error:  # gloo and nccl have different messages
         raise ProcessLost("another process of this training has ended") from error
 
 
 class Processes:
-    """This process among `count`, number `rank`; alone it never communicates."""
+    """This process, number `rank` of `count`. A single process never communicates."""
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes and reports."""
+        """Return whether this process writes files and reports."""
         return self.rank == 0
 
     def all_reduce(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over all processes."""
+        """Replace each tensor with its sum over all processes."""
         if self.count == 1:
             return
         together = torch.cat([tensor.flatten() for tensor in tensors])
@@ -53,7 +56,10 @@ class Processes:
             tensor.copy_(part.view_as(tensor))
 
     def any(self, flag: bool) -> bool:
-        """Whether it is true in any process; on the CPU, so that no GPU is waited for."""
+        """Return whether the flag is true in any process.
+
+        The exchange uses the CPU, so that it does not wait for a GPU.
+        """
         if self.count == 1:
             return flag
         flags = torch.tensor([float(flag)])
@@ -62,16 +68,19 @@ class Processes:
         return bool(flags.item())
 
     def gather(self, rows: Tensor) -> Tensor:
-        """(n,K) on the CPU, n differing from process to process → all rows, by rank."""
+        """Return the rows of all processes, in the order of their ranks.
+
+        `rows` (n,K) is on the CPU; n may differ between processes.
+        """
         if self.count == 1:
             return rows
-        every: list[Any] = [None] * self.count
+        gathered: list[Any] = [None] * self.count
         with exchanging():
-            dist.all_gather_object(every, rows.numpy())
-        return torch.cat([torch.from_numpy(each) for each in every])
+            dist.all_gather_object(gathered, rows.numpy())
+        return torch.cat([torch.from_numpy(part) for part in gathered])
 
     def broadcast(self, content: Content) -> Content:
-        """What the main process has, in all of them: plain values and CPU tensors."""
+        """Return the main process's content in every process: plain values and CPU tensors."""
         if self.count == 1:
             return content
         box: list[Any] = [content if self.is_main else None]
@@ -84,14 +93,14 @@ ALONE = Processes()
 
 
 def join_processes(device: torch.device) -> Processes:
-    """Meet the others that torchrun has started, if any; on GPUs each takes one of its own."""
+    """Join the other processes that torchrun started, if any; on GPUs each process uses its own."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return ALONE
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     with exchanging():
-        # gloo carries what is on the CPU, also beside nccl.
+        # gloo exchanges CPU tensors, even where nccl exchanges those on GPUs.
         dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     return Processes(dist.get_rank(), count)
 

@@ -1,4 +1,4 @@
-"""A model over a whole split."""
+"""Evaluation of a model on a whole split."""
 
 from collections.abc import Iterable
 
@@ -20,19 +20,20 @@ def evaluate(
     workers: Workers = ONE_WORKER,
     processes: Processes = ALONE,
 ) -> Evaluation:
-    """Run the model over every batch; nothing is copied from the device until the end.
+    """Evaluate the model on every batch; nothing is copied from the device until the end.
 
-    Of several processes each has its share of the images; all get the result of the whole.
+    With several processes, `batches` is this process's share of the images, and every process gets
+    the result for the whole split.
     """
 
     @torch.no_grad()
     def sample_outputs(images: Tensor, targets: Tensor) -> Tensor:
         with precision.autocast():
-            # Not model(images): compiled code would be compiled again for each new batch size.
+            # Not model(images), which would compile the model again for each new batch size.
             return objective.sample_outputs(model.forward, images, targets)
 
     was_training = model.training
     model.eval()
-    every = [piece for batch in batches for piece in workers.map(sample_outputs, *batch)]
+    outputs = [part for batch in batches for part in workers.map(sample_outputs, *batch)]
     model.train(was_training)
-    return objective.evaluation(processes.gather(torch.cat(every).cpu()).double())
+    return objective.evaluation(processes.gather(torch.cat(outputs).cpu()).double())

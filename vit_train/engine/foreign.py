@@ -1,4 +1,4 @@
-"""What a file is that is not a checkpoint of ours, for a message."""
+"""Descriptions, for error messages, of files that are not valid checkpoints of vit-train."""
 
 import contextlib
 import io
@@ -8,17 +8,17 @@ from typing import IO, Any
 from torch import Tensor
 
 from vit_train.engine.torch_file import read_torch_file
-from vit_train.files.plain import Refused
+from vit_train.files.plain_values import Refused
 
 EXPECTED = (
-    "not a checkpoint of this version of vit-train: name a run's folder, or last.pt or best.pt in "
+    "not a checkpoint of this version of vit-train: give a run's folder, or last.pt or best.pt in "
     "its checkpoints/"
 )
 UNKNOWN = "damaged, or not a checkpoint of this version of vit-train"
 
 
 def kind(file: IO[bytes]) -> str:
-    """How a sentence on a file without a valid seal goes on, after "it is"."""
+    """Describe a file without a valid checksum, as the end of a sentence that begins "it is"."""
     file.seek(0)
     head = file.read(16)
     if not head:
@@ -33,7 +33,7 @@ def kind(file: IO[bytes]) -> str:
 
 
 def kind_of_archive(file: IO[bytes]) -> str:
-    with contextlib.suppress(Exception):  # a damaged archive can break its reader anywhere
+    with contextlib.suppress(Exception):  # reading a damaged archive can raise anything
         names = zipfile.ZipFile(file).namelist()
         if not any(name.endswith("/data.pkl") for name in names):
             return f"a ZIP archive, {EXPECTED}"
@@ -54,8 +54,8 @@ def kind_of_content(content: Any) -> str:
     if not isinstance(content, dict):
         return f"a PyTorch file that holds a {type(content).__name__}, {EXPECTED}"
     if "format" in content and "fingerprint" in content:
-        return UNKNOWN  # one of ours that has changed since it was sealed
-    tensors = sum(isinstance(each, Tensor) for each in content.values())
+        return UNKNOWN  # written by vit-train and changed since
+    tensors = sum(isinstance(value, Tensor) for value in content.values())
     if tensors == len(content) > 0:
         return f"a plain state dict of {tensors} tensors, {EXPECTED}"
     keys = ", ".join(str(key) for key in list(content)[:5])

@@ -1,4 +1,4 @@
-"""What is known of a model after a whole split, every image with the same weight."""
+"""Results of a model on a whole split, in which every image has the same weight."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Means over a whole split. Of two epochs the one with the higher `score` is better."""
+    """Means over a whole split. The epoch with the highest `score` is the best."""
 
     count: int
     loss: float
@@ -30,7 +30,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Classification(Evaluation):
-    """Accuracies are fractions, the loss is the mean cross-entropy."""
+    """Results of a classifier: accuracies as fractions, and the mean cross-entropy as loss."""
 
     acc: float
     top5: float
@@ -49,45 +49,47 @@ class Classification(Evaluation):
         return wilson_interval(round(self.acc * self.count), self.count)
 
 
-# Beyond ± this lie 5 % of the normal distribution.
+# 5 % of the standard normal distribution lies outside ±Z.
 Z = 1.959964
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
-    """The centre of Wilson's 95 % interval (1927) of a proportion, and its half in units of Z."""
-    centre = (share + Z * Z / (2 * count)) / (1 + Z * Z / count)
+    """Return the center and the half-width / Z of Wilson's 95 % interval (1927) of a proportion."""
+    center = (share + Z * Z / (2 * count)) / (1 + Z * Z / count)
     spread = math.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
-    return centre, spread / (1 + Z * Z / count)
+    return center, spread / (1 + Z * Z / count)
 
 
 def wilson_interval(successes: int, count: int) -> tuple[float, float]:
-    """The 95 % interval of a proportion; unlike ±z·σ it stays inside 0…1."""
-    centre, spread = wilson(successes / count, count)
-    return max(0.0, centre - Z * spread), min(1.0, centre + Z * spread)
+    """Return Wilson's 95 % interval of a proportion; unlike ±z·σ it stays within 0…1."""
+    center, spread = wilson(successes / count, count)
+    return max(0.0, center - Z * spread), min(1.0, center + Z * spread)
 
 
 def interval_of_mean(shares: Sequence[float], count: int) -> tuple[float, float]:
-    """The 95 % interval of the mean of several runs' shares of `count` test images.
+    """Return the 95 % interval of the mean of several runs' proportions of `count` test images.
 
-    It speaks of other seeds and other images: all runs have seen the same ones, whose variance
-    (Wilson's) is therefore not divided by the number of runs, as the seeds' is. The seeds' is known
-    from a few runs alone: Student's t, with the degrees of freedom of Satterthwaite 1946. Of runs
-    that agree it is Wilson's interval.
+    The interval covers the variation between seeds and between test images. All runs are tested on
+    the same images, so the variance due to the images (Wilson's) is not divided by the number of
+    runs; the variance due to the seeds is. The latter is estimated from a few runs, so the interval
+    uses Student's t, with the degrees of freedom of Satterthwaite (1946). If all runs agree, it is
+    Wilson's interval.
     """
-    centre, spread = wilson(mean(shares), count)
+    center, spread = wilson(mean(shares), count)
     seeds = variance(shares) / len(shares)
     total = spread**2 + seeds
     freedom = (len(shares) - 1) * (total / seeds) ** 2 if seeds else math.inf
     half = student_quantile(freedom) * math.sqrt(total)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, center - half), min(1.0, center + half)
 
 
 def student_quantile(freedom: float) -> float:
-    """Beyond ± this lie 5 % of Student's t with ν degrees of freedom.
+    """Return the value t for which 5 % of Student's distribution lies outside ±t.
 
-    With t = √ν tan θ its density becomes cos(θ)^(ν − 1), which is easily summed.
+    The distribution has ν = `freedom` degrees of freedom. With t = √ν tan θ its density becomes
+    cos(θ)^(ν − 1), up to a constant factor, which is easy to integrate numerically.
     """
-    freedom = min(freedom, 1e4)  # from where on it is the normal distribution's
+    freedom = min(freedom, 1e4)  # beyond this it is practically the normal distribution's
     angle = np.linspace(0, math.pi / 2, 20_001)
     density = np.cos(angle) ** (freedom - 1)
     area = np.cumsum(density[1:] + density[:-1])

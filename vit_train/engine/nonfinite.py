@@ -1,4 +1,4 @@
-"""NaN or infinity in the loss or its gradient: stop with a message, or skip the step."""
+"""Handling of NaN or infinity in the loss or its gradient: stop the run, or skip the step."""
 
 from collections.abc import Callable
 
@@ -11,16 +11,17 @@ ADVICE = "Try a lower optim.lr, a longer optim.warmup_epochs or a smaller optim.
 
 
 class NonFinite(ArithmeticError):
-    """The loss or its gradient is NaN or infinity: the weights are lost, the checkpoint is not."""
+    """The loss or its gradient is NaN or infinity: the weights are lost, the checkpoint is kept."""
 
 
 class NonFiniteGuard:
-    """Decides whether a step with such a loss is taken, as `train.on_nonfinite` says.
+    """Decides whether to take a step with NaN or infinity, according to `train.on_nonfinite`.
 
-    "stop" takes the step and keeps the number of the first bad one on the device, so that the loop
-    never waits for it; `require_finite` raises NonFinite when somebody reads the loss. "skip" waits
-    for the device at every step, and leaves out at most `train.max_skips` of them. `notify` is
-    called with the number of a bad step first.
+    "stop" takes the step and keeps the number of the first bad step on the device, so that the loop
+    never waits for the device; `require_finite` raises NonFinite when the loss is read.
+    "skip" waits for the device at every step, and raises NonFinite after more than
+    `train.max_skips` skipped steps. Either way, `notify` is called first, with the number of the
+    bad step.
     """
 
     def __init__(
@@ -35,7 +36,10 @@ class NonFiniteGuard:
         self.skipped = 0
 
     def allows(self, step: int, finite: Tensor) -> bool:
-        """Return whether to take the step, counted from 1; `finite` () says if its loss is."""
+        """Return whether to take this step, counted from 1.
+
+        `finite` () says, on the device, whether its loss and gradient are finite.
+        """
         if self.config.on_nonfinite == "stop":
             first = ~finite & (self.first_bad_step == 0)
             self.first_bad_step = torch.where(first, step, self.first_bad_step)
@@ -45,7 +49,9 @@ class NonFiniteGuard:
         self.skipped += 1
         self.notify(step)
         if self.skipped > self.config.max_skips:
-            raise NonFinite(f"{self.skipped} steps had no finite loss or gradient. {ADVICE}")
+            raise NonFinite(
+                f"{self.skipped} steps had NaN or infinity as loss or gradient. {ADVICE}"
+            )
         return False
 
     def require_finite(self) -> None:
@@ -55,11 +61,11 @@ class NonFiniteGuard:
             self.notify(step)
             epoch, batch = epoch_and_batch(step, self.steps_per_epoch)
             raise NonFinite(
-                f"the loss or its gradient was no finite number at step {step} (batch {batch + 1} "
+                f"the loss or its gradient was NaN or infinity at step {step} (batch {batch + 1} "
                 f"of epoch {epoch + 1}). {ADVICE}"
             )
 
 
 def epoch_and_batch(step: int, steps_per_epoch: int) -> tuple[int, int]:
-    """Return the epoch and the batch in it, both from 0, of a step, counted from 1."""
+    """Return the epoch and the batch in it, both counted from 0, of a step counted from 1."""
     return divmod(step - 1, steps_per_epoch)

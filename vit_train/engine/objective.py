@@ -1,4 +1,4 @@
-"""What the loop asks of whatever is being learned."""
+"""The interface between the training loop and a training objective."""
 
 from collections.abc import Callable
 from typing import ClassVar, Protocol
@@ -7,24 +7,24 @@ from torch import Tensor
 
 from vit_train.engine.metrics import Evaluation
 
-# The model in training; its forward, which is never compiled, in evaluation.
+# In training the model itself; in evaluation its `forward`, which is never compiled.
 Forward = Callable[..., Tensor]
 
 
 class Objective(Protocol):
-    """A batch is (images, targets); what targets are is the objective's own affair."""
+    """A training objective. A batch is (images, targets); each objective defines its targets."""
 
-    # What is measured of a training step; the first is minimised.
+    # The names of what is measured in a training step; the first is minimized.
     measures: ClassVar[tuple[str, ...]]
 
     def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
-        """Each of `measures`, summed over the images of a batch: (M,)."""
+        """Return each of `measures`, summed over the images of a batch: (M,)."""
         ...
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
-        """All that `evaluation` needs to know of each image: (B,K) float32."""
+        """Return what `evaluation` needs to know about each image: (B,K) float32."""
         ...
 
     def evaluation(self, sample_outputs: Tensor) -> Evaluation:
-        """Of a whole split, (N,K) float64."""
+        """Return the results of a whole split from its sample outputs, (N,K) float64."""
         ...

@@ -1,11 +1,12 @@
-"""PyTorch's file format, read without running anything and without taking more than the file holds.
+"""A reader of PyTorch's files that runs no code and bounds its memory by the file's size.
 
-A file is a ZIP archive: `data.pkl` describes nested values and the tensors among them, `data/0`,
-`data/1`, … are the tensors' storages. `torch.load(weights_only=True)` runs no code either, but a
-few bytes make it take any memory and time: a tensor that repeats one number a billion times, a
-record that inflates, a call such as bytearray(10**12).
-So the pickle is read here, with a closed list of instructions and names; the tensors are built
-last, when all that they claim has been compared with what is there.
+A file is a ZIP archive: `data.pkl` describes nested values and the tensors among them, and
+`data/0`, `data/1`, … are the tensors' storages. `torch.load(weights_only=True)` runs no code
+either, but a few bytes can make it use any amount of memory and time: a tensor that repeats one
+number a billion times, a compressed record that inflates, a call such as bytearray(10**12).
+
+This module therefore reads the pickle itself and accepts only listed instructions and names. It
+builds the tensors last, after comparing their descriptions with what the file really holds.
 """
 
 import io
@@ -22,9 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vit_train.files.plain import Refused, require_plain
+from vit_train.files.plain_values import Refused, require_plain
 
-# The pickle of a model with 100 blocks, its average and its optimizer's moments has 1 MB.
+# The pickle of a model with 100 blocks, its average and its optimizer's moments takes 1 MB.
 PICKLE_BYTES = 4_000_000
 NODES = 1_000_000
 RECORDS, CHUNK = 100_000, 1 << 20
@@ -41,7 +42,7 @@ DTYPES = {
     "ByteStorage": torch.uint8,
     "BoolStorage": torch.bool,
 }
-# What `torch.save` writes for nested dicts, lists, tuples, numbers, words and tensors.
+# What `torch.save` writes for nested dicts, lists, tuples, numbers, strings and tensors.
 INSTRUCTIONS = {
     *("PROTO", "STOP", "MARK", "GLOBAL", "REDUCE", "BUILD", "BINPERSID", "BINUNICODE"),
     *("BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET"),
@@ -52,14 +53,14 @@ INSTRUCTIONS = {
 
 
 class Storage(NamedTuple):
-    """Numbers in one record of the archive, as the pickle tells of them."""
+    """Numbers in one record of the archive, as the pickle describes them."""
 
     record: str
     dtype: torch.dtype
 
 
 class View(NamedTuple):
-    """A tensor as the pickle tells of it; nothing of it has been read yet."""
+    """A tensor as the pickle describes it; none of its numbers have been read yet."""
 
     storage: Storage
     offset: int
@@ -68,22 +69,22 @@ class View(NamedTuple):
 
 
 class Rebuild:
-    """Stands for `torch._utils._rebuild_tensor_v2`; has no attributes that a pickle could set."""
+    """Replacement for `torch._utils._rebuild_tensor_v2`, with no attributes a pickle could set."""
 
     __slots__ = ()
 
     def __call__(
         self, storage: Any, offset: Any, size: Any, stride: Any, *gradient: object
     ) -> "View":
-        whole = all(type(n) is int and n >= 0 for n in (offset, *size, *stride))
+        natural = all(type(n) is int and n >= 0 for n in (offset, *size, *stride))
         fits = len(size) == len(stride) <= DIMENSIONS
-        if not isinstance(storage, Storage) or not whole or not fits:
-            raise Refused("it has a tensor without a shape")
+        if not isinstance(storage, Storage) or not natural or not fits:
+            raise Refused("it has a tensor without a valid shape")
         return View(storage, offset, tuple(size), tuple(stride))
 
 
 class Described(pickle.Unpickler):
-    """The values that a pickle describes, with a View for each tensor."""
+    """Unpickler of the values that a pickle describes, with a View for each tensor."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("collections", "OrderedDict"):
@@ -97,7 +98,7 @@ class Described(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Storage:
         kind, dtype, key, _, _ = pid
         if kind != "storage" or not isinstance(dtype, torch.dtype) or not isinstance(key, str):
-            raise Refused("it has a tensor without numbers")
+            raise Refused("it has a tensor without data")
         return Storage(f"data/{key}", dtype)
 
 
@@ -106,9 +107,9 @@ def printable_name(module: str, name: str) -> str:
 
 
 def read_torch_file(file: IO[bytes], device: torch.device | str = "cpu") -> Any:
-    """The content of a file that `torch.save` has written: plain values and tensors.
+    """Return the content of a file written by `torch.save`: plain values and tensors.
 
-    Raises Refused for anything else, whatever it is.
+    Raise Refused for any other content, including damaged and malicious files.
     """
     try:
         size = file.seek(0, io.SEEK_END)
@@ -118,7 +119,7 @@ def read_torch_file(file: IO[bytes], device: torch.device | str = "cpu") -> Any:
         return Tensors(records, size, device).fill(described)
     except Refused:
         raise
-    except Exception as error:  # a file made by others can break a reader anywhere
+    except Exception as error:  # reading a malicious file can raise anything
         raise Refused(f"it cannot be read ({type(error).__name__})") from error
 
 
@@ -131,42 +132,49 @@ class Record(NamedTuple):
 
 
 def open_archive(file: IO[bytes], size: int) -> dict[str, Record]:
-    """The records by their names in the archive's only folder; Refused if they would inflate."""
+    """Return the records by their names in the archive's only folder.
+
+    Raise Refused if the records could take more memory than the file (because they are compressed
+    or overlap), are too many, share a name or hold big-endian numbers.
+    """
     file.seek(0)
     if sum(chunk.count(b"PK\x01\x02") for chunk in iter(partial(file.read, CHUNK), b"")) > RECORDS:
         raise Refused("it has too many records")
     archive = zipfile.ZipFile(file)
     entries = archive.infolist()
     if any(
-        each.compress_type != zipfile.ZIP_STORED or each.file_size != each.compress_size
-        for each in entries
+        entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size
+        for entry in entries
     ):
         raise Refused("its records are compressed")
-    if sum(each.file_size for each in entries) > size:
+    if sum(entry.file_size for entry in entries) > size:
         raise Refused("its records overlap")
-    records = {each.filename.partition("/")[2]: Record(archive, each) for each in entries}
+    records = {entry.filename.partition("/")[2]: Record(archive, entry) for entry in entries}
     if len(records) < len(entries):
-        raise Refused("it has several records of one name")
+        raise Refused("it has several records with the same name")
     if "byteorder" in records and records["byteorder"].read() != b"little":
         raise Refused("its numbers are big-endian")
     return records
 
 
 def read_pickle(data: bytes) -> Any:
-    """Refused for instructions and names that no file of plain values and tensors has."""
+    """Return the values that a pickle describes, with a View for each tensor.
+
+    Raise Refused for instructions and names that no file of plain values and tensors has.
+    """
     if len(data) > PICKLE_BYTES:
         raise Refused("it describes too many values")
     for count, (instruction, argument, _) in enumerate(pickletools.genops(data)):
         if instruction.name not in INSTRUCTIONS:
-            raise Refused("it holds Python objects, not plain values alone")
-        # Python's unpickler makes room for as many values as the greatest number says.
+            raise Refused("it holds Python objects, not just plain values")
+        # Python's unpickler allocates memory for as many values as the largest index says.
         if instruction.name.endswith("BINPUT") and int(argument or 0) > count:
-            raise Refused("it holds Python objects, not plain values alone")
+            raise Refused("it holds Python objects, not just plain values")
     return Described(io.BytesIO(data)).load()
 
 
 class Tensors:
-    """Builds the tensors of one file, each storage once."""
+    """Builder of the tensors of one file; it reads each storage once."""
 
     def __init__(
         self, records: Mapping[str, Record], file_size: int, device: torch.device | str
@@ -176,17 +184,21 @@ class Tensors:
         self.storages: dict[Storage, Tensor] = {}
 
     def fill(self, value: Any) -> Any:
-        """The same values, with a tensor for each View."""
+        """Return the same values, with each View replaced by its tensor."""
         if isinstance(value, View):
             return self.build(value)
         if isinstance(value, dict):
-            return {key: self.fill(each) for key, each in value.items()}
+            return {key: self.fill(child) for key, child in value.items()}
         if isinstance(value, list | tuple):
-            return type(value)(self.fill(each) for each in value)
+            return type(value)(self.fill(child) for child in value)
         return value
 
     def build(self, view: View) -> Tensor:
-        """Refused if it has more numbers than its storage, or all together more than the file."""
+        """Return the tensor that a View describes.
+
+        Raise Refused if it has more numbers than its storage, or if all tensors together have more
+        bytes than the file.
+        """
         count = math.prod(view.size)
         self.left -= count * view.storage.dtype.itemsize
         storage = self.storage(view.storage)
@@ -199,7 +211,7 @@ class Tensors:
     def storage(self, storage: Storage) -> Tensor:
         if storage not in self.storages:
             numbers = np.frombuffer(self.records[storage.record].read(), np.uint8)
-            room = torch.empty(len(numbers), dtype=torch.uint8)
-            room.numpy()[:] = numbers  # at an address that PyTorch likes
-            self.storages[storage] = room.view(storage.dtype).to(self.device)
+            buffer = torch.empty(len(numbers), dtype=torch.uint8)
+            buffer.numpy()[:] = numbers  # at an aligned address
+            self.storages[storage] = buffer.view(storage.dtype).to(self.device)
         return self.storages[storage]

@@ -1,4 +1,4 @@
-"""The training loop, and the events it tells its callbacks."""
+"""The training loop, which reports its events to callbacks."""
 
 import contextlib
 import math
@@ -24,7 +24,7 @@ from vit_train.engine.workers import has_dropout, make_workers
 from vit_train.rng import per_image_generators
 
 Batch = tuple[Tensor, Tensor]
-# Where a run is, apart from its tensors.
+# The attributes that count how far a run has come.
 COUNTERS = ("step", "epoch", "batch", "images_seen")
 
 
@@ -33,12 +33,12 @@ class TrainLoader(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """Images a step, of all processes together."""
+        """Return the number of images per step, over all processes."""
         ...
 
     def __len__(self) -> int: ...
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch, beginning with number `first`."""
+        """Yield the batches of an epoch, starting with number `first`."""
         ...
 
 
@@ -56,7 +56,7 @@ class RunConfig(Protocol):
 
 
 class Trainer:
-    """Trains a model towards an objective; `state_dict` has all that a resumed run needs."""
+    """Trains a model on an objective; `state_dict` has everything that a resumed run needs."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Trainer:
         self.workers = make_workers(
             model, precision.device, self.loop.batch_size, self.loop.micro_batch, config.compile
         )
-        # Compiled code draws from PyTorch's generator alone.
+        # Compiled code can draw only from PyTorch's global generator.
         on_cpu = precision.device.type == "cpu"
         self.per_image_rng = on_cpu and not config.compile and has_dropout(model, "rate")
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -88,7 +88,7 @@ class Trainer:
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
         self.step = self.epoch = self.batch = self.images_seen = 0
-        # The curves' points: of the epoch, and since the last log.
+        # Points of the training curves: over the epoch, and since the last log.
         self.epoch_averages, self.log_averages = self.new_averages(), self.new_averages()
         self.nonfinite = NonFiniteGuard(
             self.loop, len(train_loader), precision.device, partial(self.notify, "on_nonfinite")
@@ -97,7 +97,7 @@ class Trainer:
         self.began = time.perf_counter()
 
     def fit(self) -> None:
-        """Train until the last epoch or until `stop_requested`; NonFinite if it diverges."""
+        """Train until the last epoch or `stop_requested`; raise NonFinite if training diverges."""
         self.model.train()
         with self.workers:
             while not self.finished:
@@ -113,7 +113,7 @@ class Trainer:
                     averages.leave_out(time.perf_counter() - began)
 
     def train_epoch(self) -> TrainLog | None:
-        """Take the steps that are left of this epoch; None if a stop was requested meanwhile."""
+        """Take the remaining steps of this epoch; return None if a stop is requested meanwhile."""
         for images, targets in self.train_loader.epoch(self.epoch, self.batch):
             if self.processes.any(self.stop_requested):
                 return None
@@ -130,8 +130,9 @@ class Trainer:
     def take_step(self, images: Tensor, targets: Tensor) -> tuple[Tensor, int]:
         """Take one optimizer step on the mean loss of a batch.
 
-        `images` (b,C,S,S) and `targets` (b,…) are this process's share of the batch. Returns the
-        objective's step sums (M,) and the number of images they are over, of all processes.
+        `images` (b,C,S,S) and `targets` (b,…) are this process's share of the batch. Return the
+        objective's step sums (M,) and their number of images, over all processes; both are zero if
+        the step is skipped.
         """
         count, first = self.batch_share(len(images))
         indices = torch.arange(first, first + len(images))
@@ -168,7 +169,8 @@ class Trainer:
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return a micro-batch's step sums (M,) and its part of the gradient.
 
-        `indices` are the images' in the batch, `count` the batch's size. Runs in a worker thread.
+        `indices` are the images' indices in the whole batch, and `count` is the size of the whole
+        batch. Runs in a worker thread.
         """
         with self.dropout_generators(indices), self.precision.autocast():
             sums = self.objective.step_sums(self.model, images, targets)
@@ -188,11 +190,11 @@ class Trainer:
 
     @property
     def eval_model(self) -> nn.Module:
-        """The model with averaged weights if there is one, else the one in training."""
+        """Return the model with averaged weights if there is one, else the one in training."""
         return self.ema.model if self.ema else self.model
 
     def notify(self, event: str, *what: Any) -> None:
-        """Tell every callback, in their order."""
+        """Call the method `event` of every callback, in order."""
         for callback in self.callbacks:
             getattr(callback, event)(self, *what)
 
@@ -208,15 +210,16 @@ class Trainer:
         return learning_rate(step, self.optim, len(self.train_loader), self.loop.epochs)
 
     def is_finite(self, loss: Tensor, norm: Tensor) -> Tensor:
-        """Return whether loss and gradient are finite, on the device, as a boolean ().
+        """Return whether loss and gradient are finite, as a boolean tensor () on the device.
 
-        The scaler of fp16 skips steps with infinite gradients by itself while it looks for a scale.
+        With fp16 only the loss counts: while the scaler searches for a scale, it skips steps with
+        infinite gradients by itself.
         """
         finite = loss.isfinite()
         return finite if self.scaler.is_enabled() else finite & norm.isfinite()
 
     def dropout_generators(self, indices: Tensor) -> contextlib.AbstractContextManager[None]:
-        """On a CPU make dropout a function of the seed, the step and the image's index."""
+        """Make dropout on a CPU a function of the seed, the step and the image's index."""
         if not self.per_image_rng:
             return contextlib.nullcontext()
         return per_image_generators(self.seed, self.step, indices.tolist())
@@ -225,19 +228,22 @@ class Trainer:
         return Averages(self.objective.measures, self.precision.device)
 
     def read(self, averages: Averages) -> TrainLog:
-        """Return a point of the curves; NonFinite if the loss is lost. Waits for the device."""
+        """Return the averages as a log; raise NonFinite if a loss was not finite.
+
+        This waits for the device.
+        """
         self.nonfinite.require_finite()
         values, speed = averages.read()
-        lr = self.lr_at(self.step - 1)  # the last step's, also where that was before a resume
+        lr = self.lr_at(self.step - 1)  # of the last step, even if that was before resuming
         return TrainLog(self.epoch + 1, self.step, self.images_seen, values, lr, speed)
 
     @property
     def seconds(self) -> float:
-        """Seconds since the beginning, over all processes that a resumed run went on in."""
+        """Return the seconds since the run began, without pauses between stopping and resuming."""
         return time.perf_counter() - self.began
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that changes while training; NonFinite if the weights are lost."""
+        """Return everything that training changes; raise NonFinite if the weights are lost."""
         self.nonfinite.require_finite()
         return {
             "model": self.model.state_dict(),
@@ -252,9 +258,9 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where `state_dict` was taken, in the middle of an epoch if need be.
+        """Continue from where `state_dict` was taken, even in the middle of an epoch.
 
-        Raises ValueError, KeyError or TypeError for the state of another run.
+        Raise ValueError, KeyError or TypeError for the state of another run.
         """
         self.model.load_state_dict(state["model"])
         if self.ema:

@@ -1,4 +1,4 @@
-"""Worker threads, which take a batch through the model in micro-batches."""
+"""Worker threads, which process a batch in micro-batches."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -8,31 +8,33 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-# Images a micro-batch on a CPU: small enough for the activations to stay in the cache, large enough
-# for the arithmetic to outweigh Python (measured from 1.2 to 4.8 M parameters, 65 and 145 tokens).
+# Images per micro-batch on a CPU: small enough for the activations to stay in the cache, and large
+# enough for the arithmetic to outweigh Python's overhead (measured with 1.2 to 4.8 M parameters and
+# 65 and 145 tokens).
 CPU_MICRO_BATCH = 16
-# What PyTorch found when it was loaded: OMP_NUM_THREADS, or the cores of this machine.
+# As set when PyTorch was loaded: OMP_NUM_THREADS, or the number of cores of this machine.
 CORES = torch.get_num_threads()
 
 Result = TypeVar("Result")
 
 
 def has_batch_norm(model: nn.Module) -> bool:
-    """Say whether an image's result depends on the others: such a batch cannot be split."""
+    """Say whether an image's result depends on the other images, so a batch cannot be split."""
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
 def has_dropout(model: nn.Module, *rates: str) -> bool:
-    """Say whether a module drops anything; `rates` names the attribute, `rate` or PyTorch's `p`."""
+    """Say whether dropout is active; `rates` are attribute names, `rate` or PyTorch's `p`."""
     return any(getattr(module, rate, 0) for module in model.modules() for rate in rates)
 
 
 class Workers:
-    """Threads, each with its share of the cores, that take micro-batches through the model.
+    """Threads, each with its share of the cores, that process micro-batches.
 
-    PyTorch by itself spreads every operation over all cores and waits for the slowest, some 300
-    times a step. Workers meet once a step: that is faster, and far less hurt by other programs that
-    want a core, too. Results come back in the images' order, so that sums are always the same.
+    By default PyTorch spreads every operation over all cores and waits for the slowest, some 300
+    times per step. Workers synchronize once per step, which is faster and suffers far less from
+    other programs that use a core. Results are returned in the order of the images, so that sums
+    are always the same.
     """
 
     def __init__(self, micro_batch: int | None = None, count: int = 1) -> None:
@@ -58,17 +60,17 @@ class Workers:
     def map(self, function: Callable[..., Result], *batch: Tensor) -> Iterator[Result]:
         """Yield function(*micro_batch) for each part of these tensors' first axis, in order.
 
-        Only a few results are held at a time. Thread-local modes (no_grad, autocast) are up to
-        the function.
+        Only a few results are held at a time. The function must set thread-local modes (no_grad,
+        autocast) itself.
         """
         size = self.micro_batch or len(batch[0])
         micro_batches = zip(*(tensor.split(size) for tensor in batch), strict=True)
         if self.pool is None:
-            yield from (function(*each) for each in micro_batches)
+            yield from (function(*micro_batch) for micro_batch in micro_batches)
             return
         pending: deque[Future[Result]] = deque()
-        for each in micro_batches:
-            pending.append(self.pool.submit(function, *each))
+        for micro_batch in micro_batches:
+            pending.append(self.pool.submit(function, *micro_batch))
             if len(pending) > 2 * self.count:
                 yield pending.popleft().result()
         while pending:
@@ -85,12 +87,15 @@ def make_workers(
     micro_batch: int | None = None,
     compiled: bool = False,
 ) -> Workers:
-    """Make one worker a core on a CPU, or one a micro-batch if those are fewer; elsewhere one."""
+    """Make one worker per core on a CPU, at most one per micro-batch; elsewhere a single one.
+
+    A model with BatchNorm gets a single worker and whole batches.
+    """
     if has_batch_norm(model):
         return Workers()
     if device.type != "cpu":
         return Workers(micro_batch)
     size = micro_batch or CPU_MICRO_BATCH
-    # Threads would share PyTorch's generator, and draw from it in any order.
+    # Threads would share PyTorch's generator and draw from it in an unpredictable order.
     alone = model.training and has_dropout(model, *(("p", "rate") if compiled else ("p",)))
     return Workers(size, 1 if alone else min(CORES, -(-batch_size // size)))

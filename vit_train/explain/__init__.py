@@ -1,1 +1,1 @@
-"""What a trained model looks at, and what it knows about places."""
+"""Explanations of a trained model: its attention maps and its position embeddings."""

@@ -1,1 +1,1 @@
-"""Files that somebody else may have made, and files of ours that must never be half there."""
+"""Safe reading of untrusted files, and writing that never leaves half a file."""

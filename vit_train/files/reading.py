@@ -1,4 +1,4 @@
-"""Read regular files of bounded size, and from these plain values."""
+"""Reading of regular files of bounded size, and of plain values from them."""
 
 import json
 from pathlib import Path
@@ -6,17 +6,17 @@ from typing import IO, Any
 
 import yaml
 
-from vit_train.files.plain import CONFIG_NODES, DEPTH, Refused, require_plain
+from vit_train.files.plain_values import CONFIG_NODES, DEPTH, Refused, require_plain
 
-# As many as a summary with a few thousand classes has, and a config with its 100 settings.
+# Ample for a summary with a few thousand classes, and for a config with its 100 settings.
 JSON_BYTES, CONFIG_BYTES = 4_000_000, 100_000
 JSON_NODES = 1_000_000
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """A regular file's content; Refused if it is not one or holds more than `limit` bytes.
+    """Return a file's content; raise Refused if it is not regular or exceeds `limit` bytes.
 
-    A device has no end, and opening a pipe waits for whoever writes into it.
+    A device may never end, and opening a pipe blocks until something writes into it.
     """
     with open_regular(path) as file:
         content = file.read(limit + 1)
@@ -26,14 +26,14 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """Open for reading; Refused for what is not a regular file, OSError as usual."""
+    """Open a file for reading; raise Refused if it is not regular, OSError as `open` does."""
     if path.exists() and not path.is_file():
         raise Refused(f"{path} is not a regular file")
     return path.open("rb")
 
 
 def read_text(path: Path, limit: int) -> str:
-    """The same as UTF-8; Refused, with the file's name, if it is something else."""
+    """Return a file's content as text; raise Refused, naming the file, if it is not UTF-8."""
     try:
         return read_bytes(path, limit).decode()
     except UnicodeDecodeError as error:
@@ -41,18 +41,24 @@ def read_text(path: Path, limit: int) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file; Refused, with the file's name, for whatever is wrong with it."""
+    """Return the value in a JSON file; raise Refused, naming the file, if anything is wrong."""
     text = read_text(path, JSON_BYTES)
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also of an integer with thousands of digits
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # also raised for an integer with thousands of digits
         raise Refused(f"{path} is damaged: {error}") from error
     require_plain(value, str(path), JSON_NODES)
     return value
 
 
 def read_config(path: Path) -> str:
-    """A run's config.yaml, safe to be parsed; Refused, with the file's name, if it is not."""
+    """Return the text of a run's config.yaml.
+
+    Raise Refused, naming the file, if it is not safe to parse.
+    """
     text = read_text(path, CONFIG_BYTES)
     depth = 0
     try:

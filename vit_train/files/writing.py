@@ -1,4 +1,4 @@
-"""Write whole files or none, and nothing through a link."""
+"""Writing of files: whole or not at all, and never through a link."""
 
 import contextlib
 import os
@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from vit_train.files.plain import Refused
+from vit_train.files.plain_values import Refused
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A fresh file that takes the name `path` once the block has ended and it is on the disk.
+    """Open a new file that takes the name `path` when the block has ended and it is on disk.
 
-    A reader sees the old file or the whole new one; a link of that name is replaced, not followed.
-    Whatever fails leaves everything as it was.
+    A reader sees the old file or the complete new one; a link of that name is replaced, not
+    followed. After a failure everything is as it was.
     """
-    # One for each process, so that two writers of one name do not mix their bytes.
+    # One for each process, so that two writers of the same file do not mix their bytes.
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         partial.unlink(missing_ok=True)
@@ -32,9 +32,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def remove_partial(folder: Path, seconds: float = 0) -> None:
-    """Remove what killed processes left unfinished, so many seconds ago or longer."""
+    """Remove unfinished files, left by killed processes, that are at least `seconds` old."""
     for path in folder.glob("*.partial"):
-        with contextlib.suppress(FileNotFoundError):  # it has just been finished
+        with contextlib.suppress(FileNotFoundError):  # its writer has just finished it
             if time.time() - path.lstat().st_mtime >= seconds:
                 path.unlink()
 
@@ -45,14 +45,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def open_to_append(path: Path) -> IO[str]:
-    """Open a regular file, or a new one, to write text at its end; Refused for anything else."""
+    """Open a regular or new file for appending text; raise Refused for anything else."""
     require_own_file(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_LINK, 0o666)
     return open(descriptor, "a", encoding="utf-8")
 
 
 def truncate(path: Path, length: int) -> None:
-    """Cut a regular file; Refused for anything else."""
+    """Cut a regular file to `length` bytes; raise Refused for anything else."""
     require_own_file(path)
     descriptor = os.open(path, os.O_WRONLY | NO_LINK)
     try:
@@ -61,12 +61,12 @@ def truncate(path: Path, length: int) -> None:
         os.close(descriptor)
 
 
-# Should the file become a link after it was looked at, opening it fails.
+# Makes opening fail if the file has become a link since it was checked.
 NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)  # not on Windows
 
 
 def require_own_file(path: Path) -> None:
-    """Refused for what would lead elsewhere: a link, a pipe, a device."""
+    """Raise Refused for a link or anything else but a regular file, such as a pipe or device."""
     if path.is_symlink():
         raise Refused(f"{path} is a symbolic link, and nothing is written through links: remove it")
     if path.exists() and not path.is_file():
@@ -74,7 +74,7 @@ def require_own_file(path: Path) -> None:
 
 
 def require_own_folder(path: Path) -> None:
-    """Refused for a link to a folder, or anything else that is there and not a folder."""
+    """Raise Refused for a link, or for anything that exists and is not a folder."""
     if path.is_symlink():
         raise Refused(f"{path} is a symbolic link, and nothing is written through links: remove it")
     if path.exists() and not path.is_dir():
@@ -82,7 +82,7 @@ def require_own_folder(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renamings in it durable, where folders can be opened (not on Windows)."""
+    """Make renames in a folder durable, where folders can be opened (not on Windows)."""
     if hasattr(os, "O_DIRECTORY"):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

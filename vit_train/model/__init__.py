@@ -1,4 +1,4 @@
-"""The Vision Transformer and what it is compared with, written from scratch.
+"""The Vision Transformer and the networks it is compared with, written from scratch.
 
-Of the package these modules import only `rng`, for dropout that belongs to the image.
+These modules import only `rng` from the rest of the package, for per-image dropout.
 """

@@ -10,11 +10,11 @@ from vit_train.model.layers import Dropout
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """softmax(q kᵀ/√Dh + bias) v and the probabilities.
+    """Return softmax(q kᵀ/√Dh + bias) v, and the softmax probabilities.
 
     q (B,H,Q,Dh), k and v (B,H,T,Dh), bias broadcast to (B,H,Q,T) → (B,H,Q,Dh), (B,H,Q,T).
     """
-    # Scaling q touches Q·Dh values; scaling the logits would touch Q·T.
+    # Scaling q costs Q·Dh multiplications; scaling the logits would cost Q·T.
     logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
     if bias is not None:
         logits = logits + bias
@@ -37,15 +37,16 @@ ATTENTIONS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]]
 
 
 def causal(tokens: int, device: torch.device | None = None) -> Tensor:
-    """The mask (T,T) of a sequence: each token may look at itself and at those before it."""
+    """Return the causal mask (T,T): each token attends to itself and to the tokens before it."""
     return torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
 
 
 def masked(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """A mask (Q,T), True where a query may look, as a bias of 0 and −∞, and who sees anything.
+    """Turn a mask (Q,T) into an additive bias (Q,T), and say which queries may attend at all.
 
-    A softmax over nothing is 0/0. A query that may look nowhere therefore gets no bias here; its
-    result is set to 0 afterwards, in value and gradient, by `sees` (Q,1).
+    The mask is True where a query may attend to a key; the bias is 0 there and −∞ elsewhere. If
+    all of a query's keys were masked, its softmax would be 0/0. Such a query gets no −∞ here;
+    instead the caller uses `sees` (Q,1), the second result, to set its output and gradient to 0.
     """
     sees = mask.any(dim=-1, keepdim=True)
     allowed = mask | ~sees
@@ -54,13 +55,13 @@ def masked(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 class Attention(nn.Module):
-    """Multi-head attention of tokens to each other, or to a `context` (B,T',D): (B,T,D) → (B,T,D).
+    """Multi-head self-attention, or cross-attention to a `context` (B,T',D): (B,T,D) → (B,T,D).
 
-    `mask` (T,T) is True where a token (row) may look at another (column), `causal` for one; a row
-    without any True gives zeros. `need_weights=True` returns the probabilities (B,H,T,T) as well;
-    they exist only on the written path, which is then taken whatever `kernels` says.
-    `num_queries=Q` asks for the first Q tokens only, (B,Q,D): the others are looked at, but do not
-    look.
+    `mask` (T,T) is True where a token (row) may attend to another (column); `causal` makes one
+    such mask. A row without any True gives zeros. `need_weights=True` also returns the
+    probabilities (B,H,T,T). Only the from-scratch attention computes them, so it is then used
+    whatever `kernels` says. `num_queries=Q` computes only the first Q tokens, (B,Q,D): the others
+    serve as keys and values, but not as queries.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Attention(nn.Module):
             attend(q, k, v, bias) if need_weights else (self.attention(q, k, v, bias), None)
         )
         x = self.dropout(self.merge_heads(heads))
-        if sees is not None:  # not before the projection, which has a bias
+        if sees is not None:  # after the projection, because its bias would undo the zeros
             x = x.masked_fill(~sees, 0)
             weights = None if weights is None else weights.masked_fill(~sees, 0)
         return x, weights
@@ -108,34 +109,34 @@ class Attention(nn.Module):
     def project(
         self, x: Tensor, num_queries: int | None = None, context: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """The queries (B,H,Q,Dh), keys and values (B,H,T,Dh)."""
+        """Return the queries (B,H,Q,Dh), keys and values (B,H,T,Dh)."""
         if num_queries is None and context is None:
             return self.split_heads(self.qkv(x), 3)
-        seen = x if context is None else context
-        return self.project_queries(x[:, :num_queries]), *self.project_keys_values(seen)
+        source = x if context is None else context
+        return self.project_queries(x[:, :num_queries]), *self.project_keys_values(source)
 
     def project_queries(self, x: Tensor) -> Tensor:
-        """(B,Q,D) → (B,H,Q,Dh)."""
+        """Return the queries of the tokens: (B,Q,D) → (B,H,Q,Dh)."""
         dim = x.shape[-1]
         bias = None if self.qkv.bias is None else self.qkv.bias[:dim]
         return self.split_heads(F.linear(x, self.qkv.weight[:dim], bias), 1)[0]
 
     def project_keys_values(self, x: Tensor) -> tuple[Tensor, ...]:
-        """(B,T,D) → the keys and the values, (B,H,T,Dh) each."""
+        """Return the keys and values of the tokens: (B,T,D) → (B,H,T,Dh) each."""
         dim = x.shape[-1]
         bias = None if self.qkv.bias is None else self.qkv.bias[dim:]
         return self.split_heads(F.linear(x, self.qkv.weight[dim:], bias), 2)
 
     def look_up(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Tokens (B,Q,D) that look at keys and values which are there already → (B,Q,D)."""
+        """Attend from tokens (B,Q,D) to keys and values that were computed before → (B,Q,D)."""
         return self.merge_heads(self.attention(self.project_queries(x), keys, values, None))
 
     def merge_heads(self, heads: Tensor) -> Tensor:
-        """The heads' results (B,H,Q,Dh), side by side and mapped once more: (B,Q,D)."""
+        """Concatenate the heads' results and apply the output map: (B,H,Q,Dh) → (B,Q,D)."""
         return self.proj(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def split_heads(self, joined: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """(B,T,parts·D) → `parts` × (B,H,T,Dh)."""
+        """Split a joint projection into parts and heads: (B,T,parts·D) → `parts` × (B,H,T,Dh)."""
         batch, tokens, width = joined.shape
         shape = batch, tokens, parts, self.num_heads, width // (parts * self.num_heads)
         return joined.view(shape).permute(2, 0, 3, 1, 4).unbind()

@@ -1,4 +1,4 @@
-"""The convolutional networks that a small ViT is compared with: plain, and residual."""
+"""Two convolutional networks to compare a small ViT with: a plain one and a residual one."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,16 +10,16 @@ from vit_train.model.layers import Head
 def conv_norm(
     in_channels: int, out_channels: int, size: int, stride: int, bias: bool
 ) -> list[nn.Module]:
-    """A convolution that keeps the image's size (apart from its stride), and BatchNorm."""
+    """Return a convolution, padded so that only its stride shrinks the image, and a BatchNorm."""
     conv = nn.Conv2d(in_channels, out_channels, size, stride, padding=size // 2, bias=bias)
     return [conv, nn.BatchNorm2d(out_channels)]
 
 
 class SimpleCnn(nn.Module):
-    """3×3 convolutions with BatchNorm and ReLU, the mean over the image, a linear head.
+    """A plain CNN: 3×3 convolutions with BatchNorm and ReLU, global mean pooling, a linear head.
 
-    Wherever the width grows, a 2×2 maximum halves the image before. Raises ValueError if nothing
-    would be left of it.
+    Before each later convolution that increases the width, 2×2 max pooling halves the image.
+    Raises ValueError if the image is too small to be halved that often.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class SimpleCnn(nn.Module):
             before = width
         if image_size < 1:
             raise ValueError(
-                f"model.widths={config.widths} halve the image more often than its size allows: "
-                "let fewer of them grow, or choose a larger data.image_size"
+                f"model.widths={config.widths} halve the image more often than its size allows "
+                "(once for each increase in width): use fewer increases or a larger data.image_size"
             )
         self.features = nn.Sequential(*layers)
         self.head = Head(before, num_classes)
@@ -47,9 +47,10 @@ class SimpleCnn(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """relu(x + f(x)) with two 3×3 convolutions in f (He et al. 2016, arXiv:1512.03385).
+    """A residual block, relu(x + f(x)), with two 3×3 convolutions in f.
 
-    Where the shape changes, x goes through a 1×1 convolution.
+    Where the shape changes, x goes through a 1×1 convolution. From He et al. 2016
+    (arXiv:1512.03385).
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
@@ -69,7 +70,10 @@ class ResidualBlock(nn.Module):
 
 
 class SmallResNet(nn.Module):
-    """The ResNet for CIFAR: stages of `blocks` blocks, each stage after the first half the size."""
+    """The ResNet for CIFAR, with `blocks` blocks per stage.
+
+    Each stage but the first halves the image.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the models are made of; torch-free, so that a bad value is refused at once."""
+"""Configs of the models. They do not import torch, so that bad values are rejected at once."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ CHOICES = {
 }
 
 
-# What the meaning of an encoder's weights depends on.
+# The fields on which the meaning of an encoder's weights depends.
 ENCODER_SHAPE = (
     *("patch_size", "embed_dim", "depth", "num_heads", "hidden_dim", "activation", "pre_norm"),
     *("norm_affine", "qkv_bias", "proj_bias", "mlp_bias"),
@@ -23,18 +23,21 @@ ENCODER_SHAPE = (
 
 @dataclass
 class ModelConfig:
-    """`name` selects the model. Image size, channels and classes come from the data."""
+    """A model's config; `name` selects the model.
+
+    Image size, channels and classes come from the data.
+    """
 
     name: str = "???"
 
     @property
     def layers(self) -> int:
-        """How many blocks it has; each of them has weights."""
+        """Return the number of blocks that have weights."""
         raise NotImplementedError
 
     @property
     def size_settings(self) -> str:
-        """The settings that make it large, as they are typed."""
+        """Return the settings that determine the model's size, as typed on the command line."""
         raise NotImplementedError
 
 
@@ -51,32 +54,33 @@ class ViTConfig(ModelConfig):
     # The MLP's hidden width; null is mlp_ratio · embed_dim.
     mlp_dim: int | None = None
     activation: str = "gelu"
-    # x + f(LN(x)), or as in the first Transformers LN(x + f(x)).
+    # True: x + f(LN(x)). False: LN(x + f(x)), as in the first Transformers.
     pre_norm: bool = True
     # Learned scale and shift in the LayerNorms.
     norm_affine: bool = True
     qkv_bias: bool = True
     proj_bias: bool = True
     mlp_bias: bool = True
-    # Where a patch is. Absolute positions are added once after the patches (stem), or before every
-    # layer, with a table for each (layers) or the same for all (shared).
+    # Position embeddings. Absolute ones are added once after the patch embedding (stem), or before
+    # every layer, with a separate table for each layer (layers) or one for all of them (shared).
     positions: str = "learned"
     positions_at: str = "stem"
-    # What is classified: the class token, linearly or through a hidden tanh layer; or, without a
-    # class token, the mean of all patches.
+    # Input of the classifier: the class token (token), the class token through a hidden tanh layer
+    # (token_mlp), or, without a class token, the mean of all patches (gap).
     head: str = "token"
-    # After the positions, the attention's output projection and both layers of the MLP.
+    # Applied after the positions, the attention's output projection and both layers of the MLP.
     dropout: float = 0.0
-    # On the two residual branches alone.
+    # Applied only to the outputs of the two residual branches.
     branch_dropout: float = 0.0
-    # Chance of leaving a residual branch out: 0 in the first block, rising to this in the last.
+    # Probability of skipping a residual branch: 0 in the first block, rising to this in the last.
     drop_path: float = 0.0
-    # Linear maps: Xavier-uniform with zero biases and a zero head, or PyTorch's default. Class
-    # token and positions: normal, with these standard deviations.
+    # Linear layers: Xavier-uniform with zero biases and a zero head (xavier), or PyTorch's default
+    # (torch). Class token and positions: normal, with the standard deviations below.
     init: str = "xavier"
     cls_std: float = 0.02
     pos_std: float = 0.02
-    # Who computes LayerNorm, GELU and attention: this package or PyTorch. Same numbers.
+    # Implementation of LayerNorm, GELU and attention: this package's own (scratch) or PyTorch's
+    # (fused). The results are the same.
     kernels: str = "scratch"
 
     def __post_init__(self) -> None:
@@ -120,7 +124,7 @@ class ViTConfig(ModelConfig):
 
     @property
     def hidden_dim(self) -> int:
-        """The MLP's."""
+        """Return the MLP's hidden width."""
         return int(self.embed_dim * self.mlp_ratio) if self.mlp_dim is None else self.mlp_dim
 
     @property
@@ -140,7 +144,7 @@ class ViTConfig(ModelConfig):
 
 @dataclass
 class CnnConfig(ModelConfig):
-    """Plain convolutions, one for each width."""
+    """A plain CNN with one convolution for each width."""
 
     name: str = "cnn"
     widths: list[int] = dataclasses.field(default_factory=lambda: [32, 32, 64, 64, 128])
@@ -159,7 +163,7 @@ class CnnConfig(ModelConfig):
 
 @dataclass
 class ResNetConfig(ModelConfig):
-    """A residual network with so many blocks in a stage for each width."""
+    """A residual network with one stage of `blocks` blocks for each width."""
 
     name: str = "resnet"
     widths: list[int] = dataclasses.field(default_factory=lambda: [16, 32, 64])
@@ -186,7 +190,7 @@ def widths_setting(widths: list[int]) -> str:
 
 def require_widths(widths: list[int]) -> None:
     if not widths or min(widths) < 1:
-        raise ValueError(f"model.widths={widths} must be numbers of at least 1")
+        raise ValueError(f"model.widths={widths} must be one or more numbers, each at least 1")
 
 
 MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
@@ -197,7 +201,7 @@ MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
 
 
 def differences(one: ViTConfig, other: ViTConfig) -> list[str]:
-    """What keeps the weights of one encoder from meaning the same in the other."""
+    """Return the settings of `one` that make its encoder's weights unusable in `other`."""
     return [
         f"model.{field}={getattr(one, field)}"
         for field in ENCODER_SHAPE
@@ -206,7 +210,7 @@ def differences(one: ViTConfig, other: ViTConfig) -> list[str]:
 
 
 def require_vit(config: ModelConfig) -> ViTConfig:
-    """For what only a Vision Transformer can do; ValueError for other models."""
+    """Return the config if it is a Vision Transformer's; raise ValueError otherwise."""
     if not isinstance(config, ViTConfig):
-        raise ValueError(f"this needs a Vision Transformer, and model.name={config.name} is none")
+        raise ValueError(f"this needs a Vision Transformer, but model.name={config.name}")
     return config

@@ -1,7 +1,7 @@
-"""Weights of other ways to write the same maps, as this package's: pure functions on state dicts.
+"""Conversion of weights from other implementations' layouts: pure functions on state dicts.
 
-Each returns a new state dict and leaves the keys it does not know as they are. The names of the
-query's, key's and value's maps are `names`. KeyError for a form that is there by half.
+Each returns a new state dict and keeps the keys it does not know. `names` are the names of the
+query, key and value layers. A layout of which some keys are missing raises KeyError.
 """
 
 import re
@@ -16,7 +16,7 @@ QKV: Names = ("q", "k", "v")
 
 
 def fuse_qkv(state: State, names: Names = QKV) -> State:
-    """Three maps `ATTN.q`, `ATTN.k`, `ATTN.v` (D,D) → one `ATTN.qkv` (3D,D)."""
+    """Join the layers `ATTN.q`, `ATTN.k`, `ATTN.v` (D,D) into one `ATTN.qkv` (3D,D)."""
     result = dict(state)
     for prefix, kind in matches(rf"(.*\.|){re.escape(names[0])}\.(weight|bias)", state):
         parts = [result.pop(f"{prefix}{name}.{kind}") for name in names]
@@ -25,7 +25,7 @@ def fuse_qkv(state: State, names: Names = QKV) -> State:
 
 
 def fuse_heads(state: State, names: Names = QKV) -> State:
-    """One module a head, `ATTN.heads.0.q` (Dh,D) and so on → `ATTN.q`, `ATTN.k`, `ATTN.v` → qkv."""
+    """Join one module per head, such as `ATTN.heads.0.q` (Dh,D), into one `ATTN.qkv` (3D,D)."""
     result = dict(state)
     either = "|".join(map(re.escape, names))
     for prefix, name, kind in matches(rf"(.*\.|)heads\.0\.({either})\.(weight|bias)", state):
@@ -41,12 +41,18 @@ def matches(pattern: str, state: State) -> Iterable[tuple[str, ...]]:
 
 
 def unfold_to_convolution(state: State, patch_size: int, key: str = "patch_embed.proj") -> State:
-    """A linear map of patches as F.unfold flattens them, channel first: (D,C·P²) → (D,C,P,P)."""
+    """Reshape a linear patch embedding to a convolution: (D,C·P²) → (D,C,P,P).
+
+    Its patches are flattened channel first, as F.unfold does.
+    """
     weight = state[f"{key}.weight"]
     return state | {f"{key}.weight": weight.unflatten(1, (-1, patch_size, patch_size))}
 
 
 def reshape_to_convolution(state: State, patch_size: int, key: str = "patch_embed.proj") -> State:
-    """A linear map of patches that were flattened channel last: (D,P²·C) → (D,C,P,P)."""
+    """Reshape a linear patch embedding to a convolution: (D,P²·C) → (D,C,P,P).
+
+    Its patches are flattened channel last.
+    """
     weight = state[f"{key}.weight"].unflatten(1, (patch_size, patch_size, -1))
     return state | {f"{key}.weight": weight.permute(0, 3, 1, 2)}

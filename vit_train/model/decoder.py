@@ -1,4 +1,4 @@
-"""From an encoder's tokens back to patches: parallel with mask tokens, or one after the other."""
+"""Decoder from an encoder's tokens to patches, all at once (mask tokens) or one after another."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from vit_train.model.vit import init_normal, init_weights
 
 
 class DecoderBlock(nn.Module):
-    """x + SelfAttention(LN(x)), then x + CrossAttention(LN(x)), then x + MLP(LN(x)).
+    """A block of x + SelfAttention(LN(x)), then x + CrossAttention(LN(x)), then x + MLP(LN(x)).
 
-    Always pre-LN and without stochastic depth, whatever the encoder has.
+    It is always pre-LN and without stochastic depth, whatever the encoder uses.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -38,13 +38,16 @@ class DecoderBlock(nn.Module):
         self.dropout = Dropout(config.branch_dropout)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
-        """x (B,N,D), the encoder's tokens (B,T,D), `mask` (N,N) of the self-attention → (B,N,D)."""
+        """Apply the block to x: (B,N,D) → (B,N,D).
+
+        `memory` (B,T,D) is the encoder's tokens, `mask` (N,N) the mask of the self-attention.
+        """
         x = x + self.dropout(self.self_attn(self.norm1(x), mask=mask)[0])
         x = x + self.dropout(self.cross_attn(self.norm2(x), context=memory)[0])
         return x + self.dropout(self.mlp(self.norm3(x)))  # type: ignore[no-any-return]
 
     def step(self, x: Tensor, seen: "KeyValues", memory: "KeyValues") -> Tensor:
-        """One more token (B,1,D) of a causal sequence, which joins those already `seen`."""
+        """Apply the block to the next token (B,1,D) of a causal sequence, and add it to `seen`."""
         normed = self.norm1(x)
         seen.append(*self.self_attn.project_keys_values(normed))
         x = x + self.self_attn.look_up(normed, seen.keys, seen.values)
@@ -54,7 +57,7 @@ class DecoderBlock(nn.Module):
 
 @dataclass
 class KeyValues:
-    """The keys and values of the tokens so far, (B,H,t,Dh) each, so that they are computed once."""
+    """The keys and values of the tokens so far, (B,H,t,Dh) each, cached to compute them once."""
 
     keys: Tensor
     values: Tensor
@@ -65,16 +68,17 @@ class KeyValues:
 
 
 class Decoder(nn.Module):
-    """Mask tokens, or the patches that came before, plus positions, through the decoder blocks.
+    """Decoder blocks applied to mask tokens, or to the preceding patches, plus positions.
 
-    Its positions are added once, wherever the encoder's are (`positions_at`).
+    The positions are added once, before the first block, whatever the encoder's `positions_at` is.
+    Raises ValueError unless `positions` is absolute.
     """
 
     def __init__(self, config: ViTConfig, grid: int) -> None:
         super().__init__()
         if config.positions not in TABLES:
             raise ValueError(
-                f"model.positions={config.positions}: a decoder must be told where each patch is: "
+                f"model.positions={config.positions}: a decoder needs absolute positions: "
                 f"use one of {', '.join(TABLES)}"
             )
         dim = config.embed_dim
@@ -83,15 +87,16 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(DecoderBlock(config) for _ in range(config.depth))
         self.norm = LayerNorm(dim, config.kernels, affine=config.norm_affine)
         init_weights(self, config)
-        # As the positions, not as the class token: these are all that tells its copies apart.
+        # With the standard deviation of the positions, not of the class token: the positions are
+        # all that distinguishes the copies of the mask token.
         init_normal(self.mask_token, config.pos_std)
 
     def forward(self, memory: Tensor, inputs: Tensor | None = None) -> Tensor:
-        """The encoder's tokens (B,T,D) → a vector for each of the N patches, (B,N,D).
+        """Decode the encoder's tokens (B,T,D) to one vector for each of the N patches, (B,N,D).
 
-        Without inputs all patches come at once, from N mask tokens. With inputs (B,M,D), the last
-        M embedded patches, these come one after the other: each sees those before it, and the
-        first the mask token in place of a predecessor. Returns (B,M,D) then.
+        Without `inputs`, all patches are predicted independently, from N mask tokens. `inputs`
+        (B,M,D) are the embeddings of the last M patches; the result is then (B,M,D). Each of these
+        patches is predicted from those before it, and the first from the mask token instead.
         """
         table = self.pos_embed()
         if inputs is None:
@@ -106,19 +111,20 @@ class Decoder(nn.Module):
         return self.norm(x)  # type: ignore[no-any-return]
 
     def one_by_one(self, memory: Tensor, count: int) -> Generator[Tensor, Tensor, None]:
-        """The last `count` patches' vectors (B,1,D), each for the embedding (B,1,D) sent before it.
+        """Yield the vectors (B,1,D) of the last `count` patches, one after another.
 
-        The same numbers as `forward` with all of those as inputs; but as nothing changes for a
-        token when another follows it, keys and values are kept and each token is computed once.
+        After each vector, send the embedding (B,1,D) of its patch to get the next vector. The
+        numbers are the same as from `forward` with all embeddings as inputs. A token does not
+        depend on those after it, so its keys and values are cached and it is computed only once.
         """
         table = self.pos_embed()[:, -count:]
         blocks = cast("list[DecoderBlock]", list(self.blocks))
-        none = memory[:, :0]
+        empty = memory[:, :0]
         memories = [KeyValues(*block.cross_attn.project_keys_values(memory)) for block in blocks]
-        seen = [KeyValues(*block.self_attn.project_keys_values(none)) for block in blocks]
+        seen = [KeyValues(*block.self_attn.project_keys_values(empty)) for block in blocks]
         x = self.mask_token.expand(len(memory), -1, -1)
         for place in range(count):
             x = x + table[:, place : place + 1]
-            for block, own, remembered in zip(blocks, seen, memories, strict=True):
-                x = block.step(x, own, remembered)
+            for block, block_seen, block_memory in zip(blocks, seen, memories, strict=True):
+                x = block.step(x, block_seen, block_memory)
             x = yield self.norm(x)

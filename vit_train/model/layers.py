@@ -1,8 +1,8 @@
-"""LayerNorm, GELU, stochastic depth and the MLP, written out.
+"""LayerNorm, GELU, dropout, stochastic depth, the MLP and the linear head.
 
-LayerNorm and GELU are autograd Functions with hand-derived backward passes: as chains of
-elementwise operations autograd would keep every intermediate result, and each of the two would
-cost about 30 % of the training speed.
+LayerNorm and GELU are autograd Functions with hand-derived backward passes. Written as chains of
+elementwise operations, they would make autograd keep every intermediate result, and each of the
+two would cost about 30 % of the training speed.
 """
 
 import math
@@ -19,47 +19,48 @@ from vit_train.rng import PER_IMAGE, bernoulli
 
 
 class LayerNormFunction(torch.autograd.Function):
-    """y = x̂ · w + b with x̂ = (x − μ)/σ, where μ, σ² are the mean and variance over D values.
+    """LayerNorm: y = x̂ · w + b, x̂ = (x − μ)/σ, with mean μ and variance σ² over the D values.
 
     Backward. With g = ∂L/∂x̂ = ∂L/∂y · w, and since
         ∂x̂ᵢ/∂xⱼ = (δᵢⱼ − 1/D − x̂ᵢ x̂ⱼ/D) / σ
     (the 1/D comes from μ; x̂ᵢx̂ⱼ/D from ∂σ/∂xⱼ = x̂ⱼ/D), the sum over i is
         ∂L/∂xⱼ = (gⱼ − mean(g) − x̂ⱼ · mean(g · x̂)) / σ.
-    The parameters collect over all other axes: ∂L/∂w = Σ ∂L/∂y · x̂, ∂L/∂b = Σ ∂L/∂y.
+    The gradients of w and b are sums over all other axes: ∂L/∂w = Σ ∂L/∂y · x̂, ∂L/∂b = Σ ∂L/∂y.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        # Two passes over rows that stay in the cache; torch.var_mean is five times slower on a CPU.
-        normalised = x - x.mean(dim=-1, keepdim=True)
-        inverse_std = (normalised * normalised).mean(dim=-1, keepdim=True).add_(eps).rsqrt_()
-        normalised.mul_(inverse_std)
-        ctx.save_for_backward(normalised, inverse_std, weight)
-        return torch.addcmul(bias, normalised, weight)
+        # Two passes over rows that stay in the cache: on a CPU torch.var_mean is five times slower.
+        normalized = x - x.mean(dim=-1, keepdim=True)
+        inverse_std = (normalized * normalized).mean(dim=-1, keepdim=True).add_(eps).rsqrt_()
+        normalized.mul_(inverse_std)
+        ctx.save_for_backward(normalized, inverse_std, weight)
+        return torch.addcmul(bias, normalized, weight)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         (grad,) = grad_outputs
-        normalised, inverse_std, weight = ctx.saved_tensors
+        normalized, inverse_std, weight = ctx.saved_tensors
         rows, dim = grad.reshape(-1, grad.shape[-1]), grad.shape[-1]
-        along_normalised = grad * normalised
-        grad_weight = along_normalised.reshape(-1, dim).sum(0)
+        along_normalized = grad * normalized
+        grad_weight = along_normalized.reshape(-1, dim).sum(0)
         grad_bias = rows.sum(0)
-        # mean(g) and mean(g · x̂) are products with w, so g itself need not be kept apart.
+        # mean(g) and mean(g · x̂) are matrix products with w, so g needs no tensor of its own.
         mean_g = (grad @ weight).unsqueeze(-1).div_(dim)
-        mean_gx = (along_normalised @ weight).unsqueeze(-1).div_(dim)
-        grad_x = torch.mul(grad, weight, out=along_normalised).sub_(mean_g)
-        grad_x.addcmul_(normalised, mean_gx, value=-1).mul_(inverse_std)
+        mean_gx = (along_normalized @ weight).unsqueeze(-1).div_(dim)
+        grad_x = torch.mul(grad, weight, out=along_normalized).sub_(mean_g)
+        grad_x.addcmul_(normalized, mean_gx, value=-1).mul_(inverse_std)
         return grad_x, grad_weight, grad_bias, None
 
 
 class GELUFunction(torch.autograd.Function):
-    """y = x · Φ(x), Φ the normal distribution function (Hendrycks & Gimpel 2016).
+    """GELU: y = x · Φ(x), Φ the normal distribution function (Hendrycks & Gimpel 2016).
 
     Φ(x) = (1 + erf(x/√2))/2 and Φ'(x) = φ(x) = exp(−x²/2)/√(2π), so by the product rule
-        ∂y/∂x = Φ(x) + x · φ(x),
-    which is saved in place of x: forward has erf(x/√2) at hand, backward is one multiplication.
+        ∂y/∂x = Φ(x) + x · φ(x).
+    This derivative is saved instead of x, because forward has computed erf(x/√2) anyway; backward
+    is then a single multiplication.
     """
 
     @staticmethod
@@ -69,7 +70,7 @@ class GELUFunction(torch.autograd.Function):
         half = x * 0.5
         activated = torch.addcmul(half, half, erf)
         if ctx.needs_input_grad[0]:
-            # exp(−x²/2) as a power of two, which is computed three times as fast.
+            # exp(−x²/2) as a power of two, because exp2 is three times as fast as exp.
             gauss = scaled.mul_(scaled).mul_(-math.log2(math.e)).exp2_()
             slope = gauss.mul_(half).mul_(2 / math.sqrt(2 * math.pi))  # x · φ(x)
             ctx.save_for_backward(slope.add_(erf, alpha=0.5).add_(0.5))
@@ -85,14 +86,14 @@ class GELUFunction(torch.autograd.Function):
 
 
 def upcast(x: Tensor) -> Tensor:
-    """Half precision as float32, as PyTorch computes these functions inside; others unchanged."""
+    """Convert half precision to float32, as PyTorch's own kernels do; keep other types."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def scratch_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """LayerNorm over the last axis, in x's own precision."""
-    normalised: Tensor = LayerNormFunction.apply(upcast(x), upcast(weight), upcast(bias), eps)
-    return normalised.to(x.dtype)
+    """Apply LayerNorm over the last axis; the result has x's precision."""
+    normalized: Tensor = LayerNormFunction.apply(upcast(x), upcast(weight), upcast(bias), eps)
+    return normalized.to(x.dtype)
 
 
 def fused_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -100,7 +101,7 @@ def fused_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Ten
 
 
 def scratch_gelu(x: Tensor) -> Tensor:
-    """Exact GELU, in x's own precision."""
+    """Apply the exact GELU; the result has x's precision."""
     activated: Tensor = GELUFunction.apply(upcast(x))
     return activated.to(x.dtype)
 
@@ -113,7 +114,7 @@ LAYER_NORMS: dict[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = {
     "scratch": scratch_layer_norm,
     "fused": fused_layer_norm,
 }
-# By the activation and by who computes it; the tanh form, for old weights, is the textbook's.
+# By activation and kernels. The tanh form, which old weights need, is the textbook formula.
 GELUS: dict[tuple[str, str], Callable[[Tensor], Tensor]] = {
     ("gelu", "scratch"): scratch_gelu,
     ("gelu", "fused"): F.gelu,
@@ -123,7 +124,10 @@ GELUS: dict[tuple[str, str], Callable[[Tensor], Tensor]] = {
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation of the last axis (Ba et al. 2016), scale and shift learned or not."""
+    """Layer normalization of the last axis (Ba et al. 2016).
+
+    Without `affine`, scale and shift are constant, 1 and 0, not learned.
+    """
 
     weight: Tensor
     bias: Tensor
@@ -145,7 +149,7 @@ class LayerNorm(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Values are left out with chance `rate`, the others scaled by 1/(1 − rate) (Hinton 2012)."""
+    """Dropout (Hinton et al. 2012): zeros with probability `rate`, the rest times 1/(1 − rate)."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -160,7 +164,7 @@ class Dropout(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth (Huang et al. 2016): a sample's branch is left out with chance `rate`.
+    """Stochastic depth (Huang et al. 2016): skips a sample's branch with probability `rate`.
 
     The kept branches are scaled by 1/(1 − rate), so that the expectation does not change.
     """
@@ -177,9 +181,10 @@ class DropPath(nn.Module):
 
 
 class Head(nn.Linear):
-    """Features (B,D) → logits (B,K), in the weights' own precision under autocast, too.
+    """Linear classifier, features (B,D) → logits (B,K), in the weights' precision.
 
-    In half precision two classes of some images get the same logit, and a tie is no answer.
+    This holds under autocast too: in half precision, two classes of some images would get the same
+    logit, and the tie would leave the prediction undecided.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Encoder and decoder together: images from parts of images, for training without labels."""
+"""Autoencoders that predict images from parts of them, for training without labels."""
 
 from dataclasses import replace
 
@@ -12,18 +12,18 @@ from vit_train.model.vit import Encoder, init_weights
 
 
 def patchify(images: Tensor, patch_size: int) -> Tensor:
-    """(B,C,S,S) → (B,N,C·P²), the patches in row order."""
+    """Cut images into patches in row order: (B,C,S,S) → (B,N,C·P²)."""
     return F.unfold(images, patch_size, stride=patch_size).transpose(1, 2)
 
 
 def unpatchify(patches: Tensor, patch_size: int) -> Tensor:
-    """(B,N,C·P²) → (B,C,S,S): the inverse of `patchify`."""
+    """Join patches to images, the inverse of `patchify`: (B,N,C·P²) → (B,C,S,S)."""
     size = round(patches.shape[1] ** 0.5) * patch_size
     return F.fold(patches.transpose(1, 2), (size, size), patch_size, stride=patch_size)
 
 
 class Autoencoder(nn.Module):
-    """The encoder, a decoder of the same sizes but its own depth, and a linear map to pixels."""
+    """An encoder, a decoder of the same width but its own depth, and a linear map to pixels."""
 
     def __init__(
         self, config: ViTConfig, decoder_depth: int | None, image_size: int, in_channels: int
@@ -39,15 +39,22 @@ class Autoencoder(nn.Module):
 
 
 class MaskedAutoencoder(Autoencoder):
-    """All patches at once, from the visible ones (He et al. 2022, arXiv:2111.06377, section 3)."""
+    """Masked autoencoder: predicts all patches at once from the visible ones.
+
+    From He et al. 2022 (arXiv:2111.06377, section 3).
+    """
 
     def forward(self, images: Tensor, visible: Tensor) -> Tensor:
-        """Images (B,C,S,S) and the numbers of the visible patches (B,V) → (B,N,C·P²)."""
+        """Predict all patches (B,N,C·P²) of images (B,C,S,S) from the patches `visible` (B,V)."""
         return self.to_pixels(self.decoder(self.encoder.encode_visible(images, visible)))  # type: ignore[no-any-return]
 
 
 class Autoregressor(Autoencoder):
-    """Patch after patch, from the first rows: the encoder sees these alone, or nothing."""
+    """Autoregressive model that predicts an image patch by patch from its first rows.
+
+    The encoder sees only these rows, or no patch at all if `given_rows` is 0. Raises ValueError if
+    `given_rows` leaves no patch to predict.
+    """
 
     def __init__(
         self,
@@ -67,18 +74,24 @@ class Autoregressor(Autoencoder):
         self.given, self.count = given_rows * grid, (grid - given_rows) * grid
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B,C,S,S) → the patches that are not given, each from the true ones before it."""
+        """Predict each patch that is not given from the true patches before it.
+
+        Images (B,C,S,S) → the last M patches (B,M,C·P²).
+        """
         embedded = self.encoder.patch_embed(images)[:, self.given :]
         return self.to_pixels(self.decoder(self.encode_given(images), embedded))  # type: ignore[no-any-return]
 
     def encode_given(self, images: Tensor) -> Tensor:
-        """The encoder's tokens of the given patches alone (B,T,D)."""
+        """Return the encoder's tokens (B,T,D) when it sees only the given patches."""
         given = torch.arange(self.given, device=images.device)
         return self.encoder.encode_visible(images, given.expand(len(images), -1))
 
     @torch.no_grad()
     def generate(self, images: Tensor) -> Tensor:
-        """(B,C,S,S) → the same with all but the given rows predicted, each patch from the last."""
+        """Replace all but the given rows by predictions: (B,C,S,S) → (B,C,S,S).
+
+        Each patch is predicted from the given patches and the predictions before it.
+        """
         patches = list(patchify(images, self.patch_size)[:, : self.given].split(1, dim=1))
         vectors = self.decoder.one_by_one(self.encode_given(images), self.count)
         vector = next(vectors)
@@ -89,6 +102,6 @@ class Autoregressor(Autoencoder):
         return unpatchify(torch.cat(patches, dim=1), self.patch_size)
 
     def embed(self, patches: Tensor) -> Tensor:
-        """The encoder's patch embedding of patches that are cut already: (B,M,C·P²) → (B,M,D)."""
+        """Embed patches that are already cut with the encoder's map: (B,M,C·P²) → (B,M,D)."""
         proj = self.encoder.patch_embed.proj
         return F.linear(patches, proj.weight.flatten(1), proj.bias)

@@ -1,8 +1,8 @@
-"""Where a patch is: the tables of Dosovitskiy et al. 2021 (appendix D.4) and the fixed ones.
+"""Position embeddings: those of Dosovitskiy et al. 2021 (appendix D.4) and fixed sinusoids.
 
-A table is a module that gives (1,T,D), to be added to the tokens. The class token, where there is
-one, stands first; it has no place in a grid, so the two-dimensional tables give it a vector of its
-own (learned) or none (fixed).
+A table is a module that returns (1,T,D), to be added to the tokens. The class token, if there is
+one, comes first. It has no place in the grid of patches, so the two-dimensional tables give it a
+separate vector (learned) or zeros (fixed).
 """
 
 import math
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 
 def sinusoids(places: Tensor, dim: int) -> Tensor:
-    """PE(p, 2i) = sin(p/10000^(2i/D)), PE(p, 2i+1) = cos of the same: (N,) → (N,D).
+    """Compute PE(p, 2i) = sin(p/10000^(2i/D)) and PE(p, 2i+1) = cos(same): (N,) → (N,D).
 
-    Vaswani et al. 2017, section 3.5. D must be even.
+    From Vaswani et al. 2017, section 3.5. D must be even.
     """
     frequency = torch.exp(torch.arange(0, dim, 2) * (-math.log(10000) / dim))
     angle = places.unsqueeze(1) * frequency  # (N,D/2)
@@ -24,7 +24,7 @@ def sinusoids(places: Tensor, dim: int) -> Tensor:
 
 
 class LearnedTable(nn.Module):
-    """One vector a token, in the order of the tokens: learned 1-D positions."""
+    """Learned 1-D positions: one vector per token, in token order."""
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
         super().__init__()
@@ -36,7 +36,10 @@ class LearnedTable(nn.Module):
 
 
 class LearnedTable2D(nn.Module):
-    """A vector of D/2 for each column and one for each row, concatenated; the class has its own."""
+    """Learned 2-D positions: a D/2 vector per column and one per row, concatenated.
+
+    The class token has a separate vector.
+    """
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
         super().__init__()
@@ -55,7 +58,7 @@ class LearnedTable2D(nn.Module):
 
 
 class FixedTable(nn.Module):
-    """A table that is computed, not learned; kept with the weights, to be resized as they are."""
+    """A computed, not learned, table; saved with the weights so that it can be resized too."""
 
     def __init__(self, table: Tensor, has_class: bool) -> None:
         super().__init__()
@@ -68,12 +71,15 @@ class FixedTable(nn.Module):
 
 
 def sinusoidal(grid: int, dim: int, has_class: bool) -> FixedTable:
-    """One-dimensional, over all tokens in their order."""
+    """Make a table of 1-D sinusoids over all tokens in order."""
     return FixedTable(sinusoids(torch.arange(grid**2 + has_class), dim), has_class)
 
 
 def sincos_2d(grid: int, dim: int, has_class: bool) -> FixedTable:
-    """Half of the vector from the column, half from the row; zeros for the class token."""
+    """Make a table of 2-D sinusoids: half of each vector from the column, half from the row.
+
+    The class token's vector is zero.
+    """
     along = sinusoids(torch.arange(grid), dim // 2)  # (grid,D/2)
     table = torch.cat((along.repeat(grid, 1), along.repeat_interleave(grid, 0)), dim=1)
     return FixedTable(F.pad(table, (0, 0, int(has_class), 0)), has_class)
@@ -88,9 +94,9 @@ TABLES: dict[str, Callable[[int, int, bool], nn.Module]] = {
 
 
 class RelativeKeys(nn.Module):
-    """One key for each distance p_q − p_k in the order of the patches, 2N − 1 of them.
+    """Relative positions: one learned key per distance p_q − p_k in patch order, 2N − 1 in all.
 
-    The class token takes no part: its row and column get no term.
+    The class token has no distances: its row and column of logits get 0.
     """
 
     def __init__(self, num_patches: int, head_dim: int, has_class: bool) -> None:
@@ -103,19 +109,20 @@ class RelativeKeys(nn.Module):
         self.register_buffer("distance", distance, persistent=False)
 
     def forward(self, q: Tensor) -> Tensor:
-        """Queries (B,H,Q,Dh) → logits (B,H,Q,T), to be added to those of the contents."""
+        """Return the logits (B,H,Q,T) to add to the queries' (B,H,Q,Dh) content logits."""
         patches = q[:, :, self.has_class :]
         rows = self.distance[: patches.shape[2]]
-        every = patches @ self.weight.t()  # (B,H,Q,2N−1)
-        logits = every.gather(3, rows.expand(*every.shape[:2], -1, -1))
+        by_distance = patches @ self.weight.t()  # (B,H,Q,2N−1)
+        logits = by_distance.gather(3, rows.expand(*by_distance.shape[:2], -1, -1))
         return F.pad(logits, (self.has_class, 0, self.has_class, 0))
 
 
 def resize_positions(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """A state dict of the same model at another image size, its absolute positions made to fit.
+    """Fit the absolute positions in a state dict to `model`, which has another image size.
 
-    Grids are interpolated bicubically (Dosovitskiy et al. 2021, section 3.2): a patch keeps its
-    place in the picture. ValueError for relative positions, whose distances are others then.
+    Grids are interpolated bicubically (Dosovitskiy et al. 2021, section 3.2), so that a patch
+    keeps its place in the picture. Raise ValueError for relative positions, because their distances
+    change with the image size.
     """
     resized = dict(state)
     for name, module in model.named_modules():
@@ -138,7 +145,7 @@ def resize_positions(state: dict[str, Tensor], model: nn.Module) -> dict[str, Te
 
 
 def interpolate(cells: Tensor, height: int, width: int) -> Tensor:
-    """(B,C,·,·) → (B,C,height,width); the same tensor if that is its size."""
+    """Interpolate to (B,C,height,width); return the same tensor if it already has that size."""
     if cells.shape[2:] == (height, width):
         return cells
     return F.interpolate(cells, (height, width), mode="bicubic", align_corners=False)

@@ -1,4 +1,4 @@
-"""The models by name: the closed set that a config or a checkpoint can choose from."""
+"""The models by name: the fixed set that a config or a checkpoint can choose from."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +19,6 @@ MODELS: dict[str, Callable[[Any, int, int, int], nn.Module]] = {
 def build_model(
     config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
 ) -> nn.Module:
-    """A classifier of images (C,S,S) with freshly drawn weights."""
+    """Build a classifier of images (C,S,S) with newly initialized weights."""
     channels, size, _ = image_shape
     return MODELS[config.name](config, size, channels, num_classes)

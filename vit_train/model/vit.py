@@ -1,7 +1,8 @@
 """The Vision Transformer (Dosovitskiy et al. 2021, arXiv:2010.11929), from top to bottom.
 
 Images are cut into patches (PatchEmbed, equation 1), which go through N blocks of attention and MLP
-(Block, equations 2 and 3), all together the Encoder; a head reads what is classified (equation 4).
+(Block, equations 2 and 3). Together these are the Encoder. A head classifies its output
+(equation 4).
 """
 
 from typing import overload
@@ -16,9 +17,9 @@ from vit_train.model.pos_embed import TABLES, LearnedTable, LearnedTable2D, Rela
 
 
 class PatchEmbed(nn.Module):
-    """Equation 1's x_p E: (B,C,S,S) → (B,N,D), N = (S/P)² patches in row order.
+    """Patch embedding (x_p E in equation 1): (B,C,S,S) → (B,N,D), N = (S/P)² patches in row order.
 
-    Cutting P×P patches and mapping each linearly is a convolution with stride P.
+    Cutting P×P patches and mapping each linearly is the same as a P×P convolution with stride P.
     """
 
     def __init__(self, in_channels: int, embed_dim: int, patch_size: int) -> None:
@@ -27,12 +28,15 @@ class PatchEmbed(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         patches: Tensor = self.proj(images)
-        # Under autocast, too: here the residual stream begins.
+        # The residual stream starts here and keeps the weights' precision, even under autocast.
         return patches.flatten(2).transpose(1, 2).to(self.proj.weight.dtype)
 
 
 class Block(nn.Module):
-    """Pre-LN: x + MSA(LN(x)), then x + MLP(LN(x)). Post-LN: LN(x + MSA(x)), then LN(x + MLP(x))."""
+    """An encoder block of multi-head self-attention (MSA) and MLP.
+
+    Pre-LN: x + MSA(LN(x)), then x + MLP(LN(x)). Post-LN: LN(x + MSA(x)), then LN(x + MLP(x)).
+    """
 
     def __init__(
         self, config: ViTConfig, drop_path: float = 0.0, relative: nn.Module | None = None
@@ -64,7 +68,10 @@ class Block(nn.Module):
         num_queries: int | None = None,
         mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """(B,T,D) → (B,T,D), or its first `num_queries` tokens; and the attention if asked for."""
+        """Apply the block: (B,T,D) → (B,T,D), or only the first `num_queries` tokens.
+
+        The second result is the attention, or None without `need_weights`.
+        """
         attended, weights = self.attn(
             self.norm1(x) if self.pre_norm else x, need_weights, num_queries, mask
         )
@@ -76,7 +83,7 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Patches, class token, positions and blocks: all of the Vision Transformer but its head.
+    """The Vision Transformer without its head: patches, class token, positions and blocks.
 
     Raises ValueError if the patches do not tile the image.
     """
@@ -106,7 +113,7 @@ class Encoder(nn.Module):
             init_normal(self.cls_token, config.cls_std)
 
     def make_tables(self) -> nn.ModuleList:
-        """The absolute positions: none, one, or one for every layer."""
+        """Make the tables of absolute positions: none, one, or one per layer."""
         config = self.config
         if config.positions not in TABLES:
             return nn.ModuleList()
@@ -124,12 +131,12 @@ class Encoder(nn.Module):
         return RelativeKeys(self.grid**2, head_dim, config.has_class_token)
 
     def encoder_state(self) -> dict[str, Tensor]:
-        """The state dict without what a subclass adds."""
+        """Return the state dict without the entries that a subclass adds."""
         parts = ("cls_token", "patch_embed.", "pos_embed.", "blocks.", "norm.")
         return {key: value for key, value in self.state_dict().items() if key.startswith(parts)}
 
     def tokens(self, images: Tensor) -> Tensor:
-        """The class token, where there is one, and the patches: (B,T,D)."""
+        """Embed images: the class token, if there is one, then the patches (B,T,D)."""
         if images.shape[1:] != self.image_shape:
             raise ValueError(
                 f"expected images (B, {', '.join(map(str, self.image_shape))}), "
@@ -147,10 +154,11 @@ class Encoder(nn.Module):
         num_queries: int | None = None,
         indices: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        """All blocks: (B,T,D) → (B,T,D), and each layer's attention (B,H,T,T) if asked for.
+        """Apply all blocks: (B,T,D) → (B,T,D), and each layer's attention (B,H,T,T).
 
+        The attention is returned only with `need_weights`; otherwise its list is empty.
         `num_queries=Q` computes only the first Q tokens of the last block, (B,Q,D). `indices` (B,T)
-        says which of the image's tokens x holds, where it does not hold all of them in order.
+        says which of the image's tokens x holds; None means all of them in order.
         """
         attention = []
         for number, block in enumerate(self.blocks):
@@ -166,15 +174,16 @@ class Encoder(nn.Module):
         return x, attention
 
     def table_before(self, layer: int) -> nn.Module | None:
-        """The absolute positions that are added before this layer."""
+        """Return the absolute positions to add before this layer, or None."""
         if len(self.pos_embed) == 0 or (layer > 0 and self.config.positions_at == "stem"):
             return None
         return self.pos_embed[layer % len(self.pos_embed)]
 
     def encode_visible(self, images: Tensor, visible: Tensor) -> Tensor:
-        """Images of which only the patches `visible` (B,V) are seen, for a decoder to look at.
+        """Encode only the patches of the images whose indices are in `visible` (B,V).
 
-        Returns (B,T,D), normalised, T = V and the class token where there is one.
+        The result (B,T,D), input for a decoder, is normalized by the final LayerNorm. T is V, plus
+        1 if there is a class token.
         """
         indices = visible
         if self.cls_token is not None:
@@ -184,7 +193,7 @@ class Encoder(nn.Module):
 
 
 def gather(x: Tensor, indices: Tensor | None) -> Tensor:
-    """Of x (B or 1,T,D) those at `indices` (B,V), (B,V,D); all where it is None."""
+    """Return the tokens (B,V,D) of x (B or 1,T,D) at `indices` (B,V); x itself for None."""
     if indices is None:
         return x
     index = indices.unsqueeze(2).expand(-1, -1, x.shape[2])
@@ -192,7 +201,7 @@ def gather(x: Tensor, indices: Tensor | None) -> Tensor:
 
 
 class VisionTransformer(Encoder):
-    """Images (B,C,S,S) → logits (B, num_classes).
+    """The Vision Transformer as a classifier: images (B,C,S,S) → logits (B,num_classes).
 
     Raises ValueError if the patches do not tile the image.
     """
@@ -206,7 +215,7 @@ class VisionTransformer(Encoder):
         self.pre_head = nn.Sequential(*hidden)
         self.head = Head(dim, num_classes)
         init_weights(self.pre_head, config)
-        if config.init == "xavier":  # the first loss is log(num_classes) whatever the seed
+        if config.init == "xavier":  # so that the first loss is log(num_classes) for every seed
             nn.init.zeros_(self.head.weight)
             nn.init.zeros_(self.head.bias)
 
@@ -217,45 +226,49 @@ class VisionTransformer(Encoder):
     def forward(
         self, images: Tensor, return_attention: bool = False
     ) -> Tensor | tuple[Tensor, list[Tensor]]:
-        """Return the logits and, if asked for, every layer's attention (B,H,T,T)."""
-        # After the last block only the class token is read: the others are not computed.
-        alone = self.config.has_class_token and not return_attention
+        """Return the logits and, with `return_attention`, every layer's attention (B,H,T,T)."""
+        # The head reads only the class token, so the last block need not compute the other tokens.
+        class_only = self.config.has_class_token and not return_attention
         x, attention = self.encode(
-            self.tokens(images), return_attention, num_queries=1 if alone else None
+            self.tokens(images), return_attention, num_queries=1 if class_only else None
         )
         logits = self.head(self.pre_head(self.pooled(x)))
         return (logits, attention) if return_attention else logits
 
     def pooled(self, x: Tensor) -> Tensor:
-        """What is classified, (B,D). Equation 4 normalises; LayerNorm acts token by token."""
+        """Return the features (B,D) to classify: the class token, or the mean of all patches.
+
+        They are normalized as in equation 4. LayerNorm acts on each token separately, so
+        normalizing the class token alone gives the same result.
+        """
         if self.config.has_class_token:
             return self.norm(x[:, 0])  # type: ignore[no-any-return]
         return self.norm(x).mean(dim=1)  # type: ignore[no-any-return]
 
 
 def init_weights(module: nn.Module, config: ViTConfig) -> None:
-    """Draw all weights in `module` as the config's `init` says.
+    """Initialize all weights in `module` according to the config's `init`.
 
-    xavier: Xavier-uniform linear maps with zero biases, as the paper's code has them; but query,
-    key and value are one map, as in PyTorch's MultiheadAttention, and patches are flattened first,
-    so their fan-in is P²·C. torch: PyTorch's default for linear maps, which they have already.
-    Positions are normal.
+    xavier: linear layers are Xavier-uniform with zero biases, as in the paper's code. Query, key
+    and value count as one layer, as in PyTorch's MultiheadAttention. Patches count as flattened, so
+    the fan-in of their embedding is P²·C. torch: linear layers keep PyTorch's default. Positions
+    are normal in both cases.
     """
-    for each in module.modules():
-        if isinstance(each, nn.Linear | nn.Conv2d) and config.init == "xavier":
-            nn.init.xavier_uniform_(each.weight.flatten(1))
-            if each.bias is not None:
-                nn.init.zeros_(each.bias)
-        if isinstance(each, LearnedTable | LearnedTable2D | RelativeKeys):
-            for parameter in each.parameters():
+    for child in module.modules():
+        if isinstance(child, nn.Linear | nn.Conv2d) and config.init == "xavier":
+            nn.init.xavier_uniform_(child.weight.flatten(1))
+            if child.bias is not None:
+                nn.init.zeros_(child.bias)
+        if isinstance(child, LearnedTable | LearnedTable2D | RelativeKeys):
+            for parameter in child.parameters():
                 init_normal(parameter, config.pos_std)
 
 
 def init_normal(parameter: nn.Parameter, std: float) -> None:
     """Draw from N(0, std²), in place.
 
-    On the meta device, where a model is shapes alone, there is nothing to draw, and asking PyTorch
-    for it would load its compiler, which takes two seconds.
+    On the meta device, where tensors have shapes but no values, this does nothing: the call would
+    make PyTorch load its compiler, which takes two seconds.
     """
     if not parameter.is_meta:
         nn.init.normal_(parameter, std=std)

@@ -1,1 +1,1 @@
-"""Where results go: the terminal, TensorBoard, CSV and JSON. The loop knows none of them."""
+"""Output of results: terminal, TensorBoard, CSV and JSON. The loop depends on none of them."""

@@ -1,4 +1,4 @@
-"""metrics.csv: one row an epoch, readable while the run goes on."""
+"""metrics.csv: one row per epoch, readable during the run."""
 
 import csv
 import io
@@ -11,14 +11,14 @@ from vit_train.engine.trainer import Trainer
 from vit_train.files.reading import read_text
 from vit_train.files.writing import write_text
 
-# Of a hundred thousand epochs.
+# Enough for a hundred thousand epochs.
 CSV_BYTES = 30_000_000
 
 
 class MetricsCsv(Callback):
-    """The columns of training are the objective's measures, those of validation its results.
+    """Writes the objective's measures in training and the results in validation, as columns.
 
-    A table that is there already goes on.
+    It continues a table that already exists.
     """
 
     def __init__(self, path: Path) -> None:

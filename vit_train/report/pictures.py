@@ -1,4 +1,4 @@
-"""What a model makes of some validation images, drawn after every epoch."""
+"""Pictures of a model's results on some validation images, drawn after every epoch."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +12,12 @@ from vit_train.engine.trainer import Trainer
 from vit_train.files.writing import replacing
 from vit_train.report.tensorboard import TensorBoard
 
-# Draws what this model makes of the same images each time.
+# Draws a model's results on the same images each time.
 Draw = Callable[[nn.Module], Image.Image]
 
 
 class Pictures(Callback):
-    """In TensorBoard the whole history, as a file the latest."""
+    """Writes every picture to TensorBoard, and the latest one also to a file."""
 
     def __init__(self, draw: Draw, board: TensorBoard, path: Path) -> None:
         self.draw, self.board, self.path = draw, board, path

@@ -1,4 +1,4 @@
-"""What a result came from: program versions, the commit, the machine."""
+"""The origin of a result: program versions, the commit, the machine."""
 
 import os
 import platform
@@ -20,7 +20,10 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The checkout's commit, with "+changes" if files differ from it; None outside a checkout."""
+    """Return the checkout's commit, with "+changes" if tracked files differ from it.
+
+    None means that there is no checkout, or that git failed.
+    """
     top = Path(__file__).parents[2]
     if not (top / ".git").exists():
         return None

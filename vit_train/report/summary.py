@@ -1,4 +1,4 @@
-"""summary.json: a run's config and results in one file that other programs read."""
+"""summary.json: a run's config and results in one file that other programs can read."""
 
 import json
 import math
@@ -18,13 +18,13 @@ def result_dict(result: Evaluation) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """NaN and infinity, which JSON has not, become null."""
+    """Write JSON, with null for NaN and infinity, which JSON does not have."""
     write_text(path, json.dumps(finite(content), indent=2, allow_nan=False) + "\n")
 
 
 def finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: finite(each) for key, each in value.items()}
+        return {key: finite(child) for key, child in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
+        return [finite(child) for child in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

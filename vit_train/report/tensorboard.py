@@ -12,12 +12,12 @@ from torch.utils.tensorboard import SummaryWriter
 from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
-from vit_train.files.plain import flatten
+from vit_train.files.plain_values import flatten
 from vit_train.viz.figures import ignore_missing_glyphs
 
 
 class TensorBoard(Callback):
-    """Writes into event files; after an OSError, which it passes on, it begins a new file."""
+    """Writes event files; after an OSError, which it raises, it starts a new file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
@@ -29,11 +29,11 @@ class TensorBoard(Callback):
         try:
             getattr(self.writer, kind)(*what, **more)
         except OSError:
-            self.writer = None  # its thread has ended
+            self.writer = None  # the writer's thread has ended
             raise
 
     def config(self, text: str) -> None:
-        # Code by indentation: no value of a setting can end it, as it could a fence.
+        # A code block by indentation, because a setting's value could end a fenced one.
         self._write("add_text", "config", textwrap.indent(text, " " * 4))
 
     def figure(self, tag: str, figure: Figure, step: int = 0) -> None:
@@ -54,7 +54,7 @@ class TensorBoard(Callback):
         self.flush()
 
     def flush(self) -> None:
-        """Put all that was said so far into the file."""
+        """Write everything recorded so far to the file."""
         self._write("flush")
 
     def evaluation(self, tag: str, result: Evaluation, step: int) -> None:
@@ -65,7 +65,7 @@ class TensorBoard(Callback):
         self._write("add_scalar", tag, value, step)
 
     def close(self, config: dict[str, Any], metrics: dict[str, float]) -> None:
-        """Write the hyper-parameters with the final metrics, and flush everything."""
+        """Write the hyperparameters with the final metrics, and flush everything."""
         flat = dict(flatten(config))
         finals = {f"final/{name}": value for name, value in metrics.items()}
         self._write("add_hparams", flat, finals, run_name=".")

@@ -1,4 +1,4 @@
-"""What a person at the terminal sees: a bar while it goes, one line an epoch."""
+"""Output on the terminal: a progress bar, and one line per epoch."""
 
 import logging
 import sys
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Terminal(Callback):
-    """A tqdm bar over an epoch's steps if stderr is a terminal; a line an epoch in any case."""
+    """One line per epoch and, if stderr is a terminal, a tqdm bar over the epoch's steps."""
 
     def __init__(self, steps_per_epoch: int, epochs: int, begun: int = 0) -> None:
         self.epochs, self.begun = epochs, begun
@@ -63,7 +63,7 @@ class Terminal(Callback):
 
 
 def in_words(values: dict[str, float]) -> str:
-    """The loss, and the accuracy where there is one."""
+    """Format the loss, and the accuracy if there is one."""
     accuracy = f" acc {values['acc']:6.2%}" if "acc" in values else ""
     return f"loss {values['loss']:.3f}{accuracy}"
 
@@ -79,7 +79,7 @@ def result_line(result: Evaluation) -> str:
 
 
 def class_table(result: Classification, classes: list[str]) -> str:
-    """One line a class: name, accuracy, a bar, how many were right of how many."""
+    """Format one line per class: name, accuracy, a bar, and the number of correct images of all."""
     names = [printable(name, keep="") for name in classes]
     width = max(map(len, names))
     lines = []
@@ -93,7 +93,7 @@ def class_table(result: Classification, classes: list[str]) -> str:
 
 
 def parameter_breakdown(model: nn.Module) -> str:
-    """How many parameters, and where: "1,290 parameters = 1,280 body + 10 head"."""
+    """Count parameters, in total and by part: "1,290 parameters = 1,280 body + 10 head"."""
 
     def count(module: nn.Module) -> int:
         return sum(parameter.numel() for parameter in module.parameters())

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Measure:
-    """The measure for comparing runs: its name in a summary, and its title and format in results."""
+    """The measure that compares runs: its name in a summary, its title and format in results."""
 
     name: str
     title: str
@@ -41,7 +41,7 @@ LOSS = Measure("loss", "test loss of the final weights", 1, 4)
 
 
 def common_measure(groups: Sequence[Group]) -> Measure:
-    """Return accuracy, or the loss if no run has accuracy; raise ValueError if only some have it."""
+    """Return accuracy, or loss if no run has accuracy; raise ValueError if only some have it."""
     classify = {"acc" in run["test"]["final"] for group in groups for run in group.runs}
     if len(classify) > 1:
         raise ValueError("some of these runs classify and others do not: compare them separately")

@@ -1,4 +1,4 @@
-"""A run's folder: who writes what into it, from the first line of the log to the summary."""
+"""A run's folder and everything that is written into it, from the config to the summary."""
 
 import logging
 import math
@@ -20,19 +20,19 @@ from vit_train.engine.checkpoint import newest_whole
 from vit_train.engine.checkpoint_manager import CheckpointManager
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
-from vit_train.files.plain import Refused
+from vit_train.files.plain_values import Refused
 from vit_train.files.reading import read_json
 from vit_train.files.writing import remove_partial, require_own_folder, truncate, write_text
 from vit_train.report import provenance
 from vit_train.report.bad_batch import BadBatchSaver
+from vit_train.report.disk_errors import ContinueOnDiskError
 from vit_train.report.metrics_csv import MetricsCsv
-from vit_train.report.patient import Patient
 from vit_train.report.pictures import Pictures
 from vit_train.report.summary import result_dict, write_json
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.report.terminal import Terminal, parameter_breakdown, result_line
-from vit_train.runs.claim import CONFIG
 from vit_train.runs.load import MISFITS, load, run_metadata
+from vit_train.runs.lock import CONFIG
 from vit_train.runs.setup import Setup
 from vit_train.viz.augmentation import label_title
 from vit_train.viz.figures import image_grid
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class NoFolder:
-    """What a process does about the run's folder that is not the main one: nothing."""
+    """Stand-in for the run's folder in processes other than the main one: it does nothing."""
 
     @property
     def best_score(self) -> float | None:
@@ -66,7 +66,10 @@ class NoFolder:
 
 
 class RunFolder(NoFolder):
-    """The folder of a new run, or of a `resumed` one, from a checkpoint's `state` if it has any."""
+    """The folder of a new or `resumed` run.
+
+    `state` is the content of the checkpoint to resume from; None means the run's beginning.
+    """
 
     def __init__(
         self, setup: Setup, path: Path, state: dict[str, Any] | None, resumed: bool
@@ -78,7 +81,7 @@ class RunFolder(NoFolder):
         require_own_folder(path / "checkpoints")
         if resumed:
             remove_partial(path / "checkpoints")
-            remove_partial(path, seconds=60)  # vit-eval may be writing there right now
+            remove_partial(path, seconds=60)  # vit-eval may be writing there now
             truncate_reports(path, state["written"] if state else {})
         self.command = first_command(path / "summary.json") if state else provenance.command_line()
         about = run_metadata(self.settings, setup.data, setup.statistics, provenance.versions())
@@ -88,9 +91,8 @@ class RunFolder(NoFolder):
         )
         begun = 0
         if state:
-            with refusing_other_runs():
-                self.checkpoints.restore(state)
-                begun = int(state["epoch"])
+            self.checkpoints.restore(state)
+            begun = int(state["epoch"])
         self.csv = MetricsCsv(path / "metrics.csv")
         self.terminal = Terminal(len(setup.image_loader), self.config.train.epochs, begun)
 
@@ -102,12 +104,15 @@ class RunFolder(NoFolder):
         return self.terminal
 
     def flush(self) -> dict[str, int]:
-        """Put all that was reported on the disk; how long each report is then."""
+        """Write all reports to the disk and return the length of each file in bytes."""
         self.board.flush()
         return {path.name: path.stat().st_size for path in reports(self.path)}
 
     def callbacks(self) -> list[Callback]:
-        """All that listen, the checkpoints last: what belongs to a step is written before it."""
+        """Return the callbacks.
+
+        Checkpoints are last, so that a step's reports are written before its checkpoint.
+        """
         writing: list[Callback] = [self.board, self.csv, BadBatchSaver(self.path)]
         setup = self.setup
         if setup.task.columns:
@@ -116,11 +121,11 @@ class RunFolder(NoFolder):
             writing.append(Pictures(draw, self.board, self.path / "pictures.png"))
         writing.append(self.checkpoints)
         if self.config.checkpoint.on_error == "go_on":
-            writing = [Patient(writing)]
+            writing = [ContinueOnDiskError(writing)]
         return [self.terminal, *writing]
 
     def open(self) -> None:
-        """What is known before the first step."""
+        """Write everything that is known before the first step."""
         text = OmegaConf.to_yaml(OmegaConf.create(self.settings))
         if self.from_the_beginning:
             self.board.config(text)
@@ -149,7 +154,10 @@ class RunFolder(NoFolder):
         return {"train": len(self.setup.train_set), "val": val, "test": len(splits.test)}
 
     def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
-        """What is known after the last step; without results it was stopped for this reason."""
+        """Write everything that is known after the last step.
+
+        Empty results mean that the run was stopped early, for this reason.
+        """
         selected_on = self.config.data.selected_on
         notes = {"best": " (selected on test)"} if selected_on == "test" else {}
         for name, result in results.items():
@@ -158,7 +166,7 @@ class RunFolder(NoFolder):
             tag = "test" if name == "final" else f"test/{name}"
             self.board.evaluation(tag, result, trainer.step)
         self.board.close(self.settings, self.final_metrics(results))
-        self.write_summary(  # the last word: what says "finished" is never taken up again
+        self.write_summary(  # written last, because a "finished" run cannot be resumed
             "finished" if results else "interrupted",
             epochs=trainer.epoch,
             steps=trainer.step,
@@ -173,7 +181,7 @@ class RunFolder(NoFolder):
         if not results:
             logger.info(
                 f"stopped after step {trainer.step}, {reason}. "
-                f"Go on with: {resume_command(self.path)}"
+                f"Resume with: {resume_command(self.path)}"
             )
 
     def write_summary(self, status: str, **results: Any) -> None:
@@ -193,7 +201,7 @@ class RunFolder(NoFolder):
         write_json(self.path / "summary.json", known | results)
 
     def final_metrics(self, results: dict[str, Evaluation]) -> dict[str, float]:
-        """What runs are compared by, in TensorBoard's table of hyper-parameters."""
+        """Return the metrics that compare runs in TensorBoard's table of hyperparameters."""
         metrics = {f"test_{r.best_by}_{name}": r.values[r.best_by] for name, r in results.items()}
         if results and self.checkpoints.best:
             by = results["final"].best_by
@@ -201,50 +209,55 @@ class RunFolder(NoFolder):
         return metrics
 
     def best_weights(self) -> dict[str, Any] | None:
-        """Those that validation liked best, and their epoch; None where there are none."""
+        """Return the weights with the best validation score and their epoch, or None."""
         path = self.checkpoints.best_path
         if self.checkpoints.best is None or not path.exists():
             return None
         return {"epoch": self.checkpoints.best["epoch"], "weights": load(path)[0].state_dict()}
 
     def advice(self) -> str:
-        """How to go on after what ended the run, for the end of a message."""
+        """Return how to resume after an error, as the end of a message, or "" if impossible."""
         whole = newest_whole(self.path / "checkpoints")
         if whole is None:
             return ""
         run = self.path if whole == self.checkpoints.last_path else whole
-        return f". {whole} is whole; go on with: {resume_command(run)}"
+        return f". {whole} is intact; resume with: {resume_command(run)}"
 
 
 def open_folder(setup: Setup, path: Path, state: dict[str, Any] | None, resumed: bool) -> NoFolder:
-    """Open the run's folder in the main process; ValueError if `state` is of other images."""
-    if state:
-        with refusing_other_runs():
-            if state["fingerprint"] != setup.data.fingerprint:
-                raise ValueError("the images on disk are others than it was trained on")
-    return RunFolder(setup, path, state, resumed) if setup.processes.is_main else NoFolder()
+    """Open the run's folder in the main process; raise ValueError if `state` is of other images."""
+    make = partial(RunFolder, setup, path, state, resumed) if setup.processes.is_main else NoFolder
+    if state is None:
+        return make()
+    with refusing_other_runs():
+        if state["fingerprint"] != setup.data.fingerprint:
+            raise ValueError("the images on disk are not those it was trained on")
+        return make()
 
 
 @contextmanager
 def refusing_other_runs() -> Iterator[None]:
-    """Call a checkpoint whose state does not fit by its name: sealed, and yet of another run."""
+    """Raise ValueError if the block fails because the checkpoint belongs to another run.
+
+    Its checksum was valid, so an error in restoring its state means that the state does not fit.
+    """
     try:
         yield
     except Refused:
         raise
     except (*MISFITS, ValueError) as error:
-        raise ValueError(f"resume: this checkpoint is not of this run: {error}") from error
+        raise ValueError(f"resume: this checkpoint is not from this run: {error}") from error
 
 
 def origin(init_from: str | None, state: dict[str, Any] | None) -> str:
-    """A line on the weights that training begins with; none for those that are drawn."""
+    """Return a line about the weights that training starts from; "" for random weights."""
     if state:
-        return f"\ngoing on after step {state['step']}"
+        return f"\nresuming after step {state['step']}"
     return f"\nbegins with the encoder of {init_from}" if init_from else ""
 
 
 def first_command(summary: Path) -> str:
-    """What began the run, as its summary says; this process's command if that is lost."""
+    """Return the command that began the run, from its summary; if lost, this process's command."""
     try:
         return str(read_json(summary)["command"])
     except (OSError, ValueError, LookupError, TypeError):
@@ -256,16 +269,19 @@ def resume_command(run: Path) -> str:
 
 
 def reports(folder: Path) -> list[Path]:
-    """The files that grow while a run goes on, and must not tell of steps that are taken again."""
+    """Return the files that grow during a run.
+
+    When it resumes they must not contain steps that are taken again.
+    """
     return [*folder.glob("events.out.tfevents.*"), *folder.glob("metrics.csv")]
 
 
 def truncate_reports(folder: Path, written: dict[str, int]) -> None:
-    """Make each report as long as it was, and remove those that were not there."""
+    """Cut each report to its length in `written`, and remove reports not listed there."""
     for name, length in written.items():
         path = folder / Path(name).name
         if not path.is_file() or path.stat().st_size < length:
-            logger.warning(f"{path} is not as it was left: what it lacks stays lost")
+            logger.warning(f"{path} is missing or too short: the lost part cannot be recovered")
     for path in reports(folder):
         if path.name in written:
             truncate(path, min(written[path.name], path.stat().st_size))
@@ -274,7 +290,7 @@ def truncate_reports(folder: Path, written: dict[str, int]) -> None:
 
 
 def first_batch(batches: TrainBatches, data: Dataset, count: int = 18) -> tuple[Tensor, list[str]]:
-    """The first images of epoch 0 as augmented, uint8 again, with their labels in words."""
+    """Return the first augmented images of epoch 0, as uint8 again, and their labels in words."""
     pixels, targets = next(batches.epoch(0))
     titles = [label_title(target, data.classes) for target in targets[:count]]
     return batches.normalise.undo(pixels[:count]), titles

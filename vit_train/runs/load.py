@@ -12,10 +12,10 @@ from vit_train.config import WEIGHTS, TrainConfig, from_checkpoint
 from vit_train.data.dataset import Dataset, Statistics
 from vit_train.engine.checkpoint import find_checkpoint, read_checkpoint
 from vit_train.engine.config import require_choice
-from vit_train.files.plain import require_config
+from vit_train.files.plain_values import require_config
 from vit_train.limits import gigabytes, is_out_of_memory
-from vit_train.model.budget import attention_bytes, bytes_of, on_meta
 from vit_train.model.config import differences
+from vit_train.model.memory import attention_bytes, bytes_of, on_meta
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.tasks.registry import make_task

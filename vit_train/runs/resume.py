@@ -7,9 +7,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from vit_train.files.plain import require_config
+from vit_train.files.plain_values import require_config
 from vit_train.files.reading import read_config, read_json
-from vit_train.runs.claim import CONFIG
+from vit_train.runs.lock import CONFIG
 
 
 def split_path(resume: str) -> tuple[Path, Path | None]:

@@ -17,7 +17,7 @@ from vit_train.engine.distributed import Processes
 from vit_train.engine.trainer import TrainLoader
 from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import require_memory
-from vit_train.model.budget import attention_bytes, bytes_of, on_meta
+from vit_train.model.memory import attention_bytes, bytes_of, on_meta
 from vit_train.runs.load import init_encoder
 from vit_train.tasks.registry import make_task
 from vit_train.tasks.task import Task
@@ -91,9 +91,8 @@ def set_up(
         init_encoder(config.init_from, model)
 
     if processes.rank:
-        torch.manual_seed(
-            config.seed + processes.rank
-        )  # each process draws its own dropout on a GPU
+        # On a GPU each process draws its own dropout.
+        torch.manual_seed(config.seed + processes.rank)
 
     train_set, device = splits.train, precision.device
     if data.unlabelled is not None and not task.needs_labels:
@@ -129,9 +128,8 @@ def set_up(
 def require_room(config: TrainConfig, task: Task, image_size: int) -> None:
     """Raise ValueError, before taking memory, if this machine cannot train the model."""
     model = on_meta(task.build_model, config.model, config.task.layers)
-    copies = 4 + bool(
-        config.train.ema_decay
-    )  # weights, gradients, AdamW's two moments; the average
+    # Weights, gradients, AdamW's two moments and, if there is one, the average of the weights.
+    copies = 4 + bool(config.train.ema_decay)
     require_memory(
         copies * bytes_of(model.parameters()) + bytes_of(model.buffers()),
         f"{config.model.size_settings}: training such a model",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.config import default_settings, is_incidental
-from vit_train.files.plain import Refused, flatten
+from vit_train.files.plain_values import Refused, flatten
 from vit_train.files.reading import read_json, read_text
 from vit_train.report.metrics_csv import CSV_BYTES
 from vit_train.text import printable

@@ -1,4 +1,4 @@
-"""`vit-train` in the folder of its run: set_up the setup, train, report."""
+"""The work of `vit-train` in its run's folder: set up, train, report."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,32 +9,33 @@ from typing import Any
 from vit_train.config import TrainConfig
 from vit_train.engine.callbacks import Callback
 from vit_train.engine.checkpoint import read_checkpoint, set_rng_states
-from vit_train.engine.compiling import compile_model
+from vit_train.engine.compile import compile_model
 from vit_train.engine.device import be_deterministic, keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.distributed import join_processes, leave_processes
+from vit_train.engine.interruption import Deadline, stop_on_signals
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.nonfinite import NonFinite
-from vit_train.engine.stopping import Deadline, stop_on_signals
 from vit_train.engine.trainer import Trainer
 from vit_train.limits import is_out_of_memory
 from vit_train.report.run_log import logged_to
-from vit_train.runs.claim import new_run
 from vit_train.runs.folder import NoFolder, open_folder, refusing_other_runs
+from vit_train.runs.lock import new_run
 from vit_train.runs.setup import Setup, set_up
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: 130 or 143 after a signal, else 0; and validation's best score."""
+    """A run's exit status (130 or 143 after a signal, else 0) and best validation score."""
 
     exit_status: int
     score: float | None
 
 
 def train(config: TrainConfig, folder: str | Path) -> Outcome:
-    """Train as the config says and leave everything in a new folder.
+    """Train as configured and write everything into a new folder.
 
-    Raises InUse if there is a run in the folder, and what `train_in_held_folder` raises.
+    Raise InUse if the folder is in use or already holds a run, and the errors of
+    `train_in_held_folder`.
     """
     with new_run(Path(folder), named=True) as path:
         return train_in_held_folder(config, path)
@@ -43,11 +44,11 @@ def train(config: TrainConfig, folder: str | Path) -> Outcome:
 def train_in_held_folder(
     config: TrainConfig, path: Path, checkpoint: Path | None = None, resumed: bool = False
 ) -> Outcome:
-    """Train as the config says and leave everything in the folder `path`, which the caller holds.
+    """Train as configured and write everything into the folder `path`, which the caller holds.
 
-    A `resumed` run goes on from `checkpoint`, or from its beginning if it has none. Raises
-    ValueError for what the user can mend, NonFinite if training diverges, OSError if the disk
-    fails.
+    A `resumed` run continues from `checkpoint` or, without one, starts from its beginning. Raise
+    ValueError for problems that the user can fix, NonFinite if training diverges, and OSError if
+    the disk fails.
     """
     keep_freed_memory()
     device = pick_device(config.device)
@@ -67,7 +68,7 @@ def train_in_held_folder(
 
 
 def run(setup: Setup, folder: NoFolder, state: dict[str, Any] | None) -> Outcome:
-    """Train from the first or the next step to the summary."""
+    """Train from the first step, or the one after `state`, to the end and write the summary."""
     trainer = Trainer(
         model=setup.model,
         objective=setup.task,
@@ -98,24 +99,27 @@ def deadline(config: TrainConfig) -> list[Callback]:
 
 
 def compile_step(trainer: Trainer, setup: Setup) -> None:
-    """Compile the model, and try it on one micro-batch."""
+    """Compile the model and try it on one micro-batch."""
     images, targets = next(setup.train_loader.epoch(0))
     count = trainer.workers.micro_batch
-    with trainer.workers:  # compiled code is bound to a number of threads
+    with trainer.workers:  # compiled code depends on the number of threads
         sample = images[:count], targets[:count]
         compile_model(setup.model, setup.task, sample, setup.precision)
 
 
 def resume(trainer: Trainer, state: dict[str, Any]) -> None:
-    """Put the trainer, and the random states, where the checkpoint's run was."""
+    """Restore the trainer and the random states from a checkpoint's content."""
     with refusing_other_runs():
         trainer.load_state_dict(state)
-        if trainer.processes.is_main:  # the others have drawn their own
+        if trainer.processes.is_main:  # the others have their own states
             set_rng_states(state["rng"])
 
 
 def test_results(trainer: Trainer, setup: Setup, folder: NoFolder) -> dict[str, Evaluation]:
-    """Read the test set, for the one time: the final weights and, with validation, the best."""
+    """Evaluate the final and, with validation, the best weights on the test set.
+
+    This is the only use of the test set in a run.
+    """
     loader = setup.unaugmented(setup.splits.test)
     best = setup.processes.broadcast(folder.best_weights())
     with trainer.workers:
@@ -131,7 +135,7 @@ def test_results(trainer: Trainer, setup: Setup, folder: NoFolder) -> dict[str, 
 
 @contextmanager
 def with_advice(setup: Setup, folder: NoFolder) -> Iterator[None]:
-    """Add to an error that ends the run what can be done about it."""
+    """Add to the message of an error that ends the run what the user can do about it."""
     try:
         yield
     except NonFinite:

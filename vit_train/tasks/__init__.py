@@ -1,1 +1,1 @@
-"""What is learned: which model, which loss, which result. The loop knows none of them."""
+"""The tasks: each defines the model, the loss and the results. The training loop knows none."""

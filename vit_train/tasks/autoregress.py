@@ -1,4 +1,4 @@
-"""Patch after patch: each is predicted from the given first rows and the patches before it."""
+"""Autoregression: each patch is predicted from the given first rows and the patches before it."""
 
 from torch import Tensor, nn
 
@@ -6,11 +6,14 @@ from vit_train.engine.objective import Forward
 from vit_train.model.config import ModelConfig
 from vit_train.model.mae import Autoregressor, patchify, unpatchify
 from vit_train.tasks.config import AutoregressConfig
-from vit_train.tasks.pixels import PixelTask
+from vit_train.tasks.pixel_task import PixelTask
 
 
 class Autoregress(PixelTask):
-    """The mean squared error of the patches that are not given. The targets are in the images."""
+    """Task with the mean squared error of the patches that are not given as its loss.
+
+    The images themselves are the targets.
+    """
 
     columns = ("original", "given", "completion", "one step ahead")
 
@@ -29,13 +32,17 @@ class Autoregress(PixelTask):
         return Autoregressor(self.vit, self.decoder_depth, size, channels, self.given_rows)
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
-        """The mean over an image's predicted values: (B,1)."""
+        """Return the mean squared error of each image's predicted values: (B,1)."""
         predicted = model(images).float()  # (B,M,C·P²), the last M patches
         truth = patchify(images, self.vit.patch_size)[:, -predicted.shape[1] :]
         return (predicted - truth).square().mean(dim=(1, 2)).unsqueeze(1)
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
-        """The completion goes on from its own patches, one step ahead from the true ones."""
+        """Return the original, its given rows, and two predictions of the rest.
+
+        The completion predicts each patch from its own earlier predictions; one step ahead predicts
+        it from the true earlier patches.
+        """
         assert isinstance(model, Autoregressor)
         patches = patchify(images, self.vit.patch_size)
         given = patches.clone()

@@ -1,4 +1,4 @@
-"""Which class an image belongs to. Targets are labels (B,), or shares of classes (B,K)."""
+"""Classification of images. Targets are labels (B,), or shares of classes (B,K)."""
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,10 @@ from vit_train.tasks.task import Task
 
 
 class Classify(Task):
-    """Cross-entropy, with smoothed targets in training. ValueError for less than two classes."""
+    """Task with cross-entropy as its loss; the targets are smoothed in training.
+
+    Raises ValueError for fewer than two classes.
+    """
 
     measures = ("loss", "acc")
     needs_labels = True
@@ -28,8 +31,8 @@ class Classify(Task):
     ) -> None:
         if num_classes < 2:
             raise ValueError(
-                f"the images are of {num_classes} class, and task=classify needs at least two: put "
-                "those of each class into a folder of their own"
+                f"task=classify needs at least two classes, but the images have {num_classes}: put "
+                "the images of each class into a separate folder"
             )
         self.label_smoothing = config.label_smoothing
         self.model, self.image_shape, self.num_classes = model, image_shape, num_classes
@@ -49,11 +52,11 @@ class Classify(Task):
         return torch.stack((loss, correct.to(loss.dtype)))
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
-        """The loss, the label and its rank among the classes: (B,3)."""
+        """Return each image's loss, label and the label's rank among the classes: (B,3)."""
         logits = model(images).float()
         loss = F.cross_entropy(logits, targets, reduction="none")
-        # A sample's rank: how many other classes are not clearly below the true one. Written so
-        # that ties, and logits that are NaN, count against the model.
+        # A sample's rank is the number of other classes whose logit is not below the true one's.
+        # Counted this way, ties and NaN logits count against the model.
         truth = logits.gather(1, targets.unsqueeze(1))
         rank = logits.shape[1] - 1 - (logits < truth).sum(1)
         return torch.stack((loss, targets, rank), dim=1)
@@ -71,15 +74,21 @@ class Classify(Task):
         )
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
-        """What the class token looks at in the last layer: all heads together, and each."""
+        """Return the images, and overlays of the class token's attention in the last layer.
+
+        The first overlay is the mean over the heads; one for each head follows.
+        """
         _, attention = model.forward(images, return_attention=True)
         maps = class_token_maps(attention[-1])
         together = overlay(images, maps.mean(1), mode="bilinear")
-        return [images, together, *(overlay(images, each) for each in maps.unbind(1))]
+        return [images, together, *(overlay(images, head) for head in maps.unbind(1))]
 
 
 def correct_answers(logits: Tensor, targets: Tensor) -> Tensor:
-    """How many labels (B,) are predicted; of mixed targets (B,K), how much of them is."""
+    """Count the correct predictions of labels (B,).
+
+    For mixed targets (B,K), sum the predicted classes' shares instead.
+    """
     predicted = logits.argmax(1)
     if targets.ndim == 1:
         return (predicted == targets).sum()

@@ -1,26 +1,26 @@
-"""What can be learned; torch-free, so that a bad value is refused at once."""
+"""Configs of the tasks. They do not import torch, so that bad values are rejected at once."""
 
 from dataclasses import dataclass
 
 
 @dataclass
 class TaskConfig:
-    """`name` selects the task."""
+    """A task's config; `name` selects the task."""
 
     name: str = "???"
 
     @property
     def layers(self) -> int:
-        """How many blocks it is said to add to the model's."""
+        """Return the number of blocks that this config explicitly adds to the model's."""
         return 0
 
 
 @dataclass
 class ClassifyConfig(TaskConfig):
-    """Which class an image belongs to."""
+    """Classification of images."""
 
     name: str = "classify"
-    # The share of the target that goes to all classes alike (Szegedy et al. 2016).
+    # The share of the target that is spread evenly over all classes (Szegedy et al. 2016).
     label_smoothing: float = 0.1
 
     def __post_init__(self) -> None:
@@ -30,9 +30,9 @@ class ClassifyConfig(TaskConfig):
 
 @dataclass
 class DecodeConfig(TaskConfig):
-    """Tasks whose result is pixels."""
+    """Base of the tasks that predict pixels."""
 
-    # The decoder's blocks; null is as many as the encoder has.
+    # The number of the decoder's blocks; null means as many as the encoder has.
     decoder_depth: int | None = None
 
     def __post_init__(self) -> None:
@@ -46,12 +46,12 @@ class DecodeConfig(TaskConfig):
 
 @dataclass
 class ReconstructConfig(DecodeConfig):
-    """The hidden patches of an image, from those left visible: a masked autoencoder."""
+    """Masked autoencoder: prediction of an image's hidden patches from the visible ones."""
 
     name: str = "reconstruct"
     mask_ratio: float = 0.75
-    # Predict each patch with its own mean taken away and divided by its own deviation: better
-    # features, but pictures without the patches' colours (He et al. 2022, section 3).
+    # Predict each patch after subtracting its own mean and dividing by its own standard deviation:
+    # better features, but pictures without the patches' colors (He et al. 2022, section 3).
     normalise_target: bool = False
 
     def __post_init__(self) -> None:
@@ -62,10 +62,10 @@ class ReconstructConfig(DecodeConfig):
 
 @dataclass
 class AutoregressConfig(DecodeConfig):
-    """Patch after patch, each from those before it."""
+    """Autoregression: prediction of each patch from those before it."""
 
     name: str = "autoregress"
-    # The first rows of patches, which the encoder sees; 0 for images out of nothing.
+    # The number of first rows of patches that the encoder sees; 0 generates images from nothing.
     given_rows: int = 4
 
     def __post_init__(self) -> None:

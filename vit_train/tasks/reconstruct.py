@@ -1,7 +1,7 @@
 """Masked autoencoding (He et al. 2022, arXiv:2111.06377).
 
-Targets are the numbers of an image's patches in a random order, (B,N): those that come first are
-visible, the others hidden.
+Targets are the indices of an image's patches in a random order, (B,N): the first ones are visible,
+the others hidden.
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,17 @@ from vit_train.engine.objective import Forward
 from vit_train.model.config import ModelConfig
 from vit_train.model.mae import MaskedAutoencoder, patchify, unpatchify
 from vit_train.tasks.config import ReconstructConfig
-from vit_train.tasks.pixels import PixelTask
+from vit_train.tasks.pixel_task import PixelTask
 
-# Sets these draws apart from the augmentation's of the same batch.
+# Part of the seed that keeps these draws independent of the same batch's augmentation.
 HIDING = 1
 
 
 class Reconstruct(PixelTask):
-    """The mean squared error of the hidden patches' pixels."""
+    """Task with the mean squared error of the hidden patches' pixels as its loss.
+
+    Raises ValueError if `mask_ratio` leaves no patch hidden or no patch visible.
+    """
 
     columns = ("original", "masked", "reconstruction")
 
@@ -40,7 +43,7 @@ class Reconstruct(PixelTask):
         if not 0 < self.visible < self.patches:
             raise ValueError(
                 f"task.mask_ratio={config.mask_ratio} leaves {self.visible} of {self.patches} "
-                "patches visible: some must be, and some not"
+                "patches visible: at least one must be visible and one hidden"
             )
 
     def build_model(self) -> nn.Module:
@@ -54,7 +57,7 @@ class Reconstruct(PixelTask):
         return HidingEval(batches, self.patches)
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
-        """The mean over an image's hidden values: (B,1)."""
+        """Return the mean squared error of each image's hidden values: (B,1)."""
         truth = patchify(images, self.vit.patch_size)  # (B,N,C·P²)
         if self.normalise_target:
             truth = (truth - truth.mean(2, keepdim=True)) / deviation(truth)
@@ -62,7 +65,11 @@ class Reconstruct(PixelTask):
         return error.gather(1, targets[:, self.visible :]).mean(1, keepdim=True)
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
-        """Normalised predictions borrow the true patch's mean and deviation."""
+        """Return the original, its visible patches, and these with the hidden ones predicted.
+
+        With `normalise_target`, predictions are scaled back with the true patch's mean and standard
+        deviation.
+        """
         visible, hidden = targets.split((self.visible, self.patches - self.visible), dim=1)
         truth = patchify(images, self.vit.patch_size)
         predicted = model.forward(images, visible).float()
@@ -73,21 +80,24 @@ class Reconstruct(PixelTask):
             truth.masked_fill(is_hidden.unsqueeze(2), 0),
             predicted.where(is_hidden.unsqueeze(2), truth),
         )
-        return [images, *(unpatchify(each, self.vit.patch_size) for each in patches)]
+        return [images, *(unpatchify(version, self.vit.patch_size) for version in patches)]
 
 
 def deviation(patches: Tensor) -> Tensor:
-    """Of each patch's values, (B,N,1); never 0."""
+    """Return the standard deviation of each patch's values, (B,N,1); it is never 0."""
     return (patches.var(2, keepdim=True) + 1e-6).sqrt()
 
 
 def drawn_orders(rng: np.random.Generator, count: int, patches: int) -> Tensor:
-    """For each of `count` images all patches in an order of its own: (count, patches)."""
+    """Draw a random order of all patches for each of `count` images: (count, patches)."""
     return torch.from_numpy(rng.random((count, patches)).argsort(axis=1))
 
 
 class HidingTrain:
-    """Batch b of epoch e hides other patches each time, as a pure function of (seed, e, b)."""
+    """Training batches with newly drawn hidden patches.
+
+    Those of batch b in epoch e are a pure function of (seed, e, b).
+    """
 
     def __init__(self, batches: TrainBatches, patches: int) -> None:
         self.source, self.patches = batches, patches
@@ -108,7 +118,7 @@ class HidingTrain:
 
 
 class HidingEval:
-    """An image's hidden patches are the same every time, whatever the batches."""
+    """Evaluation batches; an image's hidden patches are always the same, for any batch size."""
 
     def __init__(self, batches: EvalBatches, patches: int) -> None:
         self.source, self.patches = batches, patches

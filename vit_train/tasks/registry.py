@@ -1,4 +1,4 @@
-"""The tasks by name: the closed set that a config or a checkpoint can choose from."""
+"""The tasks by name: the fixed set that a config or a checkpoint can choose from."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,5 +20,5 @@ TASKS: dict[str, Callable[[Any, ModelConfig, tuple[int, int, int], int], Task]] 
 def make_task(
     config: TaskConfig, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
 ) -> Task:
-    """What the config names; ValueError if this model cannot do it."""
+    """Make the task that the config names; raise ValueError if this model cannot do it."""
     return TASKS[config.name](config, model, image_shape, num_classes)

@@ -1,4 +1,4 @@
-"""What every task is: an objective for the loop, and what the commands need around it."""
+"""Interface of the tasks: an objective for the training loop, and parts for the commands."""
 
 from collections.abc import Iterable
 from typing import ClassVar, Protocol
@@ -11,26 +11,30 @@ from vit_train.engine.trainer import TrainLoader
 
 
 class Task(Objective, Protocol):
-    """Made from its config, the model's, the images' shape (C,S,S) and the number of classes."""
+    """Interface of a task: its model, loss, targets and pictures.
 
-    # Whether images without labels are of no use.
+    A task is made from its config, the model's config, the images' shape (C,S,S) and the number of
+    classes.
+    """
+
+    # True if the task cannot use images without labels.
     needs_labels: ClassVar[bool] = False
-    # The pictures that show a result, side by side; none where there is nothing to see.
+    # Titles of the pictures that show a result side by side; empty if there are none.
     columns: tuple[str, ...] = ()
     image_shape: tuple[int, int, int]
 
     def build_model(self) -> nn.Module:
-        """With freshly drawn weights."""
+        """Build the task's model with newly initialized weights."""
         ...
 
     def train_loader(self, batches: TrainBatches) -> TrainLoader:
-        """The same images with this task's targets, where those are not the labels."""
+        """Return batches of the same images with this task's targets, which may be the labels."""
         return batches
 
     def eval_loader(self, batches: EvalBatches) -> Iterable[Batch]:
-        """As `train_loader`; but an image's targets are the same every time."""
+        """Return evaluation batches as `train_loader` does, but with fixed targets per image."""
         return batches
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
-        """For each of `columns` the images (B,C,S,S), normalised as the model's input."""
+        """Return images (B,C,S,S) for each of `columns`, normalized as the model's input."""
         return []

@@ -1,1 +1,1 @@
-"""Everything that draws: image grids, curves, overlays, positions."""
+"""Figures: image grids, galleries of results, curves, position embeddings."""

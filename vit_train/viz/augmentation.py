@@ -1,10 +1,10 @@
-"""What augmentation makes of images and labels, as titled pictures."""
+"""Titles for pictures of augmented images."""
 
 from torch import Tensor
 
 
 def label_title(target: Tensor, classes: tuple[str, ...]) -> str:
-    """The class, or what a mixed label is made of: "cat 70% dog 30%"."""
+    """Return the name of the class, or the shares of a mixed label: "cat 70% dog 30%"."""
     if target.ndim == 0:
         return classes[int(target)] if target >= 0 else "no label"
     shares = zip(target.tolist(), classes, strict=True)

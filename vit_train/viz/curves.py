@@ -1,4 +1,4 @@
-"""Several runs in one picture: how they ended, what it took, and how they got there."""
+"""Figures that compare runs: final results, results by training set size, training curves."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,14 +12,17 @@ from matplotlib.ticker import MaxNLocator
 from vit_train.text import printable
 from vit_train.viz.figures import colours, shortened
 
-# One run's metrics.csv: a row an epoch, by column.
+# One run's metrics.csv: one dict per epoch, keyed by column.
 Curve = Sequence[dict[str, float]]
-# A label, and for each number of training images what the runs with so many reached.
+# A label, and for each number of training images the results of the runs with that number.
 Series = tuple[str, Sequence[tuple[int, Sequence[float]]]]
 
 
 def bars(groups: Sequence[tuple[str, Sequence[float], str]], title: str) -> Figure:
-    """Each group's mean as a bar with its text, each run as a point."""
+    """Draw each group's mean as a bar with its text, and each run as a point.
+
+    A group is (label, results of its runs, text).
+    """
     figure = Figure(figsize=(7, 1.2 + 0.45 * len(groups)), dpi=120, layout="constrained")
     axis = figure.subplots()
     for place, (_, points, text) in enumerate(reversed(groups)):
@@ -34,22 +37,22 @@ def bars(groups: Sequence[tuple[str, Sequence[float], str]], title: str) -> Figu
 
 
 def as_written(legend: Legend) -> None:
-    """Settings may hold a $, which begins no formula here."""
+    """Show legend texts literally: a $ in a setting does not start a formula."""
     for text in legend.get_texts():
         text.set_parse_math(False)
 
 
 def lines(series: Sequence[Series], title: str) -> Figure:
-    """What came of more training images: a line through the means, a point for each run."""
+    """Draw results by number of training images: a line through the means, a point per run."""
     figure = Figure(figsize=(6, 4), dpi=120, layout="constrained")
     axis = figure.subplots()
-    for (label, places), colour in zip(series, colours(len(series)), strict=True):
-        means = [sum(points) / len(points) for _, points in places]
-        axis.plot([x for x, _ in places], means, color=colour, label=printable(label, keep=""))
-        for x, points in places:
+    for (label, results), colour in zip(series, colours(len(series)), strict=True):
+        means = [sum(points) / len(points) for _, points in results]
+        axis.plot([x for x, _ in results], means, color=colour, label=printable(label, keep=""))
+        for x, points in results:
             axis.plot([x] * len(points), points, "o", color=colour, markersize=4)
     axis.set_xscale("log")
-    ticks = sorted({x for _, places in series for x, _ in places})
+    ticks = sorted({x for _, results in series for x, _ in results})
     axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], fontsize=8)
     axis.minorticks_off()
     axis.set_xlabel("training images")
@@ -69,15 +72,18 @@ STYLES: dict[str, dict[str, Any]] = {
 def draw_runs(
     axis: Axes, runs: Sequence[Curve], column: str, colour: str, style: dict[str, Any]
 ) -> None:
-    """One column of the runs' curves; epoch by epoch as far as all of them go."""
+    """Draw one column of the runs' curves, for the epochs that all of the runs have.
+
+    With several runs this is their mean and a band from the lowest to the highest value.
+    """
     if not all(column in row for rows in runs for row in rows):
         return
     scale = 100 if column.endswith("acc") else 1
     epochs = list(zip(*runs, strict=False))
     seen = [rows[0]["images_seen"] / 1000 for rows in epochs]
     values = [[scale * row[column] for row in rows] for rows in epochs]
-    marker = "." if len(epochs) < 3 else None  # one epoch is no line
-    means = [sum(each) / len(each) for each in values]
+    marker = "." if len(epochs) < 3 else None  # a single epoch makes no line
+    means = [sum(epoch_values) / len(epoch_values) for epoch_values in values]
     axis.plot(seen, means, color=colour, marker=marker, **style)
     if len(runs) > 1:
         low, high = list(map(min, values)), list(map(max, values))
@@ -87,9 +93,10 @@ def draw_runs(
 def curves(
     groups: Sequence[tuple[str, Sequence[Curve]]], measures: Sequence[str], validation: str
 ) -> Figure:
-    """A panel a measure over the images seen: `validation` drawn through, training dashed.
+    """Draw one panel per measure over the images seen: validation solid, training dashed.
 
-    Several runs of a group are their mean, within what they span.
+    `validation` is the legend's text for the solid lines. A group of several runs is drawn as
+    their mean and the band that they span.
     """
     figure = Figure(figsize=(5 * len(measures), 3.6), dpi=120, layout="constrained")
     palette = colours(len(groups))
@@ -106,7 +113,8 @@ def curves(
     keys = [Line2D([], [], color=colour) for colour in palette]
     keys += [Line2D([], [], color="black", **STYLES[split]) for split in ("val", "train")]
     labels = [shortened(label, 60) for label, _ in groups]
-    fitting = int(14 * figure.get_figwidth()) // (max(map(len, labels)) + 6)  # columns of letters
+    # As many columns as fit at about 14 characters per inch, 6 of them for a line's sample.
+    fitting = int(14 * figure.get_figwidth()) // (max(map(len, labels)) + 6)
     legend = figure.legend(
         keys, [*labels, validation, "training"], loc="outside lower center",
         ncols=min(5, len(keys), max(1, fitting)), fontsize=8, frameon=False,

@@ -1,4 +1,7 @@
-"""Pictures, drawn with matplotlib's object interface: no global state, no display."""
+"""Image grids and helpers for figures, drawn with matplotlib's object interface.
+
+This interface needs no global state and no display.
+"""
 
 import math
 import warnings
@@ -12,20 +15,20 @@ from torch import Tensor
 
 from vit_train.text import printable
 
-# In inches: a picture's side, its title above it, and the margin around both.
+# In inches: a picture's side, the height of the title above it, and the margin around both.
 SIDE, TITLE, MARGIN = 1.18, 0.22, 0.04
 
 
 def image_grid(images: Tensor, titles: Sequence[str], columns: int = 6) -> Figure:
-    """RGB uint8 (N,3,S,S) as a grid with a title above each image.
+    """Draw RGB uint8 images (N,3,S,S) as a grid with a title above each image.
 
-    All share one pair of axes, in inches from the upper left corner: a pair for each image takes
-    a second to lay out.
+    All images share one Axes, whose units are inches from the upper left corner: a separate Axes
+    for each image would take a second to lay out.
     """
     rows = math.ceil(len(images) / columns)
     width, height = columns * (SIDE + MARGIN) + MARGIN, rows * (SIDE + TITLE + MARGIN) + MARGIN
     titles = [shortened(title) for title in titles]
-    fontsize = min(15, 125 / max(map(len, titles)))  # as wide as an image
+    fontsize = min(15, 125 / max(map(len, titles)))  # the longest title is as wide as an image
     figure = Figure(figsize=(width, height), dpi=100)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
@@ -46,7 +49,10 @@ def image_grid(images: Tensor, titles: Sequence[str], columns: int = 6) -> Figur
 
 @contextmanager
 def ignore_missing_glyphs() -> Iterator[None]:
-    """Around drawing text from outside: a letter the font lacks becomes a box, in silence."""
+    """Suppress matplotlib's warnings about characters that the font lacks; it draws boxes instead.
+
+    Use it around drawing text that comes from outside, such as class names.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")
         yield
@@ -57,12 +63,12 @@ def shortened(title: str, length: int = 22) -> str:
     return title if len(title) <= length else f"{title[: length - 1]}…"
 
 
-# To be told apart, also by those who see fewer.
+# Colors that color-blind readers can also tell apart.
 PALETTE = ["#3b6ea5", "#d1750d", "#3f8f4f", "#a8324a", "#7a5ba8", "#6f6f6f", "#1fa3a3", "#b58900"]
 
 
 def colours(count: int) -> list[str]:
-    """So many; where there are not enough, steps of a scale from dark to light."""
+    """Return `count` colors: from the palette or, if it has too few, a scale from dark to light."""
     if count <= len(PALETTE):
         return PALETTE[:count]
     scale = colormaps["viridis"]

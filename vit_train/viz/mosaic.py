@@ -1,4 +1,4 @@
-"""Many pictures as one image, pixel for pixel and in milliseconds: no plotting library."""
+"""Mosaics of many pictures, built from pixels in milliseconds, without a plotting library."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,16 @@ import torch.nn.functional as F
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-# In pixels: the least width of a picture, and the gaps between pictures and between images.
+# In pixels: the approximate width to which small pictures are enlarged (by a whole factor), the
+# gaps between pictures and between images, and the height of the titles.
 PICTURE, GAP, WIDE_GAP, TITLE = 96, 2, 14, 20
 
 
 def side_by_side(pictures: Sequence[Tensor], titles: Sequence[str], across: int) -> Image.Image:
-    """RGB uint8 (N,3,S,S), several pictures of each of N images, under their titles.
+    """Draw several pictures of each of N images in one mosaic, with titles above the columns.
 
-    The pictures of one image stand next to each other, and `across` images in a row.
+    Each of `pictures` is RGB uint8 (N,3,S,S) and has one of the `titles`. The pictures of one image
+    stand next to each other, with `across` images in a row.
     """
     size = pictures[0].shape[-1]
     size *= max(1, round(PICTURE / size))

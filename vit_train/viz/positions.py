@@ -1,4 +1,4 @@
-"""A model's positions as a picture."""
+"""Figure of a model's position embeddings."""
 
 import torch
 from matplotlib.figure import Figure
@@ -9,9 +9,9 @@ from vit_train.model.vit import Encoder
 
 @torch.no_grad()
 def draw_positions(encoder: Encoder) -> Figure:
-    """The first absolute positions, value by value, and the similarities of the patches' places.
+    """Draw the first table of absolute positions and the similarities of the patches' positions.
 
-    As figure 7 (middle) of Dosovitskiy et al. 2021.
+    The similarities are drawn as in figure 7 (middle) of Dosovitskiy et al. 2021.
     """
     table = encoder.pos_embed[0]()[0].float().cpu()  # (T,D)
     patches = table[len(table) - encoder.grid**2 :]
@@ -25,7 +25,7 @@ def draw_positions(encoder: Encoder) -> Figure:
     values.set(title=f"{encoder.config.positions}: the table", xlabel="value", ylabel="token")
     figure.colorbar(image, ax=values, shrink=0.8)
     image = places.imshow(mosaic(similarity(patches)).numpy(), cmap="viridis", vmax=1)
-    places.set(title="each patch's place: its cosine to all others", xticks=[], yticks=[])
+    places.set(title="each patch's cosine similarity to all patches", xticks=[], yticks=[])
     places.spines[:].set_visible(False)
     figure.colorbar(image, ax=places, shrink=0.8)
     return figure

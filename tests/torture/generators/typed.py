@@ -7,7 +7,7 @@ from torture.kills import SMALL, VIT
 from torture.place import Place
 from vit_train.config import TrainConfig
 from vit_train.data.config import ShapesConfig
-from vit_train.files.plain import flatten
+from vit_train.files.plain_values import flatten
 from vit_train.model.config import ViTConfig
 from vit_train.tasks.config import ReconstructConfig
 

@@ -1,1 +1,1 @@
-"""What the commands share around Hydra: errors, help, overrides, resuming, sweeps."""
+"""Code around Hydra that the commands share: errors, help, overrides, resuming, sweeps."""

@@ -1,4 +1,4 @@
-"""Where an error becomes a short message on stderr and an exit status."""
+"""Errors, reported as a short message on stderr and an exit status."""
 
 import contextlib
 import logging
@@ -18,12 +18,12 @@ from vit_train.limits import is_out_of_memory
 from vit_train.text import printable
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
-# Asked before `short_errors` sets the variable for Hydra.
+# Read before `short_errors` sets the variable for Hydra.
 SHOW_TRACEBACKS = os.environ.get(FULL_ERROR) == "1"
 PLUGINS = "pip install 'vit-train[sweeps]' adds Optuna and Slurm"
 GRAMMAR = "key=value; quote a value with special characters: key='a, b'"
-DEEP = "an argument, or a file of settings, is nested too deeply"
-DIGITS = "an argument, or a file of settings, has a number with too many digits"
+DEEP = "an argument or a config file is nested too deeply"
+DIGITS = "an argument or a config file has a number with too many digits"
 EXPECTED = (
     *(ValueError, OSError, ArithmeticError, RecursionError),
     *(HydraException, OmegaConfBaseException),
@@ -32,16 +32,16 @@ EXPECTED = (
 
 @contextlib.contextmanager
 def short_errors(command: str) -> Iterator[None]:
-    """Turn the errors a user can mend into one message; HYDRA_FULL_ERROR=1 shows the traceback.
+    """Turn errors that the user can fix into one message; HYDRA_FULL_ERROR=1 shows the traceback.
 
-    Hydra's own printing is switched off by that same variable, so it is set here.
+    The same variable keeps Hydra from printing errors itself, so it is set here.
     """
     if SHOW_TRACEBACKS:
         yield
         return
     os.environ[FULL_ERROR] = "1"
     hook, threading.excepthook = threading.excepthook, on_thread_error
-    logging.raiseExceptions = False  # `vit-eval … | head` closes the pipe; that is no error
+    logging.raiseExceptions = False  # `vit-eval … | head` closes the pipe, which is no error
     try:
         with ended_by_interrupt(command):
             yield
@@ -55,10 +55,10 @@ def short_errors(command: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ended_by_interrupt(command: str) -> Iterator[None]:
-    """Ctrl-C ends the process at once, until training takes over and ends after a step.
+    """Let Ctrl-C end the process at once, until training takes over and stops after a step.
 
-    Not by KeyboardInterrupt: raised within an import, a destructor or a callback it can be caught
-    and forgotten there, and the command would go on.
+    KeyboardInterrupt is not used: if it is raised inside an import, a destructor or a callback, it
+    can be caught and ignored there, and the command would go on.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -76,7 +76,7 @@ def ended_by_interrupt(command: str) -> Iterator[None]:
 
 
 def from_hydra(error: BaseException) -> bool:
-    """Whether Hydra itself broke, as it does over some arguments that its grammar lets pass."""
+    """Return whether Hydra itself failed, as it does on some arguments that its grammar accepts."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
@@ -84,15 +84,19 @@ def from_hydra(error: BaseException) -> bool:
 
 
 def on_thread_error(error: threading.ExceptHookArgs) -> None:
-    """A full disk meets TensorBoard's thread, too; it raises the same error again in ours."""
+    """Report an error in a thread, unless it is an OSError.
+
+    On a full disk TensorBoard's thread fails too, and TensorBoard raises the same error again in
+    the main thread.
+    """
     if not issubclass(error.exc_type, OSError):
         threading.__excepthook__(error)
 
 
 def explain(error: BaseException) -> str:
-    """What went wrong, in the user's words rather than in Hydra's and OmegaConf's.
+    """Describe the error in the user's words rather than in Hydra's and OmegaConf's.
 
-    Of a line that is very long, as what was typed may be, the two ends.
+    A very long line, which may come from a long argument, is shortened to its two ends.
     """
     return re.sub(r"(?m)^(.{200}).{500,}(.{200})$", r"\1…\2", in_words(error))
 
@@ -104,22 +108,22 @@ def in_words(error: BaseException) -> str:
     where = re.match(r"In '[^']+': ", str(error))
     if where and isinstance(error.__context__, ConfigKeyError):  # in a YAML file
         return where[0] + unknown_key(error.__context__)
-    for each in (cause, error):
-        if isinstance(each, RecursionError):
+    for candidate in (cause, error):
+        if isinstance(candidate, RecursionError):
             return DEEP
-        if isinstance(each, ValueError) and "integer string conversion" in str(each):
+        if isinstance(candidate, ValueError) and "integer string conversion" in str(candidate):
             return DIGITS
-        if isinstance(each, ConfigKeyError | ConfigAttributeError):
-            return unknown_key(each)
-        if isinstance(each, OverrideParseException):
-            return f"{each.override} cannot be read as {GRAMMAR}"
-        if isinstance(each, AssertionError) and from_hydra(each):
+        if isinstance(candidate, ConfigKeyError | ConfigAttributeError):
+            return unknown_key(candidate)
+        if isinstance(candidate, OverrideParseException):
+            return f"{candidate.override} cannot be read as {GRAMMAR}"
+        if isinstance(candidate, AssertionError) and from_hydra(candidate):
             return f"an argument cannot be read as {GRAMMAR}"
     return tidied(str(cause if isinstance(cause, OmegaConfBaseException) else error))
 
 
 def tidied(text: str) -> str:
-    """Without where Hydra searched and how OmegaConf calls things; a list of choices on a line."""
+    """Remove Hydra's search path and OmegaConf's jargon; put a list of choices on one line."""
     if "hydra/sweeper/" in text or "hydra/launcher/" in text:
         text += f"\n{PLUGINS}"
     text = re.sub(r"Config search path:.*(\n\t.*)*", "", text).replace("\n\t", " ")
@@ -130,6 +134,6 @@ def tidied(text: str) -> str:
 
 
 def unknown_key(error: ConfigKeyError | ConfigAttributeError) -> str:
-    """A misspelt key, with the nearest that exists."""
+    """Return the message for a misspelled key, with the nearest key that exists."""
     known = [str(key) for key in error.parent_node] if error.parent_node is not None else []
     return no_such_setting(error.full_key or str(error.key), known)

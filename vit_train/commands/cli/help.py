@@ -1,6 +1,6 @@
-"""`--help`: what a command does, its groups, and all its settings as they are now.
+"""`--help`: a command's purpose, its groups, and the current values of all its settings.
 
-Hydra's own help copies its repository of configs once for each of its groups, which takes seconds.
+Hydra's own help copies its config repository once per group, which takes seconds.
 """
 
 import argparse
@@ -15,12 +15,12 @@ from vit_train.config import CONF_DIR
 FLAGS = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
 FLAGS.add_argument("--help", "-h", action="store_true")
 FLAGS.add_argument("--config-dir", "-cd", type=Path)
-# Of no meaning beside --help.
+# Accepted together with --help, but without effect there.
 FLAGS.add_argument("--run", "-r", "--multirun", "-m", action="store_true")
 
 
 def run_or_help(job: Callable[[], object], about: str, groups: bool = False) -> None:
-    """Run the job or, where the arguments ask for it, print its help, with `groups` or without."""
+    """Run the job, or print its help if the arguments ask for it; `groups` lists its groups too."""
     if not {"--help", "-h"} & set(sys.argv[1:]):
         job()
         return
@@ -41,7 +41,7 @@ def run_or_help(job: Callable[[], object], about: str, groups: bool = False) -> 
 
 
 def group_lines(folders: Sequence[Path]) -> Iterable[str]:
-    """Each group with the names to choose from, those of all folders together."""
+    """Yield one line per group with its choices, combined from all folders."""
     files = {file for folder in folders for file in folder.glob("*/*.yaml")}
     for group in sorted({file.parent.name for file in files} - {"hydra"}):
         names = sorted({file.stem for file in files if file.parent.name == group})

@@ -1,4 +1,4 @@
-"""Paths on the command line, whatever signs are in them."""
+"""Paths on the command line, which may contain any character."""
 
 import re
 from collections.abc import Sequence
@@ -7,22 +7,22 @@ from pathlib import Path
 
 
 def quote_values(arguments: Sequence[str], keys: Sequence[str]) -> list[str]:
-    """Where one of the keys names a path that exists, it is quoted for Hydra's grammar.
+    """Quote the value of each of these keys for Hydra's grammar if it is a path that exists.
 
-    ValueError for a path on its own: the first key is likely meant.
+    Raise ValueError for an existing path without a key, and suggest the first key.
     """
     result = []
     for before, argument in pairwise(["", *arguments]):
         key, sign, value = argument.partition("=")
         if not sign and argument and before[:1] != "-" and Path(argument).exists():
-            raise ValueError(f"{argument} is no setting: did you mean {keys[0]}={argument}?")
+            raise ValueError(f"{argument} is not a setting: did you mean {keys[0]}={argument}?")
         exists = key in keys and value and Path(value).exists()
         result.append(f"{key}={quoted(value)}" if exists else argument)
     return result
 
 
 def quoted(path: Path | str) -> str:
-    """For Hydra's grammar, where backslashes count only before a quote."""
+    """Quote the path for Hydra's grammar, where backslashes are special only before a quote."""
     escaped = re.sub(r"(\\*)'", r"\1\1\\'", str(path))
     escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
     return f"'{escaped}'"

@@ -1,4 +1,4 @@
-"""`vit-train resume=RUN`: the run's own settings, and what may be changed about them."""
+"""`vit-train resume=RUN`: the run's own settings, and the changes to them that are allowed."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -7,18 +7,21 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from vit_train.config import TrainConfig, from_checkpoint, is_incidental, require_known
-from vit_train.files.plain import flatten
+from vit_train.files.plain_values import flatten
 from vit_train.runs.resume import own_settings
 
 
 def resume_argument(arguments: Sequence[str]) -> str | None:
-    """What `resume=` says among the arguments, read with Hydra's grammar; the last one counts."""
-    said = [each for each in arguments if each.startswith("resume=")]
-    if not said:
+    """Return the value of the last `resume=` argument, parsed with Hydra's grammar, or None.
+
+    Raise ValueError if it lists several runs.
+    """
+    given = [argument for argument in arguments if argument.startswith("resume=")]
+    if not given:
         return None
-    override = OverridesParser.create().parse_overrides(said)[-1]
+    override = OverridesParser.create().parse_overrides(given)[-1]
     if override.is_sweep_override():
-        raise ValueError(f"{said[-1]}: one run at a time can go on")
+        raise ValueError(f"{given[-1]}: only one run can be resumed at a time")
     value = override.value()
     return None if value is None else str(value)
 
@@ -26,22 +29,25 @@ def resume_argument(arguments: Sequence[str]) -> str | None:
 def resumed_config(
     folder: Path, checkpoint: Path | None, composed: DictConfig, overrides: Sequence[str]
 ) -> TrainConfig:
-    """The run's config with what the command line says otherwise.
+    """Return the run's config with the changes from the command line.
 
-    ValueError for changes that would make another run of it.
+    Raise ValueError for a change that would make it a different run.
     """
     require_known(composed)
     settings = OmegaConf.create(own_settings(folder, checkpoint))
     OmegaConf.resolve(composed)
     parsed = OverridesParser.create().parse_overrides(list(overrides))
-    keys = [each.key_or_group for each in parsed if each.key_or_group != "resume"]
-    has, asked = (dict(flatten(OmegaConf.to_container(each))) for each in (settings, composed))  # type: ignore[arg-type]
+    keys = [override.key_or_group for override in parsed if override.key_or_group != "resume"]
+    own, requested = (
+        dict(flatten(OmegaConf.to_container(config)))  # type: ignore[arg-type]
+        for config in (settings, composed)
+    )
     for key in keys:
-        differing = [each for each in concerned(key, has) if has[each] != asked.get(each)]
+        differing = [name for name in concerned(key, own) if own[name] != requested.get(name)]
         if differing:
-            own = ", ".join(f"{each}={has[each]}" for each in differing[:3])
+            values = ", ".join(f"{name}={own[name]}" for name in differing[:3])
             raise ValueError(
-                f"resume: {key} would make it another run, which has {own}: leave it out, or "
+                f"cannot change {key} when resuming (this run has {values}): leave it out, or "
                 "start a new run"
             )
     for key in filter(may_change, keys):
@@ -50,15 +56,18 @@ def resumed_config(
 
 
 def concerned(key: str, settings: Iterable[str]) -> list[str]:
-    """The settings that a key or a group says something about, of those that may not change.
+    """Return those settings that a key or a group sets and that may not change.
 
-    Of an `experiment` that is all of them.
+    An `experiment` may set any of them, so all are returned for it.
     """
-    fixed = [each for each in settings if each != "resume" and not may_change(each)]
-    below = [each for each in fixed if each == key or each.startswith(f"{key}.")]
+    fixed = [name for name in settings if name != "resume" and not may_change(name)]
+    below = [name for name in fixed if name == key or name.startswith(f"{key}.")]
     return below or ([] if may_change(key) else fixed)
 
 
 def may_change(key: str) -> bool:
-    """What changes no result, or by rounding alone; on a GPU micro_batch has other dropout, too."""
+    """Return whether the setting changes no result, or changes it by rounding only.
+
+    On a GPU another train.micro_batch draws different dropout, too.
+    """
     return is_incidental(key) or key == "train.micro_batch"

@@ -1,4 +1,4 @@
-"""Sweeps go on past a job that fails, and end with what became of all of them."""
+"""A sweep continues after a job fails, and reports all failures at its end."""
 
 import contextlib
 import sys
@@ -12,7 +12,7 @@ from vit_train.text import printable
 
 
 class Sweep:
-    """The jobs that this process has run, one after the other."""
+    """The jobs that this process has run, one after another."""
 
     def __init__(self) -> None:
         self.jobs = 0
@@ -20,7 +20,10 @@ class Sweep:
 
     @contextlib.contextmanager
     def errors(self, settings: HydraConf) -> Iterator[None]:
-        """Around one job. On another launcher, in another process, that one keeps the account."""
+        """Print and record an error in one job, so that the sweep continues.
+
+        Other launchers run their jobs in other processes and keep track of errors themselves.
+        """
         if not str(settings.launcher._target_).endswith("BasicLauncher"):
             yield
             return
@@ -42,4 +45,4 @@ class Sweep:
         if jobs:
             print(f"{jobs - len(failures)} of {jobs} jobs finished")
         if failures:
-            sys.exit("vit-train: these failed:\n" + "\n".join(failures))
+            sys.exit("vit-train: failed jobs:\n" + "\n".join(failures))

@@ -1,1 +1,1 @@
-"""How training images vary: every draw is made per image, every operation works on the batch."""
+"""Data augmentation. Every draw is made per image; every operation works on the whole batch."""

@@ -1,30 +1,33 @@
-"""How training images may vary; torch-free, so that a bad value is refused at once."""
+"""Settings of data augmentation.
+
+This module does not import torch, so that an invalid value is refused at once.
+"""
 
 from dataclasses import dataclass
 
 POLICY_NAMES = ("none", "randaugment", "trivialaugment", "autoaugment")
-# RandAugment's authors tried up to 3; each costs as much as all the rest of the augmentation.
+# RandAugment's authors tried up to 3; each costs as much as all other augmentation together.
 MOST_OPS = 100
 
 
 @dataclass
 class AugmentConfig:
-    """Each draw is made per image, in the order of these fields."""
+    """Augmentation settings. Each draw is made per image, in the order of these fields."""
 
     # Pad by this many black pixels, then crop back to the image size at a random place.
     crop_padding: int = 4
-    # Cut out this share of the image's area or more and stretch it to the whole; null does not.
+    # Crop at least this share of the image's area and stretch it to full size; null turns it off.
     crop_scale: float | None = None
     flip: bool = True
-    # Colours and geometry; num_ops and magnitude (0 to 30) are RandAugment's.
+    # Color and geometric operations; num_ops and magnitude (0 to 30) apply to RandAugment alone.
     policy: str = "none"
     num_ops: int = 2
     magnitude: int = 9
-    # Chance that a rectangle, of this share of the area at most, is replaced by the mean colour.
+    # Probability that a rectangle is replaced by the mean color, and its largest share of the area.
     erase_prob: float = 0.0
     erase_area: float = 0.33
-    # Mix each image and its label with another's: the Beta distribution's α, null does not. With
-    # both, every image draws one of the two.
+    # Mix each image and its label with another's: α of the Beta distribution; null turns it off.
+    # With both set, one of the two is drawn for each image.
     mixup_alpha: float | None = None
     cutmix_alpha: float | None = None
     mix_prob: float = 1.0
@@ -35,7 +38,9 @@ class AugmentConfig:
         if self.crop_padding < 0:
             raise ValueError(f"augment.crop_padding={self.crop_padding} must not be negative")
         if self.policy not in POLICY_NAMES:
-            raise ValueError(f"augment.policy={self.policy} is none of: {', '.join(POLICY_NAMES)}")
+            raise ValueError(
+                f"augment.policy={self.policy} must be one of: {', '.join(POLICY_NAMES)}"
+            )
         if not 1 <= self.num_ops <= MOST_OPS:
             raise ValueError(f"augment.num_ops={self.num_ops} must be between 1 and {MOST_OPS}")
         if not 0 <= self.magnitude <= 30:

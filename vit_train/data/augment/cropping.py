@@ -1,4 +1,4 @@
-"""Where an image is cut from its picture: padded crops, resized crops, flips."""
+"""Padded crops, resized crops and flips."""
 
 from typing import NamedTuple
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.rectangles import Rectangles, random_rectangles
-from vit_train.data.augment.transfer import to_device
+from vit_train.data.augment.to_device import to_device
 from vit_train.data.memory import require_memory
 
 ASPECTS = (3 / 4, 4 / 3)
 
 
 class Cuts(NamedTuple):
-    """What is drawn for each image, (B,): the crop's corner and whether it is mirrored."""
+    """The random draws for each image, (B,): the crop's corner and whether it is mirrored."""
 
     dy: Tensor
     dx: Tensor
@@ -24,7 +24,7 @@ class Cuts(NamedTuple):
 
 
 class Cropper:
-    """Cuts batches out of uint8 (N,C,S,S) images that live on the device."""
+    """Crops batches from uint8 (N,C,S,S) images that are on the device."""
 
     def __init__(self, images: Tensor, config: AugmentConfig) -> None:
         self.size = images.shape[-1]
@@ -46,22 +46,22 @@ class Cropper:
         return Cuts(dy, dx, flip), boxes
 
     def cut(self, index: Tensor, cuts: Cuts, boxes: Rectangles | None) -> Tensor:
-        """The images at `index` (B,), on the device, each cut in its own way: uint8 (B,C,S,S)."""
-        dy, dx, flip = (to_device(each, index.device) for each in cuts)
+        """Return the images at `index` (B,), on the device, cropped as drawn: uint8 (B,C,S,S)."""
+        dy, dx, flip = (to_device(field, index.device) for field in cuts)
         images = self.crops[index, :, dy, dx]
         images = torch.where(flip.view(-1, 1, 1, 1), images.flip(-1), images)
         return images if boxes is None else resized_crop(images, boxes)
 
 
 def resized_crop(images: Tensor, boxes: Rectangles) -> Tensor:
-    """Each image's rectangle stretched to the whole, bilinear: uint8 (B,C,S,S)."""
+    """Stretch each image's rectangle to full size, bilinear: uint8 (B,C,S,S)."""
     size = images.shape[-1]
-    centre = (torch.arange(size, dtype=torch.float64) + 0.5) / size
+    center = (torch.arange(size, dtype=torch.float64) + 0.5) / size
 
     def source(start: Tensor, length: Tensor) -> Tensor:
-        """Where each output line lies in the image, kept inside the rectangle: (B,S)."""
+        """Return where each output row or column lies in the image, within the rectangle: (B,S)."""
         first, last = start.unsqueeze(1), (start + length - 1).unsqueeze(1)
-        place = first + centre * length.unsqueeze(1) - 0.5
+        place = first + center * length.unsqueeze(1) - 0.5
         return torch.minimum(torch.maximum(place, first), last)
 
     y, x = source(boxes.top, boxes.height), source(boxes.left, boxes.width)

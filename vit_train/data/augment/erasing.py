@@ -12,18 +12,18 @@ ASPECTS = (0.3, 3.3)
 
 
 class Eraser:
-    """Replaces a rectangle of some normalised images by 0, the mean colour."""
+    """Fills a rectangle in some of the normalized images with 0, the mean color."""
 
     def __init__(self, size: int, config: AugmentConfig) -> None:
         self.size, self.prob = size, config.erase_prob
         self.share = (SMALLEST, config.erase_area)
 
     def draw(self, rng: np.random.Generator, count: int) -> Rectangles:
-        """The rectangles; of an image that is left alone, one without height."""
+        """Draw one rectangle per image; its height is 0 for images that are left unchanged."""
         boxes, found = random_rectangles(rng, count, self.size, self.share, ASPECTS, self.size - 1)
         chosen = found & torch.from_numpy(rng.random(count) < self.prob)
         return boxes._replace(height=boxes.height * chosen)
 
     def erase(self, images: Tensor, boxes: Rectangles) -> Tensor:
-        """float (B,C,S,S), in place."""
+        """Fill the rectangles of float images (B,C,S,S), in place."""
         return images.masked_fill_(boxes.contain(self.size, images.device), 0)

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.rectangles import Rectangles
-from vit_train.data.augment.transfer import to_device
+from vit_train.data.augment.to_device import to_device
 
 
 class Mixture(NamedTuple):
-    """What is drawn for each image, (B,): its weight outside and inside of a rectangle."""
+    """The random draws for each image, (B,): a rectangle, and weights outside and inside it."""
 
     outside: Tensor
     inside: Tensor
@@ -23,7 +23,7 @@ class Mixture(NamedTuple):
 
 
 class Mixer:
-    """Mixes every image and its label with another's, each in its own proportion λ."""
+    """Mixes each image and its label with another's, in a proportion λ drawn for each image."""
 
     def __init__(self, size: int, num_classes: int, config: AugmentConfig) -> None:
         self.size, self.num_classes = size, num_classes
@@ -34,10 +34,11 @@ class Mixer:
         )
 
     def draw(self, rng: np.random.Generator, count: int) -> Mixture:
-        """Mixup has λ everywhere; CutMix 1 outside of a rectangle of area 1 − λ, and 0 inside.
+        """Draw each image's weights and rectangle.
 
-        As in CutMix's own code the rectangle's centre is uniform and its sides are cut at the
-        image's border.
+        Mixup's weight is λ everywhere. CutMix's is 1 outside a rectangle of area 1 − λ and 0
+        inside. As in CutMix's reference code, the rectangle's center is uniform and its sides are
+        clipped at the image's border.
         """
         kinds = [alpha for alpha in (self.mixup, self.cutmix) if alpha is not None]
         kind = rng.integers(len(kinds), size=count)
@@ -46,21 +47,24 @@ class Mixer:
         mixed = rng.random(count) < self.prob
         share = np.where(mixed, rng.beta(alpha, alpha), 1.0)
         half = (0.5 * np.sqrt(1 - share) * self.size).astype(np.int64)
-        centre = rng.integers(self.size, size=(2, count))
-        low, high = (centre - half).clip(min=0), (centre + half).clip(max=self.size)
+        center = rng.integers(self.size, size=(2, count))
+        low, high = (center - half).clip(min=0), (center + half).clip(max=self.size)
         outside, inside = np.where(cuts, 1.0, share), np.where(cuts, 0.0, share)
         return Mixture(*map(torch.from_numpy, (outside, inside, *low, *(high - low))))
 
     def mix(
         self, images: Tensor, labels: Tensor, others: Tensor, other_labels: Tensor, drawn: Mixture
     ) -> tuple[Tensor, Tensor]:
-        """Images (B,C,S,S) and labels (B,) with others of the same shapes → targets (B,K)."""
+        """Mix images (B,C,S,S) and labels (B,) with others of the same shapes.
+
+        Return the mixed images and their targets (B,K).
+        """
         device = images.device
         box = Rectangles(*drawn[2:])
         area = (box.height * box.width).double() / self.size**2
         share = area * drawn.inside + (1 - area) * drawn.outside
         inside, outside, share = (
-            to_device(each.float(), device) for each in (drawn.inside, drawn.outside, share)
+            to_device(values.float(), device) for values in (drawn.inside, drawn.outside, share)
         )
         weight = torch.where(
             box.contain(self.size, device), inside.view(-1, 1, 1, 1), outside.view(-1, 1, 1, 1)
@@ -69,6 +73,6 @@ class Mixer:
         return torch.lerp(others, images, weight), targets
 
     def certain(self, labels: Tensor) -> Tensor:
-        """Labels (B,) as shares (B,K): all of it one class's, or none's for −1, no label."""
+        """Return labels (B,) as one-hot targets (B,K); −1, which means no label, becomes zeros."""
         classes = torch.arange(self.num_classes, device=labels.device)
         return (labels.unsqueeze(1) == classes).float()

@@ -1,8 +1,9 @@
 """The operations of AutoAugment and its successors on whole batches, one magnitude per image.
 
-Names, magnitudes and results are those of torchvision.transforms (its tensor path): the pixel
-operations exactly, the geometric ones up to the rounding of a sampling position. Images are uint8
-RGB (N,3,S,S); magnitudes are float64 (N,) on the CPU, where what depends on them alone is computed.
+Names, magnitudes and results are those of torchvision.transforms (its tensor path). The pixel
+operations match exactly, the geometric ones up to the rounding of sampling positions. Images are
+uint8 RGB (N,3,S,S). Magnitudes are float64 (N,) on the CPU, and whatever depends on them alone is
+computed there.
 """
 
 from collections.abc import Callable
@@ -11,30 +12,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_train.data.augment.transfer import to_device
+from vit_train.data.augment.to_device import to_device
 
 BOUND = 255
 
 
 def per_image(values: Tensor, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """(N,) → (N,1,1,1) beside the images."""
+    """Move (N,) values to the images' device, as (N,1,1,1)."""
     return to_device(values.to(dtype).view(-1, 1, 1, 1), images.device)
 
 
 def blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
-    """factor · images + (1 − factor) · other, cut off at 0 and 255."""
+    """Return factor · images + (1 − factor) · other, clamped to 0…255."""
     mixed = images * per_image(factor, images)
     return mixed.add_(other * per_image(1 - factor, images)).clamp_(0, BOUND).to(torch.uint8)
 
 
 def grey(images: Tensor) -> Tensor:
-    """The luma of ITU-R 601: (N,3,S,S) → uint8 (N,1,S,S)."""
+    """Compute the luma of ITU-R 601: (N,3,S,S) → uint8 (N,1,S,S)."""
     red, green, blue = images.unbind(1)
     return (0.2989 * red).add_(0.587 * green).add_(0.114 * blue).to(torch.uint8).unsqueeze(1)
 
 
 def blurred(images: Tensor) -> Tensor:
-    """The 3×3 mean in which the centre counts five times, rounded; the border stays."""
+    """Return the rounded 3×3 mean with a center of weight 5; the border is unchanged."""
     wide = images.to(torch.int16)
     rows = wide[..., :-2] + wide[..., 1:-1] + wide[..., 2:]
     box = rows[..., :-2, :] + rows[..., 1:-1, :] + rows[..., 2:, :]
@@ -66,13 +67,13 @@ def sharpness(images: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def posterize(images: Tensor, magnitude: Tensor) -> Tensor:
-    """Keep the highest `magnitude` bits, to the nearest whole number."""
+    """Keep the highest `magnitude` bits, rounded to a whole number."""
     dropped = 2 ** (8 - magnitude.round().long()) - 1
     return images & per_image(BOUND - dropped, images, torch.uint8)
 
 
 def solarize(images: Tensor, magnitude: Tensor) -> Tensor:
-    """Invert the pixels of at least `magnitude`."""
+    """Invert the pixels whose value is at least `magnitude`."""
     return torch.where(images >= per_image(magnitude, images), BOUND - images, images)
 
 
@@ -81,9 +82,9 @@ def invert(images: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def autocontrast(images: Tensor, magnitude: Tensor) -> Tensor:
-    """Stretch each channel to 0…255; a constant channel stays."""
+    """Stretch each channel to 0…255; a constant channel is unchanged."""
     pixels = images.flatten(2)
-    lowest, highest = (each[..., None, None].float() for each in (pixels.amin(2), pixels.amax(2)))
+    lowest, highest = (value[..., None, None].float() for value in (pixels.amin(2), pixels.amax(2)))
     constant = lowest == highest
     scale = (BOUND / (highest - lowest)).masked_fill(constant, 1)
     lowest = lowest.masked_fill(constant, 0)
@@ -93,12 +94,12 @@ def autocontrast(images: Tensor, magnitude: Tensor) -> Tensor:
 def equalize(images: Tensor, magnitude: Tensor) -> Tensor:
     """Spread each channel's values so that their histogram becomes flat.
 
-    With h the histogram and q = ⌊(Σh − h[greatest]) / 255⌋, a value v becomes
-    ⌊(Σ_{u<v} h[u] + ⌊q/2⌋) / q⌋; a channel with q = 0 stays.
+    Let h be the histogram, m the greatest value that occurs and q = ⌊(Σh − h[m]) / 255⌋. A value
+    v becomes ⌊(Σ_{u<v} h[u] + ⌊q/2⌋) / q⌋. A channel with q = 0 is unchanged.
     """
     pixels = images.flatten(2).flatten(0, 1).long()  # (N·C, S·S)
     levels = torch.arange(BOUND + 1, device=images.device)
-    # All histograms as one: a sum over one axis is deterministic on a GPU, too.
+    # All histograms as one: scatter_add_ in one dimension is deterministic on a GPU, too.
     rows = torch.arange(len(pixels), device=images.device).unsqueeze(1) * len(levels)
     counts = levels.new_zeros(len(pixels) * len(levels))
     counts.scatter_add_(0, (pixels + rows).flatten(), levels.new_ones(()).expand(pixels.numel()))
@@ -126,7 +127,7 @@ PIXEL_OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def affine(xx: Tensor, xy: Tensor, x: Tensor, yx: Tensor, yy: Tensor, y: Tensor) -> Tensor:
-    """(N,2,3): the place in the old image, in pixels from its centre, of each pixel of the new."""
+    """Return (N,2,3) maps from the new image to the old, in pixels from the center."""
     return torch.stack((xx, xy, x, yx, yy, y), dim=1).view(-1, 2, 3)
 
 
@@ -151,7 +152,7 @@ def translate_y(magnitude: Tensor, size: int) -> Tensor:
 
 
 def rotate(magnitude: Tensor, size: int) -> Tensor:
-    """By `magnitude` degrees, anticlockwise."""
+    """Rotate by `magnitude` degrees, counterclockwise."""
     cos, sin = magnitude.deg2rad().cos(), magnitude.deg2rad().sin()
     zero = torch.zeros_like(magnitude)
     return affine(cos, -sin, zero, sin, cos, zero)
@@ -169,10 +170,10 @@ OPERATIONS = (*PIXEL_OPERATIONS, *GEOMETRIC_OPERATIONS)
 
 
 def resample(images: Tensor, matrices: Tensor) -> Tensor:
-    """Every image through its own map (N,2,3), nearest neighbour, black outside."""
+    """Resample each image with its own map (N,2,3): nearest neighbor, black outside."""
     size = images.shape[-1]
     place = torch.arange(size, device=images.device) - (size - 1) / 2
-    # grid_sample wants −1…1 from edge to edge.
+    # The coordinates of grid_sample go from −1 to 1, edge to edge.
     scaled = to_device(matrices.float(), images.device) / (size / 2)
     along_x, along_y, shift = scaled.view(-1, 2, 3, 1, 1).unbind(2)  # each (N,2,1,1)
     source = along_x * place + (along_y * place.view(-1, 1) + shift)  # (N,2,S,S)
@@ -182,9 +183,10 @@ def resample(images: Tensor, matrices: Tensor) -> Tensor:
 
 
 def apply_operations(images: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
-    """Image i through OPERATIONS[operation[i]] with magnitude[i]; both are (N,), on the CPU.
+    """Apply OPERATIONS[operation[i]] with magnitude[i] to image i; both are (N,), on the CPU.
 
-    Images of the same operation go through it together, all geometric ones through one sampling.
+    Images with the same operation are processed together; all geometric operations share one
+    resampling.
     """
     result = images.clone()
     moved, matrices = [], []
@@ -196,9 +198,9 @@ def apply_operations(images: Tensor, operation: Tensor, magnitude: Tensor) -> Te
             moved.append(rows)
             matrices.append(GEOMETRIC_OPERATIONS[name](magnitude[rows], images.shape[-1]))
             continue
-        there = to_device(rows, images.device)
-        result[there] = PIXEL_OPERATIONS[name](images[there], magnitude[rows])
+        index = to_device(rows, images.device)
+        result[index] = PIXEL_OPERATIONS[name](images[index], magnitude[rows])
     if moved:
-        there = to_device(torch.cat(moved), images.device)
-        result[there] = resample(images[there], torch.cat(matrices))
+        index = to_device(torch.cat(moved), images.device)
+        result[index] = resample(images[index], torch.cat(matrices))
     return result

@@ -1,7 +1,7 @@
-"""Which operation an image gets, and how strongly: RandAugment, TrivialAugmentWide, AutoAugment.
+"""Augmentation policies: RandAugment, TrivialAugmentWide and AutoAugment.
 
-A policy draws rounds of operations and magnitudes for a batch, distributed as torchvision's are.
-Strengths are numbered from 0 to the last of so many bins.
+A policy draws rounds of operations and magnitudes for a batch, distributed as in torchvision. A
+strength is the index of a magnitude, from 0 to the number of bins − 1.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ CHOICES = [number for number, name in enumerate(OPERATIONS) if name != "Invert"]
 
 
 class Round(NamedTuple):
-    """One operation an image: indices into OPERATIONS (B,), float64 magnitudes (B,)."""
+    """One operation per image: indices into OPERATIONS (B,) and float64 magnitudes (B,)."""
 
     operation: Tensor
     magnitude: Tensor
@@ -27,11 +27,11 @@ class Round(NamedTuple):
 
 class Policy(Protocol):
     def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
-        """What happens to `count` images, one round after the other."""
+        """Draw the rounds of operations for `count` images, in the order they are applied."""
 
 
 class Magnitudes:
-    """Every operation's magnitudes by the number of their strength."""
+    """Each operation's magnitudes, indexed by strength."""
 
     def __init__(
         self, shear: float, shift: float, degrees: float, blend: float, bits: int, bins: int
@@ -47,14 +47,17 @@ class Magnitudes:
         self.signed = torch.tensor([name in signed for name in OPERATIONS])
 
     def round(self, operation: Tensor, strength: Tensor | int, rng: np.random.Generator) -> Round:
-        """Signed magnitudes go either way, by a coin for each image."""
+        """Look up the magnitudes; a signed one is negated for each image with probability ½."""
         magnitude = self.table[operation, strength]
         negative = self.signed[operation] & torch.from_numpy(rng.random(len(operation)) < 0.5)
         return Round(operation, torch.where(negative, -magnitude, magnitude))
 
 
 def moderate(size: int, bins: int) -> Magnitudes:
-    """Of RandAugment and AutoAugment, whose authors shifted by up to 150 of 331 pixels."""
+    """Return the magnitudes of RandAugment and AutoAugment.
+
+    Their authors shifted images by up to 150 of 331 pixels.
+    """
     return Magnitudes(0.3, 150 / 331 * size, 30, 0.9, 4, bins)
 
 
@@ -63,7 +66,7 @@ def any_operation(rng: np.random.Generator, count: int) -> Tensor:
 
 
 class RandAugment:
-    """`num_ops` operations, any of 14, of one strength (Cubuk et al. 2019, arXiv:1909.13719)."""
+    """`num_ops` of 14 operations, all of one strength (Cubuk et al. 2019, arXiv:1909.13719)."""
 
     def __init__(self, size: int, config: AugmentConfig) -> None:
         self.num_ops, self.strength = config.num_ops, config.magnitude
@@ -93,7 +96,7 @@ class TrivialAugment:
 class AutoAugment:
     """One of 25 learned pairs of operations (Cubuk et al. 2019, arXiv:1805.09501, table 7)."""
 
-    # Each operation with its chance and its strength of 0…9.
+    # Each operation with its probability and its strength, 0…9.
     CIFAR10 = (
         (("Invert", 0.1, 0), ("Contrast", 0.2, 6)),
         (("Rotate", 0.7, 2), ("TranslateX", 0.3, 9)),
@@ -124,7 +127,7 @@ class AutoAugment:
 
     def __init__(self, size: int, config: AugmentConfig) -> None:
         self.magnitudes = moderate(size, bins=10)
-        # Each (25 pairs, 2 rounds).
+        # The shape of each tensor is (25 pairs, 2 rounds).
         self.operation = torch.tensor(
             [[OPERATIONS.index(n) for n, _, _ in p] for p in self.CIFAR10]
         )

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vit_train.data.augment.transfer import to_device
+from vit_train.data.augment.to_device import to_device
 
 TRIES = 10
 
 
 class Rectangles(NamedTuple):
-    """One rectangle an image, in pixels, each int64 (B,)."""
+    """One rectangle per image, in pixels; each field is int64 (B,)."""
 
     top: Tensor
     left: Tensor
@@ -21,8 +21,8 @@ class Rectangles(NamedTuple):
     width: Tensor
 
     def contain(self, size: int, device: torch.device) -> Tensor:
-        """Which pixels lie inside: bool (B,1,size,size)."""
-        top, left, height, width = (to_device(each.view(-1, 1, 1, 1), device) for each in self)
+        """Return which pixels lie inside: bool (B,1,size,size)."""
+        top, left, height, width = (to_device(field.view(-1, 1, 1, 1), device) for field in self)
         place = torch.arange(size, device=device)
         x, y = place.view(1, 1, 1, -1), place.view(1, 1, -1, 1)
         return (y >= top) & (y < top + height) & (x >= left) & (x < left + width)
@@ -36,10 +36,11 @@ def random_rectangles(
     aspect: tuple[float, float],
     largest: int,
 ) -> tuple[Rectangles, Tensor]:
-    """Uniform in their share of the area, in the logarithm of height/width, and in place.
+    """Draw one rectangle per image.
 
-    Sides may be `largest` at most. Each image has a few tries; the second result, bool (B,), says
-    where one was found. Elsewhere the rectangle is the whole image.
+    Its share of the area, the logarithm of height/width and its position are uniform, and its
+    sides are at most `largest`. Each image has a few tries; the second result, bool (B,), says
+    for which images one succeeded. For the others the rectangle is the whole image.
     """
     area = rng.uniform(*share, (TRIES, count)) * size**2
     ratio = np.exp(rng.uniform(math.log(aspect[0]), math.log(aspect[1]), (TRIES, count)))

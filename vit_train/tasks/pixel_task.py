@@ -1,4 +1,4 @@
-"""What the tasks have in common whose result is pixels: their targets are in the images."""
+"""Common base of the tasks that predict pixels, whose targets are in the images themselves."""
 
 from torch import Tensor
 
@@ -10,7 +10,10 @@ from vit_train.tasks.task import Task
 
 
 class PixelTask(Task):
-    """`sample_outputs` are the mean squared error of each image's predicted values, (B,1)."""
+    """Base of the tasks that predict pixels.
+
+    Its `sample_outputs` are the mean squared error of each image's predicted values, (B,1).
+    """
 
     measures = ("loss",)
 

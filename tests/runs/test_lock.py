@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from vit_train.runs.claim import InUse, new_run, sole_writer
+from vit_train.runs.lock import InUse, new_run, sole_writer
 
 
 def begin(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a model takes, known from its shapes before any of its numbers are there."""
+"""A model's memory needs, computed from shapes before any weights are allocated."""
 
 from collections.abc import Callable, Iterable
 
@@ -9,14 +9,15 @@ from vit_train.model.config import ModelConfig, ViTConfig
 
 Build = Callable[[], nn.Module]
 
-# Nobody's model is deeper, and one of ten million blocks would take hours to put together.
+# No real model is deeper, and one with ten million blocks would take hours to build.
 MAX_LAYERS = 10_000
 
 
 def on_meta(build: Callable[[], nn.Module], config: ModelConfig, more_layers: int = 0) -> nn.Module:
-    """The model as shapes alone, on PyTorch's meta device; ValueError if it is absurdly large.
+    """Build the model on PyTorch's meta device, which holds shapes but no values.
 
-    `more_layers` are those that a task adds to what the config says.
+    `more_layers` is the number of layers that a task adds to those of the config. Raise ValueError
+    if the model is absurdly large.
     """
     layers = config.layers + more_layers
     if layers > MAX_LAYERS:
@@ -27,19 +28,23 @@ def on_meta(build: Callable[[], nn.Module], config: ModelConfig, more_layers: in
         with torch.device("meta"):
             return build()
     except (RuntimeError, TypeError, OverflowError) as error:
-        if "overflow" not in str(error).lower():  # its size is not even an integer of 64 bits
+        # An overflow means that the model's size does not fit into a 64-bit integer.
+        if "overflow" not in str(error).lower():
             raise
         raise ValueError(
-            f"{config.size_settings}: no machine has memory for such a model"
+            f"{config.size_settings}: no machine has enough memory for such a model"
         ) from error
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    return sum(each.numel() * each.element_size() for each in tensors)
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def attention_bytes(config: ModelConfig, image_size: int) -> int:
-    """One layer's attention for one image, (H,T,T) float32; 0 where it is never written out."""
+    """Return the bytes of one layer's attention for one image, (H,T,T) float32.
+
+    The result is 0 if the model never stores the attention matrix.
+    """
     if not isinstance(config, ViTConfig) or config.kernels == "fused":
         return 0
     tokens = (image_size // config.patch_size) ** 2 + config.has_class_token

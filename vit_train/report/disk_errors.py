@@ -1,4 +1,4 @@
-"""Callbacks that write, where the disk may be full or gone for a while."""
+"""Protection of training against a disk that is full or unavailable for a while."""
 
 import logging
 import time
@@ -8,14 +8,14 @@ from vit_train.engine.callbacks import Callback
 
 logger = logging.getLogger(__name__)
 EVENTS = ("on_log", "on_step", "on_epoch", "on_stop", "on_nonfinite")
-# After a failure nothing is written for so many seconds.
+# After a failure nothing is written for this many seconds.
 PAUSE = 30.0
 
 
-class Patient(Callback):
-    """Hands everything on to callbacks in turn; when the disk fails, training goes on without.
+class ContinueOnDiskError(Callback):
+    """Forwards every event to callbacks, in order; if the disk fails, training continues.
 
-    The first failure is told, and when it is over.
+    It logs the first failure, and later that writing works again.
     """
 
     def __init__(self, callbacks: list[Callback]) -> None:
@@ -26,19 +26,19 @@ class Patient(Callback):
             setattr(self, event, self._patiently(event))
 
     def _patiently(self, event: str) -> Any:
-        def told(*what: Any) -> None:
+        def forward(*arguments: Any) -> None:
             if time.monotonic() < self.silent_until:
                 return
             try:
                 for callback in self.callbacks:
-                    getattr(callback, event)(*what)
+                    getattr(callback, event)(*arguments)
                 if self.failing and event == "on_epoch":
-                    logger.warning("the disk can be written again")
+                    logger.warning("the disk is writable again")
                     self.failing = False
             except OSError as error:
                 self.silent_until = time.monotonic() + PAUSE
                 if not self.failing:
-                    logger.warning(f"cannot write, training goes on without: {error}")
+                    logger.warning(f"cannot write, but training continues: {error}")
                 self.failing = True
 
-        return told
+        return forward

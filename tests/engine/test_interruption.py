@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from vit_train.engine.stopping import Deadline, stop_on_signals
+from vit_train.engine.interruption import Deadline, stop_on_signals
 
 TWICE = """
 import os, signal
-from vit_train.engine.stopping import stop_on_signals
+from vit_train.engine.interruption import stop_on_signals
 
 class Trainer:
     stop_requested = False
@@ -24,7 +24,7 @@ with stop_on_signals(Trainer) as interruption:
 
 TOGETHER = """
 import os, signal
-from vit_train.engine.stopping import stop_on_signals
+from vit_train.engine.interruption import stop_on_signals
 
 class Trainer:
     stop_requested = False

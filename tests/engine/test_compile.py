@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vit_train.engine.compiling import compile_model
+from vit_train.engine.compile import compile_model
 from vit_train.engine.device import Precision
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
@@ -34,7 +34,7 @@ def test_without_a_compiler_the_model_works_uncompiled_and_the_user_is_told(
     state = torch.get_rng_state()
     with caplog.at_level(logging.WARNING):
         assert not compile_model(model, CLASSIFY, BATCH, FP32)
-    assert "going on without: No working C++ compiler found" in caplog.text
+    assert "continuing without it: No working C++ compiler found" in caplog.text
     assert torch.equal(torch.get_rng_state(), state)
     torch.testing.assert_close(model(BATCH[0]), build()(BATCH[0]))
 

@@ -1,4 +1,4 @@
-"""Ending a run in good order: on a signal, or when its time is up."""
+"""Orderly end of a run: on a signal, or when its time is up."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from vit_train.engine.trainer import Trainer
 
 
 class Deadline(Callback):
-    """Asks for a stop once so many minutes have passed."""
+    """Requests a stop once the given number of minutes has passed."""
 
     def __init__(self, minutes: float) -> None:
         self.end = time.monotonic() + 60 * minutes
@@ -23,39 +23,42 @@ class Deadline(Callback):
 
 
 class Interruption:
-    """Which signal asked for the stop, if any."""
+    """The signal that requested the stop, if any."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
 
     @property
     def reason(self) -> str:
-        """Why a run was stopped, in words."""
+        """Return why the run was stopped, in words."""
         if self.signal is None:
             return "its time is up (train.max_minutes)"
         return f"on {signal.Signals(self.signal).name}"
 
     @property
     def exit_status(self) -> int:
-        """As shells count: 130 for SIGINT, 143 for SIGTERM; 0 where no signal came."""
+        """Return the exit status as in shells: 130 for SIGINT, 143 for SIGTERM, 0 for no signal."""
         return 0 if self.signal is None else 128 + self.signal
 
 
 @contextlib.contextmanager
 def stop_on_signals(trainer: Trainer) -> Iterator[Interruption]:
-    """Ctrl-C or SIGTERM (Slurm, `timeout`) ends the run after the step; a second one at once."""
+    """Stop the run after the current step on Ctrl-C or SIGTERM (from Slurm or `timeout`).
+
+    A second signal ends the process at once.
+    """
     interruption = Interruption()
     numbers = (signal.SIGINT, signal.SIGTERM)
 
     def request(number: int, frame: FrameType | None) -> None:
         trainer.stop_requested = True
         interruption.signal = number
-        for each in numbers:
-            signal.signal(each, end_at_once)
+        for handled in numbers:
+            signal.signal(handled, end_at_once)
 
     def end_at_once(number: int, frame: FrameType | None) -> None:
-        # Not the default handler in the first place: a signal that is waiting would meet it as
-        # an error.
+        # `request` cannot install the default handler itself: if a signal is already pending then,
+        # Python reports an error instead of ending the process.
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

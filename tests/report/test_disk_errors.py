@@ -3,7 +3,7 @@ import errno
 import pytest
 
 from vit_train.engine.callbacks import Callback
-from vit_train.report.patient import PAUSE, Patient
+from vit_train.report.disk_errors import PAUSE, ContinueOnDiskError
 
 
 class Disk(Callback):
@@ -31,7 +31,7 @@ def test_after_a_failure_there_is_a_pause_and_then_another_try(
     now = 1000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     first, second = Disk(), Disk()
-    patient = Patient([first, second])
+    patient = ContinueOnDiskError([first, second])
     patient.on_step(1)
     patient.on_epoch(1, 2, 3)
     assert first.heard == second.heard == [("step", 1), ("epoch", 1, 2, 3)]
@@ -51,5 +51,5 @@ def test_after_a_failure_there_is_a_pause_and_then_another_try(
     first.full = True
     patient.on_step(7)
     messages = [record.getMessage() for record in caplog.records]
-    assert len(messages) == 3 and "training goes on without" in messages[0]
-    assert messages[1] == "the disk can be written again" and messages[2] == messages[0]
+    assert len(messages) == 3 and "training continues" in messages[0]
+    assert messages[1] == "the disk is writable again" and messages[2] == messages[0]

@@ -1,4 +1,4 @@
-"""torch.compile where it works, and a clear word where it does not."""
+"""torch.compile where it works, and a clear warning where it does not."""
 
 import logging
 
@@ -14,12 +14,12 @@ logger = logging.getLogger(__name__)
 def compile_model(
     model: nn.Module, objective: Objective, piece: tuple[Tensor, Tensor], precision: Precision
 ) -> bool:
-    """Compile the model's forward and backward in place; False, with a warning, if that fails.
+    """Compile the model's forward and backward in place; return False, with a warning, on failure.
 
-    `piece` is one of a batch, images and targets, which is tried at once: a missing C++ compiler or
-    Triton shows only then. Weights, buffers and random states are as before afterwards. On CUDA the
-    kernels are replayed as CUDA graphs. Evaluation does not use the compiled code: its batches
-    have other shapes, each of which would be compiled again.
+    `piece` is one micro-batch, images and targets. The compiled code is run on it at once, because
+    a missing C++ compiler or Triton shows only then. Weights, buffers and random states are left
+    unchanged. On CUDA the kernels are replayed as CUDA graphs. Evaluation does not use the compiled
+    code: its batches have other shapes, and each would have to be compiled again.
     """
     device = precision.device
     devices = [device] if device.type == "cuda" else []
@@ -31,12 +31,12 @@ def compile_model(
                 loss = objective.step_sums(model, *piece)[0]
             torch.autograd.grad(loss, list(model.parameters()))
         return True
-    except Exception as error:  # whatever a compiler may raise: training goes on without it
+    except Exception as error:  # a compiler may raise anything; training works without it
         model._compiled_call_impl = None
         reason = next(
             (line for line in str(error).splitlines() if line.strip()), type(error).__name__
         )
-        logger.warning(f"compile=true does not work here, going on without: {reason.strip()}")
+        logger.warning(f"compile=true does not work here, continuing without it: {reason.strip()}")
         return False
     finally:
         with torch.no_grad():
