@@ -9,6 +9,7 @@ from typing import Any, get_args, get_type_hints
 from torture.kills import SMALL, VIT
 from torture.place import Place
 from vit_train.config import CHOSEN_BY_NAME, BenchConfig, EvalConfig, SheetConfig, TrainConfig
+from vit_train.limits import LARGEST
 
 SMALL_NUMBERS = (-(10**9), -2, -1, 0, 1, 2, 3, 5, 17)
 LARGE = (
@@ -29,7 +30,10 @@ def make(rng: random.Random, place: Place) -> None:
         ["vit-train"] * 6 + ["vit-eval", "vit-augment", "vit-augment", "vit-bench"]
     )
     choice, key, many = rng.choice(list(integer_settings(COMMANDS[command])))
-    number = rng.choice(LARGE if rng.random() < 0.7 else SMALL_NUMBERS)
+    numbers = LARGE if rng.random() < 0.7 else SMALL_NUMBERS
+    if key == "bench.rounds":  # those that it accepts take as long as they should
+        numbers = tuple(each for each in LARGE if not isinstance(each, int) or each > LARGEST)
+    number = rng.choice(numbers)
     value = rng.choice([f"[{number}]", f"[1,{number}]"]) if many else str(number)
     place.note(f"{command} {' '.join(choice)} {key}={value[:60]}")
     arguments = [*base(command, choice, place), *choice, f"{key}={value}"]
