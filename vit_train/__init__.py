@@ -1,7 +1,10 @@
 """Train and understand Vision Transformers on small images.
 
-In Python: `model, meta = vit_train.load("outputs/.../")` gives a trained model and what its numbers
-mean; `vit_train.train(vit_train.TrainConfig(), "outputs/mine")` trains one.
+`model, meta = load("outputs/…")` gives the model of a run and its metadata. To train one:
+
+    from vit_train import TrainConfig, ViTConfig, train
+
+    train(TrainConfig(model=ViTConfig(depth=4)), "outputs/mine")
 """
 
 from importlib import import_module

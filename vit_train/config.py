@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.config import DATA_CONFIGS, DataConfig
+from vit_train.data.config import DATA_CONFIGS, DataConfig, ShapesConfig
 from vit_train.engine.config import (
     DEVICES,
     PRECISIONS,
@@ -20,8 +20,8 @@ from vit_train.engine.config import (
     require_choice,
 )
 from vit_train.limits import require_in_bounds
-from vit_train.model.config import MODEL_CONFIGS, ModelConfig
-from vit_train.tasks.config import TASK_CONFIGS, TaskConfig
+from vit_train.model.config import MODEL_CONFIGS, ModelConfig, ViTConfig
+from vit_train.tasks.config import TASK_CONFIGS, ClassifyConfig, TaskConfig
 
 # The only classes that the field `name` of a group can select.
 CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
@@ -158,6 +158,13 @@ class SheetConfig:
                 f"images={self.images}, variants={self.variants} make {pictures:,} pictures, but "
                 f"one sheet shows at most {MOST_PICTURES:,}"
             )
+
+
+def with_defaults(config: TrainConfig) -> TrainConfig:
+    """Choose the parts that a config made in Python leaves open, as `vit-train` does."""
+    parts: dict[str, Any] = {"model": ViTConfig, "task": ClassifyConfig, "data": ShapesConfig}
+    left_open = {part for part in parts if getattr(config, part).name == MISSING}
+    return replace(config, **{part: parts[part]() for part in left_open})
 
 
 def is_incidental(key: str) -> bool:

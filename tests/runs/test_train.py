@@ -2,6 +2,8 @@
 
 import csv
 import json
+import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +148,19 @@ def test_a_sweeper_gets_the_best_score_of_validation(tmp_path: Path) -> None:
     outcome = train(config, tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert (outcome.exit_status, outcome.score) == (0, summary["best_val"]["acc"])
+
+
+def test_training_in_python_is_as_the_package_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = vit_train.__doc__.partition("To train one:\n\n")[2]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(LoopConfig, "max_minutes", 1e-9)
+    with monkeypatch.context() as patch:
+        few = partial(ShapesConfig, train_images=300, test_images=10)
+        patch.setattr("vit_train.config.ShapesConfig", few)
+        exec(textwrap.dedent(example))
+    config = vit_train.load("outputs/mine/checkpoints/last.pt")[1].config
+    assert (config.model.depth, config.task.name, config.data.name) == (4, "classify", "shapes")
+    with pytest.raises(ValueError, match="already holds a run"):
+        vit_train.train(config, "outputs/mine")

@@ -11,7 +11,7 @@ from conftest import MAINS
 
 # What they bring only when they come to it, and what torch, matplotlib and Hydra bring then.
 LATER = (
-    *("training", "evaluation", "results", "contact_sheet", "benchmark"),
+    *("runs.train", "runs.evaluate", "runs.compare", "runs.augment", "bench.run"),
     *("data.cifar", "data.stl10", "data.folder"),
 )
 OTHERS = (

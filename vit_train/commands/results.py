@@ -23,7 +23,10 @@ def main() -> None:
         from vit_train.runs.compare import gather
 
         print(gather(arguments.runs, arguments.out))
-        print(f"written to {arguments.out}/: results.md and its pictures", file=sys.stderr)
+        print(
+            f"written to {arguments.out}/: results.md and its figures, which replace earlier ones",
+            file=sys.stderr,
+        )
 
 
 if __name__ == "__main__":

@@ -173,5 +173,5 @@ def how_to_get(archive: Archive, root: Path) -> str:
         f"  - data.download=true downloads it there ({archive.size})\n"
         f"  - data.root=FOLDER (or $VIT_TRAIN_DATA) names the folder that holds "
         f"{archive.folder}/ or {archive.filename}\n"
-        "  - data=shapes trains on the built-in data instead"
+        "  - data=shapes trains a new run on the built-in data instead"
     )

@@ -69,8 +69,8 @@ def unused(folder: Path) -> Iterator[None]:
         try:
             if taken:
                 raise InUse(
-                    f"{folder} already holds a run: choose another hydra.run.dir, or go on with "
-                    f"resume={folder}"
+                    f"{folder} already holds a run: choose another folder (hydra.run.dir), or "
+                    f"resume it with vit-train resume={folder}"
                 )
             yield
         finally:

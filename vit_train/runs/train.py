@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vit_train.config import TrainConfig
+from vit_train.config import TrainConfig, with_defaults
 from vit_train.engine.callbacks import Callback
 from vit_train.engine.checkpoint import read_checkpoint, set_rng_states
 from vit_train.engine.compile import compile_model
@@ -34,11 +34,12 @@ class Outcome:
 def train(config: TrainConfig, folder: str | Path) -> Outcome:
     """Train as configured and write everything into a new folder.
 
-    Raise InUse if the folder is in use or already holds a run, and the errors of
-    `train_in_held_folder`.
+    A config that chooses no model, task or data gets a ViT, classification and the built-in shapes.
+    Raise InUse if the folder is in use or already holds a run, ValueError for problems that the
+    user can fix, NonFinite if training diverges, and OSError if the disk fails.
     """
     with new_run(Path(folder), named=True) as path:
-        return train_in_held_folder(config, path)
+        return train_in_held_folder(with_defaults(config), path)
 
 
 def train_in_held_folder(
