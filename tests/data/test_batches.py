@@ -6,11 +6,11 @@ import torch.nn.functional as F
 
 from vit_train.data import dataset
 from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.batches import EvalBatches, Normalise, TrainBatches
+from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics, channel_statistics, resize
 
 CPU = torch.device("cpu")
-RAW = Normalise(Statistics((0.0,) * 3, (1 / 255,) * 3), CPU)  # leaves pixel values as they are
+RAW = Normalize(Statistics((0.0,) * 3, (1 / 255,) * 3), CPU)  # leaves pixel values as they are
 
 
 def random_set(count: int, size: int = 8) -> ImageSet:
@@ -47,8 +47,8 @@ def test_every_augmented_image_is_a_crop_of_its_own_padded_image_drawn_per_image
 def test_offsets_and_flips_are_uniform() -> None:
     data = ImageSet(torch.arange(1, 10).view(1, 1, 1, 9).expand(5000, 1, 9, 9).to(torch.uint8),
                     torch.zeros(5000, dtype=torch.long))  # fmt: skip
-    normalise = Normalise(Statistics((0.0,), (1 / 255,)), CPU)
-    source = TrainBatches(data, 1, normalise, AugmentConfig(crop_padding=1), 5000, 0, CPU)
+    normalize = Normalize(Statistics((0.0,), (1 / 255,)), CPU)
+    source = TrainBatches(data, 1, normalize, AugmentConfig(crop_padding=1), 5000, 0, CPU)
     images, _ = next(source.epoch(0))
     middle = images[:, 0, 4]
     flipped = middle[:, 3] > middle[:, 5]
@@ -93,7 +93,7 @@ def test_processes_evaluate_every_image_once(ranks: int) -> None:
 def test_normalised_with_its_own_statistics_a_set_has_mean_0_and_std_1() -> None:
     data = random_set(2500)
     statistics = channel_statistics(data.images)
-    pixels = Normalise(statistics, CPU)(data.images).double()
+    pixels = Normalize(statistics, CPU)(data.images).double()
     assert pixels.mean((0, 2, 3)).abs().max() < 1e-5
     assert (pixels.std((0, 2, 3)) - 1).abs().max() < 1e-3
 
@@ -172,11 +172,11 @@ def test_an_epoch_can_begin_in_its_middle() -> None:
 
 
 def test_what_is_normalised_comes_back() -> None:
-    normalise = Normalise(Statistics((0.3, 0.5, 0.7), (0.2, 0.1, 0.3)), CPU)
+    normalize = Normalize(Statistics((0.3, 0.5, 0.7), (0.2, 0.1, 0.3)), CPU)
     levels = torch.arange(256, dtype=torch.uint8).expand(2, 3, 1, 256)
-    assert torch.equal(normalise.undo(normalise(levels)), levels)
+    assert torch.equal(normalize.undo(normalize(levels)), levels)
     beyond = torch.tensor([-9.0, 9.0]).expand(1, 3, 1, 2)
-    assert normalise.undo(beyond).flatten().tolist() == [0, 255] * 3
+    assert normalize.undo(beyond).flatten().tolist() == [0, 255] * 3
 
 
 @pytest.mark.parametrize("kind", ["mixup_alpha", "cutmix_alpha"])
@@ -214,8 +214,8 @@ def test_what_is_erased_is_the_mean_image() -> None:
     data = random_set(64)
     statistics = channel_statistics(data.images)
     augment = AugmentConfig(crop_padding=0, flip=False, erase_prob=1.0)
-    source = TrainBatches(data, 64, Normalise(statistics, CPU), augment, 64, 0, CPU)
+    source = TrainBatches(data, 64, Normalize(statistics, CPU), augment, 64, 0, CPU)
     images, labels = next(source.epoch(0))
-    changed = (source.normalise(data.images[labels]) - images).abs().amax(1) > 1e-6  # (B,S,S)
+    changed = (source.normalize(data.images[labels]) - images).abs().amax(1) > 1e-6  # (B,S,S)
     assert changed.any(dim=(1, 2)).all()
     assert (images.permute(0, 2, 3, 1)[changed] == 0).all()

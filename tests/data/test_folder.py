@@ -236,8 +236,8 @@ def test_control_characters_in_names_do_not_reach_the_terminal(tmp_path: Path) -
 # Pixels.
 
 
-def solid(mode: str, colour: object) -> Image.Image:
-    return Image.new(mode, (9, 9), colour)  # type: ignore[arg-type]
+def solid(mode: str, color: object) -> Image.Image:
+    return Image.new(mode, (9, 9), color)  # type: ignore[arg-type]
 
 
 MODES = {

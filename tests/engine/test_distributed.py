@@ -13,7 +13,7 @@ import torch.multiprocessing as mp
 
 from vit_train.config import TrainConfig
 from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.batches import EvalBatches, Normalise, TrainBatches
+from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.engine.config import LoopConfig
 from vit_train.engine.device import Precision
@@ -48,11 +48,11 @@ def result(processes: Processes) -> dict:
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (47, 3, 8, 8), generator=generator, dtype=torch.uint8)
     photos = ImageSet(pixels, torch.randint(10, (47,), generator=generator))
-    normalise = Normalise(Statistics((0.5,) * 3, (0.25,) * 3), CPU)
+    normalize = Normalize(Statistics((0.5,) * 3, (0.25,) * 3), CPU)
     place = processes.rank, processes.count
-    train = TrainBatches(photos, 10, normalise, AUGMENT, 10, 0, CPU, *place)
+    train = TrainBatches(photos, 10, normalize, AUGMENT, 10, 0, CPU, *place)
     some = photos.subset(torch.arange(43))
-    val = EvalBatches(some, normalise, 5, CPU, *place)
+    val = EvalBatches(some, normalize, 5, CPU, *place)
 
     vit = ViTConfig(embed_dim=16, depth=2, patch_size=4, dropout=0.1, drop_path=0.2)
     task = Classify(ClassifyConfig(), vit, (3, 8, 8), 10)

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from vit_train.config import TrainConfig
 from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.batches import EvalBatches, Normalise, TrainBatches
+from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, channel_statistics
 from vit_train.engine.checkpoint import rng_states, set_rng_states
 from vit_train.engine.compile import compile_model
@@ -68,7 +68,7 @@ class Parts:
     trainer: Trainer
     task: Task
     batches: TrainBatches
-    normalise: Normalise
+    normalize: Normalize
     precision: Precision
 
 
@@ -84,9 +84,9 @@ def make(
     torch.manual_seed(0)
     model, task = model or small(), task or ClassifyConfig()
     learned = make_task(task, model, (3, 32, 32), 10)
-    normalise = Normalise(STATISTICS, device)
+    normalize = Normalize(STATISTICS, device)
     augmented = AugmentConfig(**augment or {})
-    batches = TrainBatches(DATA, 10, normalise, augmented, batch_size, 0, device)
+    batches = TrainBatches(DATA, 10, normalize, augmented, batch_size, 0, device)
     of_loop = {key: settings.pop(key) for key in list(settings) if hasattr(LoopConfig, key)}
     loop = LoopConfig(epochs=50, batch_size=batch_size, **of_loop)
     config = TrainConfig(train=loop, **settings)
@@ -94,7 +94,7 @@ def make(
     loader, network = learned.train_loader(batches), learned.build_model().to(device)
     trainer = Trainer(network, learned, loader, None, config, chosen)
     trainer.nonfinite.require_finite = lambda: None  # type: ignore[method-assign]  # all is garbage
-    return Parts(trainer, learned, batches, normalise, chosen)
+    return Parts(trainer, learned, batches, normalize, chosen)
 
 
 def run(**settings: Any) -> str:
@@ -106,13 +106,13 @@ def run(**settings: Any) -> str:
         trainer.take_step(*next(steps))
     trainer.epoch_averages.read()
     images = EvalBatches(
-        DATA.subset(torch.arange(100)), parts.normalise, 64, parts.precision.device
+        DATA.subset(torch.arange(100)), parts.normalize, 64, parts.precision.device
     )
     loader = task.eval_loader(images)
     task.evaluation = lambda outputs: outputs.shape  # type: ignore
     trainer.evaluate(trainer.eval_model, loader)
     if task.columns:
-        draw_gallery(task, trainer.eval_model, next(iter(loader)), parts.normalise)
+        draw_gallery(task, trainer.eval_model, next(iter(loader)), parts.normalize)
     buffer = io.BytesIO()
     torch.save({**trainer.state_dict(), "rng": rng_states()}, buffer)
     buffer.seek(0)
@@ -223,10 +223,10 @@ def scenarios() -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"run {kernels} gap relative", partial(run, model=gap)
         layers = vit(positions="learned_2d", positions_at="layers", head="gap")
         yield f"run {kernels} layers", partial(run, model=layers)
-        for precision, normalise in product(precisions, (False, True)):
-            mae = ReconstructConfig(decoder_depth=1, normalise_target=normalise)
+        for precision, normalize in product(precisions, (False, True)):
+            mae = ReconstructConfig(decoder_depth=1, normalise_target=normalize)
             yield (
-                f"run {kernels} reconstruct {precision} {normalise}",
+                f"run {kernels} reconstruct {precision} {normalize}",
                 partial(run, model=vit(), task=mae, precision=precision),
             )
         for precision, given in product(precisions, (0, 4)):

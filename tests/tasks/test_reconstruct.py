@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.batches import EvalBatches, Normalise, TrainBatches
+from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.model.config import CnnConfig, ViTConfig
 from vit_train.model.mae import patchify
@@ -13,7 +13,7 @@ from vit_train.tasks.reconstruct import Reconstruct, drawn_orders
 
 CPU = torch.device("cpu")
 VIT = ViTConfig(patch_size=4, embed_dim=16, depth=1, num_heads=2)
-NORMALISE = Normalise(Statistics((0.5,) * 3, (0.25,) * 3), CPU)
+NORMALISE = Normalize(Statistics((0.5,) * 3, (0.25,) * 3), CPU)
 
 
 def task(**config: object) -> Reconstruct:

@@ -1,4 +1,4 @@
-"""What is drawn stands where its number says, in its own group's colour."""
+"""What is drawn stands where its number says, in its own group's color."""
 
 import numpy as np
 import pytest
@@ -57,8 +57,8 @@ def test_a_curve_is_the_mean_of_its_runs_over_the_images_seen() -> None:
             np.testing.assert_allclose(line.get_ydata(), y)
         styles = [line.get_linestyle() for line in axis.lines]
         assert styles == [STYLES[split]["linestyle"] for split in ("train", "val", "train")]
-        colours = [to_hex(line.get_color()) for line in axis.lines]
-        assert colours == [PALETTE[0], PALETTE[0], PALETTE[1]]
+        colors = [to_hex(line.get_color()) for line in axis.lines]
+        assert colors == [PALETTE[0], PALETTE[0], PALETTE[1]]
     spans = [each.get_paths()[0].vertices[:, 1] for each in acc.collections]
     assert [(span.min(), span.max()) for span in spans] == [
         pytest.approx((10, 50)), pytest.approx((20, 80)),

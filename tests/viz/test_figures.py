@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from vit_train.viz.figures import colours, image_grid, shortened
+from vit_train.viz.figures import colors, image_grid, shortened
 
 
 def test_a_grid_shows_each_image_upright_under_its_title() -> None:
@@ -29,4 +29,4 @@ def test_a_grid_shows_each_image_upright_under_its_title() -> None:
 def test_a_long_title_is_shortened_and_colours_differ() -> None:
     assert shortened("a" * 22) == "a" * 22 and shortened("a" * 23) == "a" * 21 + "…"
     for count in (1, 8, 9, 30):
-        assert len(set(colours(count))) == count
+        assert len(set(colors(count))) == count

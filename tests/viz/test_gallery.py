@@ -2,7 +2,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vit_train.data.batches import Normalise
+from vit_train.data.batches import Normalize
 from vit_train.data.dataset import Statistics
 from vit_train.viz.gallery import ACROSS, IMAGES, draw_gallery
 from vit_train.viz.mosaic import GAP, TITLE, WIDE_GAP
@@ -20,10 +20,10 @@ class Doubling:
 
 def test_the_first_images_are_shown_as_the_model_sees_them_in_evaluation() -> None:
     levels = torch.arange(20.0).view(-1, 1, 1, 1).expand(-1, 3, 96, 96) / 255
-    normalise = Normalise(Statistics((0.5,) * 3, (0.5,) * 3), torch.device("cpu"))
+    normalize = Normalize(Statistics((0.5,) * 3, (0.5,) * 3), torch.device("cpu"))
     model = nn.Dropout(0.5)  # in evaluation it does nothing
     batch = (levels - 0.5) / 0.5, torch.arange(20)
-    sheet = np.asarray(draw_gallery(Doubling(), model, batch, normalise))
+    sheet = np.asarray(draw_gallery(Doubling(), model, batch, normalize))
     assert model.training
     across = ACROSS // 2
     step = 2 * (96 + GAP) + WIDE_GAP

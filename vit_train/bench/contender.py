@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch._C._profiler import _ExperimentalConfig
 from torch.utils.flop_counter import FlopCounterMode
 
-from vit_train.bench.machine import gemm_ceiling, synchronise
+from vit_train.bench.machine import gemm_ceiling, synchronize
 from vit_train.bench.peers import build_peer
 from vit_train.config import BenchConfig
-from vit_train.data.batches import Batch, Normalise, TrainBatches
+from vit_train.data.batches import Batch, Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics
 from vit_train.data.sources import load_dataset
 from vit_train.engine.compile import compile_model
@@ -82,13 +82,13 @@ class Bench:
         work = self.work[name]
         for _ in range(2):
             work()
-        synchronise(self.device)
+        synchronize(self.device)
         times: list[float] = []
         end = time.perf_counter() + seconds
         while time.perf_counter() < end or len(times) < 3:
             started = time.perf_counter()
             work()
-            synchronise(self.device)
+            synchronize(self.device)
             times.append(time.perf_counter() - started)
         return median(times)
 
@@ -186,7 +186,7 @@ def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, W
     source = TrainBatches(
         data,
         contender.num_classes,
-        Normalise(channel_statistics(data.images), device),
+        Normalize(channel_statistics(data.images), device),
         config.augment,
         contender.batch_size,
         config.seed,

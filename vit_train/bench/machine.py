@@ -37,7 +37,7 @@ class LoadMeter:
         return max(0.0, busy - self.busy - ours) / (time.perf_counter() - self.started)
 
 
-def synchronise(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
 
@@ -51,10 +51,10 @@ def gemm_ceiling(device: torch.device, dtype: torch.dtype, seconds: float = 0.5)
     result = left @ right
     best, end = 0.0, time.perf_counter() + seconds
     while time.perf_counter() < end:
-        synchronise(device)
+        synchronize(device)
         started = time.perf_counter()
         torch.matmul(left, right, out=result)
-        synchronise(device)
+        synchronize(device)
         best = max(best, 2 * size**3 / (time.perf_counter() - started))
     torch.set_num_threads(threads)
     return best

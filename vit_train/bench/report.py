@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from vit_train.bench.results import Result, Spread
 
-COLOURS = {
+COLORS = {
     "vit_train": "#c1272d",
     "timm": "#3b6ea5",
     "torchvision": "#d98c2b",
@@ -109,7 +109,7 @@ def chart(by_batch: Sequence[Sequence[Result]], title: str) -> Figure:
                 0.74 / count,
                 yerr=reach,
                 label=contender.name,
-                color=COLOURS[contender.package],
+                color=COLORS[contender.package],
                 alpha=1 if group[0].is_ours or not contender.keep_memory else 0.4,
                 error_kw={"linewidth": 0.8},
             )

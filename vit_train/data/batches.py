@@ -20,7 +20,7 @@ from vit_train.data.dataset import ImageSet, Statistics
 Batch = tuple[Tensor, Tensor]
 
 
-class Normalise:
+class Normalize:
     """Normalizes uint8 (B,C,S,S) to float32: each channel of the training set has mean 0, std 1."""
 
     def __init__(self, statistics: Statistics, device: torch.device) -> None:
@@ -49,7 +49,7 @@ class TrainBatches:
         self,
         data: ImageSet,
         num_classes: int,
-        normalise: Normalise,
+        normalize: Normalize,
         augment: AugmentConfig,
         batch_size: int,
         seed: int,
@@ -59,7 +59,7 @@ class TrainBatches:
     ) -> None:
         self.images_per_epoch = len(data)
         self.labels = data.labels.to(device)
-        self.normalise = normalise
+        self.normalize = normalize
         self.batch_size = min(batch_size, len(data))
         self.seed, self.rank, self.ranks = seed, rank, ranks
         size = data.images.shape[-1]
@@ -108,7 +108,7 @@ class TrainBatches:
         images = self.cropper.cut(index, gather(cuts, indices), boxes and gather(boxes, indices))
         for operations in rounds:
             images = apply_operations(images, *gather(operations, indices))
-        pixels = self.normalise(images)
+        pixels = self.normalize(images)
         if self.eraser and erased is not None:
             pixels = self.eraser.erase(pixels, gather(erased, indices))
         labels = self.labels[index]
@@ -133,7 +133,7 @@ class EvalBatches:
     def __init__(
         self,
         data: ImageSet,
-        normalise: Normalise,
+        normalize: Normalize,
         batch_size: int,
         device: torch.device,
         rank: int = 0,
@@ -143,11 +143,11 @@ class EvalBatches:
         self.share = slice(rank * self.total // ranks, (rank + 1) * self.total // ranks)
         self.images = data.images[self.share].to(device)
         self.labels = data.labels[self.share].to(device)
-        self.normalise = normalise
+        self.normalize = normalize
         self.batch_size = batch_size
 
     def __iter__(self) -> Iterator[Batch]:
         for images, labels in zip(
             self.images.split(self.batch_size), self.labels.split(self.batch_size), strict=True
         ):
-            yield self.normalise(images), labels
+            yield self.normalize(images), labels

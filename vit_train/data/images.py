@@ -101,7 +101,7 @@ def read_image(path: Path, size: int, max_pixels: int) -> np.ndarray:
             # Decode a large JPEG at reduced size; twice the target size loses no detail.
             image.draft("RGB", (2 * size, 2 * size))
             upright = ImageOps.exif_transpose(image)
-            return np.asarray(centre_square(as_rgb(upright), size))
+            return np.asarray(center_square(as_rgb(upright), size))
     except BrokenImage:
         raise
     except UnidentifiedImageError:
@@ -120,7 +120,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def centre_square(image: Image.Image, size: int) -> Image.Image:
+def center_square(image: Image.Image, size: int) -> Image.Image:
     side = min(image.size)
     left, top = ((length - side) // 2 for length in image.size)
     box = (left, top, left + side, top + side)

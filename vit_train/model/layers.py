@@ -142,10 +142,10 @@ class LayerNorm(nn.Module):
             else:
                 self.register_buffer(name, value, persistent=False)
         self.eps = eps
-        self.normalise = LAYER_NORMS[kernels]
+        self.normalize = LAYER_NORMS[kernels]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.normalise(x, self.weight, self.bias, self.eps)
+        return self.normalize(x, self.weight, self.bias, self.eps)
 
 
 class Dropout(nn.Module):

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from vit_train.config import SheetConfig
-from vit_train.data.batches import Normalise, TrainBatches
+from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics
 from vit_train.data.memory import require_memory
 from vit_train.data.sources import load_dataset
@@ -29,11 +29,11 @@ def draw_contact_sheet(config: SheetConfig) -> None:
     require_memory(
         pictures, size, f"images={config.images}, variants={config.variants}", DRAWN_BYTES
     )
-    normalise = Normalise(channel_statistics(train.images), torch.device("cpu"))
+    normalize = Normalize(channel_statistics(train.images), torch.device("cpu"))
     batches = TrainBatches(
         train,
         len(data.classes),
-        normalise,
+        normalize,
         config.augment,
         config.images,
         config.seed,
@@ -43,7 +43,7 @@ def draw_contact_sheet(config: SheetConfig) -> None:
     columns = [(train.images[chosen], train.labels[chosen])]
     for variant in range(config.variants):
         pixels, targets = batches.batch(chosen, batches.generator(variant))
-        columns.append((normalise.undo(pixels), targets))
+        columns.append((normalize.undo(pixels), targets))
 
     images = torch.stack([images for images, _ in columns], dim=1).flatten(0, 1)
     titles = [

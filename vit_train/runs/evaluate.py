@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vit_train.config import EvalConfig
-from vit_train.data.batches import EvalBatches, Normalise
+from vit_train.data.batches import EvalBatches, Normalize
 from vit_train.data.config import DataConfig, ShapesConfig
 from vit_train.data.memory import require_memory
 from vit_train.data.shapes import SIZE as SHAPES_SIZE
@@ -56,8 +56,8 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
         )
     part = make_splits(data, data_config).named(config.split)
     batch_size = config.batch_size or trained.train.eval_batch_size
-    normalise = Normalise(meta.statistics, device)
-    batches = meta.task.eval_loader(EvalBatches(part, normalise, batch_size, device))
+    normalize = Normalize(meta.statistics, device)
+    batches = meta.task.eval_loader(EvalBatches(part, normalize, batch_size, device))
     with make_workers(model, device, batch_size) as workers:
         result = evaluate(model, meta.task, batches, precision, workers)
 
@@ -97,7 +97,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     if meta.task.columns:
         picture = target.with_suffix(".png")
         with replacing(picture) as file:
-            draw_gallery(meta.task, model, next(iter(batches)), normalise).save(file, "PNG")
+            draw_gallery(meta.task, model, next(iter(batches)), normalize).save(file, "PNG")
         logger.info(f"pictures in {picture}")
     encoder = encoder_of(model)
     if encoder is not None and len(encoder.pos_embed):

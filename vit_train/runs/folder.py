@@ -117,7 +117,7 @@ class RunFolder(NoFolder):
         setup = self.setup
         if setup.task.columns:
             batch = next(iter(setup.shown_loader))
-            draw = partial(draw_gallery, setup.task, batch=batch, normalise=setup.normalise)
+            draw = partial(draw_gallery, setup.task, batch=batch, normalize=setup.normalize)
             writing.append(Pictures(draw, self.board, self.path / "pictures.png"))
         writing.append(self.checkpoints)
         if self.config.checkpoint.on_error == "go_on":
@@ -293,4 +293,4 @@ def first_batch(batches: TrainBatches, data: Dataset, count: int = 18) -> tuple[
     """Return the first augmented images of epoch 0, as uint8 again, and their labels in words."""
     pixels, targets = next(batches.epoch(0))
     titles = [label_title(target, data.classes) for target in targets[:count]]
-    return batches.normalise.undo(pixels[:count]), titles
+    return batches.normalize.undo(pixels[:count]), titles

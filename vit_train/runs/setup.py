@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.config import TrainConfig
-from vit_train.data.batches import Batch, EvalBatches, Normalise, TrainBatches
+from vit_train.data.batches import Batch, EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import Dataset, ImageSet, Statistics, channel_statistics
 from vit_train.data.sources import load_dataset
 from vit_train.data.splits import Splits, make_splits
@@ -34,7 +34,7 @@ class Setup:
     splits: Splits
     train_set: ImageSet
     statistics: Statistics
-    normalise: Normalise
+    normalize: Normalize
     task: Task
     model: nn.Module
     image_loader: TrainBatches
@@ -63,7 +63,7 @@ class Setup:
         """Return this process's share of a split as batches for the task."""
         images = EvalBatches(
             part,
-            self.normalise,
+            self.normalize,
             self.config.train.eval_batch_size,
             self.device,
             rank=self.processes.rank,
@@ -98,11 +98,11 @@ def set_up(
     if data.unlabelled is not None and not task.needs_labels:
         train_set = with_unlabelled(train_set, data.unlabelled)
     statistics = channel_statistics(train_set.images)
-    normalise = Normalise(statistics, device)
+    normalize = Normalize(statistics, device)
     image_loader = TrainBatches(
         train_set,
         len(data.classes),
-        normalise,
+        normalize,
         config.augment,
         config.train.batch_size,
         config.seed,
@@ -118,7 +118,7 @@ def set_up(
         splits=splits,
         train_set=train_set,
         statistics=statistics,
-        normalise=normalise,
+        normalize=normalize,
         task=task,
         model=model.to(device),
         image_loader=image_loader,

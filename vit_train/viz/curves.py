@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from vit_train.text import printable
-from vit_train.viz.figures import colours, shortened
+from vit_train.viz.figures import colors, shortened
 
 # One run's metrics.csv: one dict per epoch, keyed by column.
 Curve = Sequence[dict[str, float]]
@@ -46,11 +46,11 @@ def lines(series: Sequence[Series], title: str) -> Figure:
     """Draw results by number of training images: a line through the means, a point per run."""
     figure = Figure(figsize=(6, 4), dpi=120, layout="constrained")
     axis = figure.subplots()
-    for (label, results), colour in zip(series, colours(len(series)), strict=True):
+    for (label, results), color in zip(series, colors(len(series)), strict=True):
         means = [sum(points) / len(points) for _, points in results]
-        axis.plot([x for x, _ in results], means, color=colour, label=printable(label, keep=""))
+        axis.plot([x for x, _ in results], means, color=color, label=printable(label, keep=""))
         for x, points in results:
-            axis.plot([x] * len(points), points, "o", color=colour, markersize=4)
+            axis.plot([x] * len(points), points, "o", color=color, markersize=4)
     axis.set_xscale("log")
     ticks = sorted({x for _, results in series for x, _ in results})
     axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], fontsize=8)
@@ -70,7 +70,7 @@ STYLES: dict[str, dict[str, Any]] = {
 
 
 def draw_runs(
-    axis: Axes, runs: Sequence[Curve], column: str, colour: str, style: dict[str, Any]
+    axis: Axes, runs: Sequence[Curve], column: str, color: str, style: dict[str, Any]
 ) -> None:
     """Draw one column of the runs' curves, for the epochs that all of the runs have.
 
@@ -84,10 +84,10 @@ def draw_runs(
     values = [[scale * row[column] for row in rows] for rows in epochs]
     marker = "." if len(epochs) < 3 else None  # a single epoch makes no line
     means = [sum(epoch_values) / len(epoch_values) for epoch_values in values]
-    axis.plot(seen, means, color=colour, marker=marker, **style)
+    axis.plot(seen, means, color=color, marker=marker, **style)
     if len(runs) > 1:
         low, high = list(map(min, values)), list(map(max, values))
-        axis.fill_between(seen, low, high, color=colour, alpha=0.15, linewidth=0)
+        axis.fill_between(seen, low, high, color=color, alpha=0.15, linewidth=0)
 
 
 def curves(
@@ -99,18 +99,18 @@ def curves(
     their mean and the band that they span.
     """
     figure = Figure(figsize=(5 * len(measures), 3.6), dpi=120, layout="constrained")
-    palette = colours(len(groups))
+    palette = colors(len(groups))
     axes = figure.subplots(1, len(measures), squeeze=False)[0]
     for axis, measure in zip(axes, measures, strict=True):
-        for (_, runs), colour in zip(groups, palette, strict=True):
+        for (_, runs), color in zip(groups, palette, strict=True):
             for split, style in STYLES.items():
-                draw_runs(axis, runs, f"{split}_{measure}", colour, style)
+                draw_runs(axis, runs, f"{split}_{measure}", color, style)
         axis.set_xlabel("images seen, thousands")
         axis.xaxis.set_major_locator(MaxNLocator(8))
         axis.set_ylabel({"acc": "accuracy, %"}.get(measure, measure))
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.3)
-    keys = [Line2D([], [], color=colour) for colour in palette]
+    keys = [Line2D([], [], color=color) for color in palette]
     keys += [Line2D([], [], color="black", **STYLES[split]) for split in ("val", "train")]
     labels = [shortened(label, 60) for label, _ in groups]
     # As many columns as fit at about 14 characters per inch, 6 of them for a line's sample.

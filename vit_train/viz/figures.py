@@ -67,7 +67,7 @@ def shortened(title: str, length: int = 22) -> str:
 PALETTE = ["#3b6ea5", "#d1750d", "#3f8f4f", "#a8324a", "#7a5ba8", "#6f6f6f", "#1fa3a3", "#b58900"]
 
 
-def colours(count: int) -> list[str]:
+def colors(count: int) -> list[str]:
     """Return `count` colors: from the palette or, if it has too few, a scale from dark to light."""
     if count <= len(PALETTE):
         return PALETTE[:count]

@@ -3,7 +3,7 @@
 from PIL import Image
 from torch import nn, no_grad
 
-from vit_train.data.batches import Batch, Normalise
+from vit_train.data.batches import Batch, Normalize
 from vit_train.tasks.task import Task
 from vit_train.viz.mosaic import side_by_side
 
@@ -12,7 +12,7 @@ IMAGES, ACROSS, ROWS = 12, 12, 4
 
 
 @no_grad()
-def draw_gallery(task: Task, model: nn.Module, batch: Batch, normalise: Normalise) -> Image.Image:
+def draw_gallery(task: Task, model: nn.Module, batch: Batch, normalize: Normalize) -> Image.Image:
     """Draw the task's pictures of the batch's first images side by side."""
     across = max(1, ACROSS // len(task.columns))
     count = min(IMAGES, across * ROWS)
@@ -21,5 +21,5 @@ def draw_gallery(task: Task, model: nn.Module, batch: Batch, normalise: Normalis
     model.eval()
     pictures = task.pictures(model, images, targets)
     model.train(was_training)
-    shown = [normalise.undo(picture) for picture in pictures]
+    shown = [normalize.undo(picture) for picture in pictures]
     return side_by_side(shown, task.columns, across)
