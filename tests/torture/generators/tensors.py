@@ -73,7 +73,7 @@ def reverse_order(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 TENSORS = {
-    "stride 0": lambda shape, rng: torch.zeros(1).expand(shape),
+    "stride 0": lambda shape, rng: torch.zeros(()).expand(shape),
     "stride 0, huge": lambda shape, rng: torch.zeros(1).expand(rng.choice(HUGE[:5])),
     "stride 0, huge bytes": lambda shape, rng: torch.zeros(1, dtype=torch.uint8).expand(2**33),
     "overlapping": lambda shape, rng: torch.zeros(1000).as_strided(shape, [1] * len(shape)),
@@ -102,7 +102,7 @@ TENSORS = {
     "empty": lambda shape, rng: torch.zeros(0),
     "no rows": lambda shape, rng: torch.zeros(0, *shape),
     "parameter": lambda shape, rng: torch.nn.Parameter(torch.zeros(shape)),
-    "wrapped parameter": lambda shape, rng: wrapped(torch.zeros(1).expand(shape)),
+    "wrapped parameter": lambda shape, rng: wrapped(torch.zeros(()).expand(shape)),
     "parameter of no tensor": lambda shape, rng: wrapped("x"),
     "NaN": lambda shape, rng: torch.full(shape, float("nan")),
     "infinity": lambda shape, rng: torch.full(shape, float("inf")),
