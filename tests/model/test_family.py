@@ -255,7 +255,7 @@ def test_patches_cut_and_mapped_linearly_are_the_convolution(form: str) -> None:
 )
 def test_what_cannot_be_is_refused(bad: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ViTConfig(**bad)
+        ViTConfig(**bad).require_known_parts()
 
 
 @pytest.mark.parametrize("positions", ["learned", "learned_2d", "relative"])

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.model.layers import Dropout
+from vit_train.model.pos_embed import AttentionPositions
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -72,7 +73,7 @@ class Attention(nn.Module):
         kernels: str,
         qkv_bias: bool = True,
         proj_bias: bool = True,
-        relative: nn.Module | None = None,
+        relative: AttentionPositions | None = None,
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
@@ -93,7 +94,8 @@ class Attention(nn.Module):
         q, k, v = self.project(x, num_queries, context)
         bias = sees = None
         if self.relative is not None:
-            bias = self.relative(q * q.shape[-1] ** -0.5)
+            q, k = self.relative.rotate(q, k)
+            bias = self.relative.bias(q * q.shape[-1] ** -0.5)
         if mask is not None:
             blocked, sees = masked(mask[:num_queries], q.dtype)
             bias = blocked if bias is None else bias + blocked

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 CHOICES = {
     "kernels": ("scratch", "fused"),
     "activation": ("gelu", "gelu_tanh"),
-    "positions": ("none", "learned", "learned_2d", "relative", "sinusoidal", "sincos_2d"),
     "positions_at": ("stem", "layers", "shared"),
     "head": ("token", "token_mlp", "gap"),
     "init": ("xavier", "torch"),
@@ -29,6 +28,9 @@ class ModelConfig:
     """
 
     name: str = "???"
+
+    def require_known_parts(self) -> None:
+        """Raise ValueError for a part that only the model's code knows; imports torch."""
 
     @property
     def layers(self) -> int:
@@ -61,8 +63,9 @@ class ViTConfig(ModelConfig):
     qkv_bias: bool = True
     proj_bias: bool = True
     mlp_bias: bool = True
-    # Position embeddings. Absolute ones are added once after the patch embedding (stem), or before
-    # every layer, with a separate table for each layer (layers) or one for all of them (shared).
+    # Position embeddings: none, or one of POSITIONS in vit_train/model/pos_embed.py. Absolute ones
+    # are added once after the patch embedding (stem), or before every layer, with a separate table
+    # for each layer (layers) or one for all of them (shared).
     positions: str = "learned"
     positions_at: str = "stem"
     # Input of the classifier: the class token (token), the class token through a hidden tanh layer
@@ -110,17 +113,11 @@ class ViTConfig(ModelConfig):
                 raise ValueError(
                     f"model.{field}={getattr(self, field)} must be one of: {', '.join(choices)}"
                 )
-        divisor = {"learned_2d": 2, "sinusoidal": 2, "sincos_2d": 4}.get(self.positions, 1)
-        if self.embed_dim % divisor:
-            raise ValueError(
-                f"model.positions={self.positions} needs model.embed_dim={self.embed_dim} to be a "
-                f"multiple of {divisor}"
-            )
-        if self.positions_at != "stem" and self.positions in ("none", "relative"):
-            raise ValueError(
-                f"model.positions_at={self.positions_at} is for absolute positions: with "
-                f"model.positions={self.positions} use positions_at=stem"
-            )
+
+    def require_known_parts(self) -> None:
+        from vit_train.model.pos_embed import chosen_positions
+
+        chosen_positions(self)
 
     @property
     def hidden_dim(self) -> int:

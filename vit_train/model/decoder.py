@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from vit_train.model.attention import Attention, causal
 from vit_train.model.config import ViTConfig
-from vit_train.model.layers import Dropout, LayerNorm, Mlp
-from vit_train.model.pos_embed import TABLES
-from vit_train.model.vit import init_normal, init_weights
+from vit_train.model.layers import Dropout, LayerNorm, Mlp, init_normal
+from vit_train.model.pos_embed import POSITIONS, AbsolutePositions, chosen_positions
+from vit_train.model.vit import init_weights
 
 
 class DecoderBlock(nn.Module):
@@ -76,14 +76,18 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ViTConfig, grid: int) -> None:
         super().__init__()
-        if config.positions not in TABLES:
+        positions = chosen_positions(config)
+        if positions is None or not issubclass(positions, AbsolutePositions):
+            absolute = (
+                name for name in POSITIONS if issubclass(POSITIONS[name], AbsolutePositions)
+            )
             raise ValueError(
                 f"model.positions={config.positions}: a decoder needs absolute positions: "
-                f"use one of {', '.join(TABLES)}"
+                f"use one of {', '.join(absolute)}"
             )
         dim = config.embed_dim
         self.mask_token = nn.Parameter(torch.empty(1, 1, dim))
-        self.pos_embed = TABLES[config.positions](grid, dim, False)
+        self.pos_embed = positions(grid, dim, has_class=False)
         self.blocks = nn.ModuleList(DecoderBlock(config) for _ in range(config.depth))
         self.norm = LayerNorm(dim, config.kernels, affine=config.norm_affine)
         init_weights(self, config)

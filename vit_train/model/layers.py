@@ -180,6 +180,16 @@ class DropPath(nn.Module):
         return x * keep.div_(1 - self.rate)
 
 
+def init_normal(parameter: nn.Parameter, std: float) -> None:
+    """Draw from N(0, std²), in place.
+
+    On the meta device, where tensors have shapes but no values, this does nothing: the call would
+    make PyTorch load its compiler, which takes two seconds.
+    """
+    if not parameter.is_meta:
+        nn.init.normal_(parameter, std=std)
+
+
 class Head(nn.Linear):
     """Linear classifier, features (B,D) → logits (B,K), in the weights' precision.
 

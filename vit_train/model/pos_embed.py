@@ -1,48 +1,135 @@
 """Position embeddings: those of Dosovitskiy et al. 2021 (appendix D.4) and fixed sinusoids.
 
-A table is a module that returns (1,T,D), to be added to the tokens. The class token, if there is
-one, comes first. It has no place in the grid of patches, so the two-dimensional tables give it a
-separate vector (learned) or zeros (fixed).
+Each class says how it is initialized, how it is fitted to another image size, and which widths it
+can have. Absolute positions are added to the tokens; attention positions act inside every attention
+layer. The class token, if there is one, comes first. It has no place in the grid of patches, so the
+two-dimensional tables give it a separate vector (learned) or zeros (fixed).
+
+A new kind is a subclass of AbsolutePositions or AttentionPositions, and a line in POSITIONS.
 """
 
 import math
-from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vit_train.model.config import ViTConfig
+from vit_train.model.layers import init_normal
 
-def sinusoids(places: Tensor, dim: int) -> Tensor:
-    """Compute PE(p, 2i) = sin(p/10000^(2i/D)) and PE(p, 2i+1) = cos(same): (N,) → (N,D).
+State = dict[str, Tensor]
 
-    From Vaswani et al. 2017, section 3.5. D must be even.
+
+class PositionEmbedding(nn.Module):
+    """Base of all position embeddings.
+
+    Each is made from the number of patches along a side, the width of the vectors it acts on, and
+    whether there is a class token.
     """
-    frequency = torch.exp(torch.arange(0, dim, 2) * (-math.log(10000) / dim))
-    angle = places.unsqueeze(1) * frequency  # (N,D/2)
-    return torch.stack((angle.sin(), angle.cos()), dim=2).flatten(1)
 
-
-class LearnedTable(nn.Module):
-    """Learned 1-D positions: one vector per token, in token order."""
+    # The width must be a multiple of this.
+    width_multiple: ClassVar[int] = 1
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
         super().__init__()
-        self.has_class = has_class
-        self.weight = nn.Parameter(torch.empty(1, grid**2 + has_class, dim))
+
+    def init_weights(self, std: float) -> None:
+        """Draw the initial weights; `std` is model.pos_std."""
+        for parameter in self.parameters():
+            init_normal(parameter, std)
+
+    def resized(self, state: State) -> State:
+        """Return the state dict of the same kind at another grid, fitted to this one's grid.
+
+        Raise ValueError if that is impossible.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def require_fit(cls, config: ViTConfig) -> None:
+        """Raise ValueError if a model of this config cannot have these positions."""
+        raise NotImplementedError
+
+
+class AbsolutePositions(PositionEmbedding):
+    """Positions that are added to the tokens; `dim` is D."""
+
+    def forward(self) -> Tensor:
+        """Return the table (1,T,D)."""
+        raise NotImplementedError
+
+    @classmethod
+    def require_fit(cls, config: ViTConfig) -> None:
+        if config.embed_dim % cls.width_multiple:
+            raise ValueError(
+                f"model.positions={config.positions} needs model.embed_dim={config.embed_dim} to "
+                f"be a multiple of {cls.width_multiple}"
+            )
+
+
+class AttentionPositions(PositionEmbedding):
+    """Positions that act on the queries and keys of every attention layer; `dim` is Dh."""
+
+    def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the queries (B,H,Q,Dh) of the first Q tokens and all keys (B,H,T,Dh), changed."""
+        return q, k
+
+    def bias(self, q: Tensor) -> Tensor | None:
+        """Return what to add to the logits (B,H,Q,T); q (B,H,Q,Dh) is already scaled by 1/√Dh."""
+        return None
+
+    @classmethod
+    def require_fit(cls, config: ViTConfig) -> None:
+        head_dim = config.embed_dim // config.num_heads
+        if head_dim % cls.width_multiple:
+            raise ValueError(
+                f"model.positions={config.positions} needs heads whose width is a multiple of "
+                f"{cls.width_multiple}, but model.embed_dim={config.embed_dim} and "
+                f"model.num_heads={config.num_heads} give {head_dim}"
+            )
+
+
+class Table(AbsolutePositions):
+    """A vector `weight` (1,T,D) for each token, in token order."""
+
+    weight: Tensor
+
+    def __init__(self, grid: int, dim: int, has_class: bool) -> None:
+        super().__init__(grid, dim, has_class)
+        self.grid, self.has_class = grid, has_class
 
     def forward(self) -> Tensor:
         return self.weight
 
+    def resized(self, state: State) -> State:
+        """Interpolate bicubically, so that a patch keeps its place in the picture.
 
-class LearnedTable2D(nn.Module):
-    """Learned 2-D positions: a D/2 vector per column and one per row, concatenated.
+        From Dosovitskiy et al. 2021, section 3.2. The class token's vector stays as it is.
+        """
+        extra = int(self.has_class)
+        first, cells = state["weight"][:, :extra], state["weight"][:, extra:]
+        side = math.isqrt(cells.shape[1])
+        cells = cells.unflatten(1, (side, side)).permute(0, 3, 1, 2)  # (1,D,side,side)
+        cells = interpolate(cells, self.grid, self.grid).flatten(2).transpose(1, 2)
+        return {"weight": torch.cat((first, cells), dim=1)}
 
-    The class token has a separate vector.
-    """
+
+class LearnedTable(Table):
+    """Learned 1-D positions."""
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
-        super().__init__()
+        super().__init__(grid, dim, has_class)
+        self.weight = nn.Parameter(torch.empty(1, grid**2 + has_class, dim))
+
+
+class LearnedTable2D(AbsolutePositions):
+    """Learned 2-D positions: a D/2 vector per column and one per row, concatenated."""
+
+    width_multiple = 2
+
+    def __init__(self, grid: int, dim: int, has_class: bool) -> None:
+        super().__init__(grid, dim, has_class)
         self.columns = nn.Parameter(torch.empty(grid, dim // 2))
         self.rows = nn.Parameter(torch.empty(grid, dim // 2))
         self.class_token = nn.Parameter(torch.empty(1, dim)) if has_class else None
@@ -56,91 +143,126 @@ class LearnedTable2D(nn.Module):
             table = torch.cat((self.class_token, table))
         return table.unsqueeze(0)
 
+    def resized(self, state: State) -> State:
+        lines = {key: state[key].t()[None, :, :, None] for key in ("columns", "rows")}
+        grid = len(self.columns)
+        resized = {key: interpolate(line, grid, 1) for key, line in lines.items()}  # (1,D/2,grid,1)
+        return state | {key: line[0, :, :, 0].t() for key, line in resized.items()}
 
-class FixedTable(nn.Module):
+
+class FixedTable(Table):
     """A computed, not learned, table; saved with the weights so that it can be resized too."""
 
-    def __init__(self, table: Tensor, has_class: bool) -> None:
-        super().__init__()
-        self.has_class = has_class
-        self.weight: Tensor
-        self.register_buffer("weight", table.unsqueeze(0))
+    def __init__(self, grid: int, dim: int, has_class: bool) -> None:
+        super().__init__(grid, dim, has_class)
+        self.register_buffer("weight", self.computed(grid, dim, has_class).unsqueeze(0))
 
-    def forward(self) -> Tensor:
-        return self.weight
-
-
-def sinusoidal(grid: int, dim: int, has_class: bool) -> FixedTable:
-    """Make a table of 1-D sinusoids over all tokens in order."""
-    return FixedTable(sinusoids(torch.arange(grid**2 + has_class), dim), has_class)
+    def computed(self, grid: int, dim: int, has_class: bool) -> Tensor:
+        """Return the table (T,D)."""
+        raise NotImplementedError
 
 
-def sincos_2d(grid: int, dim: int, has_class: bool) -> FixedTable:
-    """Make a table of 2-D sinusoids: half of each vector from the column, half from the row.
+class Sinusoidal(FixedTable):
+    """1-D sinusoids over all tokens in order."""
 
-    The class token's vector is zero.
+    width_multiple = 2
+
+    def computed(self, grid: int, dim: int, has_class: bool) -> Tensor:
+        return sinusoids(torch.arange(grid**2 + has_class), dim)
+
+
+class Sincos2D(FixedTable):
+    """2-D sinusoids: half of each vector from the column, half from the row."""
+
+    width_multiple = 4
+
+    def computed(self, grid: int, dim: int, has_class: bool) -> Tensor:
+        along = sinusoids(torch.arange(grid), dim // 2)  # (grid,D/2)
+        table = torch.cat((along.repeat(grid, 1), along.repeat_interleave(grid, 0)), dim=1)
+        return F.pad(table, (0, 0, int(has_class), 0))
+
+
+def sinusoids(places: Tensor, dim: int) -> Tensor:
+    """Compute PE(p, 2i) = sin(p/10000^(2i/D)) and PE(p, 2i+1) = cos(same): (N,) → (N,D).
+
+    From Vaswani et al. 2017, section 3.5. D must be even.
     """
-    along = sinusoids(torch.arange(grid), dim // 2)  # (grid,D/2)
-    table = torch.cat((along.repeat(grid, 1), along.repeat_interleave(grid, 0)), dim=1)
-    return FixedTable(F.pad(table, (0, 0, int(has_class), 0)), has_class)
+    frequency = torch.exp(torch.arange(0, dim, 2) * (-math.log(10000) / dim))
+    angle = places.unsqueeze(1) * frequency  # (N,D/2)
+    return torch.stack((angle.sin(), angle.cos()), dim=2).flatten(1)
 
 
-TABLES: dict[str, Callable[[int, int, bool], nn.Module]] = {
-    "learned": LearnedTable,
-    "learned_2d": LearnedTable2D,
-    "sinusoidal": sinusoidal,
-    "sincos_2d": sincos_2d,
-}
-
-
-class RelativeKeys(nn.Module):
+class RelativeKeys(AttentionPositions):
     """Relative positions: one learned key per distance p_q − p_k in patch order, 2N − 1 in all.
 
     The class token has no distances: its row and column of logits get 0.
     """
 
-    def __init__(self, num_patches: int, head_dim: int, has_class: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(2 * num_patches - 1, head_dim))
+    def __init__(self, grid: int, dim: int, has_class: bool) -> None:
+        super().__init__(grid, dim, has_class)
+        patches = grid**2
+        self.weight = nn.Parameter(torch.empty(2 * patches - 1, dim))
         self.has_class = int(has_class)
-        place = torch.arange(num_patches)
+        place = torch.arange(patches)
         self.distance: Tensor
-        distance = place.unsqueeze(1) - place + num_patches - 1  # (N,N)
+        distance = place.unsqueeze(1) - place + patches - 1  # (N,N)
         self.register_buffer("distance", distance, persistent=False)
 
-    def forward(self, q: Tensor) -> Tensor:
-        """Return the logits (B,H,Q,T) to add to the queries' (B,H,Q,Dh) content logits."""
+    def bias(self, q: Tensor) -> Tensor:
         patches = q[:, :, self.has_class :]
         rows = self.distance[: patches.shape[2]]
         by_distance = patches @ self.weight.t()  # (B,H,Q,2N−1)
         logits = by_distance.gather(3, rows.expand(*by_distance.shape[:2], -1, -1))
         return F.pad(logits, (self.has_class, 0, self.has_class, 0))
 
+    def resized(self, state: State) -> State:
+        if state["weight"].shape != self.weight.shape:
+            raise ValueError("relative positions cannot be used at another image size")
+        return state
 
-def resize_positions(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """Fit the absolute positions in a state dict to `model`, which has another image size.
 
-    Grids are interpolated bicubically (Dosovitskiy et al. 2021, section 3.2), so that a patch
-    keeps its place in the picture. Raise ValueError for relative positions, because their distances
-    change with the image size.
+# All that model.positions can choose, besides "none".
+POSITIONS: dict[str, type[PositionEmbedding]] = {
+    "learned": LearnedTable,
+    "learned_2d": LearnedTable2D,
+    "relative": RelativeKeys,
+    "sinusoidal": Sinusoidal,
+    "sincos_2d": Sincos2D,
+}
+
+
+def chosen_positions(config: ViTConfig) -> type[PositionEmbedding] | None:
+    """Return the kind of positions that the config chooses, or None for "none".
+
+    Raise ValueError if there is no such kind, or if it does not fit the rest of the config.
+    """
+    if config.positions not in ("none", *POSITIONS):
+        raise ValueError(
+            f"model.positions={config.positions} must be one of: {', '.join(('none', *POSITIONS))}"
+        )
+    kind = POSITIONS.get(config.positions)
+    absolute = kind is not None and issubclass(kind, AbsolutePositions)
+    if config.positions_at != "stem" and not absolute:
+        raise ValueError(
+            f"model.positions_at={config.positions_at} is for absolute positions: with "
+            f"model.positions={config.positions} use positions_at=stem"
+        )
+    if kind is not None:
+        kind.require_fit(config)
+    return kind
+
+
+def resize_positions(state: State, model: nn.Module) -> State:
+    """Fit the positions in a state dict to `model`, which has another image size.
+
+    Raise ValueError for positions that cannot be resized.
     """
     resized = dict(state)
     for name, module in model.named_modules():
-        if isinstance(module, LearnedTable | FixedTable):
-            key = f"{name}.weight"
-            extra, tokens = int(module.has_class), module.weight.shape[1]
-            first, grid = state[key][:, :extra], state[key][:, extra:]
-            old, new = math.isqrt(grid.shape[1]), math.isqrt(tokens - extra)
-            cells = interpolate(grid.unflatten(1, (old, old)).permute(0, 3, 1, 2), new, new)
-            resized[key] = torch.cat((first, cells.flatten(2).transpose(1, 2)), dim=1)
-        elif isinstance(module, LearnedTable2D):
-            for key in (f"{name}.columns", f"{name}.rows"):
-                line = state[key].t()[None, :, :, None]  # (1,D/2,grid,1)
-                resized[key] = interpolate(line, len(module.columns), 1)[0, :, :, 0].t()
-        elif isinstance(module, RelativeKeys) and (
-            state[f"{name}.weight"].shape != module.weight.shape
-        ):
-            raise ValueError("relative positions cannot be used at another image size")
+        if isinstance(module, PositionEmbedding):
+            prefix = f"{name}."
+            own = {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
+            resized |= {prefix + key: value for key, value in module.resized(own).items()}
     return resized
 
 

@@ -12,8 +12,13 @@ from torch import Tensor, nn
 
 from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
-from vit_train.model.layers import Dropout, DropPath, Head, LayerNorm, Mlp
-from vit_train.model.pos_embed import TABLES, LearnedTable, LearnedTable2D, RelativeKeys
+from vit_train.model.layers import Dropout, DropPath, Head, LayerNorm, Mlp, init_normal
+from vit_train.model.pos_embed import (
+    AbsolutePositions,
+    AttentionPositions,
+    PositionEmbedding,
+    chosen_positions,
+)
 
 
 class PatchEmbed(nn.Module):
@@ -39,7 +44,10 @@ class Block(nn.Module):
     """
 
     def __init__(
-        self, config: ViTConfig, drop_path: float = 0.0, relative: nn.Module | None = None
+        self,
+        config: ViTConfig,
+        drop_path: float = 0.0,
+        relative: AttentionPositions | None = None,
     ) -> None:
         super().__init__()
         dim, kernels, affine = config.embed_dim, config.kernels, config.norm_affine
@@ -100,35 +108,37 @@ class Encoder(nn.Module):
         self.image_shape = (in_channels, image_size, image_size)
         self.patch_embed = PatchEmbed(in_channels, dim, config.patch_size)
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if config.has_class_token else None
-        self.pos_embed = self.make_tables()
+        positions = chosen_positions(config)
+        self.pos_embed = self.make_tables(positions)
         self.dropout = Dropout(config.dropout)
         last = max(1, config.depth - 1)
         rates = [config.drop_path * number / last for number in range(config.depth)]
         self.blocks = nn.ModuleList(
-            Block(config, rate, self.make_relative_keys()) for rate in rates
+            Block(config, rate, self.make_attention_positions(positions)) for rate in rates
         )
         self.norm = LayerNorm(dim, config.kernels, affine=config.norm_affine)
         init_weights(self, config)
         if self.cls_token is not None:
             init_normal(self.cls_token, config.cls_std)
 
-    def make_tables(self) -> nn.ModuleList:
+    def make_tables(self, kind: type[PositionEmbedding] | None) -> nn.ModuleList:
         """Make the tables of absolute positions: none, one, or one per layer."""
         config = self.config
-        if config.positions not in TABLES:
+        if kind is None or not issubclass(kind, AbsolutePositions):
             return nn.ModuleList()
         count = config.depth if config.positions_at == "layers" else 1
-        make = TABLES[config.positions]
         return nn.ModuleList(
-            make(self.grid, config.embed_dim, config.has_class_token) for _ in range(count)
+            kind(self.grid, config.embed_dim, config.has_class_token) for _ in range(count)
         )
 
-    def make_relative_keys(self) -> nn.Module | None:
+    def make_attention_positions(
+        self, kind: type[PositionEmbedding] | None
+    ) -> AttentionPositions | None:
+        """Make the positions that act inside one layer's attention, if there are any."""
         config = self.config
-        if config.positions != "relative":
+        if kind is None or not issubclass(kind, AttentionPositions):
             return None
-        head_dim = config.embed_dim // config.num_heads
-        return RelativeKeys(self.grid**2, head_dim, config.has_class_token)
+        return kind(self.grid, config.embed_dim // config.num_heads, config.has_class_token)
 
     def encoder_state(self) -> dict[str, Tensor]:
         """Return the state dict without the entries that a subclass adds."""
@@ -252,23 +262,12 @@ def init_weights(module: nn.Module, config: ViTConfig) -> None:
     xavier: linear layers are Xavier-uniform with zero biases, as in the paper's code. Query, key
     and value count as one layer, as in PyTorch's MultiheadAttention. Patches count as flattened, so
     the fan-in of their embedding is P²·C. torch: linear layers keep PyTorch's default. Positions
-    are normal in both cases.
+    initialize themselves.
     """
     for child in module.modules():
         if isinstance(child, nn.Linear | nn.Conv2d) and config.init == "xavier":
             nn.init.xavier_uniform_(child.weight.flatten(1))
             if child.bias is not None:
                 nn.init.zeros_(child.bias)
-        if isinstance(child, LearnedTable | LearnedTable2D | RelativeKeys):
-            for parameter in child.parameters():
-                init_normal(parameter, config.pos_std)
-
-
-def init_normal(parameter: nn.Parameter, std: float) -> None:
-    """Draw from N(0, std²), in place.
-
-    On the meta device, where tensors have shapes but no values, this does nothing: the call would
-    make PyTorch load its compiler, which takes two seconds.
-    """
-    if not parameter.is_meta:
-        nn.init.normal_(parameter, std=std)
+        if isinstance(child, PositionEmbedding):
+            child.init_weights(config.pos_std)

@@ -77,6 +77,7 @@ def set_up(
 ) -> Setup:
     """Load the data and build the model; unless it is `fresh`, its weights are loaded later."""
     torch.manual_seed(config.seed)
+    config.model.require_known_parts()  # before data are downloaded
     data = load_dataset(config.data)
     splits = make_splits(data, config.data)
     task = make_task(config.task, config.model, data.image_shape, len(data.classes))

@@ -1,0 +1,71 @@
+"""Parts of every kind, registered from outside the package, as CONTRIBUTING.md says."""
+
+import pytest
+import torch
+from conftest import SMALL, Run
+from torch import Tensor
+
+from vit_train.model.attention import Attention
+from vit_train.model.pos_embed import POSITIONS, AttentionPositions, State
+
+
+class Rotary(AttentionPositions):
+    """Axial rotary positions (Su et al. 2021): a quarter of a head's pairs turns with each axis."""
+
+    width_multiple = 4
+
+    def __init__(self, grid: int, dim: int, has_class: bool) -> None:
+        super().__init__(grid, dim, has_class)
+        place = torch.arange(grid)
+        frequency = 100 ** -(torch.arange(dim // 4) * 4 / dim)
+        across = place.repeat(grid).unsqueeze(1) * frequency  # (N,Dh/4)
+        down = place.repeat_interleave(grid).unsqueeze(1) * frequency
+        angle = torch.cat((across, down), dim=1)
+        if has_class:  # which stays as it is
+            angle = torch.nn.functional.pad(angle, (0, 0, 1, 0))
+        self.register_buffer("cos", angle.cos(), persistent=False)  # (T,Dh/2)
+        self.register_buffer("sin", angle.sin(), persistent=False)
+
+    def turn(self, x: Tensor) -> Tensor:
+        cos, sin = self.cos[: x.shape[2]], self.sin[: x.shape[2]]
+        even, odd = x.unflatten(3, (-1, 2)).unbind(4)
+        return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=4).flatten(3)
+
+    def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return self.turn(q), self.turn(k)
+
+    def resized(self, state: State) -> State:
+        return state
+
+
+def test_rotary_positions(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They train, resume, are evaluated at another size, and are refused where they do not fit."""
+    monkeypatch.setitem(POSITIONS, "rotary", Rotary)
+    chosen = [*SMALL, "model.positions=rotary"]
+    assert run("vit-train", *chosen, "hydra.run.dir=run").status == 0
+    assert run("vit-eval", "ckpt=run", "data.image_size=40").status == 0
+    refused = {
+        "model.embed_dim=8": "a multiple of 4",
+        "model.positions_at=layers": "use positions_at=stem",
+        "task=reconstruct": "needs absolute positions",
+    }
+    for change, message in refused.items():
+        outcome = run("vit-train", *chosen, change)
+        assert outcome.status == 1 and message in outcome.err
+    monkeypatch.delitem(POSITIONS, "rotary")
+    outcome = run("vit-eval", "ckpt=run")
+    assert outcome.status == 1 and "model.positions=rotary must be one of: none" in outcome.err
+
+
+@pytest.mark.parametrize("kernels", ["scratch", "fused"])
+def test_the_hook_of_attention_turns_queries_and_keys(kernels: str) -> None:
+    """With equal contents everywhere, a logit depends on the distance of two patches alone."""
+    torch.manual_seed(0)
+    attention = Attention(16, 2, 0.0, kernels, relative=Rotary(3, 8, has_class=True)).double()
+    x = torch.randn(1, 1, 16, dtype=torch.float64).expand(1, 10, 16)
+    _, weights = attention(x, need_weights=True)
+    logits = weights.log()[0, 0, 1:, 1:].unflatten(0, (3, 3)).unflatten(2, (3, 3))
+    difference = logits[0, 0, 1, 1] - logits[0, 0, 0, 0]
+    torch.testing.assert_close(logits[1, 1, 2, 2] - logits[1, 1, 1, 1], difference)
+    few, _ = attention(x, num_queries=1)
+    torch.testing.assert_close(few, attention(x)[0][:, :1])
