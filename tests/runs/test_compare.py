@@ -113,6 +113,14 @@ def test_a_setting_that_a_run_does_not_mention_has_its_default() -> None:
     assert len(group_runs([old, new])) == 2
 
 
+@pytest.mark.parametrize("number", [[1, 2], "many", {}])
+def test_a_summary_without_numbers_is_refused_by_its_file(number: object, tmp_path: Path) -> None:
+    bad = summary(0.5)
+    bad["images"]["train"] = number
+    with pytest.raises(ValueError, match=r"summary\.json is not a summary written by vit-train"):
+        gather([written(tmp_path, bad)], tmp_path / "out")
+
+
 def test_what_is_no_summary_is_left_out_unless_it_is_meant(tmp_path: Path) -> None:
     folder = written(tmp_path, summary(0.5))
     (folder / "trace.json").write_text('{"a": 1}\n{"a": 2}\n')

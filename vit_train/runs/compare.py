@@ -139,10 +139,12 @@ def by_training_images(groups: Sequence[Group], measure: Measure) -> list[Series
 
 
 def require_complete(run: dict[str, Any]) -> None:
-    """Raise ValueError, with the file's name, if no table row can be made from the summary."""
+    """Raise ValueError, with the file's name, if the summary's numbers cannot be shown."""
     try:
-        table(group_runs([run]))
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        groups = group_runs([run])
+        table(groups)
+        by_training_images(groups, common_measure(groups))
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise ValueError(f"{run['file']} is not a summary written by vit-train") from error
 
 
