@@ -116,7 +116,7 @@ def test_or_training_goes_on_without_and_saves_again_when_it_can(
     failing_saves(monkeypatch, 2, 4)
     monkeypatch.setattr(disk_errors, "PAUSE", 0.0)
     outcome = run(
-        "vit-train", *SMALL, "train.epochs=5", "checkpoint.on_error=go_on", "hydra.run.dir=run"
+        "vit-train", *SMALL, "train.epochs=5", "checkpoint.on_error=continue", "hydra.run.dir=run"
     )
     assert outcome.status == 0, outcome.err
     assert outcome.out.count("training continues: [Errno 28]") == 1

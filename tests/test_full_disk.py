@@ -44,7 +44,7 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_with_more_space(
 
 
 def test_or_training_goes_on_without(run: Run, disk: Path) -> None:
-    outcome = run("vit-train", *SMALL, "checkpoint.on_error=go_on", "hydra.run.dir=disk/run")
+    outcome = run("vit-train", *SMALL, "checkpoint.on_error=continue", "hydra.run.dir=disk/run")
     assert "training continues: [Errno 28]" in outcome.out
     assert "Traceback" not in outcome.err
     kept = list(Path("disk/run/checkpoints").glob("*.pt"))

@@ -71,7 +71,7 @@ def places(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Where the content that loading looks at can be changed: all but optimizer and the like."""
     found = [path] if path else []
     if isinstance(content, dict):
-        skipped = ("optimizer", "rng", "scaler", "whole", "recent", "best", "written", "seconds")
+        skipped = ("optimizers", "rng", "scaler", "whole", "recent", "best", "written", "seconds")
         for key, value in content.items():
             if not (len(path) == 0 and key in skipped):
                 found += places(value, (*path, key))
@@ -129,7 +129,7 @@ def test_a_small_file_cannot_ask_for_a_huge_model_or_another_class(
 def test_a_crafted_state_cannot_be_resumed(run: Run, small_run: SmallRun) -> None:
     path = small_run("interrupted") / "checkpoints/last.pt"
     content = read_checkpoint(path)
-    changes = {"optimizer": {}, "whole": None, "model": {"x": torch.zeros(1)}, "written": None}
+    changes = {"optimizers": [{}], "whole": None, "model": {"x": torch.zeros(1)}, "written": None}
     changes |= {"epoch": None, "step": "x", "seconds": None}
     for key, value in changes.items():
         path.write_bytes(sealed(content | {key: value}))
@@ -273,15 +273,15 @@ def test_a_state_whose_counts_are_none_of_this_run_is_refused(
     path = small_run("interrupted") / "checkpoints/last.pt"
     content = read_checkpoint(path)
     moments = {n: {k: v[:1] if v.ndim else v for k, v in m.items()}
-               for n, m in content["optimizer"]["state"].items()}  # fmt: skip
+               for n, m in content["optimizers"][0]["state"].items()}  # fmt: skip
     changes: dict[str, Any] = {"epoch": 99, "batch": -1, "step": -5, "best": {"epoch": "x"}}
     changes |= {"best_score": "x", "seconds": "x", "whole": {"sums": None, "images": 0}}
-    changes["optimizer"] = content["optimizer"] | {"state": moments}
+    changes["optimizers"] = [content["optimizers"][0] | {"state": moments}]
     for key, value in changes.items():
         path.write_bytes(sealed(content | {key: value}))
         outcome = run("vit-train", "resume=run")
         assert outcome.status == 1 and "this checkpoint is not from this run" in outcome.err, key
         assert "Traceback" not in outcome.err
-    content["optimizer"]["param_groups"] = [{"lr": "x"}]  # the settings are the config's
+    content["optimizers"][0]["param_groups"] = [{"lr": "x"}]  # the settings are the config's
     path.write_bytes(sealed(content))
     assert run("vit-train", "resume=run", "train.max_minutes=null").status == 0

@@ -57,7 +57,7 @@ def assert_same_run(one: Path, other: Path) -> None:
             if states[0][key] is not None:
                 for weight, value in states[0][key].items():
                     assert torch.equal(value, states[1][key][weight]), weight
-        moments = [state["optimizer"]["state"] for state in states]
+        moments = [state["optimizers"][0]["state"] for state in states]
         for parameter, moment in moments[0].items():
             assert all(torch.equal(moment[k], moments[1][parameter][k]) for k in moment)
     assert rows(one) == rows(other)

@@ -1,10 +1,16 @@
 """Parts of every kind, registered from outside the package, as CONTRIBUTING.md says."""
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 import torch
 from conftest import SMALL, Run
-from torch import Tensor
+from torch import Tensor, nn
 
+from vit_train.engine.checkpoint import read_checkpoint
+from vit_train.engine.config import OPTIM_CONFIGS, AdamWConfig, OptimConfig
+from vit_train.engine.optim import Optimizer, Optimizers, make_adamw
 from vit_train.model.attention import Attention
 from vit_train.model.pos_embed import POSITIONS, AttentionPositions, State
 
@@ -69,3 +75,49 @@ def test_the_hook_of_attention_turns_queries_and_keys(kernels: str) -> None:
     torch.testing.assert_close(logits[1, 1, 2, 2] - logits[1, 1, 1, 1], difference)
     few, _ = attention(x, num_queries=1)
     torch.testing.assert_close(few, attention(x)[0][:, :1])
+
+
+class SGD(torch.optim.SGD, Optimizer):
+    moments = frozenset({"momentum_buffer"})
+
+
+@dataclass
+class SgdConfig(OptimConfig):
+    """SGD for the head, at ten times the learning rate, and for all else."""
+
+    name: str = "sgd"
+    momentum: float = 0.9
+
+    def make(self, model: nn.Module) -> list[Optimizer]:
+        head = [p for name, p in model.named_parameters() if name.startswith("head")]
+        body = [p for name, p in model.named_parameters() if not name.startswith("head")]
+        scaled = [{"params": head, "lr_scale": 10.0}]
+        return [SGD(each, self.lr, self.momentum) for each in (scaled, body)]
+
+
+def test_optimizers_side_by_side(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of them, with a learning rate of their own, stop and resume as if they had not."""
+    monkeypatch.setitem(OPTIM_CONFIGS, "sgd", SgdConfig)
+    chosen = [*SMALL, "optim=sgd", "optim.momentum=0.5", "optim.lr=0.01"]
+    assert run("vit-train", *chosen, "hydra.run.dir=whole").status == 0
+    assert run("vit-train", *chosen, "hydra.run.dir=run", "train.max_minutes=1e-9").status == 0
+    assert run("vit-train", "resume=run", "train.max_minutes=null").status == 0
+    whole, resumed = (
+        read_checkpoint(Path(each) / "checkpoints/last.pt") for each in ("whole", "run")
+    )
+    for key, value in whole["model"].items():
+        assert torch.equal(value, resumed["model"][key])
+    assert len(whole["optimizers"]) == 2
+    head, body = (each["param_groups"][0]["lr"] for each in whole["optimizers"])
+    assert head == pytest.approx(10 * body) and body > 0
+    monkeypatch.delitem(OPTIM_CONFIGS, "sgd")
+    outcome = run("vit-eval", "ckpt=run")
+    assert outcome.status == 1 and "the config's optim must be one of: adamw" in outcome.err
+
+
+def test_every_parameter_has_one_optimizer() -> None:
+    model = nn.Linear(2, 2)
+    adamw = make_adamw(model, AdamWConfig())
+    for optimizers in ([adamw, adamw], [SGD([model.weight])], []):
+        with pytest.raises(ValueError, match="exactly one optimizer"):
+            Optimizers(optimizers, model.parameters())

@@ -13,7 +13,9 @@ from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.config import DATA_CONFIGS, DataConfig, ShapesConfig
 from vit_train.engine.config import (
     DEVICES,
+    OPTIM_CONFIGS,
     PRECISIONS,
+    AdamWConfig,
     CheckpointConfig,
     LoopConfig,
     OptimConfig,
@@ -28,7 +30,10 @@ CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
     "model": MODEL_CONFIGS,
     "task": TASK_CONFIGS,
     "data": DATA_CONFIGS,
+    "optim": OPTIM_CONFIGS,
 }
+# What runs have that began before a group's name could be chosen.
+UNNAMED = {"optim": "adamw"}
 # Settings that change no result: how often something is reported or saved, and the machine.
 # A name that ends with a dot stands for all settings below it.
 INCIDENTAL = (
@@ -162,7 +167,12 @@ class SheetConfig:
 
 def with_defaults(config: TrainConfig) -> TrainConfig:
     """Choose the parts that a config made in Python leaves open, as `vit-train` does."""
-    parts: dict[str, Any] = {"model": ViTConfig, "task": ClassifyConfig, "data": ShapesConfig}
+    parts: dict[str, Any] = {
+        "model": ViTConfig,
+        "task": ClassifyConfig,
+        "data": ShapesConfig,
+        "optim": AdamWConfig,
+    }
     left_open = {part for part in parts if getattr(config, part).name == MISSING}
     return replace(config, **{part: parts[part]() for part in left_open})
 
@@ -182,6 +192,13 @@ def register_schemas() -> None:
     for group, classes in CHOSEN_BY_NAME.items():
         for name, node in classes.items():
             store.store(name=f"{group}_{name}_schema", node=node)
+            if name not in presets(group) and group != "model":  # a model needs a preset
+                store.store(group=group, name=name, node=node)
+
+
+def presets(group: str) -> set[str]:
+    """Return the names of a group's files in conf/."""
+    return {file.stem for file in (CONF_DIR / group).glob("*.yaml")}
 
 
 Config = TypeVar("Config", TrainConfig, EvalConfig, SheetConfig, BenchConfig)
@@ -191,7 +208,8 @@ def typed(config: DictConfig, kind: type[Config]) -> Config:
     """Return the dataclass that a composed config describes; raise ValueError if it is invalid."""
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
-        raise ValueError(f"missing: {', '.join(f'{key}=VALUE' for key in missing)}")
+        settings = (key.removesuffix(".name") for key in missing)  # of a group: model=tiny
+        raise ValueError(f"missing: {', '.join(f'{setting}=VALUE' for setting in settings)}")
     require_known(config)
     require_in_bounds(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
     result = OmegaConf.to_object(config)
@@ -226,6 +244,7 @@ def require_known(config: DictConfig, prefix: str = "") -> None:
 def no_such_setting(asked: str, known: Sequence[str]) -> str:
     """Return the message for a misspelled key: the nearest key that exists, or all of them."""
     parent, _, key = asked.rpartition(".")
+    known = [each for each in known if each != "name"]  # which its group chooses
     near = difflib.get_close_matches(key, known, n=1)
     prefix = f"{parent}." if parent else ""
     hint = f"did you mean {prefix}{near[0]}?" if near else f"choose from: {', '.join(known)}"
@@ -239,8 +258,8 @@ def schema_of(stored: dict[str, Any]) -> DictConfig:
     """
     chosen = {}
     for group, classes in CHOSEN_BY_NAME.items():
-        part = stored.get(group) if isinstance(stored, dict) else None
-        name = part.get("name") if isinstance(part, dict) else None
+        part = stored.get(group, {}) if isinstance(stored, dict) else None
+        name = part.get("name", UNNAMED.get(group)) if isinstance(part, dict) else None
         if not isinstance(name, str) or name not in classes:
             raise ValueError(f"the config's {group} must be one of: {', '.join(classes)}")
         chosen[group] = classes[name]

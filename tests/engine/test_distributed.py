@@ -15,7 +15,7 @@ from vit_train.config import TrainConfig
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics
-from vit_train.engine.config import LoopConfig
+from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import ALONE, Processes, join_processes, leave_processes
 from vit_train.engine.trainer import Trainer
@@ -58,7 +58,8 @@ def result(processes: Processes) -> dict:
     task = Classify(ClassifyConfig(), vit, (3, 8, 8), 10)
     torch.manual_seed(0)
     model = task.build_model().double()
-    run = TrainConfig(train=LoopConfig(epochs=5, batch_size=10, micro_batch=3))  # 4 steps each
+    loop = LoopConfig(epochs=5, batch_size=10, micro_batch=3)  # 4 steps each
+    run = TrainConfig(optim=AdamWConfig(), train=loop)
     fp32 = Precision("fp32", CPU)
     trainer = Trainer(model, task, Doubles(train), None, run, fp32, processes=processes)
     trainer.fit()

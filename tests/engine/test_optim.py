@@ -4,21 +4,23 @@ import pytest
 import torch
 from torch import nn
 
-from vit_train.engine.config import OptimConfig
-from vit_train.engine.optim import WeightAverage, learning_rate, make_optimizer
+from vit_train.engine.config import AdamWConfig
+from vit_train.engine.optim import make_adamw
+from vit_train.engine.schedule import learning_rate
+from vit_train.engine.weight_average import WeightAverage
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 
 
 def test_adamw_has_the_settings_it_is_given() -> None:
-    config = OptimConfig(lr=0.3, beta1=0.7, beta2=0.95, weight_decay=0.2)
-    for group in make_optimizer(nn.Linear(2, 2), config).param_groups:
+    config = AdamWConfig(lr=0.3, beta1=0.7, beta2=0.95, weight_decay=0.2)
+    for group in make_adamw(nn.Linear(2, 2), config).param_groups:
         assert (group["lr"], group["betas"]) == (0.3, (0.7, 0.95))
 
 
 def test_decay_is_on_matrices_only() -> None:
     model = VisionTransformer(ViTConfig(embed_dim=8, depth=1, num_heads=2))
-    decayed, others = make_optimizer(model, OptimConfig(weight_decay=0.3)).param_groups
+    decayed, others = make_adamw(model, AdamWConfig(weight_decay=0.3)).param_groups
     names = {parameter: name for name, parameter in model.named_parameters()}
     assert (decayed["weight_decay"], others["weight_decay"]) == (0.3, 0.0)
     assert {names[p] for p in decayed["params"]} == {
@@ -29,12 +31,12 @@ def test_decay_is_on_matrices_only() -> None:
 
 
 def test_the_schedule_climbs_in_a_line_and_falls_as_a_cosine() -> None:
-    config = OptimConfig(lr=1.0, min_lr=0.1, warmup_epochs=2)
+    config = AdamWConfig(lr=1.0, min_lr=0.1, warmup_epochs=2)
     rates = [learning_rate(step, config, steps_per_epoch=5, epochs=10) for step in range(51)]
     assert rates[:10] == pytest.approx([0.1 * (i + 1) for i in range(10)])
     assert rates[10] == 1.0 and rates[30] == pytest.approx(0.55) and rates[50] == pytest.approx(0.1)
     assert all(a > b for a, b in pairwise(rates[10:]))
-    late = [learning_rate(s, OptimConfig(lr=1.0, warmup_epochs=99), 5, 2) for s in range(10)]
+    late = [learning_rate(s, AdamWConfig(lr=1.0, warmup_epochs=99), 5, 2) for s in range(10)]
     assert max(late) == late[-1] == 1.0
 
 
@@ -66,5 +68,5 @@ def test_the_average_has_the_models_own_batch_statistics() -> None:
 
 
 def test_a_rate_that_falls_to_itself_is_constant() -> None:
-    config = OptimConfig(lr=0.1, min_lr=0.1, warmup_epochs=0)
+    config = AdamWConfig(lr=0.1, min_lr=0.1, warmup_epochs=0)
     assert {learning_rate(step, config, 5, 3) for step in range(15)} == {0.1}

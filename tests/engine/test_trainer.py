@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from vit_train.config import TrainConfig
 from vit_train.engine.callbacks import Callback, TrainLog
-from vit_train.engine.config import LoopConfig, OptimConfig
+from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.nonfinite import NonFinite, epoch_and_batch
-from vit_train.engine.optim import learning_rate
+from vit_train.engine.schedule import learning_rate
 from vit_train.engine.trainer import Trainer
 from vit_train.model.config import ModelConfig
 from vit_train.model.layers import Dropout
@@ -65,13 +65,13 @@ def train(
     data: Data,
     callbacks: tuple[Callback, ...] = (),
     model: nn.Module | None = None,
-    optim: OptimConfig | None = None,
+    optim: AdamWConfig | None = None,
     seed: int = 0,
     **loop: object,
 ) -> Trainer:
     config = LoopConfig(**{"epochs": 2, "batch_size": 8, "log_every": 4, **loop})
     val = list(data.epoch(0))
-    run = TrainConfig(train=config, optim=optim or OptimConfig(), seed=seed)
+    run = TrainConfig(train=config, optim=optim or AdamWConfig(), seed=seed)
     trainer = Trainer(model or make_model(), CLASSIFY, data, val, run, FP32, callbacks)
     trainer.fit()
     return trainer
@@ -80,7 +80,7 @@ def train(
 @pytest.mark.parametrize("clip_norm", [0.3, 1e9, None])
 def test_the_loop_is_the_textbook_one(clip_norm: float | None) -> None:
     data, model = Data(), make_model()
-    config = OptimConfig(lr=0.02, beta1=0.8, beta2=0.97, weight_decay=0.2, clip_norm=clip_norm)
+    config = AdamWConfig(lr=0.02, beta1=0.8, beta2=0.97, weight_decay=0.2, clip_norm=clip_norm)
     optimizer = torch.optim.AdamW(
         [
             {"params": [model.weight], "weight_decay": config.weight_decay},
@@ -187,7 +187,7 @@ def test_bf16_autocast_trains() -> None:
     data.x = data.x.float()
     precision = Precision("bf16", torch.device("cpu"))
     model = nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 3))
-    run = TrainConfig(train=LoopConfig(epochs=2))
+    run = TrainConfig(optim=AdamWConfig(), train=LoopConfig(epochs=2))
     trainer = Trainer(model, CLASSIFY, data, None, run, precision)
     trainer.fit()
     assert all(p.dtype == torch.float32 and p.isfinite().all() for p in model.parameters())
@@ -232,7 +232,7 @@ class Turning(Data):
 def test_the_curves_are_means_over_the_images_since_the_last_point() -> None:
     """With weights that stand still, so that every batch's own figures are known."""
     data, recorder = Turning(), Recorder()
-    still = OptimConfig(lr=1e-15, weight_decay=0, warmup_epochs=0)
+    still = AdamWConfig(lr=1e-15, weight_decay=0, warmup_epochs=0)
     model = train(data, (recorder,), optim=still).model
     own = []
     for x, y in (*data.epoch(0), *data.epoch(1)):
@@ -265,7 +265,7 @@ def test_the_average_is_of_the_weights_after_each_step_and_what_is_evaluated() -
             self.weights.append(trainer.model.weight.detach().clone())
 
     data, recorder = Data(), Weights()
-    trainer = train(data, (recorder,), optim=OptimConfig(lr=0.1), ema_decay=0.5)
+    trainer = train(data, (recorder,), optim=AdamWConfig(lr=0.1), ema_decay=0.5)
     average = make_model().weight.detach()
     for step, weight in enumerate(recorder.weights, start=1):
         keep = min(0.5, (1 + step) / (10 + step))
@@ -303,7 +303,7 @@ def test_all_that_counts_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPat
     state = first.state_dict()
     assert state["seconds"] == first.seconds == 18
     now = 5.0  # another process
-    run = TrainConfig(train=LoopConfig(epochs=2, batch_size=8, log_every=4))
+    run = TrainConfig(optim=AdamWConfig(), train=LoopConfig(epochs=2, batch_size=8, log_every=4))
     second = Trainer(make_model(), CLASSIFY, Data(), None, run, FP32)
     second.load_state_dict(state)
     now += 4
@@ -320,7 +320,7 @@ def test_a_step_that_is_left_out_has_no_part_in_the_curves_and_the_weights() -> 
                 yield (x * float("nan") if (epoch, number) == (0, 2) else x), y
 
     recorder = Recorder()
-    still = OptimConfig(lr=1e-15, weight_decay=0, warmup_epochs=0)
+    still = AdamWConfig(lr=1e-15, weight_decay=0, warmup_epochs=0)
     skip = {"on_nonfinite": "skip", "log_every": 6}
     trainer = train(Broken(), (recorder,), optim=still, **skip)
     losses = [
@@ -355,7 +355,7 @@ def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(
     train(Turning(), (whole,), **settings)
     state = train(Turning(), (before,), **settings).state_dict()
     now += 1000
-    run = TrainConfig(train=LoopConfig(**settings))
+    run = TrainConfig(optim=AdamWConfig(), train=LoopConfig(**settings))
     trainer = Trainer(make_model(), CLASSIFY, Turning(), None, run, FP32, (after,))
     trainer.load_state_dict(state)
     trainer.fit()

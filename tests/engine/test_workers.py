@@ -6,7 +6,7 @@ from torch import nn
 
 from vit_train.config import TrainConfig
 from vit_train.engine import workers as module
-from vit_train.engine.config import LoopConfig
+from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.trainer import Trainer
 from vit_train.engine.workers import Workers, make_workers
@@ -122,7 +122,7 @@ def test_dropout_depends_on_neither_the_lanes_nor_the_pieces(
         config = ViTConfig(embed_dim=16, depth=2, dropout=0.2, branch_dropout=0.1, drop_path=0.3)
         model = VisionTransformer(config, 8).double()
         loop = LoopConfig(epochs=1, batch_size=48, micro_batch=micro_batch)
-        run = TrainConfig(train=loop, seed=seed)
+        run = TrainConfig(optim=AdamWConfig(), train=loop, seed=seed)
         task = Classify(ClassifyConfig(), config, (3, 8, 8), 10)
         Trainer(model, task, TrainLoader(), None, run, Precision("fp32", CPU)).fit()
         return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])

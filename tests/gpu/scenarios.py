@@ -32,7 +32,7 @@ from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, channel_statistics
 from vit_train.engine.checkpoint import rng_states, set_rng_states
 from vit_train.engine.compile import compile_model
-from vit_train.engine.config import LoopConfig
+from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.device import Precision, be_deterministic, pick_device
 from vit_train.engine.trainer import Trainer
 from vit_train.model.config import CnnConfig, ResNetConfig, ViTConfig
@@ -89,7 +89,7 @@ def make(
     batches = TrainBatches(DATA, 10, normalize, augmented, batch_size, 0, device)
     of_loop = {key: settings.pop(key) for key in list(settings) if hasattr(LoopConfig, key)}
     loop = LoopConfig(epochs=50, batch_size=batch_size, **of_loop)
-    config = TrainConfig(train=loop, **settings)
+    config = TrainConfig(optim=AdamWConfig(), train=loop, **settings)
     chosen = Precision(precision, device)
     loader, network = learned.train_loader(batches), learned.build_model().to(device)
     trainer = Trainer(network, learned, loader, None, config, chosen)

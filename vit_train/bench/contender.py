@@ -24,7 +24,6 @@ from vit_train.data.dataset import channel_statistics
 from vit_train.data.sources import load_dataset
 from vit_train.engine.compile import compile_model
 from vit_train.engine.device import Precision, keep_freed_memory, pick_device, pick_precision
-from vit_train.engine.optim import make_optimizer
 from vit_train.engine.trainer import Trainer, TrainLoader
 from vit_train.model.config import ViTConfig
 from vit_train.model.registry import build_model
@@ -118,7 +117,7 @@ def peer_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, 
         )
     model = build_peer(contender.package, config.model, size, contender.num_classes)
     model.to(bench.device).train()
-    optimizer = make_optimizer(model, config.optim)
+    optimizers = config.optim.make(model)
     clip, smoothing = config.optim.clip_norm, classification(config).label_smoothing
 
     def train() -> None:
@@ -128,8 +127,9 @@ def peer_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, 
         loss.backward()
         if clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
     def infer_whole() -> None:
         model.eval()

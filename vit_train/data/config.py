@@ -7,7 +7,9 @@ import os
 from dataclasses import dataclass, field
 
 VAL_CHOICES = ("split", "none", "test")
-ON_ERROR_CHOICES = ("refuse", "skip")
+# What to do on an error: stop, or skip what is bad.
+ON_ERROR_CHOICES = ("stop", "skip")
+FORMER_WORDS = {"refuse": "stop"}
 FOLDS = 10
 
 
@@ -103,8 +105,8 @@ class FolderConfig(DataConfig):
     image_size: int | None = 64
     # Share split off for testing if the tree has neither test/ nor val/.
     test_fraction: float = 0.1
-    # Files that cannot be decoded: refuse names them and stops, skip goes on without them.
-    on_error: str = "refuse"
+    # Files that cannot be decoded: name them and stop, or skip them.
+    on_error: str = "stop"
     # Images with more pixels than this count as files that cannot be decoded.
     max_pixels: int = 64_000_000
     # Keep the decoded images in the user's cache folder, for the next run.
@@ -116,6 +118,7 @@ class FolderConfig(DataConfig):
             raise ValueError("data.root=FOLDER must name the folder that holds your images")
         if self.image_size is None:
             raise ValueError("data.image_size must be a number for data=folder, for example 64")
+        self.on_error = FORMER_WORDS.get(self.on_error, self.on_error)
         if self.on_error not in ON_ERROR_CHOICES:
             raise ValueError(
                 f"data.on_error={self.on_error} must be one of: {', '.join(ON_ERROR_CHOICES)}"

@@ -111,7 +111,7 @@ def class_names(trees: dict[str, Tree], config: FolderConfig) -> list[str]:
             f"{tree.root / 'CLASS'}/, one folder per class"
         )
     folders = listed([tree.root / name for name in empty])
-    if empty and config.on_error == "refuse":
+    if empty and config.on_error == "stop":
         raise ValueError(
             f"no images in:{folders}\n"
             "Remove the folder, or set data.on_error=skip to leave the class out"
@@ -139,7 +139,7 @@ def image_set(tree: Tree, classes: list[str], config: FolderConfig) -> ImageSet:
     decoded = pixels(paths, config)
     if decoded.broken:
         report = listed([paths[index] for index in decoded.broken], list(decoded.broken.values()))
-        if config.on_error == "refuse":
+        if config.on_error == "stop":
             raise ValueError(
                 f"{len(decoded.broken)} of {len(paths)} image files cannot be used:{report}\n"
                 "Repair or remove them, or set data.on_error=skip to go on without them"

@@ -1,10 +1,18 @@
 """Settings of training; torch-free, so that a bad value is rejected at once."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from vit_train.engine.optim import Optimizer
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
-ON_ERROR = ("stop", "go_on")
+# What to do on an error: stop the run, skip what is bad, or continue as if it had not happened.
+ON_ERROR = ("stop", "continue")
 ON_NONFINITE = ("stop", "skip")
+FORMER_WORDS = {"go_on": "continue"}
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 
 
@@ -15,15 +23,15 @@ def require_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
 
 @dataclass
 class OptimConfig:
-    """AdamW (Loshchilov & Hutter 2019) with linear warm-up, then cosine decay to `min_lr`."""
+    """The learning rate, with linear warm-up, then cosine decay to `min_lr`.
 
+    `name` selects the optimizer.
+    """
+
+    name: str = "???"
     lr: float = 1e-3
     min_lr: float = 0.0
     warmup_epochs: float = 1.0
-    # Applied to matrices only: not to biases, LayerNorms, the class token and the positions.
-    weight_decay: float = 0.05
-    beta1: float = 0.9
-    beta2: float = 0.999
     # Maximum norm of the gradient; null does not clip.
     clip_norm: float | None = 1.0
 
@@ -32,14 +40,43 @@ class OptimConfig:
             raise ValueError(f"optim.lr={self.lr} must be positive")
         if not 0 <= self.min_lr <= self.lr:
             raise ValueError(f"optim.min_lr={self.min_lr} must be between 0 and optim.lr={self.lr}")
-        for field in ("warmup_epochs", "weight_decay"):
-            if not getattr(self, field) >= 0:
-                raise ValueError(f"optim.{field}={getattr(self, field)} must not be negative")
+        if not self.warmup_epochs >= 0:
+            raise ValueError(f"optim.warmup_epochs={self.warmup_epochs} must not be negative")
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            raise ValueError(f"optim.clip_norm={self.clip_norm} must be positive, or null")
+
+    def make(self, model: "nn.Module") -> "list[Optimizer]":
+        """Return the optimizers of the model: each parameter belongs to exactly one of them."""
+        raise NotImplementedError
+
+
+@dataclass
+class AdamWConfig(OptimConfig):
+    """AdamW (Loshchilov & Hutter 2019)."""
+
+    name: str = "adamw"
+    # Applied to matrices only: not to biases, LayerNorms, the class token and the positions.
+    weight_decay: float = 0.05
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.weight_decay >= 0:
+            raise ValueError(f"optim.weight_decay={self.weight_decay} must not be negative")
         for field in ("beta1", "beta2"):
             if not 0 <= getattr(self, field) < 1:
                 raise ValueError(f"optim.{field}={getattr(self, field)} must be in [0, 1)")
-        if self.clip_norm is not None and self.clip_norm <= 0:
-            raise ValueError(f"optim.clip_norm={self.clip_norm} must be positive, or null")
+
+    def make(self, model: "nn.Module") -> "list[Optimizer]":
+        from vit_train.engine.optim import make_adamw
+
+        return [make_adamw(model, self)]
+
+
+OPTIM_CONFIGS: dict[str, type[OptimConfig]] = {
+    "adamw": AdamWConfig,
+}
 
 
 @dataclass
@@ -60,6 +97,7 @@ class CheckpointConfig:
             raise ValueError(f"checkpoint.every_minutes={self.every_minutes} must be positive")
         if self.keep < 0:
             raise ValueError(f"checkpoint.keep={self.keep} must not be negative")
+        self.on_error = FORMER_WORDS.get(self.on_error, self.on_error)
         require_choice("checkpoint.on_error", self.on_error, ON_ERROR)
 
 

@@ -1,16 +1,34 @@
-"""AdamW, the learning rate as a pure function of the step, and a moving average of weights."""
+"""The optimizers of a run, stepped as one.
 
-import copy
-import math
-from typing import Any
+A new optimizer is a config class with a `make`, and a line in OPTIM_CONFIGS (engine/config.py).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-from vit_train.engine.config import OptimConfig
+from vit_train.engine.config import AdamWConfig
 
 
-def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
+class Optimizer(torch.optim.Optimizer):
+    """Interface of an optimizer that can resume.
+
+    A parameter group may have an `lr_scale`, by which the scheduled learning rate is multiplied.
+    """
+
+    # The names of what it keeps for each parameter, in the parameter's shape; "step" is a scalar.
+    moments: ClassVar[frozenset[str]]
+
+
+class AdamW(torch.optim.AdamW, Optimizer):
+    """PyTorch's AdamW (Loshchilov & Hutter 2019)."""
+
+    moments = frozenset({"step", "exp_avg", "exp_avg_sq"})
+
+
+def make_adamw(model: nn.Module, config: AdamWConfig) -> AdamW:
     """Return an AdamW optimizer that decays the linear and convolution weights and nothing else."""
     matrices = {
         module.weight for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)
@@ -20,7 +38,7 @@ def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
         {"params": [p for p in model.parameters() if p in matrices]},
         {"params": undecayed, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
+    return AdamW(
         groups,
         lr=config.lr,
         betas=(config.beta1, config.beta2),
@@ -29,11 +47,53 @@ def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     )
 
 
-# The state that AdamW keeps for each parameter.
-MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
+class Optimizers:
+    """Optimizers side by side, each with its own parameters of one model.
+
+    Raises ValueError unless each of the `parameters` belongs to exactly one of them.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer], parameters: Iterable[nn.Parameter]) -> None:
+        self.optimizers = optimizers
+        owned = sorted(id(p) for group in self.groups for p in group["params"])
+        if owned != sorted(map(id, parameters)):
+            raise ValueError("each parameter of the model must belong to exactly one optimizer")
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """Return the parameter groups of all optimizers."""
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    def set_lr(self, lr: float) -> None:
+        """Set the learning rate, which each group scales by its `lr_scale`."""
+        for group in self.groups:
+            group["lr"] = lr * group.get("lr_scale", 1.0)
+
+    def unscale(self, scaler: torch.amp.GradScaler) -> None:
+        for optimizer in self.optimizers:
+            scaler.unscale_(optimizer)
+
+    def step(self, scaler: torch.amp.GradScaler) -> None:
+        for optimizer in self.optimizers:
+            scaler.step(optimizer)
+
+    def zero_grad(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=False)
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [optimizer.state_dict() for optimizer in self.optimizers]
+
+    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
+        """Restore the moments, but keep the optimizers' own settings.
+
+        Raise ValueError if the moments do not fit these optimizers' parameters.
+        """
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            restore_moments(optimizer, state)
 
 
-def restore_moments(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+def restore_moments(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Load an earlier optimizer's moments, but keep this optimizer's own settings.
 
     Raise ValueError if the moments do not fit this optimizer's parameters.
@@ -43,43 +103,10 @@ def restore_moments(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> 
     if not state["state"].keys() <= set(range(len(parameters))):
         raise ValueError("the optimizer's moments belong to other parameters")
     for number, moments in state["state"].items():
-        if moments.keys() != MOMENTS:
+        if moments.keys() != optimizer.moments:
             raise ValueError("the optimizer's moments belong to another kind of optimizer")
         for name, moment in moments.items():
             shape = torch.Size() if name == "step" else parameters[number].shape
             if moment.shape != shape or not moment.is_floating_point():
                 raise ValueError(f"the optimizer's {name} has another shape than its parameter")
     optimizer.load_state_dict({**fresh, "state": state["state"]})
-
-
-def learning_rate(step: int, config: OptimConfig, steps_per_epoch: int, epochs: int) -> float:
-    """Return the learning rate of a step, counted from 0.
-
-    It is a linear warm-up, followed by half a cosine (Loshchilov & Hutter 2017).
-    """
-    total = steps_per_epoch * epochs
-    warmup = min(round(config.warmup_epochs * steps_per_epoch), total)
-    if step < warmup:
-        return config.lr * (step + 1) / warmup
-    progress = (step - warmup) / max(1, total - warmup)
-    cosine = (1 + math.cos(math.pi * min(1.0, progress))) / 2
-    return config.min_lr + (config.lr - config.min_lr) * cosine
-
-
-class WeightAverage:
-    """An exponential moving average of a model's weights (Polyak averaging).
-
-    The first averages are over fewer than 1/(1 − decay) steps, so that the random initialization is
-    soon forgotten.
-    """
-
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.model = copy.deepcopy(model).eval().requires_grad_(False)
-        self.decay = decay
-
-    @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
-        weight = 1 - min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.model.parameters()), list(model.parameters()), weight)
-        for average, buffer in zip(self.model.buffers(), model.buffers(), strict=True):
-            average.copy_(buffer)  # BatchNorm's statistics are already averages

@@ -19,7 +19,9 @@ from vit_train.engine.evaluation import evaluate
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.nonfinite import NonFiniteGuard
 from vit_train.engine.objective import Objective
-from vit_train.engine.optim import WeightAverage, learning_rate, make_optimizer, restore_moments
+from vit_train.engine.optim import Optimizers
+from vit_train.engine.schedule import learning_rate
+from vit_train.engine.weight_average import WeightAverage
 from vit_train.engine.workers import has_dropout, make_workers
 from vit_train.rng import per_image_generators
 
@@ -73,7 +75,6 @@ class Trainer:
         self.train_loader, self.val_loader = train_loader, val_loader
         self.optim, self.loop, self.seed = config.optim, config.train, config.seed
         self.precision, self.callbacks, self.processes = precision, callbacks, processes
-        self.optimizer = make_optimizer(model, self.optim)
         self.scaler = precision.scaler()
         decay = self.loop.ema_decay
         self.ema = WeightAverage(model, decay) if decay else None
@@ -84,6 +85,7 @@ class Trainer:
         on_cpu = precision.device.type == "cpu"
         self.per_image_rng = on_cpu and not config.compile and has_dropout(model, "rate")
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.optimizers = Optimizers(self.optim.make(model), self.parameters)
         self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
@@ -146,22 +148,21 @@ class Trainer:
         self.processes.all_reduce([*self.gradients, sums])
 
         # Clip.
-        self.scaler.unscale_(self.optimizer)
+        self.optimizers.unscale(self.scaler)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.clip_norm or math.inf)
 
         # Step.
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.lr_at(self.step)
+        self.optimizers.set_lr(self.lr_at(self.step))
         self.step += 1
         self.images_seen += count
         if self.nonfinite.allows(self.step, self.is_finite(sums[0], norm)):
-            self.scaler.step(self.optimizer)
+            self.optimizers.step(self.scaler)
             if self.ema:
                 self.ema.update(self.model, self.step)
         else:
             sums, count = torch.zeros_like(sums), 0
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=False)
+        self.optimizers.zero_grad()
         return sums, count
 
     def forward_backward(
@@ -248,7 +249,7 @@ class Trainer:
         return {
             "model": self.model.state_dict(),
             "ema": self.ema.model.state_dict() if self.ema else None,
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": self.optimizers.state_dict(),
             "scaler": self.scaler.state_dict(),
             "whole": self.epoch_averages.state_dict(),
             "recent": self.log_averages.state_dict(),
@@ -265,7 +266,8 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         if self.ema:
             self.ema.model.load_state_dict(state["ema"])
-        restore_moments(self.optimizer, state["optimizer"])
+        # Runs from before there could be several optimizers have the state of one.
+        self.optimizers.load_state_dict(state.get("optimizers") or [state["optimizer"]])
         self.scaler.load_state_dict(state["scaler"])
         self.epoch_averages.load_state_dict(state["whole"])
         self.log_averages.load_state_dict(state["recent"])

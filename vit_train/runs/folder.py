@@ -120,7 +120,7 @@ class RunFolder(NoFolder):
             draw = partial(draw_gallery, setup.task, batch=batch, normalize=setup.normalize)
             writing.append(Pictures(draw, self.board, self.path / "pictures.png"))
         writing.append(self.checkpoints)
-        if self.config.checkpoint.on_error == "go_on":
+        if self.config.checkpoint.on_error == "continue":
             writing = [ContinueOnDiskError(writing)]
         return [self.terminal, *writing]
 

@@ -122,7 +122,7 @@ TENSORS = {
 def all_shared(content: dict[str, Any], rng: random.Random, place: Place) -> None:
     """All weights are views of the same few numbers."""
     few = torch.zeros(rng.choice([1, 16, 4096]))
-    for state in (content["model"], content["optimizer"]["state"]):
+    for state in (content["model"], content["optimizers"][0]["state"]):
         for path in everywhere(state):
             old = at(state, path)
             if isinstance(old, torch.Tensor) and old.is_floating_point():

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from vit_train.config import CONF_DIR
+from vit_train.config import CHOSEN_BY_NAME, CONF_DIR
 
 FLAGS = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
 FLAGS.add_argument("--help", "-h", action="store_true")
@@ -41,8 +41,9 @@ def run_or_help(job: Callable[[], object], about: str, groups: bool = False) -> 
 
 
 def group_lines(folders: Sequence[Path]) -> Iterable[str]:
-    """Yield one line per group with its choices, combined from all folders."""
-    files = {file for folder in folders for file in folder.glob("*/*.yaml")}
-    for group in sorted({file.parent.name for file in files} - {"hydra"}):
-        names = sorted({file.stem for file in files if file.parent.name == group})
-        yield f"{group}: {', '.join(names)}"
+    """Yield one line per group with its choices: presets of all folders, and registered names."""
+    choices = {group: set(classes) for group, classes in CHOSEN_BY_NAME.items() if group != "model"}
+    for file in (file for folder in folders for file in folder.glob("*/*.yaml")):
+        choices.setdefault(file.parent.name, set()).add(file.stem)
+    for group in sorted(choices.keys() - {"hydra"}):
+        yield f"{group}: {', '.join(sorted(choices[group]))}"
