@@ -5,7 +5,7 @@ from pathlib import Path
 
 from vit_train.config import CONF_DIR
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 NO_CHOICE = {"hydra"}  # logging set-ups that no user selects
 
 

@@ -124,11 +124,11 @@ def damaged_tree(root: Path) -> Path:
     (root / "dog" / "gif.png").write_bytes(b"")
     save(root / "dog" / "gif.gif", Image.new("P", (8, 8)))
     (root / "dog" / "gif.gif").rename(root / "dog" / "gif.png")
-    (root / "dog" / "text.jpeg").write_text("no image")
+    (root / "dog" / "text.jpeg").write_text("no image", encoding="utf-8")
     (root / "dog" / "dangling.jpg").symlink_to("nowhere")
     os.mkfifo(root / "dog" / "pipe.jpg")
     save(root / "dog" / "real.gif", Image.new("P", (8, 8)))
-    (root / "dog" / "notes.txt").write_text("hello")
+    (root / "dog" / "notes.txt").write_text("hello", encoding="utf-8")
     return root
 
 
@@ -412,7 +412,7 @@ def test_two_writers_leave_one_whole_entry(tmp_path: Path, cache: Path) -> None:
 def test_a_cache_that_cannot_be_written_is_done_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert decode_cached([save(tmp_path / "a.png")], 8, LIMIT).broken == {}
     assert "not kept" in caplog.text

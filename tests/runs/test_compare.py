@@ -32,7 +32,7 @@ def summary(acc: float, seed: int = 0, status: str = "finished", **model: object
 def written(folder: Path, *summaries: dict) -> Path:
     for number, each in enumerate(summaries):
         (folder / str(number)).mkdir(parents=True)
-        (folder / str(number) / "summary.json").write_text(json.dumps(each))
+        (folder / str(number) / "summary.json").write_text(json.dumps(each), encoding="utf-8")
     return folder
 
 
@@ -115,11 +115,11 @@ def test_a_setting_that_a_run_does_not_mention_has_its_default() -> None:
 
 def test_what_is_no_summary_is_left_out_unless_it_is_meant(tmp_path: Path) -> None:
     folder = written(tmp_path, summary(0.5))
-    (folder / "trace.json").write_text('{"a": 1}\n{"a": 2}\n')
+    (folder / "trace.json").write_text('{"a": 1}\n{"a": 2}\n', encoding="utf-8")
     assert len(read_summaries([folder])) == 1
     with pytest.raises(ValueError, match=r"trace\.json is damaged"):
         read_summaries([folder / "trace.json"])
-    (folder / "0" / "summary.json").write_text("{")
+    (folder / "0" / "summary.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match=r"summary\.json is damaged"):
         read_summaries([folder])
 
@@ -148,7 +148,7 @@ def test_the_last_epoch_is_of_all_runs_or_of_none() -> None:
 def test_the_table_and_the_plot_are_written(tmp_path: Path) -> None:
     folder = written(tmp_path / "runs", summary(0.5), summary(0.6, 1), summary(0.7, depth=2))
     text = gather([folder], tmp_path / "out")
-    assert (tmp_path / "out" / "results.md").read_text() == text + "\n"
+    assert (tmp_path / "out" / "results.md").read_text(encoding="utf-8") == text + "\n"
     assert (tmp_path / "out" / "results.png").stat().st_size > 3000
     assert len(text.splitlines()) == 4 and "55.00 ± 7.07" in text
 
@@ -180,7 +180,7 @@ def test_results_of_real_runs(run: Run, small_run: SmallRun) -> None:
     Path("runs/0/metrics.csv").rename("kept/a.csv")
     kept = run("vit-results", "kept", "--out", "again")
     assert kept.status == 0 and Path("again/curves.png").exists()
-    Path("kept/a.csv").write_text("epoch,train_acc\n1,high\n")
+    Path("kept/a.csv").write_text("epoch,train_acc\n1,high\n", encoding="utf-8")
     damaged = run("vit-results", "kept")
     assert damaged.status == 1 and "a.csv is damaged" in damaged.err
     refused = run("vit-results", "nothing")
