@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Run, SmallRun
+from conftest import SMALL, Run, SmallRun, posix
 
 import vit_train
+
+pytestmark = posix  # torchrun
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 COMMAND = [*TORCHRUN, "-m", "vit_train.commands.train", *SMALL]

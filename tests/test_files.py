@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import posix
 
 from vit_train.files import plain_values
 from vit_train.files.plain_values import Refused, require_config, require_plain
@@ -12,6 +13,7 @@ from vit_train.files.reading import open_regular, read_bytes, read_config, read_
 from vit_train.files.writing import open_to_append, remove_partial, replacing, truncate, write_text
 
 
+@posix
 def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
     assert read_bytes(tmp_path / "file", 5) == b"12345"
@@ -29,6 +31,7 @@ def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path) -> None:
         read_text(tmp_path / "file", 5)
 
 
+@posix
 def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     victim, link = tmp_path / "victim", tmp_path / "link"
     victim.write_text("precious", encoding="utf-8")
@@ -38,6 +41,7 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     assert link.read_text(encoding="utf-8") == "ours" and not link.is_symlink()
 
 
+@posix
 @pytest.mark.parametrize("write", [open_to_append, lambda path: truncate(path, 0)])
 def test_nothing_is_appended_or_cut_through_a_link(
     tmp_path: Path, write: Callable[[Path], object]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SMALL, Run, SmallRun
+from conftest import SMALL, Run, SmallRun, posix
 
 import vit_train
 from vit_train.engine.checkpoint import read_checkpoint, sealed
@@ -229,6 +229,7 @@ NAMES = ["eval-test.json", "eval-test.png", "positions.png", "metrics.csv", "con
 NAMES += ["summary.json", "pictures.png", "train.log", "checkpoints", "checkpoints/last.pt"]
 
 
+@posix
 @pytest.mark.parametrize(
     "name, kind",
     [

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Run, SmallRun
+from conftest import SMALL, Run, SmallRun, posix
 from filelock import FileLock
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -252,6 +252,7 @@ def test_the_newest_checkpoint_there_is_goes_on(run: Run, small_run: SmallRun) -
     assert "run is finished" in run("vit-train", 'resume="run"').out
 
 
+@posix
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
     run: Run, number: signal.Signals, tmp_path: Path

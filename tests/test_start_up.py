@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SMALL, Run, SmallRun
+from conftest import SMALL, Run, SmallRun, posix
 
 from vit_train.commands.cli.errors import FULL_ERROR
 from vit_train.limits import memory_bytes, require_memory
@@ -56,6 +56,7 @@ main()
 """
 
 
+@posix
 def test_ctrl_c_is_not_lost_in_any_phase(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SWALLOWED, " ".join(PHASES.values()), *SMALL]
     environment = {k: v for k, v in os.environ.items() if k != FULL_ERROR}  # tracebacks of tests

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import posix
 from PIL import Image, ImageFile
 
 from vit_train.data import cache as cache_module
@@ -175,6 +176,7 @@ def test_the_setting_rules_and_not_the_limit_of_the_library(
     assert Image.MAX_IMAGE_PIXELS == 16
 
 
+@posix
 def test_a_file_too_long_for_its_pixels_is_not_read(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
+from conftest import posix
 from filelock import FileLock
 
 from vit_train.runs.lock import InUse, new_run, sole_writer
@@ -76,6 +77,7 @@ def test_runs_that_begin_in_the_same_second_have_names_of_their_own(tmp_path: Pa
         assert path.name == "12-00-00-4"
 
 
+@posix
 def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious", encoding="utf-8")
