@@ -13,6 +13,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import SMALL
 from test_architecture import imports
 
@@ -69,6 +70,24 @@ def test_every_text_file_has_an_explicit_encoding() -> None:
                 is_text = call.func.attr in ("read_text", "write_text")
                 named = {keyword.arg for keyword in call.keywords}
                 assert not is_text or "encoding" in named, f"{path}:{call.lineno}"
+
+
+def test_the_citation_has_the_version_and_the_authors() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    for key in ("version", "license", "authors"):
+        assert citation[key] == project[key]
+
+
+def test_the_workflow_tries_every_python_that_is_allowed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    tried = workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
+    name = "Programming Language :: Python :: "
+    named = [each.removeprefix(name) for each in project["classifiers"] if f"{name}3." in each]
+    first, end = (int(minor) for minor in re.findall(r"3\.(\d+)", project["requires-python"]))
+    assert tried == named == [f"3.{minor}" for minor in range(first, end)]
 
 
 def content(wheel: Path) -> dict[str, bytes]:
