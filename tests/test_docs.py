@@ -86,6 +86,14 @@ def overrides(words: list[str]) -> list[str]:
     return settings
 
 
+@each_page
+def test_no_shell_takes_brackets_for_a_pattern(page: Path) -> None:
+    """As zsh would: they are quoted wherever a command can be copied from."""
+    spans = re.findall(r"`(vit-[^`\n]+)`", text_of(page))
+    for line in "\n".join([*blocks(page, "sh"), *spans]).splitlines():
+        assert not re.search(r"(?<!['\w.])[\w.]+=\[", line), line
+
+
 @cache
 def check_settings(command: str, settings: tuple[str, ...]) -> None:
     """Compose the settings; a page repeats what others say, and this takes a third of a second."""
@@ -168,7 +176,7 @@ def shell_lines(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("flag", [["--config-dir", "mine"], ["hydra.searchpath=[file://mine]"]])
 def test_a_choice_of_ones_own(flag: list[str], workplace: Run) -> None:
-    assert " ".join(["vit-train", *flag, "data=pets"]) in text_of(ROOT / "docs/data.md")
+    assert ["vit-train", *flag, "data=pets"] in our_commands(ROOT / "docs/data.md")
     outcome = workplace("vit-train", *flag, "data=pets", *TINY)
     assert outcome.status == 0, outcome.err
 
