@@ -2,41 +2,49 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PORT ?= 6006
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test torture lint format typecheck tensorboard clean
+.PHONY: help setup setup-dev train test torture lint format typecheck tensorboard clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-# The stamp is newer than its prerequisites exactly when the installed environment is current.
+# A stamp is newer than its prerequisites exactly when what it stands for is installed.
 .venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "vit_train needs Python 3.11 or newer: make PYTHON=python3.12")'
+	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "vit_train needs Python 3.11, 3.12 or 3.13: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[dev]'
+	$(if $(CPU),$(INSTALL) --index-url https://download.pytorch.org/whl/cpu torch torchvision)
+	$(INSTALL) --editable .
 	touch $@
 
-setup: .venv/installed ## create .venv and install the project into it
+.venv/installed-dev: .venv/installed
+	$(INSTALL) --editable '.[dev]'
+	touch $@
+
+setup: .venv/installed ## create .venv and install the project (CPU=1: PyTorch without CUDA)
+
+setup-dev: .venv/installed-dev ## add what the developers use: tests, linters, sweepers
 
 train: setup ## train ViT-Tiny on the built-in shapes (ARGS="train.epochs=2" adds overrides)
 	$(BIN)/vit-train experiment=quickstart $(ARGS)
 
-test: setup ## run the tests (ARGS="-m slow" adds pytest options)
+test: setup-dev ## run the tests (ARGS="-m slow" adds pytest options)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
-torture: setup ## kill training 140 times at random, then 15 minutes of hostile input (ARGS="--minutes 60 --kills 500")
+torture: setup-dev ## kill training 140 times at random, then 15 minutes of hostile input (ARGS="--minutes 60 --kills 500")
 	PYTHONPATH=tests $(BIN)/python -m torture $(ARGS)
 
-lint: setup ## check style, formatting and types
+lint: setup-dev ## check style, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup ## rewrite the sources in the project's style
+format: setup-dev ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-typecheck: setup ## check the types alone
+typecheck: setup-dev ## check the types alone
 	$(BIN)/mypy
 
 tensorboard: setup ## watch all runs at http://localhost:$(PORT)

@@ -1,6 +1,7 @@
 """Drives the commands in this process: a subprocess would spend its time importing torch."""
 
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,10 @@ from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 
 from vit_train.commands import augment, bench, evaluate, results, train
+
+posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
+if os.name != "posix":
+    collect_ignore = ["bench"]  # vit-bench reads a process's memory from POSIX's `resource`
 
 MAINS = {
     "vit-train": train.main,

@@ -42,7 +42,7 @@ KNOW_HYDRA = {"config.py", "commands", "runs/folder.py", "runs/resume.py"}
 
 def imports(path: Path) -> Iterator[str]:
     """Every module that a file names in an import, inside functions and for types alone, too."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

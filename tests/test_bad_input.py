@@ -146,7 +146,9 @@ def test_a_path_on_its_own_is_told_what_it_may_be(run: Run) -> None:
         outcome = run(command, "some")
         assert outcome.status == 1 and f"did you mean {key}=some?" in outcome.err
     Path("some/data").mkdir()
-    Path("some/data/few.yaml").write_text("defaults: [shapes]\ntrain_images: 50\n")
+    Path("some/data/few.yaml").write_text(
+        "defaults: [shapes]\ntrain_images: 50\n", encoding="utf-8"
+    )
     outcome = run("vit-train", "--config-dir", "some", "data=few", "--cfg", "job")
     assert outcome.status == 0 and "train_images: 50" in outcome.out
 
@@ -183,7 +185,9 @@ def test_a_setting_that_is_none_is_named_for_every_command_and_in_files(run: Run
         assert outcome.status == 1
         assert outcome.err == f"{command}: there is no setting {words}\n"
     Path("some/experiment").mkdir(parents=True)
-    Path("some/experiment/own.yaml").write_text("# @package _global_\ntrain: {epoch: 5}\n")
+    Path("some/experiment/own.yaml").write_text(
+        "# @package _global_\ntrain: {epoch: 5}\n", encoding="utf-8"
+    )
     outcome = run("vit-train", "--config-dir", "some", "experiment=own")
     words = "there is no setting train.epoch: did you mean train.epochs?"
     assert outcome.status == 1 and outcome.err == f"vit-train: In 'experiment/own': {words}\n"
@@ -193,7 +197,9 @@ def test_what_is_legitimately_added_is_taken(run: Run) -> None:
     outcome = run("vit-train", "+hydra.job.env_set.SOME=1", "++seed=3", "--cfg", "job")
     assert outcome.status == 0 and "seed: 3" in outcome.out
     Path("some/extra").mkdir(parents=True)
-    Path("some/extra/own.yaml").write_text("# @package _global_\noptim: {lr: 0.5}\n")
+    Path("some/extra/own.yaml").write_text(
+        "# @package _global_\noptim: {lr: 0.5}\n", encoding="utf-8"
+    )
     job = ["data.train_images=1", "train.max_minutes=1e-9"]
     outcome = run("vit-train", "--config-dir", "some", "+extra=own", *job)
     assert "the only image apart" in outcome.err  # all that came before was accepted

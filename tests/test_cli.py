@@ -19,17 +19,17 @@ from vit_train.viz.augmentation import label_title
 def train_small(run: Run, folder: str, *overrides: str) -> dict:
     outcome = run("vit-train", *SMALL, f"hydra.run.dir={folder}", *overrides)
     assert outcome.status == 0, outcome.err
-    return json.loads((Path(folder) / "summary.json").read_text())
+    return json.loads((Path(folder) / "summary.json").read_text(encoding="utf-8"))
 
 
 def metric_rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "metrics.csv").open() as file:
+    with (folder / "metrics.csv").open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
 def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -> None:
     folder = small_run("finished")
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     for name in ("config.yaml", "train.log", "metrics.csv", "summary.json", "pictures.png"):
         assert (folder / name).is_file(), name
     assert {p.name for p in (folder / "checkpoints").iterdir()} == {
@@ -66,11 +66,11 @@ def test_vit_eval_gives_the_accuracy_that_training_reported(run: Run, extra: lis
     outcome = run("vit-eval", "ckpt=run")
     assert outcome.status == 0, outcome.err
     assert "triangle" in outcome.out
-    evaluated = json.loads(Path("run/eval-test.json").read_text())["result"]
+    evaluated = json.loads(Path("run/eval-test.json").read_text(encoding="utf-8"))["result"]
     assert evaluated == summary["test"]["best"]
     run("vit-eval", "ckpt=run/checkpoints/last.pt", "split=val")
     rows = metric_rows(Path("run"))
-    validation = json.loads(Path("run/eval-val.json").read_text())["result"]
+    validation = json.loads(Path("run/eval-val.json").read_text(encoding="utf-8"))["result"]
     assert validation["acc"] == float(rows[-1]["val_acc"])
 
 
@@ -101,11 +101,13 @@ def test_val_none_keeps_no_best_and_val_test_says_so(run: Run) -> None:
     assert set(summary["test"]) == {"final"} and summary["selected_on"] is None
     assert not Path("none/checkpoints/best.pt").exists()
     assert train_small(run, "test", "data.val=test")["selected_on"] == "test"
-    log = Path("test/train.log").read_text()
+    log = Path("test/train.log").read_text(encoding="utf-8")
     assert "test, best weights (selected on test): " in log and "test, final weights: " in log
     outcome = run("vit-eval", "ckpt=test")
     assert "chose its best epoch on the test images" in outcome.out
-    assert json.loads(Path("test/eval-test.json").read_text())["selected_on"] == "test"
+    assert (
+        json.loads(Path("test/eval-test.json").read_text(encoding="utf-8"))["selected_on"] == "test"
+    )
 
 
 def test_divergence_stops_with_a_message_and_leaves_the_last_good_checkpoint(run: Run) -> None:
@@ -117,7 +119,7 @@ def test_divergence_stops_with_a_message_and_leaves_the_last_good_checkpoint(run
     assert "NaN or infinity at step 2" in outcome.err and "optim.lr" in outcome.err
     batch = torch.load("run/nonfinite-step-2.pt", weights_only=True)
     assert batch["images"].shape == (32, 3, 32, 32) and batch["batch"] == 1
-    assert json.loads(Path("run/summary.json").read_text())["status"] == "diverged"
+    assert json.loads(Path("run/summary.json").read_text(encoding="utf-8"))["status"] == "diverged"
     # It diverged in the first epoch, so there is no good checkpoint, and above all no bad one.
     assert not Path("run/checkpoints").exists()
 
@@ -158,7 +160,7 @@ def test_bad_input_gets_a_short_message(run: Run, case: str) -> None:
     if case == "no cuda" and torch.cuda.is_available():
         pytest.skip("this machine has what the test wants absent")
     arguments, hint = BAD_TRAIN[case]
-    Path("file").write_text("in the way")
+    Path("file").write_text("in the way", encoding="utf-8")
     outcome = run("vit-train", "hydra.run.dir=run", *arguments)
     assert outcome.status == 1
     assert outcome.err.startswith("vit-train: ") and hint in outcome.err
@@ -205,7 +207,7 @@ def test_help_says_all_and_looks_no_group_up(run: Run, monkeypatch: pytest.Monke
     """Hydra takes 40 ms for each of its groups: it copies all of its configs."""
     monkeypatch.setattr(ConfigLoaderImpl, "get_group_options", lambda *_: pytest.fail("looked up"))
     Path("some/model").mkdir(parents=True)
-    Path("some/model/own.yaml").write_text("defaults: [tiny]\ndepth: 3\n")
+    Path("some/model/own.yaml").write_text("defaults: [tiny]\ndepth: 3\n", encoding="utf-8")
     for flags in (["--help"], ["-h", "-m"], ["model=own", "--help", "--config-dir", "some"]):
         shown = run("vit-train", *flags, "seed=7").out
         assert shown.startswith("vit-train: train a Vision Transformer on small images.\n")
@@ -229,7 +231,10 @@ def test_every_augmentation_preset_trains(run: Run) -> None:
     for preset in ("none", "light", "strong"):
         result = run("vit-train", *SMALL, f"augment={preset}", f"hydra.run.dir=runs/{preset}")
         assert result.status == 0, result.err
-        assert json.loads(Path(f"runs/{preset}/summary.json").read_text())["status"] == "finished"
+        assert (
+            json.loads(Path(f"runs/{preset}/summary.json").read_text(encoding="utf-8"))["status"]
+            == "finished"
+        )
 
 
 def test_augment_draws_a_contact_sheet(run: Run) -> None:
@@ -262,8 +267,8 @@ def test_the_baselines_train_and_evaluate_in_the_same_loop(run: Run, model: str)
     outcome = run("vit-train", *data, f"model={model}", "train.ema_decay=0.9", "hydra.run.dir=r")
     assert outcome.status == 0, outcome.err
     assert run("vit-eval", "ckpt=r").status == 0
-    summary = json.loads(Path("r/summary.json").read_text())
-    evaluated = json.loads(Path("r/eval-test.json").read_text())
+    summary = json.loads(Path("r/summary.json").read_text(encoding="utf-8"))
+    evaluated = json.loads(Path("r/eval-test.json").read_text(encoding="utf-8"))
     assert evaluated["result"]["loss"] == pytest.approx(summary["test"]["best"]["loss"], rel=1e-5)
 
 

@@ -49,7 +49,7 @@ def test_an_address_that_is_none_is_refused(run: Run) -> None:
 
 
 def losses(folder: str) -> list[str]:
-    with Path(folder, "metrics.csv").open() as file:
+    with Path(folder, "metrics.csv").open(encoding="utf-8") as file:
         return [row["train_loss"] + row["val_loss"] for row in csv.DictReader(file)]
 
 
@@ -71,7 +71,9 @@ def test_the_same_images_as_files_train_the_same(
         outcome = run(*train, *arguments)
         assert outcome.status == 0, outcome.err
     assert losses("a") == losses("b") and len(losses("a")) == 2
-    summaries = [json.loads(Path(name, "summary.json").read_text()) for name in "ab"]
+    summaries = [
+        json.loads(Path(name, "summary.json").read_text(encoding="utf-8")) for name in "ab"
+    ]
     assert summaries[0]["test"] == summaries[1]["test"]
 
 
@@ -106,7 +108,9 @@ def test_a_broken_image_is_one_message_and_can_be_skipped(run: Run) -> None:
 
 def test_presets_of_ones_own(run: Run) -> None:
     Path("mine/data").mkdir(parents=True)
-    Path("mine/data/pets.yaml").write_text("defaults: [folder]\nroot: pets\nimage_size: 24\n")
+    Path("mine/data/pets.yaml").write_text(
+        "defaults: [folder]\nroot: pets\nimage_size: 24\n", encoding="utf-8"
+    )
     for option in (
         ["--config-dir", "mine"],
         [f"hydra.searchpath=[file://{Path('mine').resolve()}]"],

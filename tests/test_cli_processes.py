@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Run, SmallRun
+from conftest import SMALL, Run, SmallRun, posix
 
 import vit_train
+
+pytestmark = posix  # torchrun
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 COMMAND = [*TORCHRUN, "-m", "vit_train.commands.train", *SMALL]
@@ -30,7 +32,7 @@ def test_two_processes_leave_one_run_that_one_process_goes_on_with(small_run: Sm
     done = subprocess.run(command, capture_output=True, text=True, env=QUIET, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "fp32 on cpu in 2 processes" in done.stdout and done.stdout.count("stopped after") == 1
-    assert json.loads(Path("two/summary.json").read_text())["steps"] == 1
+    assert json.loads(Path("two/summary.json").read_text(encoding="utf-8"))["steps"] == 1
     done = subprocess.run(
         [*TORCHRUN, "-m", "vit_train.commands.train", "resume=two", "train.max_minutes=null"],
         capture_output=True, text=True, env=QUIET, timeout=240,
@@ -39,7 +41,10 @@ def test_two_processes_leave_one_run_that_one_process_goes_on_with(small_run: Sm
     assert not Path("outputs").exists(), "only the run's folder is written"
     small_run("finished", "one")
     torch.testing.assert_close(weights("two"), weights("one"), rtol=0, atol=1e-4)
-    two, one = (json.loads(Path(each, "summary.json").read_text()) for each in ("two", "one"))
+    two, one = (
+        json.loads(Path(each, "summary.json").read_text(encoding="utf-8"))
+        for each in ("two", "one")
+    )
     assert two["processes"] == 2 and two["images_seen"] == one["images_seen"]
     assert two["test"]["final"]["per_class_count"] == one["test"]["final"]["per_class_count"]
     assert two["test"]["final"]["acc"] == pytest.approx(one["test"]["final"]["acc"], abs=0.04)
@@ -47,7 +52,7 @@ def test_two_processes_leave_one_run_that_one_process_goes_on_with(small_run: Sm
 
 def children(pid: int) -> list[int]:
     path = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(each) for each in path.read_text().split()]
+    return [int(each) for each in path.read_text(encoding="utf-8").split()]
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")

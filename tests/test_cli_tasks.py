@@ -21,14 +21,14 @@ DECODED = {
 def train(run: Run, folder: str, *arguments: str) -> dict[str, object]:
     outcome = run("vit-train", *SMALL, f"hydra.run.dir={folder}", *arguments)
     assert outcome.status == 0, outcome.err
-    return json.loads(Path(folder, "summary.json").read_text())
+    return json.loads(Path(folder, "summary.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("task", DECODED)
 def test_a_run_reports_its_loss_and_shows_pictures(run: Run, task: str) -> None:
     summary = train(run, "run", *DECODED[task])
     assert set(summary["best_val"]) == {"epoch", "loss"} and "acc" not in summary["test"]["final"]
-    header = Path("run/metrics.csv").read_text().splitlines()[0]
+    header = Path("run/metrics.csv").read_text(encoding="utf-8").splitlines()[0]
     assert header == "epoch,step,images_seen,lr,train_loss,val_loss,images_per_s,seconds"
     tags = EventAccumulator("run").Reload().Tags()
     assert {"train/loss", "val/loss", "test/loss"} <= set(tags["scalars"])
@@ -39,7 +39,7 @@ def test_a_run_reports_its_loss_and_shows_pictures(run: Run, task: str) -> None:
 
     outcome = run("vit-eval", "ckpt=run")
     assert outcome.status == 0 and "pictures in run/eval-test.png" in outcome.out, outcome.err
-    evaluated = json.loads(Path("run/eval-test.json").read_text())["result"]
+    evaluated = json.loads(Path("run/eval-test.json").read_text(encoding="utf-8"))["result"]
     assert evaluated == summary["test"]["best"]
 
 
@@ -82,7 +82,9 @@ def test_a_classifier_begins_with_the_encoder_and_a_fresh_head(run: Run) -> None
     # A learning rate so small that the weights stay where they began.
     still = ["optim.lr=1e-12", "train.epochs=1"]
     train(run, "classifier", "init_from=mae", *still)
-    assert "begins with the encoder of mae" in Path("classifier/train.log").read_text()
+    assert "begins with the encoder of mae" in Path("classifier/train.log").read_text(
+        encoding="utf-8"
+    )
     encoder = vit_train.load("mae")[0].encoder.state_dict()
     classifier = vit_train.load("classifier")[0].state_dict()
     for key, value in encoder.items():

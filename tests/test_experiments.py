@@ -30,11 +30,13 @@ def test_it_is_a_valid_config(run: Run, file: Path) -> None:
 
 @each_file
 def test_it_says_its_command_its_cost_and_what_comes_of_it(file: Path) -> None:
-    comment = "\n".join(line for line in file.read_text().splitlines() if line.startswith("#"))
+    comment = "\n".join(
+        line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("#")
+    )
     assert f"vit-train experiment={file.stem}" in comment
     assert re.search(r"Cost:[^.]+(minutes|hours?)", comment)
     assert "Expected: " in comment and "Published: " in comment
-    swept = "mode: MULTIRUN" in file.read_text()
+    swept = "mode: MULTIRUN" in file.read_text(encoding="utf-8")
     assert swept == (f"vit-results outputs/{file.stem}" in comment)
 
 

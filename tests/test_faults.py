@@ -107,7 +107,7 @@ def test_a_full_disk_stops_the_run_with_a_way_to_go_on(
     assert f"last.pt is intact; resume with: {command}\n" in outcome.err
     assert "Traceback" not in outcome.err
     assert run("vit-train", "resume=run").status == 0
-    assert json.loads(Path("run/summary.json").read_text())["status"] == "finished"
+    assert json.loads(Path("run/summary.json").read_text(encoding="utf-8"))["status"] == "finished"
 
 
 def test_or_training_goes_on_without_and_saves_again_when_it_can(
@@ -156,7 +156,7 @@ def test_or_its_step_is_left_out_so_many_times(run: Run, monkeypatch: pytest.Mon
         not_a_number_at(patch, {2, 8})
         outcome = run("vit-train", *SMALL, *WHOLE, *skip)
     assert outcome.status == 0, outcome.err
-    summary = json.loads(Path("run/summary.json").read_text())
+    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
     assert summary["steps_left_out"] == 2 and summary["steps"] == 10
     assert Path("run/nonfinite-step-2.pt").exists()
     assert all(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import posix
 
 from vit_train.files import plain_values
 from vit_train.files.plain_values import Refused, require_config, require_plain
@@ -12,6 +13,7 @@ from vit_train.files.reading import open_regular, read_bytes, read_config, read_
 from vit_train.files.writing import open_to_append, remove_partial, replacing, truncate, write_text
 
 
+@posix
 def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
     assert read_bytes(tmp_path / "file", 5) == b"12345"
@@ -29,52 +31,54 @@ def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path) -> None:
         read_text(tmp_path / "file", 5)
 
 
+@posix
 def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     victim, link = tmp_path / "victim", tmp_path / "link"
-    victim.write_text("precious")
+    victim.write_text("precious", encoding="utf-8")
     link.symlink_to(victim)
     write_text(link, "ours")
-    assert victim.read_text() == "precious"
-    assert link.read_text() == "ours" and not link.is_symlink()
+    assert victim.read_text(encoding="utf-8") == "precious"
+    assert link.read_text(encoding="utf-8") == "ours" and not link.is_symlink()
 
 
+@posix
 @pytest.mark.parametrize("write", [open_to_append, lambda path: truncate(path, 0)])
 def test_nothing_is_appended_or_cut_through_a_link(
     tmp_path: Path, write: Callable[[Path], object]
 ) -> None:
     victim, link = tmp_path / "victim", tmp_path / "link"
-    victim.write_text("precious")
+    victim.write_text("precious", encoding="utf-8")
     link.symlink_to(victim)
     with pytest.raises(Refused, match="is a symbolic link"):
         write(link)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(Refused, match="not a regular file"):
         write(tmp_path / "pipe")
-    assert victim.read_text() == "precious"
+    assert victim.read_text(encoding="utf-8") == "precious"
 
 
 def test_appending_and_cutting(tmp_path: Path) -> None:
     for _ in range(2):
         with open_to_append(tmp_path / "log") as file:
             file.write("né\n")
-    assert (tmp_path / "log").read_text() == "né\nné\n"
+    assert (tmp_path / "log").read_text(encoding="utf-8") == "né\nné\n"
     truncate(tmp_path / "log", 4)
-    assert (tmp_path / "log").read_text() == "né\n"
+    assert (tmp_path / "log").read_text(encoding="utf-8") == "né\n"
 
 
 def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    path.write_text("old")
+    path.write_text("old", encoding="utf-8")
     with pytest.raises(KeyError), replacing(path) as file:
         file.write(b"half")
         raise KeyError
-    assert os.listdir(tmp_path) == ["file"] and path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"] and path.read_text(encoding="utf-8") == "old"
     with replacing(path) as file:
         file.write(b"new")
-        assert path.read_text() == "old"
+        assert path.read_text(encoding="utf-8") == "old"
         (unfinished,) = tmp_path.glob("*.partial")
-    assert path.read_text() == "new" and not unfinished.exists()
-    unfinished.write_text("of a process that was killed")
+    assert path.read_text(encoding="utf-8") == "new" and not unfinished.exists()
+    unfinished.write_text("of a process that was killed", encoding="utf-8")
     remove_partial(tmp_path, seconds=60)
     assert unfinished.exists()
     remove_partial(tmp_path)
@@ -143,10 +147,10 @@ def test_plain_values_pass() -> None:
 )
 def test_damaged_json_is_refused_by_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "summary.json"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(Refused, match=r"summary\.json"):
         read_json(path)
-    path.write_text('{"a": [1, 2.5, null]}')
+    path.write_text('{"a": [1, 2.5, null]}', encoding="utf-8")
     assert read_json(path) == {"a": [1, 2.5, None]}
 
 
@@ -171,7 +175,7 @@ LAUGHS = "a: &a [x, x]\n" + "".join(
     ],
 )
 def test_yaml_made_to_take_for_ever_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "config.yaml").write_text(text)
+    (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(Refused, match=words):
         read_config(tmp_path / "config.yaml")
 

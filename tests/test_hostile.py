@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SMALL, Run, SmallRun
+from conftest import SMALL, Run, SmallRun, posix
 
 import vit_train
 from vit_train.engine.checkpoint import read_checkpoint, sealed
@@ -219,7 +219,7 @@ def test_weights_that_are_not_numbers_are_said_and_nothing_is_written(
 
 def test_numbers_that_are_none_become_null(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", {"a": [float("nan"), {"b": float("-inf")}], "c": (1, 0.5)})
-    assert json.loads((tmp_path / "x.json").read_text()) == {
+    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {
         "a": [None, {"b": None}],
         "c": [1, 0.5],
     }
@@ -229,6 +229,7 @@ NAMES = ["eval-test.json", "eval-test.png", "positions.png", "metrics.csv", "con
 NAMES += ["summary.json", "pictures.png", "train.log", "checkpoints", "checkpoints/last.pt"]
 
 
+@posix
 @pytest.mark.parametrize(
     "name, kind",
     [
@@ -246,7 +247,7 @@ def test_nothing_outside_a_strangers_run_is_touched(
     outside = Path("outside")
     outside.mkdir()
     shutil.copy("run/checkpoints/last.pt", outside)
-    (outside / "events.out.tfevents.1").write_text("precious")
+    (outside / "events.out.tfevents.1").write_text("precious", encoding="utf-8")
     target = Path("run", name)
     shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
     if kind == "pipe":

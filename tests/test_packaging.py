@@ -1,19 +1,25 @@
 """The package works wherever it is installed: wheel, source distribution, or a bare checkout."""
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import SMALL
+from test_architecture import imports
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = list((ROOT / "vit_train").rglob("__init__.py"))
+MODULES = list((ROOT / "vit_train").rglob("*.py"))
+PACKAGES = [path for path in MODULES if path.name == "__init__.py"]
 SOURCES = ("vit_train", "conf", "pyproject.toml", "README.md", "LICENSE")
 OTHER_PLACE = {**os.environ, "PYTHONPATH": ""}
 
@@ -39,9 +45,49 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_package_is_named() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "setuptools"
+    ]
     inside = {".".join(file.parent.relative_to(ROOT).parts) for file in PACKAGES}
     assert set(settings["packages"]) == inside | {"vit_train.conf"}
+
+
+def test_every_imported_package_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {re.split(r"[^\w-]", line)[0].lower() for line in project["dependencies"]}
+    modules = {name.split(".")[0] for path in MODULES for name in imports(path)}
+    others = modules - set(sys.stdlib_module_names) - {"vit_train"}
+    providers = packages_distributions()
+    through_torch = {"tensorboard"}  # torch.utils.tensorboard imports it
+    assert {providers[name][0].lower() for name in others} | through_torch == declared
+
+
+def test_every_text_file_has_an_explicit_encoding() -> None:
+    """The default is another one on Windows. Ruff's PLW1514 finds open() and misses some paths."""
+    for path in [*MODULES, *(ROOT / "tests").rglob("*.py")]:
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+                is_text = call.func.attr in ("read_text", "write_text")
+                named = {keyword.arg for keyword in call.keywords}
+                assert not is_text or "encoding" in named, f"{path}:{call.lineno}"
+
+
+def test_the_citation_has_the_version_and_the_authors() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    for key in ("version", "license", "authors"):
+        assert citation[key] == project[key]
+
+
+def test_the_workflow_tries_every_python_that_is_allowed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    tried = workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
+    name = "Programming Language :: Python :: "
+    named = [each.removeprefix(name) for each in project["classifiers"] if f"{name}3." in each]
+    first, end = (int(minor) for minor in re.findall(r"3\.(\d+)", project["requires-python"]))
+    assert tried == named == [f"3.{minor}" for minor in range(first, end)]
 
 
 def content(wheel: Path) -> dict[str, bytes]:
@@ -74,7 +120,7 @@ def test_wheel_and_source_distribution(checkout: Path, tmp_path: Path) -> None:
     find = "import sysconfig; print(sysconfig.get_path('purelib'))"
     site = Path(call(python, "-c", find, cwd=elsewhere).strip())
     # The dependencies come from this environment; its editable install does not.
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index"]
     call(*pip, wheel, cwd=elsewhere)
     where = call(python, "-c", "import vit_train; print(vit_train.__file__)", cwd=elsewhere)

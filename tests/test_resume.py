@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Run, SmallRun
+from conftest import SMALL, Run, SmallRun, posix
 from filelock import FileLock
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -44,7 +44,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "metrics.csv").open() as file:
+    with (folder / "metrics.csv").open(encoding="utf-8") as file:
         return [{k: v for k, v in row.items() if k not in CLOCK} for row in csv.DictReader(file)]
 
 
@@ -62,7 +62,9 @@ def assert_same_run(one: Path, other: Path) -> None:
             assert all(torch.equal(moment[k], moments[1][parameter][k]) for k in moment)
     assert rows(one) == rows(other)
     assert scalars(one) == scalars(other)
-    results = [json.loads((each / "summary.json").read_text()) for each in (one, other)]
+    results = [
+        json.loads((each / "summary.json").read_text(encoding="utf-8")) for each in (one, other)
+    ]
     for key in ("status", "test", "best_val", "epochs", "steps", "images_seen"):
         assert results[0][key] == results[1][key], key
 
@@ -132,7 +134,7 @@ def test_a_run_stops_in_time_and_goes_on(run: Run, small_run: SmallRun) -> None:
     assert outcome.status == 0, outcome.err
     assert f"Resume with: vit-train resume={Path('run').absolute()}" in outcome.out
     assert "its time is up" in outcome.out
-    summary = json.loads(Path("run/summary.json").read_text())
+    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
     assert summary["status"] == "interrupted" and summary["steps"] == 1
     outcome = run("vit-train", "resume=run", "train.max_minutes=60")
     assert outcome.status == 0, outcome.err
@@ -158,7 +160,7 @@ def test_what_would_change_the_past_is_refused_by_name(run: Run, small_run: Smal
     ]
     outcome = run("vit-train", "resume=run", *SMALL, *allowed)
     assert outcome.status == 0, outcome.err
-    assert "log_every: 3" in Path("run/config.yaml").read_text()
+    assert "log_every: 3" in Path("run/config.yaml").read_text(encoding="utf-8")
 
 
 def test_other_images_than_it_began_with_are_refused(run: Run, small_run: SmallRun) -> None:
@@ -173,7 +175,7 @@ def test_other_images_than_it_began_with_are_refused(run: Run, small_run: SmallR
     assert "not those" not in run("vit-eval", "ckpt=run").out
     outcome = run("vit-train", "resume=run", "train.max_minutes=null")
     assert outcome.status == 0, outcome.err
-    summary = json.loads(Path("run/summary.json").read_text())
+    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
     assert "max_minutes=1e-9" in summary["command"] and "resume" not in summary["command"]
 
 
@@ -187,8 +189,10 @@ def test_a_folder_has_one_writer(run: Run, small_run: SmallRun) -> None:
 
 def test_a_lost_report_is_said(run: Run) -> None:
     shutil.copytree(undisturbed(run, arguments("plain")), "run")
-    summary = json.loads(Path("run/summary.json").read_text())
-    Path("run/summary.json").write_text(json.dumps(summary | {"status": "running"}))
+    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
+    Path("run/summary.json").write_text(
+        json.dumps(summary | {"status": "running"}), encoding="utf-8"
+    )
     Path("run/metrics.csv").unlink()
     assert "metrics.csv is missing or too short" in run("vit-train", "resume=run").out
 
@@ -209,7 +213,7 @@ def test_what_cannot_go_on_is_refused(run: Run, small_run: SmallRun) -> None:
         assert outcome.status == 1 and f"there is no run in {folder}" in outcome.err
         assert not Path(folder, "train.log").exists()
     small_run("interrupted")
-    Path("run/config.yaml").write_text("model: [")
+    Path("run/config.yaml").write_text("model: [", encoding="utf-8")
     outcome = run("vit-train", "resume=run")
     assert outcome.status == 1 and "config.yaml cannot be read" in outcome.err
     assert "Traceback" not in outcome.err
@@ -218,8 +222,10 @@ def test_what_cannot_go_on_is_refused(run: Run, small_run: SmallRun) -> None:
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_named(run: Run) -> None:
     whole = undisturbed(run, arguments("plain"))
     shutil.copytree(whole, "run")
-    summary = json.loads(Path("run/summary.json").read_text())
-    Path("run/summary.json").write_text(json.dumps(summary | {"status": "running"}))
+    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
+    Path("run/summary.json").write_text(
+        json.dumps(summary | {"status": "running"}), encoding="utf-8"
+    )
     last = Path("run/checkpoints/last.pt")
     data = bytearray(last.read_bytes())
     data[len(data) // 2] ^= 1
@@ -246,6 +252,7 @@ def test_the_newest_checkpoint_there_is_goes_on(run: Run, small_run: SmallRun) -
     assert "run is finished" in run("vit-train", 'resume="run"').out
 
 
+@posix
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
     run: Run, number: signal.Signals, tmp_path: Path
@@ -267,7 +274,7 @@ def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
         process.kill()
     assert process.returncode == 128 + number and "Traceback" not in errors
     assert f"Resume with: vit-train resume={tmp_path / 'run'}" in out
-    step = json.loads((tmp_path / "run/summary.json").read_text())["steps"]
+    step = json.loads((tmp_path / "run/summary.json").read_text(encoding="utf-8"))["steps"]
     assert read_checkpoint(tmp_path / "run/checkpoints/last.pt")["step"] == step < 40
     whole = undisturbed(run, slow)
     assert run("vit-train", "resume=run").status == 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SMALL, Run, SmallRun
+from conftest import SMALL, Run, SmallRun, posix
 
 from vit_train.commands.cli.errors import FULL_ERROR
 from vit_train.limits import memory_bytes, require_memory
@@ -56,6 +56,7 @@ main()
 """
 
 
+@posix
 def test_ctrl_c_is_not_lost_in_any_phase(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SWALLOWED, " ".join(PHASES.values()), *SMALL]
     environment = {k: v for k, v in os.environ.items() if k != FULL_ERROR}  # tracebacks of tests
@@ -68,7 +69,7 @@ def test_ctrl_c_is_not_lost_in_any_phase(tmp_path: Path) -> None:
     assert result.stderr.splitlines() == ["vit-train: interrupted"] * len(PHASES)
     for place in PHASES.values():
         summary = tmp_path / place / "summary.json"
-        assert not summary.exists() or '"finished"' not in summary.read_text()
+        assert not summary.exists() or '"finished"' not in summary.read_text(encoding="utf-8")
 
 
 def test_the_handler_of_whoever_called_is_back_afterwards(run: Run) -> None:
@@ -147,16 +148,16 @@ def test_a_resume_looks_for_the_checkpoint_when_it_holds_the_folder(
 ) -> None:
     """The run that was there a moment ago has ended meanwhile: it is not begun again."""
     small_run("finished")
-    summary = Path("run/summary.json").read_text()
+    summary = Path("run/summary.json").read_text(encoding="utf-8")
     hidden = Path("run/checkpoints").rename("hidden")
-    Path("run/summary.json").write_text(summary.replace("finished", "running"))
+    Path("run/summary.json").write_text(summary.replace("finished", "running"), encoding="utf-8")
     from vit_train.commands import train
 
     hold = train.sole_writer
 
     def late(folder: Path) -> Any:
         hidden.rename("run/checkpoints")
-        Path("run/summary.json").write_text(summary)
+        Path("run/summary.json").write_text(summary, encoding="utf-8")
         return hold(folder)
 
     monkeypatch.setattr(train, "sole_writer", late)
@@ -168,10 +169,10 @@ def test_a_resume_looks_for_the_checkpoint_when_it_holds_the_folder(
 def test_a_default_name_that_is_taken_gets_a_number(run: Run) -> None:
     """As the second of two runs does that begin in the same second."""
     Path("outputs/12-00-00").mkdir(parents=True)
-    Path("outputs/12-00-00/config.yaml").write_text("seed: 0\n")
+    Path("outputs/12-00-00/config.yaml").write_text("seed: 0\n", encoding="utf-8")
     Path("conf/experiment").mkdir(parents=True)
     Path("conf/experiment/noon.yaml").write_text(
-        "# @package _global_\nhydra: {run: {dir: outputs/12-00-00}}\n"
+        "# @package _global_\nhydra: {run: {dir: outputs/12-00-00}}\n", encoding="utf-8"
     )
     outcome = run("vit-train", "--config-dir", "conf", "experiment=noon", *SMALL,
                   "train.max_minutes=1e-9")  # fmt: skip

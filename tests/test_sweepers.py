@@ -29,13 +29,18 @@ def test_optuna_looks_for_the_best_validation(run: Run) -> None:
         "vit-train", "experiment=tune", *SMALL, "train.epochs=1", "hydra.sweeper.n_trials=3",
         "hydra.sweeper.params={optim.lr:'choice(0.001,0.1,-1)'}", "hydra.sweeper.sampler.seed=3",
     )  # fmt: skip
-    runs = [json.loads(path.read_text()) for path in Path("outputs/tune").glob("*/summary.json")]
+    runs = [
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in Path("outputs/tune").glob("*/summary.json")
+    ]
     failed = 3 - len(runs)
     assert len(runs) > 0 and outcome.status == (failed > 0), outcome.err
-    best = yaml.safe_load(Path("outputs/tune/optimization_results.yaml").read_text())
+    best = yaml.safe_load(
+        Path("outputs/tune/optimization_results.yaml").read_text(encoding="utf-8")
+    )
     assert best["best_value"] == max(each["best_val"]["acc"] for each in runs)
 
 
 def test_what_is_not_installed_says_so(run: Run) -> None:
     outcome = run("vit-train", "hydra/sweeper=ax")
-    assert outcome.status == 1 and "pip install 'vit-train[sweeps]'" in outcome.err
+    assert outcome.status == 1 and "pip install -e '.[sweeps]'" in outcome.err

@@ -59,7 +59,9 @@ def test_names_of_classes_and_files_do_nothing_to_the_terminal(run: Run, tmp_pat
     for shown in (outcome, table):
         assert printable(shown.out) == shown.out and shown.err == ""
     assert sum(" of " in line and "%" in line for line in table.out.splitlines()) == len(NAMES)
-    assert printable(Path("again/train.log").read_text()) == Path("again/train.log").read_text()
+    assert printable(Path("again/train.log").read_text(encoding="utf-8")) == Path(
+        "again/train.log"
+    ).read_text(encoding="utf-8")
 
 
 def test_a_checkpoints_words_do_nothing_to_the_terminal(run: Run) -> None:
@@ -88,15 +90,15 @@ def test_a_summarys_words_do_nothing_to_the_table(run: Run) -> None:
     for number in range(2):
         assert run("vit-train", *small, f"hydra.run.dir=runs/{number}").status == 0
     path = Path("runs/0/summary.json")
-    summary = json.loads(path.read_text())
+    summary = json.loads(path.read_text(encoding="utf-8"))
     summary["config"]["model"]["positions"] = "$\\frac$ | <b> \x1b[2J \u732b"
-    path.write_text(json.dumps(summary))
+    path.write_text(json.dumps(summary), encoding="utf-8")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         outcome = run("vit-results", "runs")
     assert outcome.status == 0, outcome.err
     assert printable(outcome.out) == outcome.out and r"\| \<b>" in outcome.out
     for broken in ({"test": None}, {"config": 3}, {"parameters": "many"}, {"seconds": {}}):
-        path.write_text(json.dumps(summary | broken))
+        path.write_text(json.dumps(summary | broken), encoding="utf-8")
         outcome = run("vit-results", "runs")
         assert outcome.status == 1 and "is not a summary written by vit-train" in outcome.err

@@ -64,9 +64,7 @@ def test_a_missing_library_is_named_with_what_to_install(monkeypatch: pytest.Mon
         raise ImportError(name)
 
     monkeypatch.setattr("vit_train.bench.peers.import_module", missing)
-    with pytest.raises(
-        ValueError, match=r"timm is not installed: pip install 'vit-train\[peers\]'"
-    ):
+    with pytest.raises(ValueError, match=r"timm is not installed: pip install -e '\.\[peers\]'"):
         build_peer("timm", ViTConfig(), 32, 10)
 
 
@@ -112,8 +110,8 @@ def test_bench_measures_ours_and_a_peer_and_leaves_table_json_and_figure(run: Ru
         "whole loop",
     ):
         assert name in outcome.out
-    assert "| torchvision |" in Path("bench/bench.md").read_text()
-    report = json.loads(Path("bench/bench.json").read_text())
+    assert "| torchvision |" in Path("bench/bench.md").read_text(encoding="utf-8")
+    report = json.loads(Path("bench/bench.json").read_text(encoding="utf-8"))
     names = [each["name"] for each in report["results"][0]["contenders"]]
     assert names == ["vit_train", "torchvision", "torchvision, our allocator"]
     assert Path("bench/bench.png").stat().st_size > 5000

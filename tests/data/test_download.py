@@ -13,6 +13,7 @@ from pathlib import Path
 
 import loopback as server
 import pytest
+from conftest import posix
 from loopback import Loopback
 
 from vit_train.data.download import DownloadError, MirroredStream, Patience, Stalled, fetch_file
@@ -163,7 +164,7 @@ fetch_file([sys.argv[1]], Path(sys.argv[2]), sys.argv[3])
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@posix
 def test_killed_half_way_then_run_again(web: Loopback, target: Path) -> None:
     slow = web.url("/a", server.whole(CONTENT, bytes_per_s=2_000_000))
     process = subprocess.Popen(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import posix
 from PIL import Image, ImageFile
 
 from vit_train.data import cache as cache_module
@@ -124,11 +125,11 @@ def damaged_tree(root: Path) -> Path:
     (root / "dog" / "gif.png").write_bytes(b"")
     save(root / "dog" / "gif.gif", Image.new("P", (8, 8)))
     (root / "dog" / "gif.gif").rename(root / "dog" / "gif.png")
-    (root / "dog" / "text.jpeg").write_text("no image")
+    (root / "dog" / "text.jpeg").write_text("no image", encoding="utf-8")
     (root / "dog" / "dangling.jpg").symlink_to("nowhere")
     os.mkfifo(root / "dog" / "pipe.jpg")
     save(root / "dog" / "real.gif", Image.new("P", (8, 8)))
-    (root / "dog" / "notes.txt").write_text("hello")
+    (root / "dog" / "notes.txt").write_text("hello", encoding="utf-8")
     return root
 
 
@@ -175,6 +176,7 @@ def test_the_setting_rules_and_not_the_limit_of_the_library(
     assert Image.MAX_IMAGE_PIXELS == 16
 
 
+@posix
 def test_a_file_too_long_for_its_pixels_is_not_read(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,7 +414,7 @@ def test_two_writers_leave_one_whole_entry(tmp_path: Path, cache: Path) -> None:
 def test_a_cache_that_cannot_be_written_is_done_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert decode_cached([save(tmp_path / "a.png")], 8, LIMIT).broken == {}
     assert "not kept" in caplog.text

@@ -111,7 +111,7 @@ def test_stl10_unlabelled_images_stay_on_disk(
     images = load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True)).unlabelled
     assert images is not None and images.shape == (40, 3, 96, 96)
     if sys.platform == "linux":
-        assert str(file) in Path("/proc/self/maps").read_text()
+        assert str(file) in Path("/proc/self/maps").read_text(encoding="utf-8")
     images.zero_()  # a private copy of the pages: the file keeps its bytes
     assert file.read_bytes() == before
     small = load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True, image_size=8)).unlabelled

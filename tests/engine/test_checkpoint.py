@@ -69,14 +69,14 @@ def test_so_many_older_files_are_kept_and_no_other_file_is_touched(
     tmp_path: Path, keep: int
 ) -> None:
     path, copy = tmp_path / "last.pt", tmp_path / "last-good.pt"
-    copy.write_text("mine")
+    copy.write_text("mine", encoding="utf-8")
     for step in range(12):
         save_checkpoint(path, {"step": step}, keep)
     kept = [read_checkpoint(each)["step"] for each in generations(path)]
     assert kept == list(range(11, -1, -1))[: keep + 1]
     save_checkpoint(path, {"step": 12}, min(keep, 1))
     assert len(generations(path)) == min(keep, 1) + 1
-    assert copy.read_text() == "mine"
+    assert copy.read_text(encoding="utf-8") == "mine"
     assert len(list(tmp_path.iterdir())) == min(keep, 1) + 2
 
 

@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import posix
 
 from vit_train.engine.interruption import Deadline, stop_on_signals
 
@@ -40,12 +41,14 @@ with stop_on_signals(Trainer):
 """
 
 
+@posix
 def test_two_signals_at_the_same_moment_are_a_first_and_a_second() -> None:
     done = subprocess.run([sys.executable, "-c", TOGETHER], capture_output=True, text=True)
     assert done.returncode in (-signal.SIGINT, -signal.SIGTERM)
     assert done.stdout == done.stderr == ""
 
 
+@posix
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_asks_and_the_second_ends_at_once(number: signal.Signals) -> None:
     code = TWICE.format(name=number.name)

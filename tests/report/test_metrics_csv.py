@@ -13,7 +13,7 @@ def log(epoch: int) -> TrainLog:
 
 
 def rows(path: Path) -> list[dict[str, float]]:
-    with path.open() as file:
+    with path.open(encoding="utf-8") as file:
         return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
 
 
@@ -41,4 +41,4 @@ def test_a_table_that_is_there_goes_on_and_so_does_its_clock(
             now += 7
             table.on_epoch(None, log(1), None)
     assert [row["seconds"] for row in rows(path)] == [7, 14, 21, 28, 35, 42]
-    assert len(path.read_text().splitlines()) == 7
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 7

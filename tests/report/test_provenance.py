@@ -22,7 +22,7 @@ def test_the_commit_is_that_of_the_checkout_and_says_if_files_differ(
 ) -> None:
     file = tmp_path / "vit_train" / "report" / "provenance.py"
     file.parent.mkdir(parents=True)
-    file.write_text("1")
+    file.write_text("1", encoding="utf-8")
     monkeypatch.setattr(provenance, "__file__", str(file))
     assert provenance.commit() is None  # no checkout
     git(tmp_path, "init")
@@ -31,9 +31,9 @@ def test_the_commit_is_that_of_the_checkout_and_says_if_files_differ(
     git(tmp_path, "commit", "-m", "first")
     head = git(tmp_path, "rev-parse", "HEAD")
     assert provenance.commit() == head
-    (tmp_path / "notes").write_text("untracked files are none of the program's")
+    (tmp_path / "notes").write_text("untracked files are none of the program's", encoding="utf-8")
     assert provenance.commit() == head
-    file.write_text("2")
+    file.write_text("2", encoding="utf-8")
     assert provenance.commit() == f"{head}+changes"
 
 

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def summary(acc: float, seed: int = 0, status: str = "finished", **model: object
 def written(folder: Path, *summaries: dict) -> Path:
     for number, each in enumerate(summaries):
         (folder / str(number)).mkdir(parents=True)
-        (folder / str(number) / "summary.json").write_text(json.dumps(each))
+        (folder / str(number) / "summary.json").write_text(json.dumps(each), encoding="utf-8")
     return folder
 
 
@@ -101,7 +102,9 @@ def test_unfinished_runs_are_left_out_and_none_at_all_is_refused(tmp_path: Path)
 
 def test_a_protocol_that_selects_on_test_says_so() -> None:
     selected = summary(0.5) | {"selected_on": "test"}
-    assert "50.00 (selected on test)" in table(group_runs([selected]))
+    (row,) = cells(table(group_runs([selected])))
+    assert row["test accuracy, best epoch (%)"] == "50.00 (selected on test)"
+    assert not any("validation" in column for column in row)
 
 
 def test_a_setting_that_a_run_does_not_mention_has_its_default() -> None:
@@ -123,11 +126,11 @@ def test_a_summary_without_numbers_is_refused_by_its_file(number: object, tmp_pa
 
 def test_what_is_no_summary_is_left_out_unless_it_is_meant(tmp_path: Path) -> None:
     folder = written(tmp_path, summary(0.5))
-    (folder / "trace.json").write_text('{"a": 1}\n{"a": 2}\n')
+    (folder / "trace.json").write_text('{"a": 1}\n{"a": 2}\n', encoding="utf-8")
     assert len(read_summaries([folder])) == 1
     with pytest.raises(ValueError, match=r"trace\.json is damaged"):
         read_summaries([folder / "trace.json"])
-    (folder / "0" / "summary.json").write_text("{")
+    (folder / "0" / "summary.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match=r"summary\.json is damaged"):
         read_summaries([folder])
 
@@ -155,8 +158,8 @@ def test_the_last_epoch_is_of_all_runs_or_of_none() -> None:
 
 def test_the_table_and_the_plot_are_written(tmp_path: Path) -> None:
     folder = written(tmp_path / "runs", summary(0.5), summary(0.6, 1), summary(0.7, depth=2))
-    text = gather([folder], tmp_path / "out")
-    assert (tmp_path / "out" / "results.md").read_text() == text + "\n"
+    text, _ = gather([folder], tmp_path / "out")
+    assert (tmp_path / "out" / "results.md").read_text(encoding="utf-8") == text + "\n"
     assert (tmp_path / "out" / "results.png").stat().st_size > 3000
     assert len(text.splitlines()) == 4 and "55.00 ± 7.07" in text
 
@@ -169,8 +172,10 @@ def test_runs_without_labels_are_compared_by_their_loss(tmp_path: Path) -> None:
         return summary(0.5, seed) | other
 
     folder = written(tmp_path / "runs", unlabelled(0.25, 0), unlabelled(0.35, 1))
-    text = gather([folder], tmp_path / "out")
-    assert "test, final (loss)" in text and "0.3000 ± 0.0707" in text and "interval" not in text
+    text, _ = gather([folder], tmp_path / "out")
+    assert (
+        "test loss, final weights" in text and "0.3000 ± 0.0707" in text and "interval" not in text
+    )
     with pytest.raises(ValueError, match="compare them separately"):
         gather([folder, written(tmp_path / "more", summary(0.5))], tmp_path / "out")
 
@@ -180,19 +185,80 @@ def test_results_of_real_runs(run: Run, small_run: SmallRun) -> None:
     assert run("vit-train", *SMALL, "seed=1", "hydra.run.dir=runs/1").status == 0
     outcome = run("vit-results", "runs")
     assert outcome.status == 0, outcome.err
-    assert "| 0, 1 |" in outcome.out and Path("results.png").exists()
-    assert "training, last epoch" in outcome.out and Path("curves.png").stat().st_size > 10000
+    assert "| 0, 1 |" in outcome.out and "training accuracy, last epoch" in outcome.out
+    assert Path("runs/results.png").exists() and Path("runs/curves.png").stat().st_size > 10000
+    assert [path.name for path in Path().iterdir()] == ["runs"]
     # As they are published: X.csv beside X.json.
     Path("kept").mkdir()
     Path("runs/0/summary.json").rename("kept/a.json")
     Path("runs/0/metrics.csv").rename("kept/a.csv")
     kept = run("vit-results", "kept", "--out", "again")
     assert kept.status == 0 and Path("again/curves.png").exists()
-    Path("kept/a.csv").write_text("epoch,train_acc\n1,high\n")
+    Path("kept/a.csv").write_text("epoch,train_acc\n1,high\n", encoding="utf-8")
     damaged = run("vit-results", "kept")
     assert damaged.status == 1 and "a.csv is damaged" in damaged.err
     refused = run("vit-results", "nothing")
     assert refused.status == 1 and "vit-results: nothing does not exist" in refused.err
+
+
+def test_an_unfinished_run_is_said_with_how_to_finish_it(run: Run, small_run: SmallRun) -> None:
+    small_run("finished", "runs/0")
+    small_run("interrupted", "runs/1")
+    outcome = run("vit-results", "runs")
+    assert outcome.status == 0
+    # On stderr but for Hydra's logging, which the runs of this process have set up.
+    said = outcome.out + outcome.err
+    assert "has not finished (interrupted): runs/1. " in said
+    assert "Finish it with: vit-train resume=runs/1\n" in said
+
+
+def test_results_stand_beside_what_was_given(tmp_path: Path, run: Run) -> None:
+    written(tmp_path / "all/a", summary(0.5))
+    written(tmp_path / "all/b", summary(0.6, 1))
+    written(tmp_path / "c", summary(0.7, 2))
+    assert run("vit-results", "all/a/0", "all/b").status == 0
+    assert Path("all/results.md").exists()
+    assert run("vit-results", "all/a/0/summary.json").status == 0
+    assert Path("all/a/0/results.md").exists()
+    refused = run("vit-results", "all", "c")
+    assert refused.status == 1 and "say where to write with --out" in refused.err
+    assert run("vit-results", "all", "c", "--out", ".").status == 0 and Path("results.md").exists()
+
+
+def test_the_marked_tables_of_a_page_are_written_anew(tmp_path: Path, run: Run) -> None:
+    written(tmp_path / "runs", summary(0.5), summary(0.7, 1), summary(0.9, depth=2))
+    page = Path("page.md")
+    page.write_text(
+        "# Title\n<!-- vit-results runs/[01] -->\nold\n<!-- end -->\nText.\n"
+        "<!-- vit-results runs -->\n<!-- end -->\n",
+        encoding="utf-8",
+    )
+    outcome = run("vit-results", "--update", "page.md")
+    assert outcome.status == 0 and outcome.out == "2 tables in page.md are up to date\n"
+    text = page.read_text(encoding="utf-8")
+    first, second = re.findall(r"-->\n\n(\|.+?)\n\n<!-- end", text, re.DOTALL)
+    assert [len(cells(each)) for each in (first, second)] == [1, 2] and "60.00 ± 14.14" in first
+    assert text.startswith("# Title\n") and "old" not in text and "\nText.\n" in text
+    assert run("vit-results", "--update", "page.md").status == 0
+    assert page.read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "",
+        "<!-- vit-results a -->\n",
+        "<!-- vit-results a -->\n<!-- vit-results a -->\n<!-- end -->",
+    ],
+)
+def test_a_page_without_a_whole_marker_is_refused(page: str, run: Run) -> None:
+    Path("a").mkdir()
+    written(Path("a"), summary(0.5))
+    Path("page.md").write_text(page, encoding="utf-8")
+    outcome = run("vit-results", "--update", "page.md")
+    assert outcome.status == 1 and "page.md needs lines" in outcome.err
+    assert Path("page.md").read_text(encoding="utf-8") == page
+    assert run("vit-results").status == 2 and run("vit-results", "a", "--update", "b").status == 2
 
 
 def cells(text: str) -> list[dict[str, str]]:
@@ -216,18 +282,25 @@ def test_each_column_says_what_it_is_called() -> None:
         return run | more | {"curve": rows}
 
     one = run_of(0, {"train": 0.91, "val": 0.82, "best": 0.73, "final": 0.64})
+    one |= {"commit": "0123456789+changes", "machine": {"gpu": None, "cpu": "EPYC"}}
     (row,) = cells(table(group_runs([one])))
     assert row == {
-        "parameters": "1,000", "seeds": "0", "training, last epoch": "91.00",
-        "best epoch's val": "82.00", "test, best epoch": "73.00", "test, final": "64.00",
-        "95 % interval": "62.00 to 67.00", "images seen": "3,000", "minutes": "1.0",
+        "parameters": "1,000", "seeds": "0", "test accuracy, final weights (%)": "64.00",
+        "95 % interval": "62.00 to 67.00", "test accuracy, best epoch (%)": "73.00",
+        "validation accuracy, best epoch (%)": "82.00",
+        "training accuracy, last epoch (%)": "91.00",
+        "images seen": "3,000", "minutes": "1.0", "commit": "0123456+changes", "machine": "EPYC",
     }  # fmt: skip
     other = run_of(1, {"train": 0.93, "val": 0.86, "best": 0.79, "final": 0.72})
+    other |= {"commit": "abcdefghij", "machine": {"gpu": "H100", "cpu": "EPYC"}}
     (row,) = cells(table(group_runs([one, other])))
     assert row == row | {
-        "seeds": "0, 1", "training, last epoch": "92.00 ± 1.41",
-        "best epoch's val": "84.00 ± 2.83", "test, best epoch": "76.00 ± 4.24",
-        "test, final": "68.00 ± 5.66", "images seen": "3,500", "minutes": "2.0",
+        "seeds": "0, 1", "test accuracy, final weights (%)": "68.00 ± 5.66",
+        "test accuracy, best epoch (%)": "76.00 ± 4.24",
+        "validation accuracy, best epoch (%)": "84.00 ± 2.83",
+        "training accuracy, last epoch (%)": "92.00 ± 1.41",
+        "images seen": "3,500", "minutes": "2.0",
+        "commit": "0123456+changes, abcdefg", "machine": "EPYC, H100",
     }  # fmt: skip
 
 

@@ -4,26 +4,27 @@ import contextlib
 from pathlib import Path
 
 import pytest
+from conftest import posix
 from filelock import FileLock
 
 from vit_train.runs.lock import InUse, new_run, sole_writer
 
 
 def begin(folder: Path) -> None:
-    (folder / "config.yaml").write_text("seed: 0\n")
+    (folder / "config.yaml").write_text("seed: 0\n", encoding="utf-8")
 
 
 def test_a_run_that_never_began_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "run"
     with pytest.raises(KeyError), new_run(folder, named=True) as path:
         assert path == folder and folder.is_dir()
-        (folder / "train.log").write_text("x")
+        (folder / "train.log").write_text("x", encoding="utf-8")
         raise KeyError
     assert not folder.exists()
     folder.mkdir()
-    (folder / "notes.txt").write_text("mine")
+    (folder / "notes.txt").write_text("mine", encoding="utf-8")
     with new_run(folder, named=True):
-        (folder / "train.log").write_text("x")
+        (folder / "train.log").write_text("x", encoding="utf-8")
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
 
 
@@ -76,10 +77,11 @@ def test_runs_that_begin_in_the_same_second_have_names_of_their_own(tmp_path: Pa
         assert path.name == "12-00-00-4"
 
 
+@posix
 def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
-    victim.write_text("precious")
+    victim.write_text("precious", encoding="utf-8")
     (tmp_path / ".lock").symlink_to(victim)
     with pytest.raises(ValueError, match="is a symbolic link"), sole_writer(tmp_path):
         pass
-    assert victim.read_text() == "precious"
+    assert victim.read_text(encoding="utf-8") == "precious"

@@ -63,13 +63,13 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
     outcome = run("vit-train", *SMALL, *settings)
     assert outcome.status == 0, outcome.err
     checkpoints = {name: Path(f"run/checkpoints/{name}.pt") for name in ("best", "last")}
-    summary = json.loads(Path("run/summary.json").read_text())
+    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
     best, final = (figures(path, "ema", "test") for path in checkpoints.values())
     results = summary["test"]
     assert part_of(results["best"], best) == best and part_of(results["final"], final) == final
     assert results["best"]["loss"] != results["final"]["loss"]
 
-    with Path("run/metrics.csv").open() as file:
+    with Path("run/metrics.csv").open(encoding="utf-8") as file:
         rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
     values = ("loss", "acc", "top5")
     for row, path in zip(rows, checkpoints.values(), strict=True):  # epoch 1 is the best
@@ -101,12 +101,12 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
     for checkpoint, result, epoch in (("run", best, 1), ("run/checkpoints/last.pt", final, 2)):
         outcome = run("vit-eval", f"ckpt={checkpoint}")
         assert outcome.status == 0, outcome.err
-        said = json.loads(Path("run/eval-test.json").read_text())
+        said = json.loads(Path("run/eval-test.json").read_text(encoding="utf-8"))
         assert part_of(said["result"], result) == result
         assert (said["epoch"], said["images_seen"], said["split"]) == (epoch, 160 * epoch, "test")
         assert (said["weights"], said["selected_on"]) == ("ema", "val")
     assert run("vit-eval", "ckpt=run", "weights=raw", "split=val").status == 0
-    said = json.loads(Path("run/eval-val.json").read_text())
+    said = json.loads(Path("run/eval-val.json").read_text(encoding="utf-8"))
     raw = figures(checkpoints["best"], "model", "val")
     assert part_of(said["result"], raw) == raw and said["weights"] == "raw"
 
@@ -125,13 +125,13 @@ def test_out_of_memory_speaks_of_the_images_at_once(
 def test_without_labels_the_best_has_the_lowest_loss(run: Run) -> None:
     arguments = [*SMALL, "task=reconstruct", "task.decoder_depth=1", "hydra.run.dir=run"]
     assert run("vit-train", *arguments).status == 0
-    summary = json.loads(Path("run/summary.json").read_text())
-    with Path("run/metrics.csv").open() as file:
+    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
+    with Path("run/metrics.csv").open(encoding="utf-8") as file:
         losses = [float(row["val_loss"]) for row in csv.DictReader(file)]
     assert summary["best_val"]["loss"] == min(losses) and summary["evaluated_weights"] == "raw"
     assert summary["best_val"]["epoch"] == 1 + losses.index(min(losses))
     assert run("vit-eval", "ckpt=run", "precision=bf16").status == 0
-    assert json.loads(Path("run/eval-test.json").read_text())["precision"] == "bf16"
+    assert json.loads(Path("run/eval-test.json").read_text(encoding="utf-8"))["precision"] == "bf16"
     scalars = EventAccumulator("run").Reload()
     for tag, value in {
         "final/best_val_loss": min(losses),
@@ -146,7 +146,7 @@ def test_a_sweeper_gets_the_best_score_of_validation(tmp_path: Path) -> None:
     loop = LoopConfig(epochs=1, batch_size=20)
     config = TrainConfig(model=model, task=ClassifyConfig(), data=data, train=loop, device="cpu")
     outcome = train(config, tmp_path)
-    summary = json.loads((tmp_path / "summary.json").read_text())
+    summary = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
     assert (outcome.exit_status, outcome.score) == (0, summary["best_val"]["acc"])
 
 

@@ -156,7 +156,7 @@ def below(pid: int) -> list[int]:
     found: list[int] = []
     with contextlib.suppress(OSError):  # it ends just now
         for path in Path(f"/proc/{pid}/task").glob("*/children"):
-            found += [int(each) for each in path.read_text().split()]
+            found += [int(each) for each in path.read_text(encoding="utf-8").split()]
     return found + [deeper for each in found for deeper in below(each)]
 
 
@@ -173,7 +173,9 @@ def shown(path: Path) -> str:
 def resident(pid: int) -> int:
     """Bytes in memory now; 0 of a process that has ended."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
     except (OSError, IndexError):
         return 0
 
@@ -181,7 +183,7 @@ def resident(pid: int) -> int:
 def activity(pid: int) -> tuple[int, bool]:
     """The ticks it has computed for, and whether it waits for something now."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
         return 0, False
     return int(fields[11]) + int(fields[12]), fields[0] in "SD"

@@ -78,12 +78,12 @@ def try_input(one: Input, scratch: Path) -> None:
     place = Place(scratch / one.folder, scratch / "templates")
     generators()[one.generator](random.Random(f"{one.generator}:{one.seed}:{one.number}"), place)
     result = {"findings": place.findings, "notes": place.notes}
-    (scratch / f"{one.folder}.json").write_text(json.dumps(result))
+    (scratch / f"{one.folder}.json").write_text(json.dumps(result), encoding="utf-8")
 
 
 def within_bounds() -> None:
     """What makes an input must not fill the machine; the commands are watched instead."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = pages * resource.getpagesize() + 3 * GIGABYTE
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
@@ -108,7 +108,11 @@ def fuzz(names: list[str], minutes: float, seed: int, jobs: int) -> bool:
 def note(one: Input, status: int, scratch: Path, account: Account) -> None:
     """Print what is new."""
     result = scratch / f"{one.folder}.json"
-    found = json.loads(result.read_text()) if result.exists() else {"findings": [], "notes": []}
+    found = (
+        json.loads(result.read_text(encoding="utf-8"))
+        if result.exists()
+        else {"findings": [], "notes": []}
+    )
     if status:
         found["findings"].append([f"the generator itself ended with status {status}", ""])
     for symptom, details in found["findings"]:

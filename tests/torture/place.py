@@ -123,7 +123,7 @@ class Place:
         """No NaN, which is no JSON, in what a command wrote."""
         for path, _ in written:
             try:
-                json.loads(path.read_text(), parse_constant=refuse)
+                json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
             except (ValueError, RecursionError) as error:
                 self.find(f"{path.name} is no JSON", str(error))
 

@@ -22,7 +22,9 @@ class LoadMeter:
         """Return the seconds all cores have worked since boot, or None if that is unknown."""
         if not STAT.exists():
             return None
-        user, nice, system, _idle, _wait, *interrupts = STAT.read_text().split("\n")[0].split()[1:9]
+        user, nice, system, _idle, _wait, *interrupts = (
+            STAT.read_text(encoding="utf-8").split("\n")[0].split()[1:9]
+        )
         ticks = sum(map(int, (user, nice, system, *interrupts)))
         return ticks / os.sysconf("SC_CLK_TCK")
 

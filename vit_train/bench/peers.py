@@ -68,4 +68,6 @@ def build_peer(name: str, config: ViTConfig, image_size: int, num_classes: int) 
     try:
         return BUILDERS[name](config, image_size, num_classes)
     except ImportError as error:
-        raise ValueError(f"{name} is not installed: pip install 'vit-train[peers]'") from error
+        raise ValueError(
+            f"{name} is not installed: pip install -e '.[peers]' in the checkout"
+        ) from error

@@ -59,7 +59,7 @@ def benchmark(config: BenchConfig, folder: Path) -> None:
         by_batch.append(results)
         reports.append(report.as_json(results, flops, ceilings))
 
-    (folder / "bench.md").write_text("\n\n".join(text) + "\n")
+    (folder / "bench.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
     report.chart(by_batch, title).savefig(folder / "bench.png")
     about = {
         "title": title,

@@ -6,27 +6,44 @@ from pathlib import Path
 
 from vit_train.commands.cli.errors import short_errors
 
+WRITES = """\
+It writes into the folder given, or the one that holds all that are given:
+  results.md    the table; runs that differ in their seed alone are one row
+  results.png   the final results
+  curves.png    the training curves, if every run has its metrics.csv
+  images.png    the results by number of training images, if there are three or more such numbers
+Earlier files of these names are replaced."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="vit-results", description="Gather runs into one Markdown table and plots."
+        prog="vit-results",
+        description="Gather finished runs into one Markdown table and plots.",
+        epilog=WRITES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("runs", nargs="+", type=Path, help="run folders, or folders of them")
+    parser.add_argument("runs", nargs="*", type=Path, help="run folders, or folders of them")
+    parser.add_argument("--out", type=Path, help="write into this folder instead")
     parser.add_argument(
-        "--out",
+        "--update",
+        metavar="PAGE",
         type=Path,
-        default=Path("."),
-        help="where results.md and the pictures are written",
+        help="rewrite only the tables in this Markdown page, each between the lines "
+        "<!-- vit-results RUNS --> and <!-- end -->",
     )
     arguments = parser.parse_args()
+    if bool(arguments.runs) == bool(arguments.update) or (arguments.update and arguments.out):
+        parser.error("give run folders, or --update=PAGE alone")
     with short_errors("vit-results"):
         from vit_train.runs.compare import gather
+        from vit_train.runs.page import update_page
 
-        print(gather(arguments.runs, arguments.out))
-        print(
-            f"written to {arguments.out}/: results.md and its figures, which replace earlier ones",
-            file=sys.stderr,
-        )
+        if arguments.update:
+            print(f"{update_page(arguments.update)} tables in {arguments.update} are up to date")
+            return
+        text, out = gather(arguments.runs, arguments.out)
+        print(text)
+        print(f"written to {out}/: results.md and its pictures", file=sys.stderr)
 
 
 if __name__ == "__main__":

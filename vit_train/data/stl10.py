@@ -44,7 +44,7 @@ def load_stl10(config: Stl10Config) -> Dataset:
     return Dataset(
         train=train,
         test=read_part(folder, "test", config.image_size),
-        classes=tuple((folder / "class_names.txt").read_text().split()),
+        classes=tuple((folder / "class_names.txt").read_text(encoding="utf-8").split()),
         unlabelled=resize(map_images(folder / "unlabeled_X.bin"), config.image_size)
         if config.unlabelled
         else None,
@@ -69,5 +69,5 @@ def map_images(path: Path) -> Tensor:
 
 def fold_indices(folder: Path, fold: int) -> Tensor:
     """Return the training images of one official fold: a line of 1,000 indices."""
-    line = (folder / "fold_indices.txt").read_text().splitlines()[fold]
+    line = (folder / "fold_indices.txt").read_text(encoding="utf-8").splitlines()[fold]
     return torch.tensor([int(index) for index in line.split()])

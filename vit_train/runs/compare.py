@@ -1,7 +1,8 @@
 """`vit-results`: the summaries of many runs as one Markdown table and plots."""
 
 import logging
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -21,10 +22,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Measure:
-    """The measure that compares runs: its name in a summary, its title and format in results."""
+    """The measure that compares runs: its name in a summary, its titles and format in results."""
 
     name: str
     title: str
+    column: str
     scale: float
     digits: int
 
@@ -36,8 +38,8 @@ class Measure:
         return f"{self.scale * mean(values):.{self.digits}f}{spread}"
 
 
-ACCURACY = Measure("acc", "test accuracy of the final weights, %", 100, 2)
-LOSS = Measure("loss", "test loss of the final weights", 1, 4)
+ACCURACY = Measure("acc", "test accuracy of the final weights, %", "{} accuracy, {} (%)", 100, 2)
+LOSS = Measure("loss", "test loss of the final weights", "{} loss, {}", 1, 4)
 
 
 def common_measure(groups: Sequence[Group]) -> Measure:
@@ -67,27 +69,29 @@ def table(groups: Sequence[Group]) -> str:
     """Return a Markdown table, with accuracies in percent."""
     measure = common_measure(groups)
     keys = list(dict.fromkeys(key for group in groups for key in group.settings))
+    title = measure.column.format
     header = [*map(shortened, keys), "parameters", "seeds"]
-    unit = "" if measure is ACCURACY else " (loss)"
-    columns = ["training, last epoch", "best epoch's val", "test, best epoch", "test, final"]
-    header += [f"{column}{unit}" for column in columns]
-    header += ["95 % interval", "images seen", "minutes"]
+    header += [title("test", "final weights"), "95 % interval", title("test", "best epoch")]
+    header += [title("validation", "best epoch"), title("training", "last epoch")]
+    header += ["images seen", "minutes", "commit", "machine"]
     rows = []
     for group in groups:
-        selected = {run["selected_on"] for run in group.runs}
-        note = " (selected on test)" if selected == {"test"} else ""
+        on_test = {run["selected_on"] for run in group.runs} == {"test"}
         rows.append(
             [
                 *(str(group.settings.get(key, "")) for key in keys),
                 f"{group.runs[0]['parameters']:,}",
                 ", ".join(str(run["config"]["seed"]) for run in group.runs),
-                measure.text(group.last_epochs(f"train_{measure.name}")),
-                measure.text(group.values("best_val", measure.name)) + note,
-                measure.text(group.values("test", "best", measure.name)) + note,
                 measure.text(group.values("test", "final", measure.name)),
                 interval(group),
+                measure.text(group.values("test", "best", measure.name))
+                + (" (selected on test)" if on_test else ""),
+                "" if on_test else measure.text(group.values("best_val", measure.name)),
+                measure.text(group.last_epochs(f"train_{measure.name}")),
                 f"{mean(group.values('images_seen')):,.0f}",
                 f"{mean(group.values('seconds')) / 60:.1f}",
+                each_once(map(short_commit, group.runs)),
+                each_once(map(processor, group.runs)),
             ]
         )
     filled = [place for place in range(len(header)) if any(row[place] for row in rows)]
@@ -95,6 +99,22 @@ def table(groups: Sequence[Group]) -> str:
         f"| {' | '.join(markdown_cell(row[place]) for place in filled)} |"
         for row in (header, ["---"] * len(header), *rows)
     )
+
+
+def short_commit(run: dict[str, Any]) -> str:
+    """Return the first digits of the run's commit, with the mark of a changed checkout."""
+    digits, plus, changes = str(run.get("commit") or "").partition("+")
+    return f"{digits[:7]}{plus}{changes}"
+
+
+def processor(run: dict[str, Any]) -> str:
+    """Return the model of the run's GPU or CPU; "" if its summary does not say."""
+    machine = run.get("machine") or {}
+    return str(machine.get("gpu") or machine.get("cpu") or "")
+
+
+def each_once(texts: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(filter(None, texts)))
 
 
 def plots(groups: Sequence[Group]) -> dict[str, Figure]:
@@ -148,12 +168,21 @@ def require_complete(run: dict[str, Any]) -> None:
         raise ValueError(f"{run['file']} is not a summary written by vit-train") from error
 
 
-def gather(paths: Sequence[Path], out: Path) -> str:
-    """Write results.md and the plots that can be drawn into `out`; return the table."""
+def read_groups(paths: Sequence[Path]) -> list[Group]:
+    """Return the finished runs in these folders and files; raise ValueError if there are none."""
     runs = read_summaries(paths)
     for run in runs:
         require_complete(run)
-    groups = group_runs(runs)
+    return group_runs(runs)
+
+
+def gather(paths: Sequence[Path], out: Path | None = None) -> tuple[str, Path]:
+    """Write results.md and the plots that can be drawn; return the table and their folder.
+
+    The folder is `out` or, without it, the one given or the one that holds all paths.
+    """
+    groups = read_groups(paths)
+    out = out or folder_beside(paths)
     text = table(groups)
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "results.md", text + "\n")
@@ -161,4 +190,17 @@ def gather(paths: Sequence[Path], out: Path) -> str:
         for name, figure in plots(groups).items():
             with replacing(out / name) as file:
                 figure.savefig(file)
-    return text
+    return text, out
+
+
+def folder_beside(paths: Sequence[Path]) -> Path:
+    """Return the folder given, or the one that holds all paths.
+
+    Raise ValueError if that would be the current folder, which was not asked for.
+    """
+    if len(paths) == 1 and paths[0].is_dir():
+        return paths[0]
+    parent = os.path.commonpath([path.parent.resolve() for path in paths])
+    if parent in (str(Path.cwd()), Path(parent).anchor):
+        raise ValueError("these runs have no folder in common: say where to write with --out")
+    return Path(os.path.relpath(parent))

@@ -12,6 +12,7 @@ from vit_train.config import default_settings, is_incidental
 from vit_train.files.plain_values import Refused, flatten
 from vit_train.files.reading import read_json, read_text
 from vit_train.report.metrics_csv import CSV_BYTES
+from vit_train.runs.folder import resume_command
 from vit_train.text import printable
 
 logger = logging.getLogger(__name__)
@@ -95,9 +96,19 @@ def read_summary(file: Path, meant: bool) -> dict[str, Any] | None:
     if not isinstance(content, dict) or "status" not in content:
         return None
     if content["status"] != "finished":
-        logger.warning(printable(f"skipped, because it is {content['status']}: {file}"))
+        logger.warning(printable(unfinished(file, content["status"])))
         return None
     return content | {"file": str(file), "curve": read_curve(file)}
+
+
+def unfinished(file: Path, status: str) -> str:
+    """Return why a run is left out and, if that is possible, how to finish it."""
+    if status == "diverged" or file.name != "summary.json":
+        return f"left out, because it is {status}: {file}"
+    return (
+        f"left out, because it has not finished ({status}): {file.parent}. "
+        f"Finish it with: {resume_command(file.parent)}"
+    )
 
 
 def read_curve(summary: Path) -> list[dict[str, float]]:

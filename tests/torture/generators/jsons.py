@@ -37,7 +37,7 @@ def make(rng: random.Random, place: Place) -> None:
         data = rng.choice(FILES)
         place.note(data[:50])
     else:
-        data = changed(json.loads(path.read_text()), rng, place)
+        data = changed(json.loads(path.read_text(encoding="utf-8")), rng, place)
     path.write_bytes(data)
     rows = run / "metrics.csv"
     if rows.exists() and rng.random() < 0.3:
@@ -85,7 +85,7 @@ CELLS = (
 
 
 def change_rows(path: Path, rng: random.Random, place: Place) -> None:
-    lines = path.read_text().splitlines()
+    lines = path.read_text(encoding="utf-8").splitlines()
     way = rng.choice(["cell", "cell", "cut", "long", "no header", "noise", "many rows"])
     place.note(f"metrics.csv: {way}")
     if way == "cell":

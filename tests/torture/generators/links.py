@@ -62,11 +62,11 @@ def put(kind: str, path: Path, place: Place, number: int) -> None:
         (shutil.copytree if path.is_dir() else shutil.copy2)(path, victim)
     elif kind == "link to a folder" or kind == "link to a copy of the folder":
         victim.mkdir(exist_ok=True)
-        (victim / "kept").write_text("kept")
+        (victim / "kept").write_text("kept", encoding="utf-8")
     elif kind == "link to a FIFO":
         os.mkfifo(victim)
     elif kind != "dangling link":
-        victim.write_text("a victim\n")
+        victim.write_text("a victim\n", encoding="utf-8")
     if not path.parent.is_dir():
         return
     if path.is_dir() and not path.is_symlink():
@@ -76,7 +76,7 @@ def put(kind: str, path: Path, place: Place, number: int) -> None:
         os.mkfifo(path)
     elif kind == "folder":
         path.mkdir()
-        (path / "kept").write_text("kept")
+        (path / "kept").write_text("kept", encoding="utf-8")
     elif kind == "empty file":
         path.touch()
     else:

@@ -94,7 +94,7 @@ def require_nothing_more(run: Path, place: Place, whole: str = "finished") -> No
 
 def require_openings(run: Path, count: int, place: Place) -> None:
     """The log tells of so many starts."""
-    log = (run / "train.log").read_text()
+    log = (run / "train.log").read_text(encoding="utf-8")
     if log.count(" parameters = ") != count or "vit-train: " in log:
         place.find(f"the log is not of {count} starts", log[-1500:])
 
@@ -117,7 +117,7 @@ def two_starts(rng: random.Random, place: Place) -> None:
         "summary.json": f'"seed": {winner}',
     }.items():
         path = run / name
-        if not path.exists() or sign not in path.read_text():
+        if not path.exists() or sign not in path.read_text(encoding="utf-8"):
             place.find(f"{name} is not the winner's")
     require_openings(run, 1, place)
     require_nothing_more(run, place)

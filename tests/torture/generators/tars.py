@@ -113,7 +113,7 @@ def special(members: Members, rng: random.Random, place: Place) -> bytes:
     wanted = rng.choice(list(members))
     folder = wanted.partition("/")[0]
     outside = str(place.outside / "victim")
-    Path(outside).write_text("a victim")
+    Path(outside).write_text("a victim", encoding="utf-8")
     name = rng.choice([wanted, folder, f"{wanted}.part", "other"])
     link = rng.choice(
         [outside, "../../outside/victim", "..", "../outside", wanted, name, "/dev/zero"]

@@ -9,7 +9,7 @@ from torture.place import Place
 def make(rng: random.Random, place: Place) -> None:
     run = place.copy(rng.choice(["interrupted", "finished"]))
     path = run / "config.yaml"
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     name = rng.choice(list(TEXTS))
     place.note(name)
     path.write_bytes(TEXTS[name](text, rng))

@@ -20,7 +20,7 @@ from vit_train.text import printable
 FULL_ERROR = "HYDRA_FULL_ERROR"
 # Read before `short_errors` sets the variable for Hydra.
 SHOW_TRACEBACKS = os.environ.get(FULL_ERROR) == "1"
-PLUGINS = "pip install 'vit-train[sweeps]' adds Optuna and Slurm"
+PLUGINS = "pip install -e '.[sweeps]' in the checkout adds Optuna and Slurm"
 GRAMMAR = "key=value; quote a value with special characters: key='a, b'"
 DEEP = "an argument or a config file is nested too deeply"
 DIGITS = "an argument or a config file has a number with too many digits"
