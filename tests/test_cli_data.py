@@ -12,7 +12,6 @@ from small_sets import small_cifar, small_stl10, tar_gz
 from torchvision.datasets import CIFAR10
 
 from vit_train.data.config import Cifar10Config
-from vit_train.data.sources import load_dataset
 
 TRAIN = ["vit-train", *SMALL_MODEL, "hydra.run.dir=run"]
 
@@ -57,7 +56,7 @@ def test_the_same_images_as_files_train_the_same(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_cifar(monkeypatch, tmp_path, CIFAR10)
-    data = load_dataset(Cifar10Config(root=str(tmp_path)))
+    data = Cifar10Config(root=str(tmp_path)).load()
     for part, images in (("train", data.train), ("test", data.test)):
         for i, (image, label) in enumerate(zip(images.images, images.labels, strict=True)):
             path = Path("png", part, data.classes[label], f"{i:03d}.png")

@@ -10,7 +10,6 @@ from hydra import compose, initialize_config_dir
 
 from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
 from vit_train.model.config import ViTConfig
-from vit_train.tasks.registry import make_task
 
 FILES = sorted((CONF_DIR / "experiment").iterdir())
 each_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -55,7 +54,7 @@ def test_the_reference_systems_have_their_number_of_parameters(
 ) -> None:
     config = composed(experiment)
     with torch.device("meta"):
-        task = make_task(config.task, config.model, (3, image_size, image_size), classes)
+        task = config.task.make(config.model, (3, image_size, image_size), classes)
         model = task.build_model()
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 

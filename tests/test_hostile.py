@@ -14,9 +14,9 @@ import torch
 from conftest import SMALL, Run, SmallRun, posix
 
 import vit_train
+from vit_train.data.config import ShapesConfig
 from vit_train.engine.checkpoint import read_checkpoint, sealed
 from vit_train.report.summary import write_json
-from vit_train.runs import evaluate
 
 
 def flip(data: bytearray, rng: random.Random) -> None:
@@ -181,7 +181,7 @@ def test_a_small_file_takes_neither_memory_nor_time(
     name: str, checkpoint: bytes, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET", "hunter2")
-    monkeypatch.setattr(evaluate, "load_dataset", None)
+    monkeypatch.setattr(ShapesConfig, "load", None)
     changes, words = HARMFUL[name]
     crafted(checkpoint, **changes)
     outcome = run("vit-eval", "ckpt=crafted.pt")

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Run
+from conftest import SMALL, SMALL_MODEL, Run
 from torch import Tensor, nn
 
+from vit_train.data.config import DATA_CONFIGS, DataConfig
+from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.engine.checkpoint import read_checkpoint
 from vit_train.engine.config import OPTIM_CONFIGS, AdamWConfig, OptimConfig
 from vit_train.engine.optim import Optimizer, Optimizers, make_adamw
@@ -121,3 +123,37 @@ def test_every_parameter_has_one_optimizer() -> None:
     for optimizers in ([adamw, adamw], [SGD([model.weight])], []):
         with pytest.raises(ValueError, match="exactly one optimizer"):
             Optimizers(optimizers, model.parameters())
+
+
+@dataclass
+class StripesConfig(DataConfig):
+    """Stripes across or down, of random colors."""
+
+    name: str = "stripes"
+    count: int = 100
+
+    def load(self) -> Dataset:
+        generator = torch.Generator().manual_seed(0)
+
+        def drawn(count: int) -> ImageSet:
+            labels = torch.arange(count) % 2
+            lines = torch.randint(0, 256, (count, 3, 8, 1), generator=generator, dtype=torch.uint8)
+            across = lines.expand(-1, -1, -1, 8)
+            down = across.transpose(2, 3)
+            return ImageSet(across.where(labels.view(-1, 1, 1, 1) == 0, down), labels)
+
+        return Dataset(drawn(self.count), drawn(40), ("across", "down"))
+
+
+def test_a_data_source(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is chosen by its name, split, trained on, evaluated, drawn and listed in the help."""
+    monkeypatch.setitem(DATA_CONFIGS, "stripes", StripesConfig)
+    chosen = ["data=stripes", "data.count=60"]
+    assert run("vit-train", *chosen, *SMALL_MODEL, "hydra.run.dir=run").status == 0
+    outcome = run("vit-eval", "ckpt=run")
+    assert outcome.status == 0 and "across" in outcome.err + outcome.out
+    assert run("vit-augment", *chosen).status == 0
+    assert "data: cifar10, cifar100, folder, shapes, stl10, stripes" in run("vit-train", "-h").out
+    monkeypatch.delitem(DATA_CONFIGS, "stripes")
+    outcome = run("vit-eval", "ckpt=run")
+    assert outcome.status == 1 and "the config's data must be one of: cifar10" in outcome.err

@@ -19,8 +19,8 @@ from vit_train.runs import train as training
 PHASES = {
     "reading the settings": "vit_train.commands.train.typed",
     "taking the folder": "vit_train.runs.lock.sole_writer",
-    "loading the data": "vit_train.runs.setup.load_dataset",
-    "building the model": "vit_train.runs.setup.make_task",
+    "loading the data": "vit_train.data.shapes.load_shapes",
+    "building the model": "vit_train.tasks.classify.Classify",
     "opening the reports": "vit_train.runs.folder.TensorBoard",
     "the last moment": "vit_train.runs.train.stop_on_signals",
 }
@@ -122,11 +122,10 @@ def test_out_of_memory_in_set_up_is_a_short_message(
     def exhausted(*what: Any) -> None:
         raise error
 
-    from vit_train.bench import run as bench_run
-    from vit_train.runs import augment, evaluate, setup
+    from vit_train.data import shapes
+    from vit_train.runs import evaluate
 
-    for module in (setup, bench_run, augment):
-        monkeypatch.setattr(module, "load_dataset", exhausted)
+    monkeypatch.setattr(shapes, "load_shapes", exhausted)
     monkeypatch.setattr(evaluate, "load", exhausted)
     outcome = run(command, *(["ckpt=x"] if command == "vit-eval" else []))
     assert outcome.status == 1 and outcome.err.startswith(f"{command}: out of memory")

@@ -16,7 +16,6 @@ from vit_train.data.cache import decode_cached
 from vit_train.data.config import FolderConfig
 from vit_train.data.dataset import resize
 from vit_train.data.images import decode, read_image
-from vit_train.data.sources import load_dataset
 
 LIMIT = 10**7
 RNG = np.random.default_rng(0)
@@ -55,7 +54,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_train_and_test_folders_come_exactly_and_in_order(tmp_path: Path) -> None:
-    data = load_dataset(config(tree(tmp_path, "train", "test")))
+    data = config(tree(tmp_path, "train", "test")).load()
     assert data.classes == ("cat", "dog") and data.val is None
     for part, images in (("train", data.train), ("test", data.test)):
         assert images.labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -73,7 +72,7 @@ def test_train_and_test_folders_come_exactly_and_in_order(tmp_path: Path) -> Non
 def test_which_parts_of_the_tree_are_what(
     tmp_path: Path, parts: tuple[str, ...], test_images: int, val: bool
 ) -> None:
-    data = load_dataset(config(tree(tmp_path, *parts)))
+    data = config(tree(tmp_path, *parts)).load()
     assert len(data.test) == test_images and (data.val is not None) == val
     if test_images == 1:  # carved from the one tree, a tenth
         assert len(data.train) == 7
@@ -83,7 +82,7 @@ def test_one_tree_is_split_by_the_seed_and_nothing_is_lost(tmp_path: Path) -> No
     tree(tmp_path, count=10)
 
     def split(seed: int) -> tuple[set[bytes], set[bytes]]:
-        data = load_dataset(config(tmp_path, split_seed=seed, test_fraction=0.3))
+        data = config(tmp_path, split_seed=seed, test_fraction=0.3).load()
         train, test = (
             {image.numpy().tobytes() for image in part.images} for part in (data.train, data.test)
         )
@@ -99,13 +98,13 @@ def test_names_with_spaces_and_other_letters_and_nested_folders(tmp_path: Path) 
     save(tmp_path / ".hidden" / "0.png")
     save(tmp_path / "犬" / ".hidden.png")
     save(tmp_path / "犬" / ".hidden" / "0.png")
-    data = load_dataset(config(tmp_path))
+    data = config(tmp_path).load()
     assert data.classes == ("a b", "große Katze", "犬")
     assert len(data.train) + len(data.test) == 13
 
 
 def test_a_class_called_train_is_a_class(tmp_path: Path) -> None:
-    assert load_dataset(config(tree(tmp_path, classes=("car", "train")))).classes == (
+    assert config(tree(tmp_path, classes=("car", "train"))).load().classes == (
         "car",
         "train",
     )
@@ -138,7 +137,7 @@ BROKEN = ["cut.jpg", "empty.png", "gif.png", "text.jpeg", "dangling.jpg", "pipe.
 
 def test_broken_files_are_named_counted_and_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError) as caught:
-        load_dataset(config(damaged_tree(tmp_path)))
+        config(damaged_tree(tmp_path)).load()
     message = str(caught.value)
     assert "6 of 14 image files cannot be used" in message and "data.on_error=skip" in message
     for name in BROKEN:
@@ -151,7 +150,7 @@ def test_broken_files_are_skipped_if_asked(
 ) -> None:
     (tmp_path / "nothing here").mkdir()
     with caplog.at_level("INFO"):
-        data = load_dataset(config(damaged_tree(tmp_path), on_error="skip"))
+        data = config(damaged_tree(tmp_path), on_error="skip").load()
     assert data.classes == ("cat", "dog") and len(data.train) + len(data.test) == 8
     for words in (*BROKEN, "6 of 14", "notes.txt", "real.gif", "nothing here"):
         assert words in caplog.text
@@ -219,7 +218,7 @@ def test_a_tree_that_makes_no_sense_is_refused(tmp_path: Path, case: str) -> Non
         else:
             save(root / name)
     with pytest.raises(ValueError, match=words):
-        load_dataset(config(root, **settings))
+        config(root, **settings).load()
 
 
 def test_a_class_that_loses_its_only_image_is_named(tmp_path: Path) -> None:
@@ -227,12 +226,12 @@ def test_a_class_that_loses_its_only_image_is_named(tmp_path: Path) -> None:
     (tmp_path / "train" / "emu").mkdir()
     (tmp_path / "train" / "emu" / "1.png").write_bytes(b"")
     with pytest.raises(ValueError, match="class emu has no training image"):
-        load_dataset(config(tmp_path, on_error="skip"))
+        config(tmp_path, on_error="skip").load()
 
 
 def test_control_characters_in_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
     tree(tmp_path, classes=("a\x1b[31m", "b"))
-    assert load_dataset(config(tmp_path)).classes == ("a\\x1b[31m", "b")
+    assert config(tmp_path).load().classes == ("a\\x1b[31m", "b")
 
 
 # Pixels.
@@ -327,15 +326,15 @@ def test_the_cache_gives_the_same_without_decoding(
 ) -> None:
     root = damaged_tree(tmp_path / "root")
     settings = {"cache": True, "on_error": "skip"}
-    first = load_dataset(config(root, **settings))
+    first = config(root, **settings).load()
     assert [path.suffix for path in entries(cache)] == [".pt"]
     monkeypatch.setattr(cache_module, "decode", lambda *_: pytest.fail("decoded again"))
-    second = load_dataset(config(root, **settings))
+    second = config(root, **settings).load()
     assert torch.equal(first.train.images, second.train.images)
     assert torch.equal(first.test.labels, second.test.labels)
     # What is broken is remembered as broken.
     with pytest.raises(ValueError, match="6 of 14"):
-        load_dataset(config(root, cache=True))
+        config(root, cache=True).load()
 
 
 def test_the_cache_is_off_unless_asked_and_never_inside_the_data(
@@ -343,9 +342,9 @@ def test_the_cache_is_off_unless_asked_and_never_inside_the_data(
 ) -> None:
     root = tree(tmp_path / "root")
     before = sorted(root.rglob("*"))
-    load_dataset(config(root))
+    config(root).load()
     assert entries(cache) == []
-    load_dataset(config(root, cache=True))
+    config(root, cache=True).load()
     assert len(entries(cache)) == 1 and sorted(root.rglob("*")) == before
 
 
@@ -427,7 +426,7 @@ def test_what_is_left_after_broken_files_has_its_own_labels(tmp_path: Path) -> N
     for broken in ("a/0.png", "b/1.png"):
         (tmp_path / "train" / broken).write_bytes(b"no image")
     tree(tmp_path, "test", classes=("a", "b", "c"))
-    train = load_dataset(config(tmp_path, on_error="skip")).train
+    train = config(tmp_path, on_error="skip").load().train
     assert train.labels.tolist() == [0, 0, 1, 1, 2, 2, 2]
     assert train.images.amax((1, 2, 3)).tolist() == train.labels.tolist()
 

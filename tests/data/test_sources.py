@@ -12,14 +12,12 @@ from small_sets import small_cifar, small_stl10, tar_gz
 from torchvision.datasets import CIFAR10, CIFAR100, STL10
 
 from vit_train.data.config import (
-    DATA_CONFIGS,
     Cifar10Config,
     Cifar100Config,
     ShapesConfig,
     Stl10Config,
 )
 from vit_train.data.dataset import resize
-from vit_train.data.sources import SOURCES, load_dataset
 from vit_train.data.splits import make_splits
 
 
@@ -27,12 +25,6 @@ from vit_train.data.splits import make_splits
 def web() -> Iterator[Loopback]:
     with server.serve() as loopback:
         yield loopback
-
-
-def test_every_source_that_can_be_configured_can_be_loaded() -> None:
-    assert SOURCES.keys() == DATA_CONFIGS.keys()
-    for name, config in DATA_CONFIGS.items():
-        assert config.name == name
 
 
 @pytest.mark.parametrize(
@@ -49,7 +41,7 @@ def test_cifar_comes_as_it_is_in_the_files(
     train: int,
 ) -> None:
     pixels = small_cifar(monkeypatch, tmp_path, kind, labels_key)
-    data = load_dataset(config(root=str(tmp_path)))
+    data = config(root=str(tmp_path)).load()
     assert torch.equal(data.train.images, torch.from_numpy(pixels[:train]))
     assert torch.equal(data.test.images, torch.from_numpy(pixels[train:]))
     assert data.train.labels.tolist() == sorted(i % 10 for i in range(train))
@@ -58,13 +50,13 @@ def test_cifar_comes_as_it_is_in_the_files(
 
 def test_cifar10_is_resized_once_at_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_cifar(monkeypatch, tmp_path, CIFAR10)
-    data = load_dataset(Cifar10Config(root=str(tmp_path), image_size=16))
+    data = Cifar10Config(root=str(tmp_path), image_size=16).load()
     assert data.train.images.shape == (100, 3, 16, 16)
 
 
 def test_missing_data_says_where_it_looked_and_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ValueError) as caught:
-        load_dataset(Cifar10Config(root=str(tmp_path / "absent")))
+        Cifar10Config(root=str(tmp_path / "absent")).load()
     message = str(caught.value)
     assert str(tmp_path / "absent" / "cifar-10-batches-py") in message
     for remedy in ("data.download=true", "data.root=", "data=shapes"):
@@ -72,14 +64,14 @@ def test_missing_data_says_where_it_looked_and_what_to_do(tmp_path: Path) -> Non
 
 
 def test_shapes_test_images_are_not_training_images() -> None:
-    data = load_dataset(ShapesConfig(train_images=50, test_images=50, num_classes=4))
+    data = ShapesConfig(train_images=50, test_images=50, num_classes=4).load()
     assert data.classes == ("disc", "ring", "square", "triangle")
     assert data.train.masks is not None and not torch.equal(data.train.images, data.test.images)
 
 
 def test_stl10_is_what_torchvision_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_stl10(monkeypatch, tmp_path)
-    data = load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True))
+    data = Stl10Config(root=str(tmp_path), unlabelled=True).load()
     assert data.classes == tuple(f"class{i}" for i in range(10))
     for part, split in ((data.train, "train"), (data.test, "test")):
         theirs = STL10(tmp_path, split)
@@ -89,7 +81,7 @@ def test_stl10_is_what_torchvision_reads(tmp_path: Path, monkeypatch: pytest.Mon
     assert data.unlabelled is not None
     assert torch.equal(data.unlabelled, torch.from_numpy(theirs.data.copy()))
     for fold in range(10):
-        part = load_dataset(Stl10Config(root=str(tmp_path), fold=fold)).train
+        part = Stl10Config(root=str(tmp_path), fold=fold).load().train
         images = torch.from_numpy(STL10(tmp_path, "train", folds=fold).data.copy())
         assert len(part) == 6 and torch.equal(part.images, images)
 
@@ -98,9 +90,9 @@ def test_stl10_needs_no_unlabelled_images_unless_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (small_stl10(monkeypatch, tmp_path) / "unlabeled_X.bin").unlink()
-    assert load_dataset(Stl10Config(root=str(tmp_path))).unlabelled is None
+    assert Stl10Config(root=str(tmp_path)).load().unlabelled is None
     with pytest.raises(ValueError, match=r"unlabeled_X\.bin missing"):
-        load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True))
+        Stl10Config(root=str(tmp_path), unlabelled=True).load()
 
 
 def test_stl10_unlabelled_images_stay_on_disk(
@@ -108,13 +100,13 @@ def test_stl10_unlabelled_images_stay_on_disk(
 ) -> None:
     file = small_stl10(monkeypatch, tmp_path) / "unlabeled_X.bin"
     before = file.read_bytes()
-    images = load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True)).unlabelled
+    images = Stl10Config(root=str(tmp_path), unlabelled=True).load().unlabelled
     assert images is not None and images.shape == (40, 3, 96, 96)
     if sys.platform == "linux":
         assert str(file) in Path("/proc/self/maps").read_text(encoding="utf-8")
     images.zero_()  # a private copy of the pages: the file keeps its bytes
     assert file.read_bytes() == before
-    small = load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True, image_size=8)).unlabelled
+    small = Stl10Config(root=str(tmp_path), unlabelled=True, image_size=8).load().unlabelled
     assert small is not None and small.shape == (40, 3, 8, 8)
 
 
@@ -124,12 +116,12 @@ def test_stl10_is_streamed_and_only_what_is_asked_for_is_kept(
     archive = tar_gz(small_stl10(monkeypatch, tmp_path / "made"))
     urls = [web.url("/stl", server.whole(archive))]
     root = tmp_path / "new"
-    data = load_dataset(Stl10Config(root=str(root), download=True, urls=urls))
+    data = Stl10Config(root=str(root), download=True, urls=urls).load()
     assert len(data.train) == 30 and data.unlabelled is None
     kept = {path.name for path in root.rglob("*") if path.suffix in (".bin", ".txt", ".gz")}
     assert "train_X.bin" in kept and "unlabeled_X.bin" not in kept
     assert "stl10_binary.tar.gz" not in kept
-    data = load_dataset(Stl10Config(root=str(root), download=True, urls=urls, unlabelled=True))
+    data = Stl10Config(root=str(root), download=True, urls=urls, unlabelled=True).load()
     assert data.unlabelled is not None and len(web.requests) == 2
 
 
@@ -140,8 +132,8 @@ def test_a_fold_that_does_not_exist_is_refused(fold: int) -> None:
 
 
 def test_a_source_with_validation_images_of_its_own_uses_them() -> None:
-    data = load_dataset(ShapesConfig(train_images=50, test_images=20))
-    own = load_dataset(ShapesConfig(train_images=10, test_images=5, draw_seed=1)).train
+    data = ShapesConfig(train_images=50, test_images=20).load()
+    own = ShapesConfig(train_images=10, test_images=5, draw_seed=1).load().train
     splits = make_splits(replace(data, val=own), ShapesConfig())
     assert splits.val is own and len(splits.train) == 50
     assert make_splits(replace(data, val=own), ShapesConfig(val="none")).val is None
@@ -150,7 +142,7 @@ def test_a_source_with_validation_images_of_its_own_uses_them() -> None:
 def test_every_part_of_stl10_is_resized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_stl10(monkeypatch, tmp_path)
     whole, small = (
-        load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True, image_size=size))
+        Stl10Config(root=str(tmp_path), unlabelled=True, image_size=size).load()
         for size in (None, 24)
     )
     for one, other in (
@@ -165,7 +157,7 @@ def test_sets_of_other_seeds_share_no_image() -> None:
     sets = [
         images
         for seed in range(3)
-        for data in [load_dataset(ShapesConfig(train_images=9, test_images=9, draw_seed=seed))]
+        for data in [ShapesConfig(train_images=9, test_images=9, draw_seed=seed).load()]
         for images in (data.train.images, data.test.images)
     ]
     assert len(torch.cat(sets).flatten(1).unique(dim=0)) == 6 * 9

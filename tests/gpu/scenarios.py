@@ -38,7 +38,6 @@ from vit_train.engine.trainer import Trainer
 from vit_train.model.config import CnnConfig, ResNetConfig, ViTConfig
 from vit_train.model.vit import PatchEmbed
 from vit_train.tasks.config import AutoregressConfig, ClassifyConfig, ReconstructConfig
-from vit_train.tasks.registry import make_task
 from vit_train.tasks.task import Task
 from vit_train.viz.gallery import draw_gallery
 
@@ -83,7 +82,7 @@ def make(
     device = pick_device("cuda")
     torch.manual_seed(0)
     model, task = model or small(), task or ClassifyConfig()
-    learned = make_task(task, model, (3, 32, 32), 10)
+    learned = task.make(model, (3, 32, 32), 10)
     normalize = Normalize(STATISTICS, device)
     augmented = AugmentConfig(**augment or {})
     batches = TrainBatches(DATA, 10, normalize, augmented, batch_size, 0, device)

@@ -17,7 +17,6 @@ from vit_train.model.convert import (
 from vit_train.model.memory import on_meta
 from vit_train.model.vit import Block, PatchEmbed, VisionTransformer
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig
-from vit_train.tasks.registry import make_task
 
 # What another program may call its maps.
 QKV = ("query", "key", "value")
@@ -267,4 +266,4 @@ def test_shapes_alone_are_sketched_without_pytorchs_compiler(
     config = ViTConfig(positions=positions, embed_dim=16, depth=2)
     for task in (ClassifyConfig(), ReconstructConfig()):
         if not (positions == "relative" and isinstance(task, ReconstructConfig)):
-            on_meta(make_task(task, config, (3, 8, 8), 10).build_model, config)
+            on_meta(task.make(config, (3, 8, 8), 10).build_model, config)

@@ -4,7 +4,6 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
-from vit_train.model.registry import build_model
 
 # At 32×32×3 and 10 classes. With patch P, width D, depth L, hidden width F and N = (32/P)²:
 #   patches 3P²D + D, class token and positions D(N + 2),
@@ -31,7 +30,7 @@ def test_table_lists_exactly_the_files_in_conf_model():
 
 @pytest.mark.parametrize("preset", PARAMETERS)
 def test_preset_has_exactly_this_many_parameters(preset):
-    model = build_model(load(preset), (3, 32, 32), 10)
+    model = load(preset).build((3, 32, 32), 10)
     assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[preset]
 
 

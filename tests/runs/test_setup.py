@@ -7,11 +7,9 @@ import torch
 from vit_train.config import TrainConfig
 from vit_train.data.config import ShapesConfig
 from vit_train.data.dataset import ImageSet
-from vit_train.data.sources import load_dataset
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import ALONE
 from vit_train.model.config import ViTConfig
-from vit_train.runs import setup
 from vit_train.runs.setup import Setup, set_up, with_unlabelled
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig, TaskConfig
 
@@ -42,7 +40,7 @@ def test_the_statistics_are_those_of_what_is_trained_on_alone(data: dict[str, ob
 
 
 def test_each_split_is_what_it_is_called() -> None:
-    run, data = parts(), load_dataset(ShapesConfig(train_images=60, test_images=20, image_size=16))
+    run, data = parts(), ShapesConfig(train_images=60, test_images=20, image_size=16).load()
     assert torch.equal(run.splits.test.images, data.test.images)
     seen = torch.cat([labels for _, labels in run.val_loader or []])
     assert run.splits.val is not None and torch.equal(seen, run.splits.val.labels)
@@ -79,9 +77,9 @@ def test_what_has_no_label_has_none() -> None:
 def test_images_without_labels_are_trained_on_and_have_a_part_in_the_statistics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    data = load_dataset(ShapesConfig(train_images=60, test_images=20, image_size=16))
+    data = ShapesConfig(train_images=60, test_images=20, image_size=16).load()
     unlabelled = torch.full((30, 3, 16, 16), 250, dtype=torch.uint8)
-    monkeypatch.setattr(setup, "load_dataset", lambda _: replace(data, unlabelled=unlabelled))
+    monkeypatch.setattr(ShapesConfig, "load", lambda _: replace(data, unlabelled=unlabelled))
     for task, count in ((ReconstructConfig(), 84), (ClassifyConfig(), 54)):
         run = parts(task=task)
         images = run.splits.train.images

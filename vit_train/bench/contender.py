@@ -21,12 +21,10 @@ from vit_train.bench.peers import build_peer
 from vit_train.config import BenchConfig
 from vit_train.data.batches import Batch, Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics
-from vit_train.data.sources import load_dataset
 from vit_train.engine.compile import compile_model
 from vit_train.engine.device import Precision, keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.trainer import Trainer, TrainLoader
 from vit_train.model.config import ViTConfig
-from vit_train.model.registry import build_model
 from vit_train.report.metrics_csv import MetricsCsv
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.report.terminal import Terminal
@@ -182,7 +180,7 @@ def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, W
     The loop includes its data and reports.
     """
     config, device = contender.config, bench.device
-    data = load_dataset(config.data).train
+    data = config.data.load().train
     source = TrainBatches(
         data,
         contender.num_classes,
@@ -249,7 +247,7 @@ def flops_per_image(contender: Contender) -> int:
     config = contender.config.model
     if isinstance(config, ViTConfig):  # only explicit products are counted on every machine
         config = replace(config, kernels="scratch")
-    model: Any = build_model(config, contender.image_shape, contender.num_classes)
+    model: Any = config.build(contender.image_shape, contender.num_classes)
     with FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, *contender.image_shape)).sum().backward()
     return int(counter.get_total_flops())

@@ -13,7 +13,6 @@ from vit_train.bench.process import ContenderProcess
 from vit_train.bench.results import Result
 from vit_train.config import BenchConfig, as_dict
 from vit_train.data.memory import require_memory
-from vit_train.data.sources import load_dataset
 from vit_train.engine.device import pick_device, pick_precision
 from vit_train.model.config import ViTConfig
 from vit_train.report import provenance
@@ -33,7 +32,7 @@ def benchmark(config: BenchConfig, folder: Path) -> None:
     """Measure every batch size, log the tables and write all results to the run's folder."""
     device = pick_device(config.device)
     precision = pick_precision(config.precision, device)
-    data = load_dataset(config.data)
+    data = config.data.load()
     shape, num_classes = data.image_shape, len(data.classes)
     del data  # every contender's process loads what it needs
     task = Classify(classification(config), config.model, shape, num_classes)

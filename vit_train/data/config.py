@@ -1,10 +1,15 @@
-"""Settings of the data sources.
+"""The data sources: their settings, and how each is loaded.
 
-This module does not import torch, so that an invalid value is refused at once.
+A new source is a config class with a `load`, and a line in DATA_CONFIGS. Torch is imported only
+when one is loaded, so that an invalid value is refused at once.
 """
 
 import os
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vit_train.data.dataset import Dataset
 
 VAL_CHOICES = ("split", "none", "test")
 # What to do on an error: stop, or skip what is bad.
@@ -45,6 +50,10 @@ class DataConfig:
             if value is not None and value < 1:
                 raise ValueError(f"data.{key}={value} must be at least 1")
 
+    def load(self) -> "Dataset":
+        """Load the images; raise ValueError with what the user can do if that fails."""
+        raise NotImplementedError
+
     @property
     def selected_on(self) -> str | None:
         """Return the split that selects the best epoch, or None."""
@@ -71,12 +80,22 @@ class Cifar10Config(ArchiveConfig):
 
     name: str = "cifar10"
 
+    def load(self) -> "Dataset":
+        from vit_train.data.cifar import load_cifar10
+
+        return load_cifar10(self)
+
 
 @dataclass
 class Cifar100Config(ArchiveConfig):
     """CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 images, 32×32, 100 classes."""
 
     name: str = "cifar100"
+
+    def load(self) -> "Dataset":
+        from vit_train.data.cifar import load_cifar100
+
+        return load_cifar100(self)
 
 
 @dataclass
@@ -93,6 +112,11 @@ class Stl10Config(ArchiveConfig):
         super().__post_init__()
         if self.fold is not None and not 0 <= self.fold < FOLDS:
             raise ValueError(f"data.fold={self.fold} must be 0 to {FOLDS - 1}, or null for all")
+
+    def load(self) -> "Dataset":
+        from vit_train.data.stl10 import load_stl10
+
+        return load_stl10(self)
 
 
 @dataclass
@@ -128,6 +152,11 @@ class FolderConfig(DataConfig):
         if self.max_pixels < 1:
             raise ValueError(f"data.max_pixels={self.max_pixels} must be at least 1")
 
+    def load(self) -> "Dataset":
+        from vit_train.data.folder import load_folder
+
+        return load_folder(self)
+
 
 @dataclass
 class ShapesConfig(DataConfig):
@@ -139,7 +168,13 @@ class ShapesConfig(DataConfig):
     test_images: int = 2_000
     draw_seed: int = 0
 
+    def load(self) -> "Dataset":
+        from vit_train.data.shapes import load_shapes
 
+        return load_shapes(self)
+
+
+# All that data= can choose.
 DATA_CONFIGS: dict[str, type[DataConfig]] = {
     "cifar10": Cifar10Config,
     "cifar100": Cifar100Config,

@@ -1,7 +1,15 @@
-"""Configs of the models. They do not import torch, so that bad values are rejected at once."""
+"""The models: their settings, and how each is built.
+
+A new model is a config class with a `build`, a line in MODEL_CONFIGS, and a preset in conf/model/.
+Torch is imported only when one is built, so that bad values are rejected at once.
+"""
 
 import dataclasses
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
 
 CHOICES = {
     "kernels": ("scratch", "fused"),
@@ -28,6 +36,10 @@ class ModelConfig:
     """
 
     name: str = "???"
+
+    def build(self, image_shape: tuple[int, int, int], num_classes: int) -> "nn.Module":
+        """Build a classifier of images (C,S,S) with newly initialized weights."""
+        raise NotImplementedError
 
     def require_known_parts(self) -> None:
         """Raise ValueError for a part that only the model's code knows; imports torch."""
@@ -114,6 +126,12 @@ class ViTConfig(ModelConfig):
                     f"model.{field}={getattr(self, field)} must be one of: {', '.join(choices)}"
                 )
 
+    def build(self, image_shape: tuple[int, int, int], num_classes: int) -> "nn.Module":
+        from vit_train.model.vit import VisionTransformer
+
+        channels, size, _ = image_shape
+        return VisionTransformer(self, size, channels, num_classes)
+
     def require_known_parts(self) -> None:
         from vit_train.model.pos_embed import chosen_positions
 
@@ -149,6 +167,12 @@ class CnnConfig(ModelConfig):
     def __post_init__(self) -> None:
         require_widths(self.widths)
 
+    def build(self, image_shape: tuple[int, int, int], num_classes: int) -> "nn.Module":
+        from vit_train.model.cnn import SimpleCnn
+
+        channels, size, _ = image_shape
+        return SimpleCnn(self, size, channels, num_classes)
+
     @property
     def layers(self) -> int:
         return len(self.widths)
@@ -170,6 +194,12 @@ class ResNetConfig(ModelConfig):
         require_widths(self.widths)
         if self.blocks < 1:
             raise ValueError(f"model.blocks={self.blocks} must be at least 1")
+
+    def build(self, image_shape: tuple[int, int, int], num_classes: int) -> "nn.Module":
+        from vit_train.model.cnn import SmallResNet
+
+        channels, size, _ = image_shape
+        return SmallResNet(self, size, channels, num_classes)
 
     @property
     def layers(self) -> int:

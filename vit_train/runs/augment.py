@@ -9,7 +9,6 @@ from vit_train.config import SheetConfig
 from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics
 from vit_train.data.memory import require_memory
-from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.viz.augmentation import label_title
 from vit_train.viz.figures import ignore_missing_glyphs, image_grid
@@ -23,7 +22,7 @@ def draw_contact_sheet(config: SheetConfig) -> None:
     """Draw one row per image: the original, then `variants` augmented versions."""
     if Path(config.out).suffix not in (".png", ".pdf", ".svg"):
         raise ValueError(f"out={config.out} must end in .png, .pdf or .svg")
-    data = load_dataset(config.data)
+    data = config.data.load()
     train = make_splits(data, config.data).train
     pictures, size = config.images * (1 + config.variants), data.image_shape[1]
     require_memory(

@@ -11,7 +11,6 @@ from vit_train.data.batches import EvalBatches, Normalize
 from vit_train.data.config import DataConfig, ShapesConfig
 from vit_train.data.memory import require_memory
 from vit_train.data.shapes import SIZE as SHAPES_SIZE
-from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.evaluation import evaluate
@@ -44,7 +43,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     overrides = {k: v for k, v in vars(config.data).items() if v is not None}
     data_config = replace(trained.data, **overrides)
     require_few_drawn(data_config)
-    data = load_dataset(data_config)
+    data = data_config.load()
     if meta.task.needs_labels and list(data.classes) != meta.classes:
         raise ValueError(
             f"the data's classes are {listed(data.classes)}, the model's {listed(meta.classes)}"

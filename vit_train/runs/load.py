@@ -18,7 +18,6 @@ from vit_train.model.config import differences
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
-from vit_train.tasks.registry import make_task
 from vit_train.tasks.task import Task
 
 # Memory for opening a checkpoint besides its weights: buffers, and attention for one image.
@@ -111,7 +110,7 @@ def rebuild(
 
     def at_size(size: int) -> tuple[Task, nn.Module]:
         """Return the task, and its model on the meta device, which holds shapes only."""
-        task = make_task(config.task, config.model, (channels, size, size), num_classes)
+        task = config.task.make(config.model, (channels, size, size), num_classes)
         return task, on_meta(task.build_model, config.model, config.task.layers)
 
     task, shapes = at_size(trained_size)

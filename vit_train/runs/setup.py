@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from vit_train.config import TrainConfig
 from vit_train.data.batches import Batch, EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import Dataset, ImageSet, Statistics, channel_statistics
-from vit_train.data.sources import load_dataset
 from vit_train.data.splits import Splits, make_splits
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import Processes
@@ -19,7 +18,6 @@ from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import require_memory
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta
 from vit_train.runs.load import init_encoder
-from vit_train.tasks.registry import make_task
 from vit_train.tasks.task import Task
 
 
@@ -78,9 +76,9 @@ def set_up(
     """Load the data and build the model; unless it is `fresh`, its weights are loaded later."""
     torch.manual_seed(config.seed)
     config.model.require_known_parts()  # before data are downloaded
-    data = load_dataset(config.data)
+    data = config.data.load()
     splits = make_splits(data, config.data)
-    task = make_task(config.task, config.model, data.image_shape, len(data.classes))
+    task = config.task.make(config.model, data.image_shape, len(data.classes))
     require_room(config, task, data.image_shape[-1])
     model = task.build_model()
     if processes.count > 1 and has_batch_norm(model):

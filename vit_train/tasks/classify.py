@@ -8,7 +8,6 @@ from vit_train.engine.metrics import Classification
 from vit_train.engine.objective import Forward
 from vit_train.explain.attention import class_token_maps, overlay
 from vit_train.model.config import ModelConfig, ViTConfig
-from vit_train.model.registry import build_model
 from vit_train.tasks.config import ClassifyConfig
 from vit_train.tasks.task import Task
 
@@ -41,7 +40,7 @@ class Classify(Task):
             self.columns = ("image", "attention", *heads)
 
     def build_model(self) -> nn.Module:
-        return build_model(self.model, self.image_shape, self.num_classes)
+        return self.model.build(self.image_shape, self.num_classes)
 
     def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         logits = model(images)

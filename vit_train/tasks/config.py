@@ -1,6 +1,16 @@
-"""Configs of the tasks. They do not import torch, so that bad values are rejected at once."""
+"""The tasks: their settings, and how each is made.
+
+A new task is a config class with a `make`, and a line in TASK_CONFIGS. Torch is imported only when
+one is made, so that bad values are rejected at once.
+"""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vit_train.model.config import ModelConfig
+
+if TYPE_CHECKING:
+    from vit_train.tasks.task import Task
 
 
 @dataclass
@@ -8,6 +18,12 @@ class TaskConfig:
     """A task's config; `name` selects the task."""
 
     name: str = "???"
+
+    def make(
+        self, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
+    ) -> "Task":
+        """Make the task; raise ValueError if this model or these images (C,S,S) do not fit it."""
+        raise NotImplementedError
 
     @property
     def layers(self) -> int:
@@ -26,6 +42,13 @@ class ClassifyConfig(TaskConfig):
     def __post_init__(self) -> None:
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"task.label_smoothing={self.label_smoothing} must be in [0, 1)")
+
+    def make(
+        self, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
+    ) -> "Task":
+        from vit_train.tasks.classify import Classify
+
+        return Classify(self, model, image_shape, num_classes)
 
 
 @dataclass
@@ -59,6 +82,13 @@ class ReconstructConfig(DecodeConfig):
         if not 0 < self.mask_ratio < 1:
             raise ValueError(f"task.mask_ratio={self.mask_ratio} must be between 0 and 1")
 
+    def make(
+        self, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
+    ) -> "Task":
+        from vit_train.tasks.reconstruct import Reconstruct
+
+        return Reconstruct(self, model, image_shape, num_classes)
+
 
 @dataclass
 class AutoregressConfig(DecodeConfig):
@@ -72,6 +102,13 @@ class AutoregressConfig(DecodeConfig):
         super().__post_init__()
         if self.given_rows < 0:
             raise ValueError(f"task.given_rows={self.given_rows} must not be negative")
+
+    def make(
+        self, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
+    ) -> "Task":
+        from vit_train.tasks.autoregress import Autoregress
+
+        return Autoregress(self, model, image_shape, num_classes)
 
 
 TASK_CONFIGS: dict[str, type[TaskConfig]] = {

@@ -155,16 +155,13 @@ def many_patches(content: dict[str, Any], rng: random.Random, place: Place) -> N
 
 def weights_to_match(content: dict[str, Any], place: Place) -> None:
     from vit_train.config import from_checkpoint
-    from vit_train.tasks.registry import make_task
 
     place.note(content["config"]["model"])
     try:
         config = from_checkpoint(content["config"])
         shape = tuple(content["image_shape"])
         with torch.device("meta"):
-            model = make_task(
-                config.task, config.model, shape, len(content["classes"])
-            ).build_model()
+            model = config.task.make(config.model, shape, len(content["classes"])).build_model()
     except (ValueError, RuntimeError, MemoryError):
         return
     state = model.state_dict()
