@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 
 from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import run_or_help
+from vit_train.commands.cli.naming import register_run_name
 from vit_train.commands.cli.overrides import quote_values, quoted
 from vit_train.commands.cli.resuming import resume_argument, resumed_config
 from vit_train.commands.cli.sweep import Sweep
@@ -102,6 +103,7 @@ def for_hydra(resumed: Path | None) -> list[str]:
 
 def main() -> None:
     register_schemas()
+    register_run_name()
     with short_errors("vit-train"):
         sys.argv[1:] = quote_values(sys.argv[1:], ("resume", "init_from", "data.root"))
         resume, folder = resume_argument(sys.argv[1:]), None
