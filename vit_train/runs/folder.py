@@ -144,7 +144,7 @@ class RunFolder(NoFolder):
             f"{self.config.data.name}: {sizes['train']:,} training, {sizes['val']:,} validation, "
             f"{sizes['test']:,} test images, {size} by {size}, {len(setup.data.classes)} classes\n"
             f"{setup.precision.name} on {setup.device.type}{several}, run folder: {self.path}"
-            f"{self.origin}"
+            f"{left_out_line(setup.image_loader)}{self.origin}"
         )
 
     @property
@@ -254,6 +254,17 @@ def origin(init_from: str | None, state: dict[str, Any] | None) -> str:
     if state:
         return f"\nresuming after step {state['step']}"
     return f"\nbegins with the encoder of {init_from}" if init_from else ""
+
+
+def left_out_line(batches: TrainBatches) -> str:
+    """Return a line about the images that an epoch drops because they fill no batch; "" if none."""
+    if not batches.left_out:
+        return ""
+    return (
+        f"\n{batches.images_per_epoch:,} images make {len(batches):,} batches of "
+        f"{batches.batch_size:,}: each epoch shuffles them and leaves out the last "
+        f"{batches.left_out:,}"
+    )
 
 
 def first_command(summary: Path) -> str:
