@@ -37,6 +37,8 @@ INCIDENTAL = (
 )
 # The choices of a checkpoint's weights; auto takes the averaged weights if there are any.
 WEIGHTS = ("auto", "ema", "raw")
+# What a setting without a default must name.
+NEEDED = {"ckpt": "PATH, a run's folder or a checkpoint"}
 PEERS = ("timm", "torchvision", "vit-pytorch")
 MOST_PICTURES = 1000  # on one sheet; matplotlib takes minutes to lay out so many
 NOT_TAKEN_AWAY = "a setting can be changed, but not removed"
@@ -191,7 +193,8 @@ def typed(config: DictConfig, kind: type[Config]) -> Config:
     """Return the dataclass that a composed config describes; raise ValueError if it is invalid."""
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
-        raise ValueError(f"missing: {', '.join(f'{key}=VALUE' for key in missing)}")
+        needed = (f"{key}={NEEDED.get(key, 'VALUE')}" for key in missing)
+        raise ValueError(f"missing: {', '.join(needed)}")
     require_known(config)
     require_in_bounds(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
     result = OmegaConf.to_object(config)

@@ -1,6 +1,7 @@
 """vit-eval: evaluate a checkpoint."""
 
 import sys
+from collections.abc import Sequence
 
 import hydra
 from omegaconf import DictConfig
@@ -25,9 +26,22 @@ def job(composed: DictConfig) -> None:
         evaluate_checkpoint(config)
 
 
+def refuse_groups(arguments: Sequence[str]) -> None:
+    """Raise ValueError for a group of `vit-train`, such as data=shapes."""
+    groups = {folder.name for folder in CONF_DIR.iterdir() if folder.is_dir()}
+    for argument in arguments:
+        group, _, value = argument.lstrip("+~").partition("=")
+        if group in groups and value[:1] != "{":  # data={root:X} sets what is in it
+            raise ValueError(
+                f"there is no group {group} here: model, task and data come from the run "
+                "(data.root= and data.image_size= can be set)"
+            )
+
+
 def main() -> None:
     register_schemas()
     with short_errors("vit-eval"):
+        refuse_groups(sys.argv[1:])
         sys.argv[1:] = quote_values(sys.argv[1:], ("ckpt", "data.root"))
         run_or_help(job, ABOUT)
 

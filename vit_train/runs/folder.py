@@ -2,7 +2,6 @@
 
 import logging
 import math
-import shlex
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -16,7 +15,7 @@ from vit_train.config import as_dict
 from vit_train.data.batches import TrainBatches
 from vit_train.data.dataset import Dataset
 from vit_train.engine.callbacks import Callback
-from vit_train.engine.checkpoint import newest_whole
+from vit_train.engine.checkpoint import newest_whole, resume_command
 from vit_train.engine.checkpoint_manager import CheckpointManager
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
@@ -273,10 +272,6 @@ def first_command(summary: Path) -> str:
         return str(read_json(summary)["command"])
     except (OSError, ValueError, LookupError, TypeError):
         return provenance.command_line()
-
-
-def resume_command(run: Path) -> str:
-    return f"vit-train resume={shlex.quote(str(run))}"
 
 
 def reports(folder: Path) -> list[Path]:
