@@ -69,6 +69,28 @@ def test_flags_may_stand_anywhere_for_every_command(run: Run) -> None:
     assert outcome.status == 0 and "split: val" in outcome.out
 
 
+@pytest.mark.parametrize(
+    "command, arguments",
+    [
+        ("vit-train", ["data.train_images=1"]),
+        ("vit-train", ["experiment=quickstart", "model.patch_size=5"]),
+        ("vit-train", ["model.num_heads=3"]),
+        ("vit-bench", ["bench.rounds=0"]),
+    ],
+)
+def test_a_start_that_is_refused_leaves_no_folder(
+    run: Run, command: str, arguments: list[str]
+) -> None:
+    assert run(command, *arguments).status == 1
+    assert list(Path().iterdir()) == []
+    Path("outputs/kept").mkdir(parents=True)
+    assert run(command, *arguments).status == 1
+    assert list(Path("outputs").iterdir()) == [Path("outputs/kept")]
+    Path("mine").mkdir()
+    assert run(command, *arguments, "hydra.run.dir=mine/run").status == 1
+    assert Path("mine").is_dir() and not Path("mine/run").exists()
+
+
 def test_a_setting_without_a_value_says_how_to_write_it(run: Run) -> None:
     for arguments in (["train.epochs", "3"], [*SMALL, "-m", "train.epochs"]):
         outcome = run("vit-train", *arguments)

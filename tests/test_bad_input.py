@@ -212,7 +212,10 @@ def test_files_of_ones_own_are_told_the_same_and_are_among_the_choices(run: Run)
         assert outcome.status == 1 and words in outcome.err, outcome.err
         assert outcome.err.startswith("vit-train: In 'experiment/own': ")
         assert outcome.err.count("\n") == 1
-    for asked, words in (("owm", "did you mean experiment=own?"), ("zzz", "mae_then_classify, own, paper_example,")):
+    for asked, words in (
+        ("owm", "did you mean experiment=own?"),
+        ("zzz", "mae_then_classify, own, paper_example,"),
+    ):
         outcome = run("vit-train", "--config-dir", "some", f"experiment={asked}")
         assert outcome.status == 1 and words in outcome.err, outcome.err
 

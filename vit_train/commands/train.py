@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import run_or_help
-from vit_train.commands.cli.naming import register_run_name
+from vit_train.commands.cli.naming import is_named, register_run_name
 from vit_train.commands.cli.overrides import quote_values, quoted
 from vit_train.commands.cli.resuming import resume_argument, resumed_config
 from vit_train.commands.cli.sweep import Sweep
@@ -54,9 +54,7 @@ def job(composed: DictConfig) -> float | None:
 def start(composed: DictConfig, settings: HydraConf) -> float | None:
     """Start a new run in a folder of its own; return its score."""
     folder = Path(settings.runtime.output_dir)
-    overrides = settings.overrides.hydra
-    named = any(override.startswith("hydra.run.dir=") for override in overrides)
-    with new_run(folder, named) if IS_MAIN else nullcontext(folder) as path:
+    with new_run(folder, is_named(settings)) if IS_MAIN else nullcontext(folder) as path:
         config = typed(composed, TrainConfig)
         from vit_train.runs.train import train_in_held_folder
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from hydra.conf import HydraConf
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
@@ -14,6 +15,11 @@ def run_name(overrides: Sequence[str], otherwise: str) -> str:
             chosen = override.value()
     names = chosen if isinstance(chosen, list) else [chosen]
     return "+".join(str(name) for name in names if name is not None) or otherwise
+
+
+def is_named(settings: HydraConf) -> bool:
+    """Return whether the command line names the folder itself."""
+    return any(override.startswith("hydra.run.dir=") for override in settings.overrides.hydra)
 
 
 def register_run_name() -> None:
