@@ -52,6 +52,9 @@ TRAIN = {
     "data.image_size=0": "data.image_size=0 must be at least 1",
     "data.train_subset=0": "data.train_subset=0 must be at least 1",
     "data.train_images=1": "sets the only image apart for validation",
+    "data.val_subset=0": "data.val_subset=0 must be at least 1",
+    "data.val_subset=5 data.val=none": "data.val_subset=5 needs validation images",
+    "data.train_images=90 data.test_images=9 data.val_subset=10": "data.val_subset asks for 10",
     "data.test_subset=-5": "data.test_subset=-5 must be at least 1",
     "data.val_fraction=1": "data.val_fraction=1.0 must be between 0 and 1",
     "data=stl10 data.fold=10": "data.fold=10 must be 0 to 9",
@@ -77,15 +80,25 @@ TRAIN = {
     "precision=fp8": "auto, fp32, bf16, fp16",
     "data.val=train": "split, none, test",
     "data=folder data.root=x data.on_error=guess": "stop, skip",
-    "augment=heavy": "light",
+    "augment=heavy": "there is no augment=heavy: choose light, none or strong\n",
+    "augment=stong": "there is no augment=stong: did you mean augment=strong?\n",
+    "model=huge": "there is no model=huge: choose base, cnn, resnet, small or tiny\n",
+    "augment=[light,stong]": "there is no augment=stong\n",
     "task=classification": "classify",
     "experiment=imagenet": "vit_tiny_5k",
     # other types
-    "model.depth=deep": "model.depth",
-    "model.depth=2.5": "model.depth",
-    "model.pre_norm=perhaps": "model.pre_norm",
-    "train.epochs=null": "train.epochs",
-    "train.epochs=[1,2]": "train.epochs",
+    "train.epochs=abc": "train.epochs=abc must be a whole number\n",
+    "model.depth=2.5": "model.depth=2.5 must be a whole number\n",
+    "seed=true": "seed=true must be a whole number\n",
+    "optim.lr=fast": "optim.lr=fast must be a number\n",
+    "model.dropout=true": "model.dropout=true must be a number\n",
+    "model.pre_norm=perhaps": "model.pre_norm=perhaps must be true or false\n",
+    "train.epochs=null": "train.epochs=null is no value: this setting needs one\n",
+    "train.epochs=[1,2]": "train.epochs=[1, 2] must be a whole number\n",
+    "device=[cpu]": 'device=["cpu"] must be a single word or a quoted text\n',
+    "model=cnn model.widths=[a]": "model.widths[0]=a must be a whole number\n",
+    "model=cnn model.widths=9": "model.widths=9 must be a list, such as [A,B]\n",
+    "optim=3": "optim is a group of settings: change one of them, such as optim.lr=VALUE\n",
     "model=cnn model.widths=[]": "model.widths=[] must be one or more numbers, each at least 1",
     "model=cnn model.widths=[0]": "model.widths=[0] must be one or more numbers, each at least 1",
     "model=resnet model.blocks=0": "model.blocks=0 must be at least 1",
@@ -116,11 +129,11 @@ TRAIN = {
     "data=stl10 data.root=nowhere": "data.download=true",
     "data=cifar10 data.urls=[ftp://example]": "must begin with http:// or https://",
     "init_from=nowhere": "no checkpoint at nowhere",
-    "resume=nowhere": "there is no run in nowhere",
+    "resume=nowhere": "resume=nowhere: there is no such folder",
     # grammar
     "model.depth=3=4": "model.depth=3=4 cannot be read as key=value",
     "=3": "must be a string",
-    "model.depth": "model.depth",
+    "train.epochs 3": "train.epochs has no value: write train.epochs=VALUE\n",
     "train.epochs=3 train..epochs=4": "train..epochs",
     "data.root='unclosed": "data.root='unclosed cannot be read as key=value",
     "+=x": "an argument cannot be read as key=value",
@@ -191,6 +204,38 @@ def test_a_setting_that_is_none_is_named_for_every_command_and_in_files(run: Run
     outcome = run("vit-train", "--config-dir", "some", "experiment=own")
     words = "there is no setting train.epoch: did you mean train.epochs?"
     assert outcome.status == 1 and outcome.err == f"vit-train: In 'experiment/own': {words}\n"
+
+
+def test_files_of_ones_own_are_told_the_same_and_are_among_the_choices(run: Run) -> None:
+    Path("some/experiment").mkdir(parents=True)
+    own = Path("some/experiment/own.yaml")
+    for content, words in {
+        "train: {epochs: abc}\n": "train.epochs=abc must be a whole number",
+        "defaults: [/data/foldr]\n": "there is no data=foldr",
+    }.items():
+        own.write_text(f"# @package _global_\n{content}", encoding="utf-8")
+        outcome = run("vit-train", "--config-dir", "some", "experiment=own")
+        assert outcome.status == 1 and words in outcome.err, outcome.err
+        assert outcome.err.startswith("vit-train: In 'experiment/own': ")
+        assert outcome.err.count("\n") == 1
+    for asked, words in (
+        ("owm", "did you mean experiment=own?"),
+        ("zzz", "mae_then_classify, own, paper_example,"),
+    ):
+        outcome = run("vit-train", "--config-dir", "some", f"experiment={asked}")
+        assert outcome.status == 1 and words in outcome.err, outcome.err
+
+
+@pytest.mark.parametrize("argument", ["data=shapes", "+data=shapes", "data=3", "model=tiny"])
+def test_vit_eval_takes_no_group(run: Run, argument: str) -> None:
+    group = argument.strip("+").partition("=")[0]
+    outcome = run("vit-eval", "ckpt=nowhere", argument)
+    assert (outcome.status, outcome.err) == (
+        1,
+        f"vit-eval: there is no group {group} here: model, task and data come from the run "
+        "(data.root= and data.image_size= can be set)\n",
+    )
+    assert "no checkpoint at nowhere" in run("vit-eval", "ckpt=nowhere", "data={root: x}").err
 
 
 def test_what_is_legitimately_added_is_taken(run: Run) -> None:

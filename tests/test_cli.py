@@ -186,7 +186,7 @@ def test_an_unreadable_or_foreign_checkpoint_is_refused(run: Run) -> None:
         outcome = run("vit-eval", f"ckpt={path}")
         assert outcome.status == 1 and hint in outcome.err, outcome.err
         assert "Traceback" not in outcome.err
-    assert "ckpt=VALUE" in run("vit-eval").err
+    assert run("vit-eval").err == ("vit-eval: missing: ckpt=PATH, a run's folder or a checkpoint\n")
 
 
 def test_help_and_a_typo_are_answered_without_importing_torch() -> None:
@@ -279,6 +279,22 @@ def test_a_model_is_evaluated_at_other_image_sizes(run: Run) -> None:
         assert outcome.status == 0, outcome.err
     refused = run("vit-eval", "ckpt=r", "data.image_size=33")
     assert refused.status == 1 and "must divide the image size 33" in refused.err
+
+
+@pytest.mark.parametrize(
+    "images, words",
+    [
+        (52, "52 images make 3 batches of 16: each epoch shuffles them and leaves out the last 4"),
+        (49, "49 images make 3 batches of 16: each epoch shuffles them and leaves out the last 1"),
+        (48, None),
+        (9, None),  # one batch, smaller than asked for
+    ],
+)
+def test_the_images_that_fill_no_batch_are_counted(run: Run, images: int, words: str) -> None:
+    data = [f"data.train_images={images}", "data.test_images=10", "data.val=none"]
+    outcome = run("vit-train", *SMALL, *data, "train.batch_size=16", "train.max_minutes=1e-9")
+    assert outcome.status == 0, outcome.err
+    assert ("leaves out" in outcome.out) == bool(words) and (words or "") in outcome.out
 
 
 def test_the_opening_lines_say_where_the_parameters_are(run: Run) -> None:

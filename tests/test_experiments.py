@@ -1,6 +1,7 @@
 """experiment=: what each file says about itself, and that it is what it says."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hydra import compose, initialize_config_dir
 from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
 from vit_train.model.config import ViTConfig
 
-FILES = sorted((CONF_DIR / "experiment").iterdir())
+FILES = sorted((CONF_DIR / "experiment").glob("*.yaml"))
 each_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 
 
@@ -85,6 +86,16 @@ def test_the_protocol_of_system_e() -> None:
 def test_the_protocol_of_system_d() -> None:
     config = composed("stl10_vit")
     assert (config.optim.lr, config.train.epochs, config.model.embed_dim) == (3e-4, 50, 256)
+
+
+@pytest.mark.parametrize(
+    "model, experiment", [("tiny", "vit_tiny_5k"), ("cnn", "cnn_5k"), ("resnet", "resnet_5k")]
+)
+def test_data_efficiency_has_the_recipes_of_system_e(model: str, experiment: str) -> None:
+    published = composed(experiment)
+    ours = composed("data_efficiency", f"experiment/system_e={model}", "data.train_subset=5000")
+    assert ours.data == replace(published.data, val="split", test_subset=None)
+    assert replace(ours, data=published.data) == published
 
 
 def test_all_training_images_are_one_of_the_sizes_of_data_efficiency() -> None:

@@ -123,6 +123,10 @@ def test_a_finished_run_says_so(run: Run, small_run: SmallRun) -> None:
     assert outcome.status == 0 and "run is finished" in outcome.out
     assert run("vit-train", "resume=run", "seed=0").status == 0
     assert "cannot change seed when resuming" in run("vit-train", "resume=run", "seed=1").err
+    longer = run("vit-train", "resume=run", "train.epochs=4")
+    assert longer.status == 1 and longer.err.endswith(
+        "a finished run stays as it is; init_from=run starts another with its encoder\n"
+    )
     added = run("vit-train", "resume=run", "+train.epoch=5")
     assert added.status == 1 and "did you mean train.epochs?" in added.err
     assert {path: path.stat().st_mtime for path in Path("run").rglob("*")} == before
@@ -133,12 +137,15 @@ def test_a_run_stops_in_time_and_goes_on(run: Run, small_run: SmallRun) -> None:
     outcome = run("vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run")
     assert outcome.status == 0, outcome.err
     assert f"Resume with: vit-train resume={Path('run').absolute()}" in outcome.out
-    assert "its time is up" in outcome.out
+    assert "its time is up (train.max_minutes counts anew from each start)" in outcome.out
     summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
     assert summary["status"] == "interrupted" and summary["steps"] == 1
+    outcome = run("vit-train", "resume=run")  # with the same limit: again one step
+    assert outcome.status == 0 and "resuming after step 1" in outcome.out
+    assert json.loads(Path("run/summary.json").read_text(encoding="utf-8"))["steps"] == 2
     outcome = run("vit-train", "resume=run", "train.max_minutes=60")
     assert outcome.status == 0, outcome.err
-    assert "resuming after step 1" in outcome.out
+    assert "resuming after step 2" in outcome.out
     assert_same_run(whole, Path("run"))
 
 
@@ -208,9 +215,9 @@ def test_a_folder_of_any_name_goes_on(run: Run, small_run: SmallRun, name: str) 
 
 def test_what_cannot_go_on_is_refused(run: Run, small_run: SmallRun) -> None:
     Path("empty").mkdir()
-    for folder in ("empty", "nowhere"):
+    for folder, words in (("empty", "there is no run in empty"), ("nowhere", "no such folder")):
         outcome = run("vit-train", f"resume={folder}")
-        assert outcome.status == 1 and f"there is no run in {folder}" in outcome.err
+        assert outcome.status == 1 and words in outcome.err
         assert not Path(folder, "train.log").exists()
     small_run("interrupted")
     Path("run/config.yaml").write_text("model: [", encoding="utf-8")
@@ -233,7 +240,9 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_named(run: Run) -
     outcome = run("vit-train", "resume=run")
     assert outcome.status == 1 and "run/checkpoints/last.pt: it is damaged" in outcome.err
     assert "last-1.pt is intact" in outcome.err
-    outcome = run("vit-train", "resume=run/checkpoints/last-1.pt")
+    command, argument = shlex.split(outcome.err.rpartition("resume from it with: ")[2])
+    assert (command, Path(argument).name) == ("vit-train", "last-1.pt")
+    outcome = run(command, argument)
     assert outcome.status == 0, outcome.err
     assert_same_run(whole, Path("run"))
 

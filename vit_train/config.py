@@ -42,6 +42,8 @@ INCIDENTAL = (
 )
 # The choices of a checkpoint's weights; auto takes the averaged weights if there are any.
 WEIGHTS = ("auto", "ema", "raw")
+# What a setting without a default must name.
+NEEDED = {"ckpt": "PATH, a run's folder or a checkpoint"}
 PEERS = ("timm", "torchvision", "vit-pytorch")
 MOST_PICTURES = 1000  # on one sheet; matplotlib takes minutes to lay out so many
 NOT_TAKEN_AWAY = "a setting can be changed, but not removed"
@@ -208,8 +210,10 @@ def typed(config: DictConfig, kind: type[Config]) -> Config:
     """Return the dataclass that a composed config describes; raise ValueError if it is invalid."""
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
-        settings = (key.removesuffix(".name") for key in missing)  # of a group: model=tiny
-        raise ValueError(f"missing: {', '.join(f'{setting}=VALUE' for setting in settings)}")
+        # A group's name is chosen by the group: model=tiny.
+        settings = (key.removesuffix(".name") for key in missing)
+        needed = (f"{setting}={NEEDED.get(setting, 'VALUE')}" for setting in settings)
+        raise ValueError(f"missing: {', '.join(needed)}")
     require_known(config)
     require_in_bounds(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
     result = OmegaConf.to_object(config)

@@ -395,6 +395,29 @@ def test_a_damaged_entry_is_made_anew(
     assert torch.equal(decode_cached([path], 8, LIMIT).images, expected)
 
 
+@pytest.mark.parametrize("failing", ["save", "save in PyTorch", "replace"])
+def test_an_entry_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path,
+    cache: Path,
+    failing: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(*arguments: object) -> None:
+        if failing == "save in PyTorch":
+            raise RuntimeError("unexpected pos 768 vs 662")
+        raise OSError(28, "No space left on device")
+
+    if failing.startswith("save"):
+        monkeypatch.setattr(cache_module.torch, "save", fail)
+    else:
+        monkeypatch.setattr(Path, "replace", fail)
+    decoded = decode_cached([save(tmp_path / "a.png")], 8, LIMIT)
+    assert decoded.images.shape == (1, 3, 8, 8) and entries(cache) == []
+    assert "the decoded images are not kept: " in caplog.text
+    assert "no space left" in caplog.text.lower()
+
+
 def test_two_writers_leave_one_whole_entry(tmp_path: Path, cache: Path) -> None:
     paths = [save(tmp_path / f"{i}.png") for i in range(20)]
     results: list[torch.Tensor] = []

@@ -39,7 +39,7 @@ def test_blocks_are_those_of_torch_transformer_decoder_layer(kernels: str) -> No
     names |= {"self_attn.proj": "self_attn.out_proj", "cross_attn.proj": "multihead_attn.out_proj"}
     theirs.load_state_dict(named_as_in_torch(ours, names))
     expected = theirs(x, memory, tgt_mask=~mask)  # there True = may not look
-    torch.testing.assert_close(ours(x, memory, mask), expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(ours(x, memory, mask)[0], expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -84,3 +84,22 @@ def test_all_at_once_every_patch_sees_every_token_of_the_encoder() -> None:
     for patch in range(9):
         (gradient,) = torch.autograd.grad(result[0, patch].sum(), memory, retain_graph=True)
         assert (gradient[0] != 0).all() and (gradient[1] == 0).all()
+
+
+@kernels
+@pytest.mark.parametrize("count", [None, 7])
+def test_the_attention_is_returned_on_request_and_changes_nothing(
+    kernels: str, count: int | None
+) -> None:
+    decoder, memory, patches = build(kernels)
+    inputs = None if count is None else patches[:, :count]
+    tokens = count or 9
+    result, attention = decoder(memory, inputs, return_attention=True)
+    torch.testing.assert_close(result, decoder(memory, inputs), rtol=0, atol=1e-12)
+    assert len(attention) == 2
+    for own, cross in attention:
+        assert own.shape == (2, 3, tokens, tokens) and cross.shape == (2, 3, tokens, 5)
+        for weights in (own, cross):
+            assert (weights >= 0).all()
+            torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+        assert (count is None) == bool(own.triu(1).any())  # causal: nothing above the diagonal

@@ -133,3 +133,21 @@ def test_generation_looks_at_nothing_but_the_given_rows() -> None:
 def test_some_patches_must_be_left_to_predict() -> None:
     with pytest.raises(ValueError, match="given_rows=4 leaves nothing to predict"):
         autoregressor(4)
+
+
+# attention --------------------------------------------------------------------------------------
+
+
+@kernels
+def test_both_autoencoders_pass_the_decoders_attention_through(kernels: str) -> None:
+    visible = torch.tensor([[3, 0, 7], [1, 2, 15]])
+    model = masked_autoencoder(kernels=kernels)
+    predicted, attention = model(images(), visible, return_attention=True)
+    torch.testing.assert_close(predicted, model(images(), visible), rtol=0, atol=1e-12)
+    shapes = [(own.shape[1:], cross.shape[1:]) for own, cross in attention]
+    assert shapes == [((2, 16, 16), (2, 16, 4))]  # of one layer; the encoder has a class token
+    model = autoregressor(1, kernels=kernels)
+    predicted, attention = model(images(), return_attention=True)
+    torch.testing.assert_close(predicted, model(images()), rtol=0, atol=1e-12)
+    shapes = [(own.shape[1:], cross.shape[1:]) for own, cross in attention]
+    assert shapes == [((2, 12, 12), (2, 12, 5))] * 2

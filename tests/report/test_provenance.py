@@ -48,6 +48,34 @@ def test_the_machine_is_the_one_that_computes(monkeypatch: pytest.MonkeyPatch) -
     assert (machine["device"], machine["gpu"]) == ("cuda", "name of cuda:1")
 
 
+CAPABILITIES = {
+    "avx512_bf16": True, "amx_bf16": True, "avx512_fp16": False, "clflush": True,
+    "l2_cache_size": 1, "cpu_name": "avx",
+}  # fmt: skip
+
+
+def test_the_cpu_is_named_with_what_it_can_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(
+        "processor\t: 0\nmodel name\t: Fast CPU @ 3 GHz\nmodel name\t: other\n", encoding="utf-8"
+    )
+    monkeypatch.setattr(provenance, "CPUINFO", cpuinfo)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: CAPABILITIES, raising=False)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(platform, "processor", lambda: "arm")
+    machine = provenance.machine(torch.device("cpu"))
+    assert (machine["cpu"], machine["cpu_capability"]) == ("Fast CPU @ 3 GHz", "AVX512")
+    assert machine["cpu_extensions"] == ["amx_bf16", "avx512_bf16"]
+    cpuinfo.write_text("processor\t: 0\nFeatures\t: asimd\n", encoding="utf-8")
+    assert provenance.machine(torch.device("cpu"))["cpu"] == "arm"
+    cpuinfo.unlink()  # as on macOS and Windows
+    monkeypatch.delattr(torch.cpu, "get_capabilities")  # as in older versions of PyTorch
+    machine = provenance.machine(torch.device("cpu"))
+    assert (machine["cpu"], machine["cpu_extensions"]) == ("arm", [])
+
+
 def test_each_version_is_its_programs() -> None:
     versions = provenance.versions()
     # Of torchvision without what it was built for, as +cpu.

@@ -12,7 +12,7 @@ from vit_train.bench.contender import OURS, Contender, classification, flops_per
 from vit_train.bench.process import ContenderProcess
 from vit_train.bench.results import Result
 from vit_train.config import BenchConfig, as_dict
-from vit_train.data.memory import require_memory
+from vit_train.data.memory import require_images_fit
 from vit_train.engine.device import pick_device, pick_precision
 from vit_train.model.config import ViTConfig
 from vit_train.report import provenance
@@ -38,7 +38,7 @@ def benchmark(config: BenchConfig, folder: Path) -> None:
     task = Classify(classification(config), config.model, shape, num_classes)
     require_room(config, task, shape[1])
     for batch_size in config.bench.batch_sizes:
-        require_memory(batch_size, shape[1], f"bench.batch_sizes={batch_size}", BATCH_BYTES)
+        require_images_fit(batch_size, shape[1], f"bench.batch_sizes={batch_size}", BATCH_BYTES)
     title = describe(config, shape[1], f"{precision.name} on {device.type}")
     logger.info(title)
 

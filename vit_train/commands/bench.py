@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import run_or_help
+from vit_train.commands.cli.naming import is_named
 from vit_train.config import CONF_DIR, BenchConfig, register_schemas, typed
 from vit_train.runs.lock import removed_if_empty
 
@@ -19,8 +20,9 @@ vit-bench: measure how fast training and inference are here, also against other 
 
 @hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="bench")
 def job(composed: DictConfig) -> None:
-    folder = Path(HydraConfig.get().runtime.output_dir)
-    with short_errors("vit-bench"), removed_if_empty(folder):
+    settings = HydraConfig.get()
+    folder = Path(settings.runtime.output_dir)
+    with short_errors("vit-bench"), removed_if_empty(folder, is_named(settings)):
         config = typed(composed, BenchConfig)
         from vit_train.bench.run import benchmark
 

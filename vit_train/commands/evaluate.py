@@ -1,6 +1,7 @@
 """vit-eval: evaluate a checkpoint."""
 
 import sys
+from collections.abc import Sequence
 
 import hydra
 from omegaconf import DictConfig
@@ -8,7 +9,7 @@ from omegaconf import DictConfig
 from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import run_or_help
 from vit_train.commands.cli.overrides import quote_values
-from vit_train.config import CONF_DIR, EvalConfig, register_schemas, typed
+from vit_train.config import CHOSEN_BY_NAME, CONF_DIR, EvalConfig, register_schemas, typed
 
 ABOUT = """\
 vit-eval: evaluate a checkpoint, or a run folder's best one.
@@ -25,9 +26,23 @@ def job(composed: DictConfig) -> None:
         evaluate_checkpoint(config)
 
 
+def refuse_groups(arguments: Sequence[str]) -> None:
+    """Raise ValueError for a group of `vit-train`, such as data=shapes."""
+    folders = {path.name for path in CONF_DIR.iterdir() if path.is_dir()}
+    groups = folders | CHOSEN_BY_NAME.keys()
+    for argument in arguments:
+        group, _, value = argument.lstrip("+~").partition("=")
+        if group in groups and value[:1] != "{":  # data={root:X} sets what is in it
+            raise ValueError(
+                f"there is no group {group} here: model, task and data come from the run "
+                "(data.root= and data.image_size= can be set)"
+            )
+
+
 def main() -> None:
     register_schemas()
     with short_errors("vit-eval"):
+        refuse_groups(sys.argv[1:])
         sys.argv[1:] = quote_values(sys.argv[1:], ("ckpt", "data.root"))
         run_or_help(job, ABOUT)
 

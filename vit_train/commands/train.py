@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 
 from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import run_or_help
+from vit_train.commands.cli.naming import is_named, register_run_name
 from vit_train.commands.cli.overrides import quote_values, quoted
 from vit_train.commands.cli.resuming import resume_argument, resumed_config
 from vit_train.commands.cli.sweep import Sweep
@@ -53,9 +54,7 @@ def job(composed: DictConfig) -> float | None:
 def start(composed: DictConfig, settings: HydraConf) -> float | None:
     """Start a new run in a folder of its own; return its score."""
     folder = Path(settings.runtime.output_dir)
-    overrides = settings.overrides.hydra
-    named = any(override.startswith("hydra.run.dir=") for override in overrides)
-    with new_run(folder, named) if IS_MAIN else nullcontext(folder) as path:
+    with new_run(folder, is_named(settings)) if IS_MAIN else nullcontext(folder) as path:
         config = typed(composed, TrainConfig)
         from vit_train.runs.train import train_in_held_folder
 
@@ -67,8 +66,9 @@ def go_on(composed: DictConfig, settings: HydraConf) -> float | None:
     folder, named = split_path(composed.resume)
     with sole_writer(folder) if IS_MAIN else nullcontext():
         checkpoint = named or newest_checkpoint(folder)
-        config = resumed_config(folder, checkpoint, composed, settings.overrides.task)
-        if named is None and is_finished(folder):
+        finished = named is None and is_finished(folder)
+        config = resumed_config(folder, checkpoint, composed, settings.overrides.task, finished)
+        if finished:
             print(f"{folder} is finished: its results are in {folder / 'summary.json'}")
             return None
         from vit_train.runs.train import train_in_held_folder
@@ -102,6 +102,7 @@ def for_hydra(resumed: Path | None) -> list[str]:
 
 def main() -> None:
     register_schemas()
+    register_run_name()
     with short_errors("vit-train"):
         sys.argv[1:] = quote_values(sys.argv[1:], ("resume", "init_from", "data.root"))
         resume, folder = resume_argument(sys.argv[1:]), None

@@ -73,6 +73,11 @@ class TrainBatches:
         return self.images_per_epoch // self.batch_size
 
     @property
+    def left_out(self) -> int:
+        """Return the number of images in the incomplete last batch, which an epoch drops."""
+        return self.images_per_epoch % self.batch_size
+
+    @property
     def share(self) -> slice:
         """Return the slice of a batch that this process makes."""
         count = self.batch_size

@@ -84,11 +84,21 @@ def require_plain(entry: Path, most: int) -> None:
 
 
 def write(entry: Path, decoded: Decoded) -> None:
-    """Write under a temporary name, then rename, so that two writers leave one whole entry."""
+    """Write under a temporary name, then rename, so that two writers leave one whole entry.
+
+    If that fails, nothing is left behind, and a warning says so.
+    """
+    partial = None
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=entry.parent, suffix=".part", delete=False) as file:
+            partial = Path(file.name)
             torch.save({"images": decoded.images, "broken": decoded.broken}, file)
-        os.replace(file.name, entry)
+        partial.replace(entry)
     except OSError as error:
         logger.warning(f"the decoded images are not kept: {error}")
+    except RuntimeError:  # PyTorch's, instead of the OSError, if a file came out too short
+        logger.warning(f"the decoded images are not kept: no space left in {entry.parent}")
+    finally:
+        if partial is not None:
+            partial.unlink(missing_ok=True)

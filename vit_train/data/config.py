@@ -34,8 +34,9 @@ class DataConfig:
     # test: validate on the test set, to follow published protocols; results are labeled as such.
     val: str = "split"
     val_fraction: float = 0.1
-    # Stratified random subsets; the training subset is taken after validation is split off.
+    # Stratified random subsets; those of training and validation are taken after their split.
     train_subset: int | None = None
+    val_subset: int | None = None
     test_subset: int | None = None
     # Seed of the splits and subsets; not the training seed, so that runs stay comparable.
     split_seed: int = 0
@@ -45,10 +46,14 @@ class DataConfig:
             raise ValueError(f"data.val={self.val} must be one of: {', '.join(VAL_CHOICES)}")
         if not 0 < self.val_fraction < 1:
             raise ValueError(f"data.val_fraction={self.val_fraction} must be between 0 and 1")
-        for key in ("image_size", "train_subset", "test_subset"):
+        for key in ("image_size", "train_subset", "val_subset", "test_subset"):
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise ValueError(f"data.{key}={value} must be at least 1")
+        if self.val_subset is not None and self.val == "none":
+            raise ValueError(
+                f"data.val_subset={self.val_subset} needs validation images: data.val=none has none"
+            )
 
     def load(self) -> "Dataset":
         """Load the images; raise ValueError with what the user can do if that fails."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_train.data.memory import require_memory
+from vit_train.data.memory import require_images_fit
 
 CHUNK_PIXELS = 1_000_000  # bounds the memory at any image size
 FLOAT_BYTES = 24  # per RGB pixel: an image in 32-bit floats and its resized copy
@@ -81,8 +81,8 @@ def resize(images: Tensor, size: int | None) -> Tensor:
     """
     if size is None or images.shape[-1] == size:
         return images
-    require_memory(len(images), size, f"data.image_size={size}")
-    require_memory(1, size, f"data.image_size={size}", FLOAT_BYTES)
+    require_images_fit(len(images), size, f"data.image_size={size}")
+    require_images_fit(1, size, f"data.image_size={size}", FLOAT_BYTES)
     resized = images.new_empty(*images.shape[:2], size, size)
     chunk = max(1, CHUNK_PIXELS // max(size, images.shape[-1]) ** 2)
     for part, target in zip(images.split(chunk), resized.split(chunk), strict=True):

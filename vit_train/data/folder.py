@@ -12,7 +12,7 @@ from vit_train.data.cache import decode_cached
 from vit_train.data.config import FolderConfig
 from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.data.images import SUFFIXES, Decoded, decode
-from vit_train.data.memory import require_memory
+from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import set_apart
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def load_folder(config: FolderConfig) -> Dataset:
     classes = class_names(trees, config)
     assert config.image_size is not None
     count = sum(len(tree.files) for tree in trees.values())
-    require_memory(count, config.image_size, f"data.image_size={config.image_size}")
+    require_images_fit(count, config.image_size, f"data.image_size={config.image_size}")
     sets = {part: image_set(tree, classes, config) for part, tree in trees.items()}
     for label, name in enumerate(classes):
         if not (sets["train"].labels == label).any():

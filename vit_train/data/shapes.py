@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vit_train.data.config import ShapesConfig
 from vit_train.data.dataset import CHUNK_PIXELS, Dataset, ImageSet
-from vit_train.data.memory import require_memory
+from vit_train.data.memory import require_images_fit
 
 # A figure maps coordinates (n,S,S), in units of its radius, to the approximate distance from its
 # edge: negative inside, positive outside.
@@ -98,8 +98,8 @@ def load_shapes(config: ShapesConfig) -> Dataset:
     size = config.image_size or SIZE
     settings = ("train_images", "test_images", "image_size")
     described = ", ".join(f"data.{key}={getattr(config, key) or size}" for key in settings)
-    require_memory(1, size, f"data.image_size={size}", DRAWING_BYTES)
-    require_memory(config.train_images + config.test_images, size, described, KEPT_BYTES)
+    require_images_fit(1, size, f"data.image_size={size}", DRAWING_BYTES)
+    require_images_fit(config.train_images + config.test_images, size, described, KEPT_BYTES)
 
     def image_set(count: int, seed: int) -> ImageSet:
         return ImageSet(*draw(count, size, config.num_classes, seed))

@@ -28,11 +28,8 @@ def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
 
     All splits and subsets are stratified and seeded.
     """
-    train, test = dataset.train, dataset.test
+    train, test = dataset.train, subset(dataset.test, "test_subset", config)
     val = dataset.val if config.val == "split" else None
-    if config.test_subset is not None:
-        index, _ = stratified(test.labels, config.test_subset, config.split_seed, "test_subset")
-        test = test.subset(index)
     if config.val == "split" and val is None:
         remedy = "set data.val=none to do without"
         train, val = set_apart(
@@ -40,10 +37,17 @@ def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
         )
     elif config.val == "test":
         val = test
-    if config.train_subset is not None:
-        index, _ = stratified(train.labels, config.train_subset, config.split_seed, "train_subset")
-        train = train.subset(index)
-    return Splits(train, val, test)
+    if val is not None:
+        val = subset(val, "val_subset", config)
+    return Splits(subset(train, "train_subset", config), val, test)
+
+
+def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:
+    """Return as many of the images as the config's `field` says; all of them for null."""
+    count = getattr(config, field)
+    if count is None:
+        return images
+    return images.subset(stratified(images.labels, count, config.split_seed, field)[0])
 
 
 def set_apart(

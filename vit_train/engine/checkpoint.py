@@ -6,6 +6,7 @@ import io
 import os
 import random
 import re
+import shlex
 from pathlib import Path
 from typing import IO, Any
 
@@ -134,7 +135,14 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
 def next_best(path: Path) -> str:
     """Return a hint that names the newest other intact checkpoint in the folder, if any."""
     other = newest_whole(path.parent, without=path)
-    return "" if other is None else f". {other} is intact: use it instead"
+    if other is None:
+        return ""
+    return f". {other} is intact: use it instead, or resume from it with: {resume_command(other)}"
+
+
+def resume_command(path: Path) -> str:
+    """Return the command that resumes a run, given by its folder or one of its checkpoints."""
+    return f"vit-train resume={shlex.quote(str(path))}"
 
 
 def newest_whole(folder: Path, without: Path | None = None) -> Path | None:

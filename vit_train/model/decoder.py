@@ -13,6 +13,9 @@ from vit_train.model.layers import Dropout, LayerNorm, Mlp, init_normal
 from vit_train.model.pos_embed import POSITIONS, AbsolutePositions, chosen_positions
 from vit_train.model.vit import init_weights
 
+# Each layer's self-attention (B,H,N,N) and attention to the encoder's tokens (B,H,N,T).
+DecoderAttention = list[tuple[Tensor, Tensor]]
+
 
 class DecoderBlock(nn.Module):
     """A block of x + SelfAttention(LN(x)), then x + CrossAttention(LN(x)), then x + MLP(LN(x)).
@@ -37,14 +40,19 @@ class DecoderBlock(nn.Module):
         )
         self.dropout = Dropout(config.branch_dropout)
 
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, memory: Tensor, mask: Tensor | None = None, need_weights: bool = False
+    ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
         """Apply the block to x: (B,N,D) → (B,N,D).
 
-        `memory` (B,T,D) is the encoder's tokens, `mask` (N,N) the mask of the self-attention.
+        `memory` (B,T,D) is the encoder's tokens, `mask` (N,N) the mask of the self-attention. The
+        second result is the self-attention and the cross-attention, None without `need_weights`.
         """
-        x = x + self.dropout(self.self_attn(self.norm1(x), mask=mask)[0])
-        x = x + self.dropout(self.cross_attn(self.norm2(x), context=memory)[0])
-        return x + self.dropout(self.mlp(self.norm3(x)))  # type: ignore[no-any-return]
+        attended, own = self.self_attn(self.norm1(x), need_weights, mask=mask)
+        x = x + self.dropout(attended)
+        attended, cross = self.cross_attn(self.norm2(x), need_weights, context=memory)
+        x = x + self.dropout(attended)
+        return x + self.dropout(self.mlp(self.norm3(x))), (own, cross)
 
     def step(self, x: Tensor, seen: "KeyValues", memory: "KeyValues") -> Tensor:
         """Apply the block to the next token (B,1,D) of a causal sequence, and add it to `seen`."""
@@ -95,12 +103,15 @@ class Decoder(nn.Module):
         # all that distinguishes the copies of the mask token.
         init_normal(self.mask_token, config.pos_std)
 
-    def forward(self, memory: Tensor, inputs: Tensor | None = None) -> Tensor:
+    def forward(
+        self, memory: Tensor, inputs: Tensor | None = None, return_attention: bool = False
+    ) -> Tensor | tuple[Tensor, DecoderAttention]:
         """Decode the encoder's tokens (B,T,D) to one vector for each of the N patches, (B,N,D).
 
         Without `inputs`, all patches are predicted independently, from N mask tokens. `inputs`
         (B,M,D) are the embeddings of the last M patches; the result is then (B,M,D). Each of these
         patches is predicted from those before it, and the first from the mask token instead.
+        `return_attention` also returns every layer's attention, in this case of the M patches.
         """
         table = self.pos_embed()
         if inputs is None:
@@ -110,9 +121,11 @@ class Decoder(nn.Module):
             start = self.mask_token.expand(len(memory), -1, -1)
             x = torch.cat((start, inputs[:, :-1]), dim=1) + table[:, table.shape[1] - count :]
             mask = causal(count, memory.device)
+        attention = []
         for block in self.blocks:
-            x = block(x, memory, mask)
-        return self.norm(x)  # type: ignore[no-any-return]
+            x, weights = block(x, memory, mask, return_attention)
+            attention.append(weights)
+        return (self.norm(x), attention) if return_attention else self.norm(x)
 
     def one_by_one(self, memory: Tensor, count: int) -> Generator[Tensor, Tensor, None]:
         """Yield the vectors (B,1,D) of the last `count` patches, one after another.

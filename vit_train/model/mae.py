@@ -1,13 +1,14 @@
 """Autoencoders that predict images from parts of them, for training without labels."""
 
 from dataclasses import replace
+from typing import overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.model.config import ViTConfig
-from vit_train.model.decoder import Decoder
+from vit_train.model.decoder import Decoder, DecoderAttention
 from vit_train.model.vit import Encoder, init_weights
 
 
@@ -37,6 +38,16 @@ class Autoencoder(nn.Module):
         self.to_pixels = nn.Linear(config.embed_dim, in_channels * config.patch_size**2)
         init_weights(self.to_pixels, config)
 
+    def decode(
+        self, memory: Tensor, inputs: Tensor | None, return_attention: bool
+    ) -> Tensor | tuple[Tensor, DecoderAttention]:
+        """Return the decoder's patches (B,N,C·P²) and, if asked for, its attention."""
+        decoded = self.decoder(memory, inputs, return_attention)
+        if isinstance(decoded, Tensor):
+            return self.to_pixels(decoded)  # type: ignore[no-any-return]
+        vectors, attention = decoded
+        return self.to_pixels(vectors), attention
+
 
 class MaskedAutoencoder(Autoencoder):
     """Masked autoencoder: predicts all patches at once from the visible ones.
@@ -44,9 +55,21 @@ class MaskedAutoencoder(Autoencoder):
     From He et al. 2022 (arXiv:2111.06377, section 3).
     """
 
-    def forward(self, images: Tensor, visible: Tensor) -> Tensor:
-        """Predict all patches (B,N,C·P²) of images (B,C,S,S) from the patches `visible` (B,V)."""
-        return self.to_pixels(self.decoder(self.encoder.encode_visible(images, visible)))  # type: ignore[no-any-return]
+    @overload
+    def forward(self, images: Tensor, visible: Tensor) -> Tensor: ...
+    @overload
+    def forward(
+        self, images: Tensor, visible: Tensor, return_attention: bool
+    ) -> tuple[Tensor, DecoderAttention]: ...
+    def forward(
+        self, images: Tensor, visible: Tensor, return_attention: bool = False
+    ) -> Tensor | tuple[Tensor, DecoderAttention]:
+        """Predict all patches (B,N,C·P²) of images (B,C,S,S) from the patches `visible` (B,V).
+
+        `return_attention` also returns the decoder's attention.
+        """
+        memory = self.encoder.encode_visible(images, visible)
+        return self.decode(memory, None, return_attention)
 
 
 class Autoregressor(Autoencoder):
@@ -73,13 +96,22 @@ class Autoregressor(Autoencoder):
             )
         self.given, self.count = given_rows * grid, (grid - given_rows) * grid
 
-    def forward(self, images: Tensor) -> Tensor:
+    @overload
+    def forward(self, images: Tensor) -> Tensor: ...
+    @overload
+    def forward(
+        self, images: Tensor, return_attention: bool
+    ) -> tuple[Tensor, DecoderAttention]: ...
+    def forward(
+        self, images: Tensor, return_attention: bool = False
+    ) -> Tensor | tuple[Tensor, DecoderAttention]:
         """Predict each patch that is not given from the true patches before it.
 
-        Images (B,C,S,S) → the last M patches (B,M,C·P²).
+        Images (B,C,S,S) → the last M patches (B,M,C·P²). `return_attention` also returns the
+        decoder's attention.
         """
         embedded = self.encoder.patch_embed(images)[:, self.given :]
-        return self.to_pixels(self.decoder(self.encode_given(images), embedded))  # type: ignore[no-any-return]
+        return self.decode(self.encode_given(images), embedded, return_attention)
 
     def encode_given(self, images: Tensor) -> Tensor:
         """Return the encoder's tokens (B,T,D) when it sees only the given patches."""

@@ -1,13 +1,19 @@
 """The origin of a result: program versions, the commit, the machine."""
 
+import contextlib
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
+
+CPUINFO = Path("/proc/cpuinfo")
+# On which the speed and the rounding of matrix products depend.
+EXTENSION = re.compile("amx|avx|bf16|f16c|fma|i8mm|neon|sme|sve").match
 
 
 def versions() -> dict[str, str]:
@@ -39,15 +45,34 @@ def _git(top: Path, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def machine(device: torch.device) -> dict[str, str | int | None]:
+def machine(device: torch.device) -> dict[str, str | int | list[str] | None]:
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
         "system": f"{platform.system()} {platform.machine()}",
+        "cpu": cpu_model(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cpu_extensions": cpu_extensions(),
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": device.type,
         "gpu": gpu,
     }
+
+
+def cpu_model() -> str:
+    """Return the CPU's name, or "" if the system does not tell."""
+    with contextlib.suppress(OSError):
+        for line in CPUINFO.read_text(errors="replace", encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":  # absent on ARM
+                return value.strip()
+    return platform.processor()
+
+
+def cpu_extensions() -> list[str]:
+    """Return the CPU's extensions for vectors and matrices; [] if this PyTorch cannot tell."""
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return sorted(name for name, has in capabilities.items() if has is True and EXTENSION(name))
 
 
 def command_line() -> str:

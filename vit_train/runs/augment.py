@@ -8,7 +8,7 @@ import torch
 from vit_train.config import SheetConfig
 from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics
-from vit_train.data.memory import require_memory
+from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import make_splits
 from vit_train.viz.augmentation import label_title
 from vit_train.viz.figures import ignore_missing_glyphs, image_grid
@@ -25,7 +25,7 @@ def draw_contact_sheet(config: SheetConfig) -> None:
     data = config.data.load()
     train = make_splits(data, config.data).train
     pictures, size = config.images * (1 + config.variants), data.image_shape[1]
-    require_memory(
+    require_images_fit(
         pictures, size, f"images={config.images}, variants={config.variants}", DRAWN_BYTES
     )
     normalize = Normalize(channel_statistics(train.images), torch.device("cpu"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from vit_train.config import EvalConfig
 from vit_train.data.batches import EvalBatches, Normalize
 from vit_train.data.config import DataConfig, ShapesConfig
-from vit_train.data.memory import require_memory
+from vit_train.data.memory import require_images_fit
 from vit_train.data.shapes import SIZE as SHAPES_SIZE
 from vit_train.data.splits import make_splits
 from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
@@ -35,7 +35,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     keep_freed_memory()
     device = pick_device(config.device)
     if (requested := config.data.image_size) is not None:
-        require_memory(1, requested, f"data.image_size={requested}")
+        require_images_fit(1, requested, f"data.image_size={requested}")
     model, meta = load(config.ckpt, device, config.weights, config.data.image_size)
     trained = meta.config
     precision = pick_precision(config.precision or trained.precision, device)

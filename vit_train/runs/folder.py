@@ -2,7 +2,6 @@
 
 import logging
 import math
-import shlex
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -16,7 +15,7 @@ from vit_train.config import as_dict
 from vit_train.data.batches import TrainBatches
 from vit_train.data.dataset import Dataset
 from vit_train.engine.callbacks import Callback
-from vit_train.engine.checkpoint import newest_whole
+from vit_train.engine.checkpoint import newest_whole, resume_command
 from vit_train.engine.checkpoint_manager import CheckpointManager
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
@@ -144,7 +143,7 @@ class RunFolder(NoFolder):
             f"{self.config.data.name}: {sizes['train']:,} training, {sizes['val']:,} validation, "
             f"{sizes['test']:,} test images, {size} by {size}, {len(setup.data.classes)} classes\n"
             f"{setup.precision.name} on {setup.device.type}{several}, run folder: {self.path}"
-            f"{self.origin}"
+            f"{left_out_line(setup.image_loader)}{self.origin}"
         )
 
     @property
@@ -256,16 +255,23 @@ def origin(init_from: str | None, state: dict[str, Any] | None) -> str:
     return f"\nbegins with the encoder of {init_from}" if init_from else ""
 
 
+def left_out_line(batches: TrainBatches) -> str:
+    """Return a line about the images that an epoch drops because they fill no batch; "" if none."""
+    if not batches.left_out:
+        return ""
+    return (
+        f"\n{batches.images_per_epoch:,} images make {len(batches):,} batches of "
+        f"{batches.batch_size:,}: each epoch shuffles them and leaves out the last "
+        f"{batches.left_out:,}"
+    )
+
+
 def first_command(summary: Path) -> str:
     """Return the command that began the run, from its summary; if lost, this process's command."""
     try:
         return str(read_json(summary)["command"])
     except (OSError, ValueError, LookupError, TypeError):
         return provenance.command_line()
-
-
-def resume_command(run: Path) -> str:
-    return f"vit-train resume={shlex.quote(str(run))}"
 
 
 def reports(folder: Path) -> list[Path]:

@@ -42,13 +42,13 @@ def new_run(folder: Path, named: bool) -> Iterator[Path]:
     """Hold a folder for a new run; raise InUse if it contains a run or another process holds it.
 
     Unless the user `named` the folder, a number is added to its name instead, -2 for the second. A
-    run that ends before it has begun leaves nothing behind.
+    run that ends before it has begun leaves nothing behind, nor empty folders above its own.
     """
     with contextlib.ExitStack() as held:
         for number in itertools.count(1):
             path = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
             try:
-                held.enter_context(unused(path))
+                held.enter_context(unused(path, named))
                 break
             except InUse:
                 if named:
@@ -57,14 +57,14 @@ def new_run(folder: Path, named: bool) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def unused(folder: Path) -> Iterator[None]:
+def unused(folder: Path, named: bool) -> Iterator[None]:
     """Hold the folder; at the end, remove files that are new unless a run has begun there.
 
     Raise InUse if it already contains a run or another process holds it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.iterdir())
-    with removed_if_empty(folder), sole_writer(folder):
+    with removed_if_empty(folder, named), sole_writer(folder):
         taken = (folder / CONFIG).exists()
         try:
             if taken:
@@ -80,13 +80,17 @@ def unused(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def removed_if_empty(folder: Path) -> Iterator[None]:
+def removed_if_empty(folder: Path, named: bool) -> Iterator[None]:
     """Remove the folder at the end if it is empty.
 
-    Hydra creates a command's folder before the command's settings are checked.
+    Unless the user `named` it, so are those above it, up to the current one: Hydra creates
+    outputs/NAME/TIME before the command's settings are checked.
     """
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # it is not empty
-            folder.rmdir()
+        here = Path.cwd()
+        above = [path for path in folder.absolute().parents if here in path.parents]
+        with contextlib.suppress(OSError):  # one is not empty
+            for path in (folder, *([] if named else above)):
+                path.rmdir()

@@ -18,6 +18,8 @@ def split_path(resume: str) -> tuple[Path, Path | None]:
     Raise ValueError if there is no run.
     """
     path = Path(resume)
+    if not path.exists():
+        raise ValueError(f"resume={resume}: there is no such folder")
     folder = path.parent.parent if path.is_file() else path
     named = path if path.is_file() else None
     if not (named or newest_checkpoint(folder) or (folder / CONFIG).is_file()):

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.config import default_settings, is_incidental
+from vit_train.engine.checkpoint import resume_command
 from vit_train.files.plain_values import Refused, flatten
 from vit_train.files.reading import read_json, read_text
 from vit_train.report.metrics_csv import CSV_BYTES
-from vit_train.runs.folder import resume_command
 from vit_train.text import printable
 
 logger = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from vit_train.commands.cli.overrides import settings_first
 from vit_train.config import CHOSEN_BY_NAME, CONF_DIR
 
 FLAGS = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -21,6 +22,7 @@ FLAGS.add_argument("--run", "-r", "--multirun", "-m", action="store_true")
 
 def run_or_help(job: Callable[[], object], about: str, groups: bool = False) -> None:
     """Run the job, or print its help if the arguments ask for it; `groups` lists its groups too."""
+    sys.argv[1:] = settings_first(sys.argv[1:])
     if not {"--help", "-h"} & set(sys.argv[1:]):
         job()
         return

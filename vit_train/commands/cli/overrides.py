@@ -1,9 +1,33 @@
-"""Paths on the command line, which may contain any character."""
+"""Arguments as Hydra wants them: settings before flags, and paths with any character quoted."""
 
 import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+
+# Hydra's flags that may be followed by a value.
+TAKE_VALUE = (
+    *("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
+    *("--cfg", "-c", "--package", "-p", "--info", "-i", "--experimental-rerun"),
+)
+KEY = r"\+{0,2}[A-Za-z_][\w./@-]*"
+
+
+def settings_first(arguments: Sequence[str]) -> list[str]:
+    """Move the flags behind the settings, which Hydra wants side by side.
+
+    `experiment=null` becomes `~experiment`, because Hydra knows no null group on the command line.
+    Raise ValueError for a setting without a value.
+    """
+    settings, flags = [], []
+    for before, argument in pairwise(["", *arguments]):
+        if argument.startswith("-") or (before in TAKE_VALUE and "=" not in argument):
+            flags.append(argument)
+        elif re.fullmatch(KEY, argument):
+            raise ValueError(f"{argument} has no value: write {argument}=VALUE")
+        else:
+            settings.append("~experiment" if argument == "experiment=null" else argument)
+    return settings + flags
 
 
 def quote_values(arguments: Sequence[str], keys: Sequence[str]) -> list[str]:

@@ -27,7 +27,11 @@ def resume_argument(arguments: Sequence[str]) -> str | None:
 
 
 def resumed_config(
-    folder: Path, checkpoint: Path | None, composed: DictConfig, overrides: Sequence[str]
+    folder: Path,
+    checkpoint: Path | None,
+    composed: DictConfig,
+    overrides: Sequence[str],
+    finished: bool,
 ) -> TrainConfig:
     """Return the run's config with the changes from the command line.
 
@@ -42,14 +46,16 @@ def resumed_config(
         dict(flatten(OmegaConf.to_container(config)))  # type: ignore[arg-type]
         for config in (settings, composed)
     )
+    advice = "leave it out, or start a new run"
+    if finished:
+        advice = (
+            f"a finished run stays as it is; init_from={folder} starts another with its encoder"
+        )
     for key in keys:
         differing = [name for name in concerned(key, own) if own[name] != requested.get(name)]
         if differing:
             values = ", ".join(f"{name}={own[name]}" for name in differing[:3])
-            raise ValueError(
-                f"cannot change {key} when resuming (this run has {values}): leave it out, or "
-                "start a new run"
-            )
+            raise ValueError(f"cannot change {key} when resuming (this run has {values}): {advice}")
     for key in filter(may_change, keys):
         OmegaConf.update(settings, key, OmegaConf.select(composed, key))
     return from_checkpoint(OmegaConf.to_container(settings))  # type: ignore[arg-type]

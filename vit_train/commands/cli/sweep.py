@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from hydra.conf import HydraConf
 
-from vit_train.commands.cli.errors import EXPECTED, explain
+from vit_train.commands.cli.errors import EXPECTED
+from vit_train.commands.cli.messages import explain
 from vit_train.text import printable
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.rectangles import Rectangles, random_rectangles
 from vit_train.data.augment.to_device import to_device
-from vit_train.data.memory import require_memory
+from vit_train.data.memory import require_images_fit
 
 ASPECTS = (3 / 4, 4 / 3)
 
@@ -31,7 +31,7 @@ class Cropper:
         self.shifts = 2 * config.crop_padding + 1
         self.flip, self.crop_scale = config.flip, config.crop_scale
         side = self.size + 2 * config.crop_padding
-        require_memory(len(images), side, f"augment.crop_padding={config.crop_padding}")
+        require_images_fit(len(images), side, f"augment.crop_padding={config.crop_padding}")
         padded = F.pad(images, (config.crop_padding,) * 4)
         # Every crop of every image, as a view: (N,C,shifts,shifts,S,S).
         self.crops = padded.unfold(2, self.size, 1).unfold(3, self.size, 1)

@@ -1,0 +1,62 @@
+"""A folder of runs stands for the newest finished run in it."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import SMALL, Run, SmallRun
+
+from vit_train.runs.load import load
+from vit_train.runs.newest import run_at
+
+
+def made(folder: Path, status: str, seconds: int) -> Path:
+    """The summary of a run that ended so many seconds after the epoch."""
+    folder.mkdir(parents=True)
+    summary = folder / "summary.json"
+    summary.write_text(json.dumps({"status": status}), encoding="utf-8")
+    os.utime(summary, (seconds, seconds))
+    return folder
+
+
+def test_the_newest_finished_run_counts_whatever_it_is_called(tmp_path: Path) -> None:
+    made(tmp_path / "b", "finished", 10)
+    newest = made(tmp_path / "a", "finished", 20)
+    made(tmp_path / "c", "interrupted", 30)
+    (made(tmp_path / "d", "finished", 40) / "summary.json").write_text("{", encoding="utf-8")
+    assert run_at(tmp_path) == newest
+
+
+def test_a_run_a_file_and_nothing_stand_for_themselves(tmp_path: Path) -> None:
+    made(tmp_path / "run" / "inside", "finished", 10)
+    (tmp_path / "run" / "config.yaml").write_text("seed: 0\n", encoding="utf-8")
+    for path in (tmp_path / "run", tmp_path / "run/config.yaml", tmp_path / "nowhere"):
+        assert run_at(path) == path
+
+
+def test_no_finished_run_is_said(tmp_path: Path) -> None:
+    made(tmp_path / "runs" / "a", "running", 10)
+    with pytest.raises(ValueError, match=r"none of the runs in .*runs is finished: name one"):
+        run_at(tmp_path / "runs")
+
+
+def test_vit_eval_load_and_init_from_take_a_folder_of_runs(run: Run, small_run: SmallRun) -> None:
+    finished = small_run("finished", "runs/one")
+    shutil.copytree(finished, "runs/two")
+    Path("runs/two/summary.json").write_text('{"status": "interrupted"}', encoding="utf-8")
+    words = "taking the newest finished run: runs/one"
+    outcome = run("vit-eval", "ckpt=runs")
+    assert outcome.status == 0 and words in outcome.out, outcome.err
+    assert Path("runs/one/eval-test.json").exists()
+    assert load("runs")[1].path == Path("runs/one/checkpoints/best.pt")
+    outcome = run("vit-train", *SMALL, "init_from=runs", "train.epochs=1", "hydra.run.dir=new")
+    assert outcome.status == 0 and words in outcome.out, outcome.err
+    assert words in Path("new/train.log").read_text(encoding="utf-8")
+    Path("runs/one/summary.json").write_text('{"status": "diverged"}', encoding="utf-8")
+    outcome = run("vit-eval", "ckpt=runs")
+    assert (outcome.status, outcome.err) == (
+        1,
+        "vit-eval: none of the runs in runs is finished: name one of them\n",
+    )

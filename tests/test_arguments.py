@@ -1,0 +1,98 @@
+"""The order of the arguments, and the folder that they name for a run."""
+
+from pathlib import Path
+
+import pytest
+from conftest import SMALL, Run
+
+from vit_train.commands import train
+
+
+@pytest.fixture
+def folders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The folders of the runs that would start, below the current one."""
+    seen: list[str] = []
+
+    def note(composed: object, settings: object) -> None:
+        seen.append(str(Path(settings.runtime.output_dir).relative_to(Path.cwd())))
+
+    monkeypatch.setattr(train, "start", note)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "arguments, name",
+    [
+        ([], "shapes-tiny"),
+        (["model=cnn", "data=cifar10"], "cifar10-cnn"),
+        (["experiment=quickstart"], "quickstart"),
+        (["experiment=mae"], "mae"),
+        (["experiment=[quickstart,paper_example]"], "quickstart+paper_example"),
+        (["experiment=null"], "shapes-tiny"),
+        (["experiment=quickstart", "experiment=null"], "shapes-tiny"),
+    ],
+)
+def test_a_run_is_named_by_what_was_chosen(
+    run: Run, folders: list[str], arguments: list[str], name: str
+) -> None:
+    outcome = run("vit-train", *arguments)
+    assert outcome.status == 0, outcome.err
+    (folder,) = folders
+    assert Path(folder).match(f"outputs/{name}/20??-??-??_??-??-??")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "-m seed=0,1 model=cnn",
+        "seed=0,1 -m model=cnn",
+        "seed=0,1 model=cnn --multirun",
+        "seed=0,1 --config-dir mine -m model=own",
+        "-m seed=0,1 --config-dir=mine model=own",
+    ],
+)
+def test_flags_may_stand_anywhere(run: Run, folders: list[str], arguments: str) -> None:
+    Path("mine/model").mkdir(parents=True)
+    Path("mine/model/own.yaml").write_text("defaults: [tiny]\ndepth: 3\n", encoding="utf-8")
+    outcome = run("vit-train", *arguments.split())
+    assert outcome.status == 0, outcome.err
+    assert [Path(folder).name for folder in folders] == ["0", "1"]
+    assert {Path(folder).parts[:2] for folder in folders} == {("outputs", "multirun")}
+
+
+def test_flags_may_stand_anywhere_for_every_command(run: Run) -> None:
+    for command in ("vit-train", "vit-bench", "vit-augment"):
+        outcome = run(command, "seed=3", "--cfg", "job", "data=cifar10")
+        assert outcome.status == 0, outcome.err
+        assert "seed: 3" in outcome.out and "name: cifar10" in outcome.out
+    outcome = run("vit-eval", "ckpt=x", "--cfg", "job", "split=val")
+    assert outcome.status == 0 and "split: val" in outcome.out
+
+
+@pytest.mark.parametrize(
+    "command, arguments",
+    [
+        ("vit-train", ["data.train_images=1"]),
+        ("vit-train", ["experiment=quickstart", "model.patch_size=5"]),
+        ("vit-train", ["model.num_heads=3"]),
+        ("vit-bench", ["bench.rounds=0"]),
+    ],
+)
+def test_a_start_that_is_refused_leaves_no_folder(
+    run: Run, command: str, arguments: list[str]
+) -> None:
+    assert run(command, *arguments).status == 1
+    assert list(Path().iterdir()) == []
+    Path("outputs/kept").mkdir(parents=True)
+    assert run(command, *arguments).status == 1
+    assert list(Path("outputs").iterdir()) == [Path("outputs/kept")]
+    Path("mine").mkdir()
+    assert run(command, *arguments, "hydra.run.dir=mine/run").status == 1
+    assert Path("mine").is_dir() and not Path("mine/run").exists()
+
+
+def test_a_setting_without_a_value_says_how_to_write_it(run: Run) -> None:
+    for arguments in (["train.epochs", "3"], [*SMALL, "-m", "train.epochs"]):
+        outcome = run("vit-train", *arguments)
+        expected = "vit-train: train.epochs has no value: write train.epochs=VALUE\n"
+        assert (outcome.status, outcome.err) == (1, expected)

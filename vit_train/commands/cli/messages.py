@@ -1,0 +1,116 @@
+"""Errors of Hydra and OmegaConf in the user's words."""
+
+import difflib
+import json
+import re
+from collections.abc import Sequence
+
+from hydra.errors import MissingConfigException, OverrideParseException
+from omegaconf import DictConfig
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    OmegaConfBaseException,
+    ValidationError,
+)
+
+from vit_train.config import NOT_TAKEN_AWAY, no_such_setting
+from vit_train.limits import is_out_of_memory
+
+PLUGINS = "pip install -e '.[sweeps]' in the checkout adds Optuna and Slurm"
+GRAMMAR = "key=value; quote a value with special characters: key='a, b'"
+DEEP = "an argument or a config file is nested too deeply"
+DIGITS = "an argument or a config file has a number with too many digits"
+# The configs whose groups the command line chooses.
+PRIMARY = ("train", "bench", "augmentations", "hydra/config")
+# What a setting must be, by what OmegaConf says of a value that is not.
+MUST_BE = {
+    "converted to Integer": "must be a whole number",
+    "converted to Float": "must be a number",
+    "not a valid bool": "must be true or false",
+    "is not a ListConfig": "must be a list, such as [A,B]",
+    "to string": "must be a single word or a quoted text",
+    "is not Optional": "is no value: this setting needs one",
+}
+
+
+def from_hydra(error: BaseException) -> bool:
+    """Return whether Hydra itself failed, as it does on some arguments that its grammar accepts."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and frame.tb_frame.f_globals["__name__"].startswith("hydra.")
+
+
+def explain(error: BaseException) -> str:
+    """Describe the error in the user's words rather than in Hydra's and OmegaConf's.
+
+    A very long line, which may come from a long argument, is shortened to its two ends.
+    """
+    return re.sub(r"(?m)^(.{200}).{500,}(.{200})$", r"\1…\2", in_words(error))
+
+
+def in_words(error: BaseException) -> str:
+    if is_out_of_memory(error):
+        return f"out of memory: {error}" if str(error) else "out of memory"
+    cause = error.__cause__ or error
+    where = re.match(r"In '[^']+': ", str(error))
+    if where and isinstance(error.__context__, OmegaConfBaseException):  # in a YAML file
+        return where[0] + in_words(error.__context__)
+    for candidate in (cause, error):
+        if isinstance(candidate, RecursionError):
+            return DEEP
+        if isinstance(candidate, ValueError) and "integer string conversion" in str(candidate):
+            return DIGITS
+        if isinstance(candidate, ConfigKeyError | ConfigAttributeError):
+            return unknown_key(candidate)
+        if isinstance(candidate, MissingConfigException) and candidate.missing_cfg_file:
+            preset = where[0] if where and where[0].split("'")[1] not in PRIMARY else ""
+            return preset + no_such_choice(candidate.missing_cfg_file, candidate.options or [])
+        if isinstance(candidate, ValidationError) and (message := wrong_value(candidate)):
+            return message
+        if isinstance(candidate, OverrideParseException):
+            return f"{candidate.override} cannot be read as {GRAMMAR}"
+        if isinstance(candidate, AssertionError) and from_hydra(candidate):
+            return f"an argument cannot be read as {GRAMMAR}"
+    return tidied(str(cause if isinstance(cause, OmegaConfBaseException) else error))
+
+
+def tidied(text: str) -> str:
+    """Remove Hydra's search path and OmegaConf's jargon; put a list of choices on one line."""
+    text = re.sub(r"Config search path:.*(\n\t.*)*", "", text).replace("\n\t", " ")
+    text = re.sub(r"\w+ \(DictConfig\) does not support deletion", NOT_TAKEN_AWAY, text)
+    internal = re.compile(r"\s*(object_type|reference_type|Set the environment variable)\b")
+    lines = [line.rstrip() for line in text.splitlines() if not internal.match(line)]
+    return re.sub(r"\s*full_key: (.+)", r" (\1)", "\n".join(line for line in lines if line))
+
+
+def unknown_key(error: ConfigKeyError | ConfigAttributeError) -> str:
+    """Return the message for a misspelled key, with the nearest key that exists."""
+    known = [str(key) for key in error.parent_node] if error.parent_node is not None else []
+    return no_such_setting(error.full_key or str(error.key), known)
+
+
+def wrong_value(error: ValidationError) -> str | None:
+    """Return the message for a value of the wrong type; None if the error is of another kind."""
+    value = error.value if isinstance(error.value, str) else json.dumps(error.value, default=str)
+    for said, expected in MUST_BE.items():
+        if said in str(error.msg):
+            return f"{error.full_key}={value} {expected}"
+    if isinstance(error.child_node, DictConfig) and error.full_key and len(error.child_node):
+        first = f"{error.full_key}.{next(iter(error.child_node))!s}"
+        return f"{error.full_key} is a group of settings: change one of them, such as {first}=VALUE"
+    return None
+
+
+def no_such_choice(path: str, choices: Sequence[str]) -> str:
+    """Return the message for the choice GROUP/NAME, which has no file."""
+    group, _, name = path.rpartition("/")
+    near = difflib.get_close_matches(name, choices, n=1)
+    message = f"there is no {group}={name}"
+    if near:
+        message += f": did you mean {group}={near[0]}?"
+    elif choices:
+        *others, last = sorted(choices)
+        message += f": choose {', '.join(others)} or {last}" if others else f": choose {last}"
+    return f"{message}\n{PLUGINS}" if group.startswith("hydra/") else message

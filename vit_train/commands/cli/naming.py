@@ -1,0 +1,27 @@
+"""The name of a new run's folder: what was chosen on the command line."""
+
+from collections.abc import Sequence
+
+from hydra.conf import HydraConf
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+
+def run_name(overrides: Sequence[str], otherwise: str) -> str:
+    """Return the name of the experiment, A+B for several, or `otherwise` if none is chosen."""
+    chosen = None
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        if override.key_or_group == "experiment":
+            chosen = override.value()
+    names = chosen if isinstance(chosen, list) else [chosen]
+    return "+".join(str(name) for name in names if name is not None) or otherwise
+
+
+def is_named(settings: HydraConf) -> bool:
+    """Return whether the command line names the folder itself."""
+    return any(override.startswith("hydra.run.dir=") for override in settings.overrides.hydra)
+
+
+def register_run_name() -> None:
+    """Let conf/train.yaml call `run_name`."""
+    OmegaConf.register_new_resolver("run_name", run_name, replace=True)

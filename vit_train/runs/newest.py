@@ -1,0 +1,25 @@
+"""A folder of runs stands for the newest finished run in it."""
+
+import logging
+from pathlib import Path
+
+from vit_train.runs.lock import CONFIG
+from vit_train.runs.resume import is_finished
+
+logger = logging.getLogger(__name__)
+
+
+def run_at(path: Path) -> Path:
+    """Return the newest finished run in a folder of runs; any other path as it is.
+
+    Raise ValueError if none of the runs is finished.
+    """
+    summaries = list(path.glob("*/summary.json")) if path.is_dir() else []
+    if not summaries or (path / CONFIG).exists() or (path / "checkpoints").exists():
+        return path
+    by_time = sorted(summaries, key=lambda file: file.lstat().st_mtime_ns, reverse=True)
+    run = next((file.parent for file in by_time if is_finished(file.parent)), None)
+    if run is None:
+        raise ValueError(f"none of the runs in {path} is finished: name one of them")
+    logger.info(f"taking the newest finished run: {run}")
+    return run
