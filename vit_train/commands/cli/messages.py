@@ -19,6 +19,7 @@ from vit_train.limits import is_out_of_memory
 
 PLUGINS = "pip install -e '.[sweeps]' in the checkout adds Optuna and Slurm"
 GRAMMAR = "key=value; quote a value with special characters: key='a, b'"
+GROUP = "a group is chosen by a name, such as model=tiny"
 DEEP = "an argument or a config file is nested too deeply"
 DIGITS = "an argument or a config file has a number with too many digits"
 # The configs whose groups the command line chooses.
@@ -69,6 +70,8 @@ def in_words(error: BaseException) -> str:
             return preset + no_such_choice(candidate.missing_cfg_file, candidate.options or [])
         if isinstance(candidate, ValidationError) and (message := wrong_value(candidate)):
             return message
+        if "Config group override must be a string" in str(candidate):
+            return GROUP
         if isinstance(candidate, OverrideParseException):
             return f"{candidate.override} cannot be read as {GRAMMAR}"
         if isinstance(candidate, AssertionError) and from_hydra(candidate):
