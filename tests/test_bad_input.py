@@ -104,7 +104,7 @@ TRAIN = {
     "model=cnn model.widths=[]": "model.widths=[] must be one or more numbers, each at least 1",
     "model=cnn model.widths=[0]": "model.widths=[0] must be one or more numbers, each at least 1",
     "model=resnet model.blocks=0": "model.blocks=0 must be at least 1",
-    "model=5": "must be a string",
+    "model=5": "a group is chosen by a name",
     "model.name=cnn": "model.name=cnn cannot be set: choose with model=",
     "task.name=sort": "task.name=sort cannot be set: choose with task=",
     "data.name=x": "data.name=x cannot be set: choose with data=",
@@ -134,7 +134,7 @@ TRAIN = {
     "resume=nowhere": "resume=nowhere: there is no such folder",
     # grammar
     "model.depth=3=4": "model.depth=3=4 cannot be read as key=value",
-    "=3": "must be a string",
+    "=3": "a group is chosen by a name",
     "train.epochs 3": "train.epochs has no value: write train.epochs=VALUE\n",
     "train.epochs=3 train..epochs=4": "train..epochs",
     "data.root='unclosed": "data.root='unclosed cannot be read as key=value",
