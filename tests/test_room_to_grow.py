@@ -1,20 +1,26 @@
 """Parts of every kind, registered from outside the package, as CONTRIBUTING.md says."""
 
+import csv
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import SMALL, SMALL_MODEL, Run
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from vit_train.data.config import DATA_CONFIGS, DataConfig
 from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.engine.checkpoint import read_checkpoint
 from vit_train.engine.config import OPTIM_CONFIGS, AdamWConfig, OptimConfig
+from vit_train.engine.metrics import Answers
 from vit_train.engine.optim import Optimizer, Optimizers, make_adamw
 from vit_train.model.attention import Attention
 from vit_train.model.pos_embed import POSITIONS, AttentionPositions, State
+from vit_train.report.metrics import METRICS
 
 
 class Rotary(AttentionPositions):
@@ -157,3 +163,31 @@ def test_a_data_source(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(DATA_CONFIGS, "stripes")
     outcome = run("vit-eval", "ckpt=run")
     assert outcome.status == 1 and "the config's data must be one of: cifar10" in outcome.err
+
+
+class Overconfidence:
+    """How much surer the model is, on average, than it is right."""
+
+    def values(self, answers: Answers, classes: int) -> dict[str, float]:
+        right = answers.labels == answers.predicted
+        return {"overconfidence": float((answers.confidence - right).mean())}
+
+    def draw(self, answers: Answers, classes: Sequence[str]) -> Figure:
+        figure = Figure()
+        figure.subplots().hist(answers.confidence)
+        return figure
+
+
+def test_a_metric(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its numbers are in every report of a run and of an evaluation, its figure beside them."""
+    monkeypatch.setitem(METRICS, "overconfidence", Overconfidence())
+    assert run("vit-train", *SMALL, "hydra.run.dir=run").status == 0
+    assert run("vit-eval", "ckpt=run/checkpoints/last.pt").status == 0
+    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
+    evaluated = json.loads(Path("run/eval-test.json").read_text(encoding="utf-8"))
+    value = evaluated["result"]["overconfidence"]
+    assert value == pytest.approx(summary["test"]["final"]["overconfidence"]) and value != 0
+    with Path("run/metrics.csv").open(encoding="utf-8") as file:
+        assert all(abs(float(row["val_overconfidence"])) <= 1 for row in csv.DictReader(file))
+    for name in ("overconfidence", "confusion"):
+        assert Path(f"run/eval-test-{name}.png").stat().st_size > 1000

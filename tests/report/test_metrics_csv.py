@@ -42,3 +42,11 @@ def test_a_table_that_is_there_goes_on_and_so_does_its_clock(
             table.on_epoch(None, log(1), None)
     assert [row["seconds"] for row in rows(path)] == [7, 14, 21, 28, 35, 42]
     assert len(path.read_text(encoding="utf-8").splitlines()) == 7
+
+
+def test_a_table_that_an_older_version_began_keeps_its_columns(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("epoch,train_loss,val_loss,seconds\n1,2.0,3.0,4.0\n", encoding="utf-8")
+    MetricsCsv(path).on_epoch(None, log(2), Evaluation(count=20, loss=2.5))
+    first, second = rows(path)
+    assert first.keys() == second.keys() and second["val_loss"] == 2.5 and second["epoch"] == 2

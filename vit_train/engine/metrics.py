@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import mean, variance
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,16 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Answers:
+    """What a classifier says of each of N images: true and predicted class, and how sure it is."""
+
+    labels: NDArray[np.int64]  # (N,)
+    predicted: NDArray[np.int64]  # (N,)
+    # The softmax probability of the predicted class.
+    confidence: NDArray[np.float64]  # (N,)
+
+
+@dataclass(frozen=True)
 class Classification(Evaluation):
     """Results of a classifier: accuracies as fractions, and the mean cross-entropy as loss."""
 
@@ -36,6 +47,7 @@ class Classification(Evaluation):
     top5: float
     per_class_correct: list[int]
     per_class_count: list[int]
+    answers: Answers = field(repr=False, compare=False)
 
     scalars: ClassVar[tuple[str, ...]] = ("loss", "acc", "top5")
     best_by: ClassVar[str] = "acc"

@@ -10,6 +10,7 @@ from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
 from vit_train.files.reading import read_text
 from vit_train.files.writing import write_text
+from vit_train.report.metrics import all_values
 
 # Enough for a hundred thousand epochs.
 CSV_BYTES = 30_000_000
@@ -32,14 +33,16 @@ class MetricsCsv(Callback):
         row: dict[str, float] = {"epoch": log.epoch, "step": log.step}
         row |= {"images_seen": log.images_seen, "lr": log.lr}
         row |= {f"train_{name}": value for name, value in log.values.items()}
-        row |= {f"val_{name}": value for name, value in (val.values if val else {}).items()}
+        row |= {f"val_{name}": value for name, value in (all_values(val) if val else {}).items()}
         row["images_per_s"] = round(log.images_per_s, 1)
         row["seconds"] = round(time.perf_counter() - self.started, 1)
         rows = io.StringIO(newline="")
-        writer = csv.writer(rows)
+        # A table that an older version began has fewer columns.
+        columns = next(csv.reader(io.StringIO(self.text)), list(row))
+        writer = csv.DictWriter(rows, columns, extrasaction="ignore")
         if not self.text:
-            writer.writerow(row)
-        writer.writerow(row.values())
+            writer.writeheader()
+        writer.writerow(row)
         text = self.text + rows.getvalue()
         write_text(self.path, text)
         self.text = text

@@ -2,19 +2,22 @@
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.files.writing import write_text
+from vit_train.report.metrics import all_values
 
 
 def result_dict(result: Evaluation) -> dict[str, Any]:
-    interval = {}
+    """Return the numbers of a result, without the answers to single images."""
+    numbers = {each.name: getattr(result, each.name) for each in fields(result)}
     if isinstance(result, Classification):
-        interval = {"acc_interval_95": list(result.interval)}
-    return asdict(result) | interval
+        del numbers["answers"]
+        numbers["acc_interval_95"] = list(result.interval)
+    return numbers | all_values(result)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

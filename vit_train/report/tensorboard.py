@@ -13,6 +13,7 @@ from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
 from vit_train.files.plain_values import flatten
+from vit_train.report.metrics import all_values
 from vit_train.viz.figures import ignore_missing_glyphs
 
 
@@ -58,7 +59,7 @@ class TensorBoard(Callback):
         self._write("flush")
 
     def evaluation(self, tag: str, result: Evaluation, step: int) -> None:
-        for name, value in result.values.items():
+        for name, value in all_values(result).items():
             self.scalar(f"{tag}/{name}", value, step)
 
     def scalar(self, tag: str, value: float, step: int) -> None:

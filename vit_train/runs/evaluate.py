@@ -18,10 +18,11 @@ from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.workers import make_workers
 from vit_train.files.writing import replacing
 from vit_train.report import provenance
+from vit_train.report.metrics import figures
 from vit_train.report.summary import result_dict, write_json
 from vit_train.report.terminal import class_table, result_line
 from vit_train.runs.load import encoder_of, load
-from vit_train.viz.figures import shortened
+from vit_train.viz.figures import ignore_missing_glyphs, shortened
 from vit_train.viz.gallery import draw_gallery
 from vit_train.viz.positions import draw_positions
 
@@ -93,6 +94,11 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
         },
     )
     logger.info(f"written to {target}")
+    for name, figure in figures(result, meta.classes):
+        picture = target.with_name(f"{target.stem}-{name}.png")
+        with replacing(picture) as file, ignore_missing_glyphs():
+            figure.savefig(file, format="png")
+        logger.info(f"{name} in {picture}")
     if meta.task.columns:
         picture = target.with_suffix(".png")
         with replacing(picture) as file:

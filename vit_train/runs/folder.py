@@ -25,6 +25,7 @@ from vit_train.files.writing import remove_partial, require_own_folder, truncate
 from vit_train.report import provenance
 from vit_train.report.bad_batch import BadBatchSaver
 from vit_train.report.disk_errors import ContinueOnDiskError
+from vit_train.report.metrics import figures
 from vit_train.report.metrics_csv import MetricsCsv
 from vit_train.report.pictures import Pictures
 from vit_train.report.summary import result_dict, write_json
@@ -164,6 +165,8 @@ class RunFolder(NoFolder):
         for name, result in results.items():
             tag = "test" if name == "final" else f"test/{name}"
             self.board.evaluation(tag, result, trainer.step)
+            for metric, figure in figures(result, self.setup.data.classes):
+                self.board.figure(f"{tag}/{metric}", figure, trainer.step)
         self.board.close(self.settings, self.final_metrics(results))
         self.write_summary(  # written last, because a "finished" run cannot be resumed
             "finished" if results else "interrupted",

@@ -53,13 +53,21 @@ def chosen(rng: random.Random, run: Path) -> Path:
     return rng.choice(there) if name == "events" and there else run / name
 
 
+def irregular(folder: str, names: list[str]) -> list[str]:
+    """The FIFOs and dangling links that were put there before."""
+    there = (Path(folder, name) for name in names)
+    return [path.name for path in there if not (path.is_file() or path.is_dir())]
+
+
 def put(kind: str, path: Path, place: Place, number: int) -> None:
     """Instead of what is there."""
     place.note(f"{path.relative_to(place.here)}: {kind}")
     victim = place.outside / f"{number}-{path.name}"
     copied = kind in ("link to a copy", "link to a copy of the folder")
-    if copied and (path.is_file() or path.is_dir()):  # not a FIFO that was put there before
-        (shutil.copytree if path.is_dir() else shutil.copy2)(path, victim)
+    if copied and path.is_dir():
+        shutil.copytree(path, victim, ignore=irregular)
+    elif copied and path.is_file():
+        shutil.copy2(path, victim)
     elif kind == "link to a folder" or kind == "link to a copy of the folder":
         victim.mkdir(exist_ok=True)
         (victim / "kept").write_text("kept", encoding="utf-8")

@@ -1,0 +1,44 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit_train.engine.metrics import Answers
+from vit_train.report.confusion import Confusion, confusion_matrix
+
+
+def drawn_answers(count: int, classes: list[int]) -> Answers:
+    rng = np.random.default_rng(0)
+    labels, predicted = rng.choice(classes, count), rng.choice(5, count)
+    return Answers(labels, predicted, rng.random(count))
+
+
+@pytest.mark.parametrize("classes", [[0, 1, 2, 3, 4], [1, 4], [2]])
+def test_the_matrix_and_the_balanced_accuracy_are_those_counted_one_by_one(
+    classes: list[int],
+) -> None:
+    """Classes that never occur have no accuracy, and no part in the mean."""
+    answers = drawn_answers(200, classes)
+    matrix = confusion_matrix(answers, 5)
+    pairs = list(zip(answers.labels, answers.predicted, strict=True))
+    for truth in range(5):
+        for taken_for in range(5):
+            assert matrix[truth, taken_for] == pairs.count((truth, taken_for))
+    recalls = [np.mean([p == t for t, p in pairs if t == truth]) for truth in classes]
+    value = Confusion().values(answers, 5)["balanced_acc"]
+    assert value == pytest.approx(np.mean(recalls))
+
+
+@pytest.mark.parametrize("count", [2, 10, 100])
+def test_the_figure_names_as_many_classes_as_can_be_read(count: int, tmp_path: Path) -> None:
+    names = [f"$class_{number} <b>" for number in range(count)]
+    labels = np.arange(count).repeat(3)
+    figure = Confusion().draw(Answers(labels, labels.copy(), np.ones(len(labels))), names)
+    figure.savefig(tmp_path / "figure.png")
+    with Image.open(tmp_path / "figure.png") as picture:
+        assert min(picture.size) > 200
+    axes = figure.axes[0]
+    assert len(axes.texts) == (count if count < 100 else 0)
+    if count < 100:
+        assert [tick.get_text() for tick in axes.get_yticklabels()] == names

@@ -1,0 +1,53 @@
+"""The confusion matrix, and the accuracy in which every class has the same weight."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from vit_train.engine.metrics import Answers
+from vit_train.viz.figures import shortened
+
+MOST_NAMED = 20  # With more classes, names and numbers would be too small to read.
+
+
+class Confusion:
+    """How often each class was taken for each class."""
+
+    def values(self, answers: Answers, classes: int) -> dict[str, float]:
+        """Return the balanced accuracy: the mean of the accuracies of the classes that occur."""
+        matrix = confusion_matrix(answers, classes)
+        count = matrix.sum(axis=1)
+        return {"balanced_acc": float((matrix.diagonal()[count > 0] / count[count > 0]).mean())}
+
+    def draw(self, answers: Answers, classes: Sequence[str]) -> Figure:
+        """Draw the share of each true class (row) that was taken for each class (column)."""
+        matrix = confusion_matrix(answers, len(classes))
+        shares = matrix / np.maximum(1, matrix.sum(axis=1, keepdims=True))
+        named = len(classes) <= MOST_NAMED
+        side = 2.2 + 0.48 * len(classes) if named else 9
+        figure = Figure(figsize=(side + 0.6, side), dpi=100, layout="constrained")
+        axes = figure.subplots()
+        image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        axes.set(xlabel="predicted", ylabel="true", title="share of each true class, %")
+        axes.set_aspect("equal")
+        figure.colorbar(image, ax=axes, shrink=0.8)
+        if named:
+            names = [shortened(name) for name in classes]
+            places = range(len(names))
+            axes.set_xticks(places, names, rotation=60, ha="right", parse_math=False)
+            axes.set_yticks(places, names, parse_math=False)
+            for (row, column), share in np.ndenumerate(shares):
+                if matrix[row, column]:
+                    axes.text(
+                        column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=9,
+                        color="white" if share > 0.55 else "black",
+                    )  # fmt: skip
+        return figure
+
+
+def confusion_matrix(answers: Answers, classes: int) -> NDArray[np.int64]:
+    """Count the images of each true class (row) with each predicted class (column): (K,K)."""
+    pairs = answers.labels * classes + answers.predicted
+    return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)

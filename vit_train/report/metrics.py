@@ -1,0 +1,45 @@
+"""Further measures of a classifier, each a few numbers and a figure.
+
+A new metric is a subclass of Metric in a file of its own, and a line in METRICS.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from matplotlib.figure import Figure
+
+from vit_train.engine.metrics import Answers, Classification, Evaluation
+from vit_train.report.confusion import Confusion
+
+
+class Metric(Protocol):
+    """Something measured of the answers to a whole split."""
+
+    def values(self, answers: Answers, classes: int) -> dict[str, float]:
+        """Return the numbers, by names of their own; `classes` is the number of classes."""
+        ...
+
+    def draw(self, answers: Answers, classes: Sequence[str]) -> Figure:
+        """Draw the figure; `classes` are the names of the classes."""
+        ...
+
+
+METRICS: dict[str, Metric] = {
+    "confusion": Confusion(),
+}
+
+
+def all_values(result: Evaluation) -> dict[str, float]:
+    """Return the result's own numbers and those of all metrics."""
+    values = dict(result.values)
+    if isinstance(result, Classification):
+        for metric in METRICS.values():
+            values |= metric.values(result.answers, len(result.per_class_count))
+    return values
+
+
+def figures(result: Evaluation, classes: Sequence[str]) -> Iterator[tuple[str, Figure]]:
+    """Yield the figure of every metric, with the metric's name."""
+    if isinstance(result, Classification):
+        for name, metric in METRICS.items():
+            yield name, metric.draw(result.answers, classes)
