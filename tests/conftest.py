@@ -13,7 +13,7 @@ import torch
 from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 
-from vit_train.commands import augment, bench, evaluate, results, train
+from vit_train.commands import augment, bench, evaluate, inspect, results, train
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
 if os.name != "posix":
@@ -23,6 +23,7 @@ MAINS = {
     "vit-train": train.main,
     "vit-eval": evaluate.main,
     "vit-augment": augment.main,
+    "vit-inspect": inspect.main,
     "vit-bench": bench.main,
     "vit-results": results.main,
 }

@@ -3,15 +3,16 @@
 import csv
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, SMALL_MODEL, Run
+from conftest import MAINS, SMALL, SMALL_MODEL, Run
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from vit_train.commands.cli.command import make_command
 from vit_train.data.config import DATA_CONFIGS, DataConfig
 from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.engine.checkpoint import read_checkpoint
@@ -191,3 +192,32 @@ def test_a_metric(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(abs(float(row["val_overconfidence"])) <= 1 for row in csv.DictReader(file))
     for name in ("overconfidence", "confusion"):
         assert Path(f"run/eval-test-{name}.png").stat().st_size > 1000
+
+
+@dataclass
+class CountConfig:
+    data: DataConfig = field(default_factory=DataConfig)
+    times: int = 1
+
+
+def test_a_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has typed settings and groups, a help, and short messages for what is wrong."""
+
+    def count(config: CountConfig) -> None:
+        print(config.times * len(config.data.load().train))
+
+    main = make_command("vit-count", CountConfig, "vit-count: count.", count, {"data": "shapes"})
+    monkeypatch.setitem(MAINS, "vit-count", main)
+    assert run("vit-count", "data.train_images=70", "times=2").out == "140\n"
+    shown = run("vit-count", "--help").out
+    assert (
+        shown.startswith("vit-count: count.") and "times: 1" in shown and "data: cifar10" in shown
+    )
+    for wrong, message in {
+        "times=x": "times=x must be a whole number",
+        "time=1": "there is no setting time: did you mean times?",
+        "data=shape": "there is no data=shape: did you mean data=shapes?",
+        "data.train_images=0": "cannot draw 0 images",
+    }.items():
+        outcome = run("vit-count", wrong)
+        assert outcome.status == 1 and message in outcome.err

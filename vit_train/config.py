@@ -32,6 +32,8 @@ CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
     "data": DATA_CONFIGS,
     "optim": OPTIM_CONFIGS,
 }
+# All groups of a training run.
+GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
 # What runs have that began before a group's name could be chosen.
 UNNAMED = {"optim": "adamw"}
 # Settings that change no result: how often something is reported or saved, and the machine.
@@ -46,6 +48,7 @@ WEIGHTS = ("auto", "ema", "raw")
 NEEDED = {"ckpt": "PATH, a run's folder or a checkpoint"}
 PEERS = ("timm", "torchvision", "vit-pytorch")
 MOST_PICTURES = 1000  # on one sheet; matplotlib takes minutes to lay out so many
+PICTURES = (".png", ".pdf", ".svg")
 NOT_TAKEN_AWAY = "a setting can be changed, but not removed"
 PACKAGE = Path(__file__).parent
 # In the wheel conf/ is a subpackage; in a checkout it is at the top level.
@@ -165,6 +168,30 @@ class SheetConfig:
                 f"images={self.images}, variants={self.variants} make {pictures:,} pictures, but "
                 f"one sheet shows at most {MOST_PICTURES:,}"
             )
+        require_picture(self.out)
+
+
+@dataclass
+class InspectConfig:
+    """All settings of `vit-inspect`."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    image_size: int = 32
+    classes: int = 10
+    seed: int = 0
+    # The picture of the table of positions, if the model has one.
+    out: str = "positions.png"
+
+    def __post_init__(self) -> None:
+        for key in ("image_size", "classes"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"{key}={getattr(self, key)} must be at least 1")
+        require_picture(self.out)
+
+
+def require_picture(out: str) -> None:
+    if Path(out).suffix not in PICTURES:
+        raise ValueError(f"out={out} must end in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
 
 
 def with_defaults(config: TrainConfig) -> TrainConfig:
@@ -188,8 +215,6 @@ def register_schemas() -> None:
     """Register the dataclasses with Hydra, so that the YAML files hold presets but no defaults."""
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
-    store.store(name="eval_schema", node=EvalConfig)
-    store.store(name="sheet_schema", node=SheetConfig)
     store.store(name="bench_schema", node=BenchConfig)
     for group, classes in CHOSEN_BY_NAME.items():
         for name, node in classes.items():
@@ -203,7 +228,7 @@ def presets(group: str) -> set[str]:
     return {file.stem for file in (CONF_DIR / group).glob("*.yaml")}
 
 
-Config = TypeVar("Config", TrainConfig, EvalConfig, SheetConfig, BenchConfig)
+Config = TypeVar("Config")
 
 
 def typed(config: DictConfig, kind: type[Config]) -> Config:

@@ -124,6 +124,11 @@ def test_a_summary_without_numbers_is_refused_by_its_file(number: object, tmp_pa
         gather([written(tmp_path, bad)], tmp_path / "out")
 
 
+def test_a_setting_of_a_megabyte_is_shown_shortened(tmp_path: Path) -> None:
+    runs = written(tmp_path, summary(0.5), summary(0.6, kernels="x" * 10**6))
+    assert len(gather([runs], tmp_path / "out")) < 2000
+
+
 def test_what_is_no_summary_is_left_out_unless_it_is_meant(tmp_path: Path) -> None:
     folder = written(tmp_path, summary(0.5))
     (folder / "trace.json").write_text('{"a": 1}\n{"a": 2}\n', encoding="utf-8")

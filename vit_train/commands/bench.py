@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import run_or_help
 from vit_train.commands.cli.naming import is_named
-from vit_train.config import CONF_DIR, BenchConfig, register_schemas, typed
+from vit_train.config import CONF_DIR, GROUPS, BenchConfig, register_schemas, typed
 from vit_train.runs.lock import removed_if_empty
 
 ABOUT = """\
@@ -32,7 +32,7 @@ def job(composed: DictConfig) -> None:
 def main() -> None:
     register_schemas()
     with short_errors("vit-bench"):
-        run_or_help(job, ABOUT, groups=True)
+        run_or_help(job, ABOUT, GROUPS)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from vit_train.commands.cli.naming import is_named, register_run_name
 from vit_train.commands.cli.overrides import quote_values, quoted
 from vit_train.commands.cli.resuming import resume_argument, resumed_config
 from vit_train.commands.cli.sweep import Sweep
-from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
+from vit_train.config import CONF_DIR, GROUPS, TrainConfig, register_schemas, typed
 from vit_train.runs.lock import new_run, sole_writer
 from vit_train.runs.resume import is_finished, newest_checkpoint, split_path
 
@@ -109,7 +109,7 @@ def main() -> None:
         if resume is not None:
             folder, _ = split_path(resume)
         sys.argv[1:] += for_hydra(folder)
-        run_or_help(job, ABOUT, groups=True)
+        run_or_help(job, ABOUT, GROUPS)
         SWEEP.report()
 
 

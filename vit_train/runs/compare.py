@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from vit_train.engine.metrics import interval_of_mean
 from vit_train.files.writing import replacing, write_text
-from vit_train.runs.summaries import Group, group_runs, read_summaries, shortened
+from vit_train.runs.summaries import Group, group_runs, read_summaries, short_name, short_value
 from vit_train.text import markdown_cell, printable
 from vit_train.viz.curves import Series, bars, curves, lines
 from vit_train.viz.figures import ignore_missing_glyphs
@@ -70,7 +70,7 @@ def table(groups: Sequence[Group]) -> str:
     measure = common_measure(groups)
     keys = list(dict.fromkeys(key for group in groups for key in group.settings))
     title = measure.column.format
-    header = [*map(shortened, keys), "parameters", "seeds"]
+    header = [*map(short_name, keys), "parameters", "seeds"]
     header += [title("test", "final weights"), "95 % interval", title("test", "best epoch")]
     header += [title("validation", "best epoch"), title("training", "last epoch")]
     header += ["images seen", "minutes", "commit", "machine"]
@@ -79,7 +79,7 @@ def table(groups: Sequence[Group]) -> str:
         on_test = {run["selected_on"] for run in group.runs} == {"test"}
         rows.append(
             [
-                *(str(group.settings.get(key, "")) for key in keys),
+                *(short_value(group.settings.get(key, "")) for key in keys),
                 f"{group.runs[0]['parameters']:,}",
                 ", ".join(str(run["config"]["seed"]) for run in group.runs),
                 measure.text(group.values("test", "final", measure.name)),

@@ -14,6 +14,7 @@ from vit_train.files.plain_values import Refused, flatten
 from vit_train.files.reading import read_json, read_text
 from vit_train.report.metrics_csv import CSV_BYTES
 from vit_train.text import printable
+from vit_train.viz.figures import shortened
 
 logger = logging.getLogger(__name__)
 
@@ -54,13 +55,20 @@ class Group:
         if not settings:
             return str(self.runs[0]["config"]["model"]["name"])
         more = ["…"] if len(kept) > len(settings) else []  # the groups differ in more settings
-        return ", ".join([*(f"{shortened(key)}={value}" for key, value in settings), *more])
+        return ", ".join(
+            [*(f"{short_name(key)}={short_value(value)}" for key, value in settings), *more]
+        )
 
 
-def shortened(key: str) -> str:
+def short_name(key: str) -> str:
     """Shorten a key: model.positions → positions; a `name` keeps its group: model.name → model."""
     group, _, last = key.rpartition(".")
     return group if last == "name" else last
+
+
+def short_value(value: Any) -> str:
+    """Return a setting's value as text that fits into a table; a foreign summary may hold a MB."""
+    return shortened(str(value), 60)
 
 
 def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import argparse
 import contextlib
 import io
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from vit_train.commands.cli.overrides import settings_first
@@ -20,8 +20,8 @@ FLAGS.add_argument("--config-dir", "-cd", type=Path)
 FLAGS.add_argument("--run", "-r", "--multirun", "-m", action="store_true")
 
 
-def run_or_help(job: Callable[[], object], about: str, groups: bool = False) -> None:
-    """Run the job, or print its help if the arguments ask for it; `groups` lists its groups too."""
+def run_or_help(job: Callable[[], object], about: str, groups: Collection[str]) -> None:
+    """Run the job, or print its help if the arguments ask for it; `groups` are those it has."""
     sys.argv[1:] = settings_first(sys.argv[1:])
     if not {"--help", "-h"} & set(sys.argv[1:]):
         job()
@@ -36,16 +36,16 @@ def run_or_help(job: Callable[[], object], about: str, groups: bool = False) -> 
     print(about)
     if groups:
         print("\n== Groups, chosen by group=name ==")
-        print(*group_lines(folders), sep="\n")
+        print(*group_lines(folders, groups), sep="\n")
     print("\n== All settings as they are now, changed by key=value ==")
     print(settings.getvalue())
     print("Add --cfg job to print the settings alone, --hydra-help for Hydra's own flags.")
 
 
-def group_lines(folders: Sequence[Path]) -> Iterable[str]:
+def group_lines(folders: Sequence[Path], groups: Collection[str]) -> Iterable[str]:
     """Yield one line per group with its choices: presets of all folders, and registered names."""
     choices = {group: set(classes) for group, classes in CHOSEN_BY_NAME.items() if group != "model"}
     for file in (file for folder in folders for file in folder.glob("*/*.yaml")):
         choices.setdefault(file.parent.name, set()).add(file.stem)
-    for group in sorted(choices.keys() - {"hydra"}):
+    for group in sorted(choices.keys() & groups):
         yield f"{group}: {', '.join(sorted(choices[group]))}"

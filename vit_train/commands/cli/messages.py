@@ -23,7 +23,7 @@ GROUP = "a group is chosen by a name, such as model=tiny"
 DEEP = "an argument or a config file is nested too deeply"
 DIGITS = "an argument or a config file has a number with too many digits"
 # The configs whose groups the command line chooses.
-PRIMARY = ("train", "bench", "augmentations", "hydra/config")
+PRIMARY = ("train", "bench", "vit_augment", "vit_inspect", "hydra/config")
 # What a setting must be, by what OmegaConf says of a value that is not.
 MUST_BE = {
     "converted to Integer": "must be a whole number",

@@ -1,0 +1,64 @@
+"""A console command whose settings are a dataclass."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig
+
+from vit_train.commands.cli.errors import short_errors
+from vit_train.commands.cli.help import run_or_help
+from vit_train.commands.cli.overrides import quote_values
+from vit_train.config import CONF_DIR, register_schemas, typed
+
+Config = TypeVar("Config")
+NO_GROUPS: Mapping[str, str] = {}
+
+
+def make_command(
+    name: str,
+    settings: type[Config],
+    about: str,
+    work: Callable[[Config], object],
+    groups: Mapping[str, str] = NO_GROUPS,
+    paths: Sequence[str] = (),
+) -> Callable[[], None]:
+    """Return the function behind a console command.
+
+    It calls `work` with the settings that were typed. `about` begins its help. `groups` are the
+    groups of conf/ that it has, each with its default. `paths` are the settings that are paths, the
+    one that is most likely meant by a bare path first. `work` imports torch, so that mistakes are
+    answered at once.
+    """
+    config_name = name.replace("-", "_")
+    register_command(config_name, settings, groups)
+
+    @hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name=config_name)
+    def job(composed: DictConfig) -> None:
+        with short_errors(name):
+            work(typed(composed, settings))
+
+    def main() -> None:
+        register_schemas()
+        with short_errors(name):
+            sys.argv[1:] = quote_values(sys.argv[1:], paths)
+            run_or_help(job, about, groups)
+
+    return main
+
+
+def register_command(config_name: str, settings: type, groups: Mapping[str, str]) -> None:
+    """Register the config that Hydra composes for a command, which writes no files of its own."""
+    store = ConfigStore.instance()
+    store.store(name=f"{config_name}_schema", node=settings)
+    defaults = [
+        f"{config_name}_schema",
+        *({group: choice} for group, choice in groups.items()),
+        "_self_",
+        {"override hydra/job_logging": "terminal"},
+    ]
+    job = {"name": config_name, "chdir": False}
+    quiet = {"output_subdir": None, "run": {"dir": "."}, "job": job}
+    store.store(name=config_name, node={"defaults": defaults, "hydra": quiet})

@@ -1,0 +1,21 @@
+"""vit-inspect: what a model is before it is trained."""
+
+from vit_train.commands.cli.command import make_command
+from vit_train.config import InspectConfig
+
+ABOUT = """\
+vit-inspect: a new model's parameters, arithmetic, symmetry and position table.
+
+  vit-inspect model=tiny model.positions=sinusoidal image_size=32 out=positions.png"""
+
+
+def inspect(config: InspectConfig) -> None:
+    from vit_train.runs.inspect import inspect_model
+
+    inspect_model(config)
+
+
+main = make_command("vit-inspect", InspectConfig, ABOUT, inspect, groups={"model": "tiny"})
+
+if __name__ == "__main__":
+    main()

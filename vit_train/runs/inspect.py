@@ -1,0 +1,74 @@
+"""`vit-inspect`: what a model is before it is trained."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from vit_train.config import InspectConfig
+from vit_train.files.writing import replacing
+from vit_train.model.config import ModelConfig, ViTConfig
+from vit_train.model.memory import on_meta
+from vit_train.model.vit import Encoder
+from vit_train.report.terminal import parameter_breakdown
+from vit_train.viz.positions import draw_positions
+
+logger = logging.getLogger(__name__)
+
+
+def inspect_model(config: InspectConfig) -> None:
+    """Print a new model's parameters, arithmetic and symmetry, and draw its position table."""
+    config.model.require_known_parts()
+    image_shape = (3, config.image_size, config.image_size)
+
+    def build(model: ModelConfig = config.model) -> nn.Module:
+        return model.build(image_shape, config.classes)
+
+    on_meta(build, config.model)  # refuses what no machine can hold
+    torch.manual_seed(config.seed)
+    model = build()
+    logger.info(parameter_breakdown(model))
+    logger.info(f"{flops(model, image_shape) / 1e9:.3f} GFLOP for a forward pass of one image")
+    if not isinstance(model, Encoder) or not isinstance(config.model, ViTConfig):
+        return
+    bare = build(replace(config.model, positions="none", positions_at="stem"))
+    assert isinstance(bare, Encoder)
+    logger.info(
+        "permutation test, the largest difference between encoding permuted patches and permuting "
+        f"encoded patches: {order_error(bare):.0e} without positions, {order_error(model):.0e} "
+        f"with model.positions={config.model.positions}"
+    )
+    if len(model.pos_embed):
+        out = Path(config.out)
+        with replacing(out) as file:
+            draw_positions(model).savefig(file, format=out.suffix[1:])
+        logger.info(f"positions in {out}")
+
+
+def flops(model: nn.Module, image_shape: tuple[int, int, int]) -> int:
+    """Count the floating-point operations of a forward pass of one image, 2 for a multiply-add."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model.eval()(torch.zeros(1, *image_shape))
+    return int(counter.get_total_flops())
+
+
+@torch.no_grad()
+def order_error(encoder: Encoder) -> float:
+    """Return max |f(Px) − P f(x)| of all blocks f for some tokens x and permutation P of patches.
+
+    It is 0, to rounding, exactly if the blocks do not know the places of the patches. The class
+    token keeps its place.
+    """
+    generator = torch.Generator().manual_seed(0)
+    config = encoder.config
+    patches, first = encoder.grid**2, int(config.has_class_token)
+    x = torch.randn(1, patches + first, config.embed_dim, generator=generator, dtype=torch.float64)
+    order = torch.randperm(patches, generator=generator) + first
+    order = torch.cat((torch.arange(first), order))
+    encoder.double().eval()
+    permuted, _ = encoder.encode(x[:, order])
+    straight, _ = encoder.encode(x)
+    return (permuted - straight[:, order]).abs().max().item()
