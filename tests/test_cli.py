@@ -46,7 +46,8 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -
     tags = events.Tags()
     assert {"train/loss", "train/acc", "train/lr", "train/images_per_s"} <= set(tags["scalars"])
     assert {"val/loss", "val/acc", "test/acc"} <= set(tags["scalars"])
-    assert tags["images"] == ["data/train_augmented", "pictures"]
+    confusion = [f"{tag}/confusion" for tag in ("test", "test/best")]
+    assert tags["images"] == ["data/train_augmented", "pictures", *confusion]
     assert "config/text_summary" in tags["tensors"]
     (test_acc,) = events.Scalars("test/acc")
     assert test_acc.value == pytest.approx(summary["test"]["final"]["acc"])
@@ -221,7 +222,7 @@ def test_help_says_all_and_looks_no_group_up(run: Run, monkeypatch: pytest.Monke
     }.items():  # fmt: skip
         shown = run(command, "--help").out
         assert shown.startswith(f"{command}: ") and words in shown
-        assert ("== Groups" in shown) == (command == "vit-bench")
+        assert ("== Groups" in shown) == (command in ("vit-bench", "vit-augment"))
     refused = run("vit-train", "--help", "sed=7")
     assert refused.status == 1 and "did you mean seed?" in refused.err and refused.out == ""
 

@@ -79,3 +79,21 @@ def test_fewer_queries_take_the_first_rows_of_the_mask(kernels: str) -> None:
     whole = attention(x, mask=CAUSAL)[0]
     few = attention(x, num_queries=2, mask=CAUSAL)[0]
     torch.testing.assert_close(few, whole[:, :2], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "mask, message",
+    [
+        (
+            torch.zeros(5, 5),
+            "must be boolean, True where a token may attend to another, not float32",
+        ),
+        (torch.ones(5, 5, dtype=torch.int64), "not int64"),
+        (torch.ones(4, 5, dtype=torch.bool), r"must be of shape \(5, 5\), not \(4, 5\)"),
+        (torch.ones(5, dtype=torch.bool), r"not \(5,\)"),
+        (torch.ones(1, 5, 5, dtype=torch.bool), r"not \(1, 5, 5\)"),
+    ],
+)
+def test_what_is_no_mask_is_refused(mask: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Attention(8, 2, 0.0, "scratch")(torch.randn(2, 5, 8), mask=mask)

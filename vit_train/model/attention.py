@@ -42,6 +42,17 @@ def causal(tokens: int, device: torch.device | None = None) -> Tensor:
     return torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
 
 
+def require_mask(mask: Tensor, tokens: int, keys: int) -> None:
+    """Raise ValueError unless the mask is boolean, with a row a token and a column a key."""
+    if mask.dtype != torch.bool:
+        raise ValueError(
+            "a mask must be boolean, True where a token may attend to another, not "
+            f"{str(mask.dtype).removeprefix('torch.')}"
+        )
+    if mask.shape != (tokens, keys):
+        raise ValueError(f"a mask must be of shape ({tokens}, {keys}), not {tuple(mask.shape)}")
+
+
 def masked(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Turn a mask (Q,T) into an additive bias (Q,T), and say which queries may attend at all.
 
@@ -97,6 +108,7 @@ class Attention(nn.Module):
             q, k = self.relative.rotate(q, k)
             bias = self.relative.bias(q * q.shape[-1] ** -0.5)
         if mask is not None:
+            require_mask(mask, x.shape[1], k.shape[2])
             blocked, sees = masked(mask[:num_queries], q.dtype)
             bias = blocked if bias is None else bias + blocked
         heads, weights = (

@@ -24,12 +24,12 @@ class Confusion:
     def draw(self, answers: Answers, classes: Sequence[str]) -> Figure:
         """Draw the share of each true class (row) that was taken for each class (column)."""
         matrix = confusion_matrix(answers, len(classes))
-        shares = matrix / np.maximum(1, matrix.sum(axis=1, keepdims=True))
+        shares = 100 * matrix / np.maximum(1, matrix.sum(axis=1, keepdims=True))
         named = len(classes) <= MOST_NAMED
         side = 2.2 + 0.48 * len(classes) if named else 9
         figure = Figure(figsize=(side + 0.6, side), dpi=100, layout="constrained")
         axes = figure.subplots()
-        image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=100)
         axes.set(xlabel="predicted", ylabel="true", title="share of each true class, %")
         axes.set_aspect("equal")
         figure.colorbar(image, ax=axes, shrink=0.8)
@@ -41,8 +41,8 @@ class Confusion:
             for (row, column), share in np.ndenumerate(shares):
                 if matrix[row, column]:
                     axes.text(
-                        column, row, f"{100 * share:.0f}", ha="center", va="center", fontsize=9,
-                        color="white" if share > 0.55 else "black",
+                        column, row, f"{share:.0f}", ha="center", va="center", fontsize=9,
+                        color="white" if share > 55 else "black",
                     )  # fmt: skip
         return figure
 
