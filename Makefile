@@ -47,7 +47,7 @@ format: setup-dev ## rewrite the sources in the project's style
 typecheck: setup-dev ## check the types alone
 	$(BIN)/mypy
 
-tensorboard: setup ## watch all runs at http://localhost:$(PORT)
+tensorboard: setup ## watch all runs at http://localhost:6006 (PORT=6007 for another)
 	$(BIN)/tensorboard --logdir outputs --port $(PORT)
 
 clean: ## remove the environment and every cache, keep outputs/ and data/

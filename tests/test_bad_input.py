@@ -98,6 +98,10 @@ TRAIN = {
     "device=[cpu]": 'device=["cpu"] must be a single word or a quoted text\n',
     "model=cnn model.widths=[a]": "model.widths[0]=a must be a whole number\n",
     "model=cnn model.widths=9": "model.widths=9 must be a list, such as [A,B]\n",
+    "epochs=3": "there is no setting epochs: did you mean train.epochs?\n",
+    "train.lr=0.1": "there is no setting train.lr: did you mean optim.lr?\n",
+    "--epochs 3": "there is no flag --epochs: settings are written KEY=VALUE\n",
+    "seed=0,1": "seed=0,1 has several values: add -m to train with each, or quote a text\n",
     "optim=3": "a group is chosen by a name, such as model=tiny\n",
     "checkpoint=3": "checkpoint is a group of settings: change one of them, such as "
     "checkpoint.every_steps=VALUE\n",

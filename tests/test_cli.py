@@ -304,3 +304,15 @@ def test_the_opening_lines_say_where_the_parameters_are(run: Run) -> None:
         "1,205,898 parameters = 128 cls_token + 6,272 patch_embed + 8,320 pos_embed + "
         "6 × 198,272 blocks + 256 norm + 1,290 head" in outcome.out
     )
+
+
+def test_an_evaluation_at_another_size_or_of_other_weights_replaces_none(
+    run: Run, small_run: SmallRun
+) -> None:
+    small_run("finished")
+    for more in ([], ["data.image_size=40"], ["weights=raw"]):
+        assert run("vit-eval", "ckpt=run", *more).status == 0
+    sizes = {"eval-test": 32, "eval-test-40px": 40, "eval-test-raw": 32}
+    for name, size in sizes.items():
+        result = json.loads(Path("run", f"{name}.json").read_text(encoding="utf-8"))
+        assert result["image_size"] == size and Path("run", f"{name}.png").exists()

@@ -30,6 +30,7 @@ from vit_train.config import (
 )
 from vit_train.data.config import ShapesConfig
 from vit_train.engine.config import LoopConfig
+from vit_train.model import pos_embed
 from vit_train.runs import train as training
 from vit_train.runs.page import update_page
 
@@ -185,7 +186,10 @@ def test_a_choice_of_ones_own(flag: list[str], workplace: Run) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
-def test_the_python_of_a_page_runs(page: Path, workplace: Run) -> None:
+def test_the_python_of_a_page_runs(
+    page: Path, workplace: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pos_embed, "POSITIONS", dict(pos_embed.POSITIONS))
     for snippet in blocks(page, "python"):
         torch.manual_seed(0)
         exec(compile(snippet, str(page), "exec"), {})

@@ -309,3 +309,10 @@ def test_a_run_that_is_killed_at_its_very_end_misses_nothing(
         with pytest.raises(Killed):
             run("vit-train", *SMALL, "hydra.run.dir=killed")
     assert_same_run(whole, Path("killed"))
+
+
+def test_a_folder_of_runs_names_those_that_are_unfinished(run: Run, small_run: SmallRun) -> None:
+    small_run("finished", "runs/a")
+    small_run("interrupted", "runs/b")
+    outcome = run("vit-train", "resume=runs")
+    assert outcome.status == 1 and "Unfinished runs below it: runs/b\n" in outcome.err

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import textwrap
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from vit_train.data.config import ShapesConfig
 from vit_train.data.splits import make_splits
 from vit_train.engine.checkpoint import read_checkpoint
 from vit_train.engine.config import LoopConfig
+from vit_train.engine.interruption import Deadline
 from vit_train.engine.metrics import Classification, wilson_interval
 from vit_train.model.config import ViTConfig
 from vit_train.runs.train import train
@@ -150,15 +152,19 @@ def test_a_sweeper_gets_the_best_score_of_validation(tmp_path: Path) -> None:
 
 
 def test_training_in_python_is_as_the_package_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a program without logging
     example = vit_train.__doc__.partition("To train one:\n\n")[2]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(LoopConfig, "max_minutes", 1e-9)
+    monkeypatch.setattr("vit_train.runs.train.deadline", lambda config: [Deadline(1e-9)])
     with monkeypatch.context() as patch:
         few = partial(ShapesConfig, train_images=300, test_images=10)
         patch.setattr("vit_train.config.ShapesConfig", few)
         exec(textwrap.dedent(example))
+    shown = capsys.readouterr().out
+    assert "stopped after step 1" in shown
+    assert "stopped after step 1" in Path("outputs/mine/train.log").read_text(encoding="utf-8")
     config = vit_train.load("outputs/mine/checkpoints/last.pt")[1].config
     assert (config.model.depth, config.task.name, config.data.name) == (4, "classify", "shapes")
     with pytest.raises(ValueError, match="already holds a run"):

@@ -75,13 +75,14 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     )
     if isinstance(result, Classification):
         logger.info(class_table(result, meta.classes))
-    target = run_folder(meta.path) / f"eval-{config.split}.json"
+    target = run_folder(meta.path) / f"{file_name(config, meta.image_shape[1])}.json"
     write_json(
         target,
         {
             "checkpoint": str(meta.path),
             "split": config.split,
             "weights": meta.weights,
+            "image_size": meta.image_shape[1],
             "selected_on": selected_on,
             "epoch": meta.epoch,
             "images_seen": meta.images_seen,
@@ -111,6 +112,13 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
             draw_positions(encoder).savefig(file, format="png")
         logger.info(f"positions in {picture}")
     return result
+
+
+def file_name(config: EvalConfig, image_size: int) -> str:
+    """Return a name that says what was evaluated otherwise than the default."""
+    size = [] if config.data.image_size is None else [f"{image_size}px"]
+    weights = [] if config.weights == "auto" else [config.weights]
+    return "-".join(["eval", config.split, *size, *weights])
 
 
 def require_few_drawn(config: DataConfig) -> None:

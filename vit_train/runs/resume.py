@@ -23,7 +23,11 @@ def split_path(resume: str) -> tuple[Path, Path | None]:
     folder = path.parent.parent if path.is_file() else path
     named = path if path.is_file() else None
     if not (named or newest_checkpoint(folder) or (folder / CONFIG).is_file()):
-        raise ValueError(f"resume={resume}: there is no run in {folder} to resume")
+        runs = [each.parent for each in folder.glob(f"*/{CONFIG}") if not is_finished(each.parent)]
+        hint = f". Unfinished runs below it: {', '.join(map(str, sorted(runs)[-5:]))}"
+        raise ValueError(
+            f"resume={resume}: there is no run in {folder} to resume{hint if runs else ''}"
+        )
     return folder, named
 
 

@@ -17,7 +17,7 @@ from vit_train.engine.metrics import Evaluation
 from vit_train.engine.nonfinite import NonFinite
 from vit_train.engine.trainer import Trainer
 from vit_train.limits import is_out_of_memory
-from vit_train.report.run_log import logged_to
+from vit_train.report.run_log import logged_to, shown_on_terminal
 from vit_train.runs.folder import NoFolder, open_folder, refusing_other_runs
 from vit_train.runs.lock import new_run
 from vit_train.runs.setup import Setup, set_up
@@ -38,7 +38,7 @@ def train(config: TrainConfig, folder: str | Path) -> Outcome:
     Raise InUse if the folder is in use or already holds a run, ValueError for problems that the
     user can fix, NonFinite if training diverges, and OSError if the disk fails.
     """
-    with new_run(Path(folder), named=True) as path:
+    with new_run(Path(folder), named=True) as path, shown_on_terminal():
         return train_in_held_folder(with_defaults(config), path)
 
 

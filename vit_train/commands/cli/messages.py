@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from hydra.errors import MissingConfigException, OverrideParseException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
@@ -15,6 +15,7 @@ from omegaconf.errors import (
 )
 
 from vit_train.config import NOT_TAKEN_AWAY, no_such_setting
+from vit_train.files.plain_values import flatten
 from vit_train.limits import is_out_of_memory
 
 PLUGINS = "pip install -e '.[sweeps]' in the checkout adds Optuna and Slurm"
@@ -72,6 +73,8 @@ def in_words(error: BaseException) -> str:
             return message
         if "Config group override must be a string" in str(candidate):
             return GROUP
+        if found := re.match("Ambiguous value for argument '(.+?)'", str(candidate)):
+            return f"{found[1]} has several values: add -m to train with each, or quote a text"
         if isinstance(candidate, OverrideParseException):
             return f"{candidate.override} cannot be read as {GRAMMAR}"
         if isinstance(candidate, AssertionError) and from_hydra(candidate):
@@ -90,8 +93,14 @@ def tidied(text: str) -> str:
 
 def unknown_key(error: ConfigKeyError | ConfigAttributeError) -> str:
     """Return the message for a misspelled key, with the nearest key that exists."""
-    known = [str(key) for key in error.parent_node] if error.parent_node is not None else []
-    return no_such_setting(error.full_key or str(error.key), known)
+    asked = error.full_key or str(error.key)
+    if error.parent_node is None:
+        return no_such_setting(asked, [])
+    root = OmegaConf.to_container(error.parent_node._get_root())
+    elsewhere = [key for key, _ in flatten(root) if key.endswith(f".{error.key}")]  # type: ignore[arg-type]
+    if elsewhere:
+        return f"there is no setting {asked}: did you mean {' or '.join(elsewhere)}?"
+    return no_such_setting(asked, [str(key) for key in error.parent_node])
 
 
 def wrong_value(error: ValidationError) -> str | None:

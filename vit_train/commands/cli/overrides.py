@@ -10,6 +10,10 @@ TAKE_VALUE = (
     *("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
     *("--cfg", "-c", "--package", "-p", "--info", "-i", "--experimental-rerun"),
 )
+FLAGS = (
+    *("--help", "--hydra-help", "--version", "--resolve", "--run", "--multirun"),
+    *("--shell-completion", *(flag for flag in TAKE_VALUE if flag.startswith("--"))),
+)
 KEY = r"\+{0,2}[A-Za-z_][\w./@-]*"
 
 
@@ -21,6 +25,8 @@ def settings_first(arguments: Sequence[str]) -> list[str]:
     """
     settings, flags = [], []
     for before, argument in pairwise(["", *arguments]):
+        if argument.startswith("--") and argument.partition("=")[0] not in FLAGS:
+            raise ValueError(f"there is no flag {argument}: settings are written KEY=VALUE")
         if argument.startswith("-") or (before in TAKE_VALUE and "=" not in argument):
             flags.append(argument)
         elif re.fullmatch(KEY, argument):
