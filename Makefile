@@ -30,7 +30,7 @@ train: setup ## train ViT-Tiny on the built-in shapes (ARGS="train.epochs=2" add
 	$(BIN)/vit-train experiment=quickstart $(ARGS)
 
 test: setup-dev ## run the tests (ARGS="-m slow" adds pytest options)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 torture: setup-dev ## kill training 140 times at random, then 15 minutes of hostile input (ARGS="--minutes 60 --kills 500")
 	PYTHONPATH=tests $(BIN)/python -m torture $(ARGS)

@@ -14,11 +14,13 @@ from torchvision.datasets import CIFAR10, CIFAR100, STL10
 from vit_train.data.config import (
     Cifar10Config,
     Cifar100Config,
+    FolderConfig,
     ShapesConfig,
     Stl10Config,
 )
 from vit_train.data.dataset import resize
 from vit_train.data.splits import make_splits
+from vit_train.engine.config import CheckpointConfig
 
 
 @pytest.fixture
@@ -161,3 +163,20 @@ def test_sets_of_other_seeds_share_no_image() -> None:
         for images in (data.train.images, data.test.images)
     ]
     assert len(torch.cat(sets).flatten(1).unique(dim=0)) == 6 * 9
+
+
+def test_the_folder_inside_the_root_is_no_root(tmp_path: Path) -> None:
+    inner = tmp_path / "cifar-10-batches-py"
+    inner.mkdir()
+    with pytest.raises(ValueError, match=f"give the folder that holds it, data.root={tmp_path}"):
+        Cifar10Config(root=str(inner)).load()
+
+
+def test_an_empty_variable_means_the_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIT_TRAIN_DATA", "")
+    assert Cifar10Config().root == "data"
+
+
+def test_former_words_for_what_to_do_on_an_error_are_understood() -> None:
+    assert FolderConfig(root="x", on_error="refuse").on_error == "stop"
+    assert CheckpointConfig(on_error="go_on").on_error == "continue"

@@ -107,7 +107,7 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
         assert (said["epoch"], said["images_seen"], said["split"]) == (epoch, 160 * epoch, "test")
         assert (said["weights"], said["selected_on"]) == ("ema", "val")
     assert run("vit-eval", "ckpt=run", "weights=raw", "split=val").status == 0
-    said = json.loads(Path("run/eval-val.json").read_text(encoding="utf-8"))
+    said = json.loads(Path("run/eval-val-raw.json").read_text(encoding="utf-8"))
     raw = figures(checkpoints["best"], "model", "val")
     assert part_of(said["result"], raw) == raw and said["weights"] == "raw"
 

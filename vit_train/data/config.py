@@ -24,7 +24,7 @@ class DataConfig:
 
     name: str = "???"
     # The folder that holds the data sets.
-    root: str = field(default_factory=lambda: os.environ.get("VIT_TRAIN_DATA", "data"))
+    root: str = field(default_factory=lambda: os.environ.get("VIT_TRAIN_DATA") or "data")
     # Download missing files into root, if the source can be downloaded.
     download: bool = False
     # Resize every image to this size once, while loading; null keeps the source's own size.

@@ -262,8 +262,9 @@ def left_out_line(batches: TrainBatches) -> str:
     """Return a line about the images that an epoch drops because they fill no batch; "" if none."""
     if not batches.left_out:
         return ""
+    count = "1 batch" if len(batches) == 1 else f"{len(batches):,} batches"
     return (
-        f"\n{batches.images_per_epoch:,} images make {len(batches):,} batches of "
+        f"\n{batches.images_per_epoch:,} images make {count} of "
         f"{batches.batch_size:,}: each epoch shuffles them and leaves out the last "
         f"{batches.left_out:,}"
     )

@@ -26,6 +26,7 @@ def draw_positions(encoder: Encoder) -> Figure:
     figure.colorbar(image, ax=values, shrink=0.8)
     image = places.imshow(mosaic(similarity(patches)).numpy(), cmap="viridis", vmax=1)
     places.set(title="each patch's cosine similarity to all patches", xticks=[], yticks=[])
+    places.set_anchor("N")  # its title as high as the other
     places.spines[:].set_visible(False)
     figure.colorbar(image, ax=places, shrink=0.8)
     return figure
