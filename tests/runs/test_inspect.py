@@ -34,6 +34,15 @@ def test_tiny_has_its_published_size(run: Run) -> None:
     assert f"{flops / 1e9:.3f} GFLOP" in outcome.out
 
 
+def test_the_kernels_make_no_difference_to_the_arithmetic(run: Run) -> None:
+    """PyTorch's counter does not see into its own attention."""
+    scratch, fused = (
+        run("vit-inspect", *SMALL_VIT, f"model.kernels={kernels}").out.splitlines()[1]
+        for kernels in ("scratch", "fused")
+    )
+    assert scratch == fused and "GFLOP" in scratch
+
+
 def test_a_cnn_has_no_patches_to_reorder(run: Run) -> None:
     outcome = run("vit-inspect", "model=cnn")
     assert outcome.status == 0 and "141,354 parameters" in outcome.out

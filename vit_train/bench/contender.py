@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._profiler import _ExperimentalConfig
-from torch.utils.flop_counter import FlopCounterMode
 
 from vit_train.bench.machine import gemm_ceiling, synchronize
 from vit_train.bench.peers import build_peer
@@ -25,6 +23,7 @@ from vit_train.engine.compile import compile_model
 from vit_train.engine.device import Precision, keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.trainer import Trainer, TrainLoader
 from vit_train.model.config import ViTConfig
+from vit_train.model.flops import count_flops
 from vit_train.report.metrics_csv import MetricsCsv
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.report.terminal import Terminal
@@ -244,10 +243,5 @@ def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, W
 
 def flops_per_image(contender: Contender) -> int:
     """Return the FLOPs per image of the matrix products in one training step of our model."""
-    config = contender.config.model
-    if isinstance(config, ViTConfig):  # only explicit products are counted on every machine
-        config = replace(config, kernels="scratch")
-    model: Any = config.build(contender.image_shape, contender.num_classes)
-    with FlopCounterMode(display=False) as counter:
-        model(torch.zeros(1, *contender.image_shape)).sum().backward()
-    return int(counter.get_total_flops())
+    shape, classes = contender.image_shape, contender.num_classes
+    return count_flops(contender.config.model, shape, classes, backward=True)

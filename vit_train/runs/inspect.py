@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from vit_train.config import InspectConfig
 from vit_train.files.writing import replacing
 from vit_train.model.config import ModelConfig, ViTConfig
+from vit_train.model.flops import count_flops
 from vit_train.model.memory import on_meta
 from vit_train.model.vit import Encoder
 from vit_train.report.terminal import parameter_breakdown
@@ -31,7 +31,8 @@ def inspect_model(config: InspectConfig) -> None:
     torch.manual_seed(config.seed)
     model = build()
     logger.info(parameter_breakdown(model))
-    logger.info(f"{flops(model, image_shape) / 1e9:.3f} GFLOP for a forward pass of one image")
+    flops = count_flops(config.model, image_shape, config.classes, backward=False)
+    logger.info(f"{flops / 1e9:.3f} GFLOP for a forward pass of one image")
     if not isinstance(model, Encoder) or not isinstance(config.model, ViTConfig):
         return
     bare = build(replace(config.model, positions="none", positions_at="stem"))
@@ -46,13 +47,6 @@ def inspect_model(config: InspectConfig) -> None:
         with replacing(out) as file:
             draw_positions(model).savefig(file, format=out.suffix[1:])
         logger.info(f"positions in {out}")
-
-
-def flops(model: nn.Module, image_shape: tuple[int, int, int]) -> int:
-    """Count the floating-point operations of a forward pass of one image, 2 for a multiply-add."""
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model.eval()(torch.zeros(1, *image_shape))
-    return int(counter.get_total_flops())
 
 
 @torch.no_grad()
