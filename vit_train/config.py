@@ -159,9 +159,7 @@ class SheetConfig:
     out: str = "augmented.png"
 
     def __post_init__(self) -> None:
-        for key in ("images", "variants"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"{key}={getattr(self, key)} must be at least 1")
+        require_at_least_one(images=self.images, variants=self.variants)
         pictures = self.images * (1 + self.variants)
         if pictures > MOST_PICTURES:
             raise ValueError(
@@ -183,10 +181,14 @@ class InspectConfig:
     out: str = "positions.png"
 
     def __post_init__(self) -> None:
-        for key in ("image_size", "classes"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"{key}={getattr(self, key)} must be at least 1")
+        require_at_least_one(image_size=self.image_size, classes=self.classes)
         require_picture(self.out)
+
+
+def require_at_least_one(**settings: int) -> None:
+    for key, value in settings.items():
+        if value < 1:
+            raise ValueError(f"{key}={value} must be at least 1")
 
 
 def require_picture(out: str) -> None:
@@ -219,13 +221,14 @@ def register_schemas() -> None:
     for group, classes in CHOSEN_BY_NAME.items():
         for name, node in classes.items():
             store.store(name=f"{group}_{name}_schema", node=node)
-            if name not in presets(group) and group != "model":  # a model needs a preset
-                store.store(group=group, name=name, node=node)
+    for group, names in named_choices().items():
+        for name in names - {file.stem for file in (CONF_DIR / group).glob("*.yaml")}:
+            store.store(group=group, name=name, node=CHOSEN_BY_NAME[group][name])
 
 
-def presets(group: str) -> set[str]:
-    """Return the names of a group's files in conf/."""
-    return {file.stem for file in (CONF_DIR / group).glob("*.yaml")}
+def named_choices() -> dict[str, set[str]]:
+    """Return the registered names that a group can choose; a model is chosen by a preset."""
+    return {group: set(classes) for group, classes in CHOSEN_BY_NAME.items() if group != "model"}
 
 
 Config = TypeVar("Config")

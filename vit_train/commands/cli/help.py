@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from vit_train.commands.cli.overrides import settings_first
-from vit_train.config import CHOSEN_BY_NAME, CONF_DIR
+from vit_train.config import CONF_DIR, named_choices
 
 FLAGS = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
 FLAGS.add_argument("--help", "-h", action="store_true")
@@ -44,7 +44,7 @@ def run_or_help(job: Callable[[], object], about: str, groups: Collection[str]) 
 
 def group_lines(folders: Sequence[Path], groups: Collection[str]) -> Iterable[str]:
     """Yield one line per group with its choices: presets of all folders, and registered names."""
-    choices = {group: set(classes) for group, classes in CHOSEN_BY_NAME.items() if group != "model"}
+    choices = named_choices()
     for file in (file for folder in folders for file in folder.glob("*/*.yaml")):
         choices.setdefault(file.parent.name, set()).add(file.stem)
     for group in sorted(choices.keys() & groups):

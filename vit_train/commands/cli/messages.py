@@ -23,8 +23,6 @@ GRAMMAR = "key=value; quote a value with special characters: key='a, b'"
 GROUP = "a group is chosen by a name, such as model=tiny"
 DEEP = "an argument or a config file is nested too deeply"
 DIGITS = "an argument or a config file has a number with too many digits"
-# The configs whose groups the command line chooses.
-PRIMARY = ("train", "bench", "vit_augment", "vit_inspect", "hydra/config")
 # What a setting must be, by what OmegaConf says of a value that is not.
 MUST_BE = {
     "converted to Integer": "must be a whole number",
@@ -56,7 +54,7 @@ def in_words(error: BaseException) -> str:
     if is_out_of_memory(error):
         return f"out of memory: {error}" if str(error) else "out of memory"
     cause = error.__cause__ or error
-    where = re.match(r"In '[^']+': ", str(error))
+    where = re.match(r"In '([^']+)': ", str(error))
     if where and isinstance(error.__context__, OmegaConfBaseException):  # in a YAML file
         return where[0] + in_words(error.__context__)
     for candidate in (cause, error):
@@ -67,7 +65,9 @@ def in_words(error: BaseException) -> str:
         if isinstance(candidate, ConfigKeyError | ConfigAttributeError):
             return unknown_key(candidate)
         if isinstance(candidate, MissingConfigException) and candidate.missing_cfg_file:
-            preset = where[0] if where and where[0].split("'")[1] not in PRIMARY else ""
+            # A command's own config has no folder, and its choices are those typed.
+            typed = where is None or "/" not in where[1] or where[1] == "hydra/config"
+            preset = "" if typed else where[0]
             return preset + no_such_choice(candidate.missing_cfg_file, candidate.options or [])
         if isinstance(candidate, ValidationError) and (message := wrong_value(candidate)):
             return message
