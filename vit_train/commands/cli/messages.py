@@ -66,8 +66,8 @@ def in_words(error: BaseException) -> str:
             return unknown_key(candidate)
         if isinstance(candidate, MissingConfigException) and candidate.missing_cfg_file:
             # A command's own config has no folder, and its choices are those typed.
-            typed = where is None or "/" not in where[1] or where[1] == "hydra/config"
-            preset = "" if typed else where[0]
+            in_preset = where is not None and "/" in where[1] and where[1] != "hydra/config"
+            preset = where[0] if where and in_preset else ""
             return preset + no_such_choice(candidate.missing_cfg_file, candidate.options or [])
         if isinstance(candidate, ValidationError) and (message := wrong_value(candidate)):
             return message
