@@ -1,23 +1,25 @@
 """Batches cut from tensors on the model's device, without workers or per-image Python."""
 
 from collections.abc import Iterator
-from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.augment.cropping import Cropper, Cuts
+from vit_train.data.augment.cropping import Cropper, Cuts, ResizedCropper, resized_crop
+from vit_train.data.augment.drawn import pack, unpack
 from vit_train.data.augment.erasing import Eraser
 from vit_train.data.augment.mixing import Mixer, Mixture
-from vit_train.data.augment.operations import apply_operations
-from vit_train.data.augment.policies import POLICIES, Round
+from vit_train.data.augment.operations import Round, apply_round
+from vit_train.data.augment.policies import POLICIES
 from vit_train.data.augment.rectangles import Rectangles
-from vit_train.data.augment.to_device import to_device
 from vit_train.data.dataset import ImageSet, Statistics
+from vit_train.data.transfer import place, to_device
 
 Batch = tuple[Tensor, Tensor]
+# What is drawn for a batch, on the CPU, before it is made on the device.
+Draws = tuple[Tensor, ...]
 
 
 class Normalize:
@@ -36,13 +38,43 @@ class Normalize:
         return ((pixels - self.shift) / self.scale).round_().clamp_(0, 255).to(torch.uint8)
 
 
-class TrainBatches:
+class DrawnBatches:
+    """Base of training batches, which are made in two steps.
+
+    `draws` draws all random numbers on the CPU, so that every device sees the same images. `batch`
+    makes the images from them on the device, without waiting for it and always with the same
+    shapes, so that a GPU can replay the work as a CUDA graph.
+    """
+
+    device: torch.device
+    # Images per step, over all processes.
+    batch_size: int
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+        raise NotImplementedError
+
+    def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
+        """Yield what is drawn for each batch of an epoch, on the CPU, from number `first` on."""
+        raise NotImplementedError
+
+    def batch(self, *draws: Tensor) -> Batch:
+        """Make a batch from its draws, which are on the device."""
+        raise NotImplementedError
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """Yield the batches of an epoch, from number `first` on."""
+        for draws in self.draws(epoch, first):
+            yield self.batch(*(to_device(each, self.device) for each in draws))
+
+
+class TrainBatches(DrawnBatches):
     """Shuffled, augmented batches; batch b of epoch e is a pure function of the seed, e and b.
 
-    All random numbers are drawn on the CPU for the whole batch, so that every device sees the same
-    images. With several processes, each makes its share, `rank` of `ranks`, of one batch. An
-    incomplete last batch is dropped (another epoch's order will include its images), unless the
-    whole set is smaller than one batch.
+    A batch is images (B,C,S,S) float32 and labels (B,) or mixed targets (B,K). With several
+    processes, each makes its share, `rank` of `ranks`, of one batch. An incomplete last batch is
+    dropped (another epoch's order will include its images), unless the whole set is smaller than
+    one batch.
     """
 
     def __init__(
@@ -57,13 +89,16 @@ class TrainBatches:
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
-        self.images_per_epoch = len(data)
+        self.images_per_epoch, self.device = len(data), device
         self.labels = data.labels.to(device)
         self.normalize = normalize
         self.batch_size = min(batch_size, len(data))
         self.seed, self.rank, self.ranks = seed, rank, ranks
         size = data.images.shape[-1]
-        self.cropper = Cropper(data.images.to(device), augment)
+        self.cropper = Cropper(data.images, augment, device)
+        self.resized_cropper = (
+            None if augment.crop_scale is None else ResizedCropper(size, augment.crop_scale)
+        )
         self.policy = POLICIES[augment.policy](size, augment)
         self.eraser = Eraser(size, augment) if augment.erase_prob else None
         mixes = augment.mixup_alpha is not None or augment.cutmix_alpha is not None
@@ -83,53 +118,62 @@ class TrainBatches:
         count = self.batch_size
         return slice(self.rank * count // self.ranks, (self.rank + 1) * count // self.ranks)
 
-    def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Yield (images (B,C,S,S) float32, labels (B,) or mixed targets (B,K)) of this epoch.
-
-        The first batch is number `first`.
-        """
+    def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
         order = torch.from_numpy(self.generator(epoch).permutation(self.images_per_epoch))
         for number in range(first, len(self)):
             index = order[number * self.batch_size : (number + 1) * self.batch_size]
-            yield self.batch(index, self.generator(epoch, number))
+            yield self.draw(index, self.generator(epoch, number))
 
     def generator(self, *place: int) -> np.random.Generator:
         """Return the generator of an epoch, or of a batch in it; no two give the same numbers."""
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=place))
 
-    def batch(self, index: Tensor, rng: np.random.Generator) -> Batch:
-        """Make this process's share of the batch of images at `index` (B,)."""
-        count = len(index)
-        cuts, boxes = self.cropper.draw(rng, count)
-        rounds = self.policy.rounds(rng, count)
-        erased = self.eraser.draw(rng, count) if self.eraser else None
-        mixture = self.mixer.draw(rng, count) if self.mixer else None
+    def draw(self, index: Tensor, rng: np.random.Generator) -> Draws:
+        """Draw this process's share of the batch of images at `index` (B,).
 
+        Return the packed numbers (F,b) and, if the data set does not fit on the device, the crops
+        uint8 (b,C,S,S) themselves.
+        """
         # Each image is mixed with the one before it, so that one is made, too; −1 is the last.
-        indices = torch.arange(count)[self.share]
-        if mixture is not None:
-            indices = torch.cat((indices[:1] - 1, indices))
-        index = to_device(index[indices], self.labels.device)
-        images = self.cropper.cut(index, gather(cuts, indices), boxes and gather(boxes, indices))
-        for operations in rounds:
-            images = apply_operations(images, *gather(operations, indices))
+        columns = torch.arange(len(index))[self.share]
+        if self.mixer is not None:
+            columns = torch.cat((columns[:1] - 1, columns))
+        packed = pack(self.drawn(index, rng))[:, columns]
+        if self.cropper.on_device:
+            return (packed,)
+        rows = iter(packed.unbind())
+        return packed, self.cropper.cut(next(rows).long(), unpack(rows, Cuts))
+
+    def drawn(self, index: Tensor, rng: np.random.Generator) -> list[tuple[Tensor, ...]]:
+        """Draw what each step of a batch's augmentation needs, in the order of the steps."""
+        count = len(index)
+        parts: list[tuple[Tensor, ...]] = [(index,), self.cropper.draw(rng, count)]
+        if self.resized_cropper is not None:
+            parts.append(self.resized_cropper.draw(rng, count))
+        parts += self.policy.rounds(rng, count)
+        if self.eraser is not None:
+            parts.append(self.eraser.draw(rng, count))
+        if self.mixer is not None:
+            parts.append(self.mixer.draw(rng, count))
+        return parts
+
+    def batch(self, *draws: Tensor) -> Batch:
+        packed, *crops = draws
+        rows = iter(packed.unbind())
+        index, cuts = next(rows).long(), unpack(rows, Cuts)
+        images = crops[0] if crops else self.cropper.cut(index, cuts)
+        if self.resized_cropper is not None:
+            images = resized_crop(images, unpack(rows, Rectangles))
+        for _ in range(self.policy.num_rounds):
+            images = apply_round(images, unpack(rows, Round))
         pixels = self.normalize(images)
-        if self.eraser and erased is not None:
-            pixels = self.eraser.erase(pixels, gather(erased, indices))
+        if self.eraser is not None:
+            pixels = self.eraser.erase(pixels, unpack(rows, Rectangles))
         labels = self.labels[index]
-        if self.mixer is None or mixture is None:
+        if self.mixer is None:
             return pixels, labels
-        return self.mixer.mix(
-            pixels[1:], labels[1:], pixels[:-1], labels[:-1], gather(mixture, indices[1:])
-        )
-
-
-Drawn = TypeVar("Drawn", Cuts, Rectangles, Round, Mixture)
-
-
-def gather(drawn: Drawn, rows: Tensor) -> Drawn:
-    """Select these rows of what was drawn for a batch."""
-    return type(drawn)(*(field[rows] for field in drawn))
+        mixture = Mixture(*(field[1:] for field in unpack(rows, Mixture)))
+        return self.mixer.mix(pixels[1:], labels[1:], pixels[:-1], labels[:-1], mixture)
 
 
 class EvalBatches:
@@ -146,7 +190,7 @@ class EvalBatches:
     ) -> None:
         self.total = len(data)
         self.share = slice(rank * self.total // ranks, (rank + 1) * self.total // ranks)
-        self.images = data.images[self.share].to(device)
+        self.images = place(data.images[self.share], device, "evaluation")
         self.labels = data.labels[self.share].to(device)
         self.normalize = normalize
         self.batch_size = batch_size
@@ -155,4 +199,4 @@ class EvalBatches:
         for images, labels in zip(
             self.images.split(self.batch_size), self.labels.split(self.batch_size), strict=True
         ):
-            yield self.normalize(images), labels
+            yield self.normalize(to_device(images, labels.device)), labels

@@ -38,7 +38,7 @@ def draw_contact_sheet(config: SheetConfig) -> None:
     chosen = torch.from_numpy(batches.generator().permutation(len(train))[: config.images])
     columns = [(train.images[chosen], train.labels[chosen])]
     for variant in range(config.variants):
-        pixels, targets = batches.batch(chosen, batches.generator(variant))
+        pixels, targets = batches.batch(*batches.draw(chosen, batches.generator(variant)))
         columns.append((normalize.undo(pixels), targets))
 
     images = torch.stack([images for images, _ in columns], dim=1).flatten(0, 1)

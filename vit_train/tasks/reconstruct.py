@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vit_train.data.batches import Batch, EvalBatches, TrainBatches
+from vit_train.data.batches import Batch, DrawnBatches, Draws, EvalBatches, TrainBatches
+from vit_train.data.transfer import to_device
 from vit_train.engine.objective import Forward
 from vit_train.model.config import ModelConfig
 from vit_train.model.mae import MaskedAutoencoder, patchify, unpatchify
@@ -93,7 +94,7 @@ def drawn_orders(rng: np.random.Generator, count: int, patches: int) -> Tensor:
     return torch.from_numpy(rng.random((count, patches)).argsort(axis=1))
 
 
-class HidingTrain:
+class HidingTrain(DrawnBatches):
     """Training batches with newly drawn hidden patches.
 
     Those of batch b in epoch e are a pure function of (seed, e, b).
@@ -101,20 +102,21 @@ class HidingTrain:
 
     def __init__(self, batches: TrainBatches, patches: int) -> None:
         self.source, self.patches = batches, patches
+        self.device, self.batch_size = batches.device, batches.batch_size
 
     def __len__(self) -> int:
         return len(self.source)
 
-    @property
-    def batch_size(self) -> int:
-        return self.source.batch_size
-
-    def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+    def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
         source = self.source
-        for number, (images, _) in enumerate(source.epoch(epoch, first), first):
+        for number, draws in enumerate(source.draws(epoch, first), first):
             rng = source.generator(epoch, number, HIDING)
             orders = drawn_orders(rng, source.batch_size, self.patches)[source.share]
-            yield images, orders.to(images.device)
+            yield *draws, orders.t().double()
+
+    def batch(self, *draws: Tensor) -> Batch:
+        *images, orders = draws
+        return self.source.batch(*images)[0], orders.t().long()
 
 
 class HidingEval:
@@ -126,5 +128,6 @@ class HidingEval:
     def __iter__(self) -> Iterator[Batch]:
         source = self.source
         orders = drawn_orders(np.random.default_rng(0), source.total, self.patches)[source.share]
-        for (images, _), order in zip(source, orders.split(source.batch_size), strict=True):
-            yield images, order.to(images.device)
+        parts = to_device(orders, source.labels.device).split(source.batch_size)
+        for (images, _), order in zip(source, parts, strict=True):
+            yield images, order

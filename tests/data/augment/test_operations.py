@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 from torchvision.transforms import InterpolationMode, autoaugment
 
+from vit_train.data.augment import operations
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.operations import (
     GEOMETRIC_OPERATIONS,
     OPERATIONS,
     PIXEL_OPERATIONS,
-    apply_operations,
+    Round,
+    apply_round,
+    make_round,
 )
 from vit_train.data.augment.policies import POLICIES
 
@@ -55,7 +58,7 @@ def test_an_operation_is_torchvisions(name: str, size: int) -> None:
     images = pictures(24, size)
     chosen = (MAGNITUDES.get(name, [0.0]) * 24)[:24]
     number = torch.full((24,), OPERATIONS.index(name))
-    ours = apply_operations(images, number, torch.tensor(chosen, dtype=torch.float64))
+    ours = apply_round(images, make_round(number, torch.tensor(chosen, dtype=torch.float64), size))
     theirs = torch.stack(
         [torchvisions(image, name, m) for image, m in zip(images, chosen, strict=True)]
     )
@@ -69,10 +72,24 @@ def test_every_image_of_a_batch_gets_its_own_operation() -> None:
     images = pictures(60, 16)
     number = torch.arange(60) % len(OPERATIONS)
     magnitude = torch.tensor([MAGNITUDES.get(OPERATIONS[n], [0.0])[-1] for n in number]).double()
-    together = apply_operations(images, number, magnitude)
+    drawn = make_round(number, magnitude, 16)
+    together = apply_round(images, drawn)
     for i in range(60):
-        alone = apply_operations(images[i : i + 1], number[i : i + 1], magnitude[i : i + 1])
+        alone = apply_round(images[i : i + 1], Round(*(field[i : i + 1] for field in drawn)))
         assert torch.equal(together[i : i + 1], alone)
+
+
+def test_the_whole_batch_at_once_gives_the_same_as_only_the_images_concerned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first is what a GPU does."""
+    images, rng = pictures(60, 16), np.random.default_rng(0)
+    for policy in ("trivialaugment", "autoaugment"):
+        for drawn in POLICIES[policy](16, AugmentConfig()).rounds(rng, 60):
+            by_rows = apply_round(images, drawn)
+            with monkeypatch.context() as patch:
+                patch.setattr(operations, "apply_to_rows", operations.apply_to_all)
+                assert torch.equal(apply_round(images, drawn), by_rows)
 
 
 def test_the_operations_are_those_of_torchvision() -> None:

@@ -1,4 +1,4 @@
-"""Padded crops, resized crops and flips."""
+"""Padded crops and flips, and resized crops."""
 
 from typing import NamedTuple
 
@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.augment.drawn import per_image
 from vit_train.data.augment.rectangles import Rectangles, random_rectangles
-from vit_train.data.augment.to_device import to_device
 from vit_train.data.memory import require_images_fit
+from vit_train.data.transfer import place
 
 ASPECTS = (3 / 4, 4 / 3)
 
@@ -24,39 +25,46 @@ class Cuts(NamedTuple):
 
 
 class Cropper:
-    """Crops batches from uint8 (N,C,S,S) images that are on the device."""
+    """Crops batches from uint8 (N,C,S,S) images, on the device if they fit there."""
 
-    def __init__(self, images: Tensor, config: AugmentConfig) -> None:
+    def __init__(self, images: Tensor, config: AugmentConfig, device: torch.device) -> None:
         self.size = images.shape[-1]
         self.shifts = 2 * config.crop_padding + 1
-        self.flip, self.crop_scale = config.flip, config.crop_scale
+        self.flip = config.flip
         side = self.size + 2 * config.crop_padding
         require_images_fit(len(images), side, f"augment.crop_padding={config.crop_padding}")
-        padded = F.pad(images, (config.crop_padding,) * 4)
+        padded = place(F.pad(images, (config.crop_padding,) * 4), device, "training")
+        self.on_device = padded.device.type == device.type
         # Every crop of every image, as a view: (N,C,shifts,shifts,S,S).
         self.crops = padded.unfold(2, self.size, 1).unfold(3, self.size, 1)
 
-    def draw(self, rng: np.random.Generator, count: int) -> tuple[Cuts, Rectangles | None]:
+    def draw(self, rng: np.random.Generator, count: int) -> Cuts:
         dy, dx = torch.from_numpy(rng.integers(self.shifts, size=(2, count)))
         flip = torch.from_numpy(rng.random(count) < 0.5 * self.flip)
-        boxes = None
-        if self.crop_scale is not None:
-            share = (self.crop_scale, 1.0)
-            boxes, _ = random_rectangles(rng, count, self.size, share, ASPECTS, self.size)
-        return Cuts(dy, dx, flip), boxes
+        return Cuts(dy, dx, flip)
 
-    def cut(self, index: Tensor, cuts: Cuts, boxes: Rectangles | None) -> Tensor:
-        """Return the images at `index` (B,), on the device, cropped as drawn: uint8 (B,C,S,S)."""
-        dy, dx, flip = (to_device(field, index.device) for field in cuts)
+    def cut(self, index: Tensor, cuts: Cuts) -> Tensor:
+        """Return the images at `index` (B,), cropped as drawn: uint8 (B,C,S,S)."""
+        dy, dx = cuts.dy.long(), cuts.dx.long()
         images = self.crops[index, :, dy, dx]
-        images = torch.where(flip.view(-1, 1, 1, 1), images.flip(-1), images)
-        return images if boxes is None else resized_crop(images, boxes)
+        return torch.where(per_image(cuts.flip, torch.bool), images.flip(-1), images)
+
+
+class ResizedCropper:
+    """Stretches a random rectangle of each image to full size (Szegedy et al. 2014)."""
+
+    def __init__(self, size: int, smallest_share: float) -> None:
+        self.size, self.share = size, (smallest_share, 1.0)
+
+    def draw(self, rng: np.random.Generator, count: int) -> Rectangles:
+        boxes, _ = random_rectangles(rng, count, self.size, self.share, ASPECTS, self.size)
+        return boxes
 
 
 def resized_crop(images: Tensor, boxes: Rectangles) -> Tensor:
     """Stretch each image's rectangle to full size, bilinear: uint8 (B,C,S,S)."""
     size = images.shape[-1]
-    center = (torch.arange(size, dtype=torch.float64) + 0.5) / size
+    center = (torch.arange(size, dtype=torch.float64, device=images.device) + 0.5) / size
 
     def source(start: Tensor, length: Tensor) -> Tensor:
         """Return where each output row or column lies in the image, within the rectangle: (B,S)."""
@@ -68,5 +76,5 @@ def resized_crop(images: Tensor, boxes: Rectangles) -> Tensor:
     grid = torch.stack(
         (x.unsqueeze(1).expand(-1, size, -1), y.unsqueeze(2).expand(-1, -1, size)), dim=-1
     )
-    grid = to_device((grid * 2 / max(1, size - 1) - 1).float(), images.device)
+    grid = (grid * 2 / max(1, size - 1) - 1).float()
     return F.grid_sample(images.float(), grid, align_corners=True).round_().to(torch.uint8)

@@ -26,4 +26,4 @@ class Eraser:
 
     def erase(self, images: Tensor, boxes: Rectangles) -> Tensor:
         """Fill the rectangles of float images (B,C,S,S), in place."""
-        return images.masked_fill_(boxes.contain(self.size, images.device), 0)
+        return images.masked_fill_(boxes.contain(self.size), 0)

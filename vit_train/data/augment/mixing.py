@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.augment.drawn import per_image
 from vit_train.data.augment.rectangles import Rectangles
-from vit_train.data.augment.to_device import to_device
 
 
 class Mixture(NamedTuple):
@@ -59,17 +59,13 @@ class Mixer:
 
         Return the mixed images and their targets (B,K).
         """
-        device = images.device
         box = Rectangles(*drawn[2:])
         area = (box.height * box.width).double() / self.size**2
-        share = area * drawn.inside + (1 - area) * drawn.outside
-        inside, outside, share = (
-            to_device(values.float(), device) for values in (drawn.inside, drawn.outside, share)
-        )
+        share = (area * drawn.inside + (1 - area) * drawn.outside).float().unsqueeze(1)
         weight = torch.where(
-            box.contain(self.size, device), inside.view(-1, 1, 1, 1), outside.view(-1, 1, 1, 1)
+            box.contain(self.size), per_image(drawn.inside), per_image(drawn.outside)
         )  # (B,1,S,S)
-        targets = torch.lerp(self.certain(other_labels), self.certain(labels), share.unsqueeze(1))
+        targets = torch.lerp(self.certain(other_labels), self.certain(labels), share)
         return torch.lerp(others, images, weight), targets
 
     def certain(self, labels: Tensor) -> Tensor:

@@ -2,30 +2,25 @@
 
 Names, magnitudes and results are those of torchvision.transforms (its tensor path). The pixel
 operations match exactly, the geometric ones up to the rounding of sampling positions. Images are
-uint8 RGB (N,3,S,S). Magnitudes are float64 (N,) on the CPU, and whatever depends on them alone is
-computed there.
+uint8 RGB (N,3,S,S), magnitudes float64 (N,).
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_train.data.augment.to_device import to_device
+from vit_train.data.augment.drawn import per_image
 
 BOUND = 255
 
 
-def per_image(values: Tensor, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Move (N,) values to the images' device, as (N,1,1,1)."""
-    return to_device(values.to(dtype).view(-1, 1, 1, 1), images.device)
-
-
 def blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
     """Return factor · images + (1 − factor) · other, clamped to 0…255."""
-    mixed = images * per_image(factor, images)
-    return mixed.add_(other * per_image(1 - factor, images)).clamp_(0, BOUND).to(torch.uint8)
+    mixed = images * per_image(factor)
+    return mixed.add_(other * per_image(1 - factor)).clamp_(0, BOUND).to(torch.uint8)
 
 
 def grey(images: Tensor) -> Tensor:
@@ -50,7 +45,7 @@ def identity(images: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def brightness(images: Tensor, magnitude: Tensor) -> Tensor:
-    return (images * per_image(1 + magnitude, images)).clamp_(0, BOUND).to(torch.uint8)
+    return (images * per_image(1 + magnitude)).clamp_(0, BOUND).to(torch.uint8)
 
 
 def color(images: Tensor, magnitude: Tensor) -> Tensor:
@@ -69,12 +64,12 @@ def sharpness(images: Tensor, magnitude: Tensor) -> Tensor:
 def posterize(images: Tensor, magnitude: Tensor) -> Tensor:
     """Keep the highest `magnitude` bits, rounded to a whole number."""
     dropped = 2 ** (8 - magnitude.round().long()) - 1
-    return images & per_image(BOUND - dropped, images, torch.uint8)
+    return images & per_image(BOUND - dropped, torch.uint8)
 
 
 def solarize(images: Tensor, magnitude: Tensor) -> Tensor:
     """Invert the pixels whose value is at least `magnitude`."""
-    return torch.where(images >= per_image(magnitude, images), BOUND - images, images)
+    return torch.where(images >= per_image(magnitude), BOUND - images, images)
 
 
 def invert(images: Tensor, magnitude: Tensor) -> Tensor:
@@ -169,12 +164,42 @@ GEOMETRIC_OPERATIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
 OPERATIONS = (*PIXEL_OPERATIONS, *GEOMETRIC_OPERATIONS)
 
 
-def resample(images: Tensor, matrices: Tensor) -> Tensor:
+class Round(NamedTuple):
+    """One operation per image: its index in OPERATIONS, its magnitude, and its map of places.
+
+    The map is the identity for operations that are not geometric.
+    """
+
+    operation: Tensor
+    magnitude: Tensor
+    xx: Tensor
+    xy: Tensor
+    x: Tensor
+    yx: Tensor
+    yy: Tensor
+    y: Tensor
+
+    @property
+    def maps(self) -> Tensor:
+        """Return all maps (N,2,3)."""
+        return affine(*self[2:])
+
+
+def make_round(operation: Tensor, magnitude: Tensor, size: int) -> Round:
+    """Compute the maps of images of this size, on the CPU: a GPU has another sine."""
+    maps = torch.eye(2, 3, dtype=torch.float64).repeat(len(operation), 1, 1)
+    for name, make in GEOMETRIC_OPERATIONS.items():
+        rows = operation == OPERATIONS.index(name)
+        maps[rows] = make(magnitude[rows], size)
+    return Round(operation, magnitude, *maps.flatten(1).unbind(1))
+
+
+def resample(images: Tensor, maps: Tensor) -> Tensor:
     """Resample each image with its own map (N,2,3): nearest neighbor, black outside."""
     size = images.shape[-1]
     place = torch.arange(size, device=images.device) - (size - 1) / 2
     # The coordinates of grid_sample go from −1 to 1, edge to edge.
-    scaled = to_device(matrices.float(), images.device) / (size / 2)
+    scaled = maps.float() / (size / 2)
     along_x, along_y, shift = scaled.view(-1, 2, 3, 1, 1).unbind(2)  # each (N,2,1,1)
     source = along_x * place + (along_y * place.view(-1, 1) + shift)  # (N,2,S,S)
     source = source.permute(0, 2, 3, 1)
@@ -182,25 +207,37 @@ def resample(images: Tensor, matrices: Tensor) -> Tensor:
     return sampled.to(torch.uint8)
 
 
-def apply_operations(images: Tensor, operation: Tensor, magnitude: Tensor) -> Tensor:
-    """Apply OPERATIONS[operation[i]] with magnitude[i] to image i; both are (N,), on the CPU.
+def apply_round(images: Tensor, drawn: Round) -> Tensor:
+    """Apply each image's operation; all geometric operations share one resampling.
 
-    Images with the same operation are processed together; all geometric operations share one
-    resampling.
+    On a GPU every operation is applied to the whole batch. The work then has the same shapes each
+    time, so that it can be replayed as a CUDA graph, and nobody waits for a number of rows.
     """
-    result = images.clone()
-    moved, matrices = [], []
-    for number, name in enumerate(OPERATIONS):
-        rows = (operation == number).nonzero().squeeze(1)
-        if not len(rows) or name == "Identity":
-            continue
-        if name in GEOMETRIC_OPERATIONS:
-            moved.append(rows)
-            matrices.append(GEOMETRIC_OPERATIONS[name](magnitude[rows], images.shape[-1]))
-            continue
-        index = to_device(rows, images.device)
-        result[index] = PIXEL_OPERATIONS[name](images[index], magnitude[rows])
-    if moved:
-        index = to_device(torch.cat(moved), images.device)
-        result[index] = resample(images[index], torch.cat(matrices))
+    apply = apply_to_rows if images.device.type == "cpu" else apply_to_all
+    moved = drawn.operation >= len(PIXEL_OPERATIONS)
+    result = apply(resample, moved, images, drawn.maps, images.clone())
+    for number, (name, operation) in enumerate(PIXEL_OPERATIONS.items()):
+        if name != "Identity":
+            chosen = drawn.operation == number
+            result = apply(operation, chosen, images, drawn.magnitude, result)
     return result
+
+
+Operation = Callable[[Tensor, Tensor], Tensor]
+
+
+def apply_to_rows(
+    operation: Operation, chosen: Tensor, images: Tensor, argument: Tensor, result: Tensor
+) -> Tensor:
+    """Replace the chosen (N,) images of the result by operation(images, argument), in place."""
+    rows = chosen.nonzero().squeeze(1)
+    if len(rows):
+        result[rows] = operation(images[rows], argument[rows])
+    return result
+
+
+def apply_to_all(
+    operation: Operation, chosen: Tensor, images: Tensor, argument: Tensor, result: Tensor
+) -> Tensor:
+    """Do the same as `apply_to_rows`, with shapes that do not depend on what is chosen."""
+    return torch.where(per_image(chosen, torch.bool), operation(images, argument), result)

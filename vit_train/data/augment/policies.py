@@ -5,37 +5,40 @@ strength is the index of a magnitude, from 0 to the number of bins − 1.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.augment.operations import OPERATIONS
+from vit_train.data.augment.operations import OPERATIONS, Round, make_round
 
 BINS = 31
 CHOICES = [number for number, name in enumerate(OPERATIONS) if name != "Invert"]
 
 
-class Round(NamedTuple):
-    """One operation per image: indices into OPERATIONS (B,) and float64 magnitudes (B,)."""
-
-    operation: Tensor
-    magnitude: Tensor
-
-
 class Policy(Protocol):
+    num_rounds: int
+
     def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
         """Draw the rounds of operations for `count` images, in the order they are applied."""
 
 
 class Magnitudes:
-    """Each operation's magnitudes, indexed by strength."""
+    """Each operation's magnitudes for images of one size, indexed by strength."""
 
     def __init__(
-        self, shear: float, shift: float, degrees: float, blend: float, bits: int, bins: int
+        self,
+        size: int,
+        shear: float,
+        shift: float,
+        degrees: float,
+        blend: float,
+        bits: int,
+        bins: int,
     ) -> None:
+        self.size = size
         signed = {"ShearX": shear, "ShearY": shear, "TranslateX": shift, "TranslateY": shift}
         signed |= {"Rotate": degrees}
         signed |= dict.fromkeys(("Brightness", "Color", "Contrast", "Sharpness"), blend)
@@ -50,7 +53,7 @@ class Magnitudes:
         """Look up the magnitudes; a signed one is negated for each image with probability ½."""
         magnitude = self.table[operation, strength]
         negative = self.signed[operation] & torch.from_numpy(rng.random(len(operation)) < 0.5)
-        return Round(operation, torch.where(negative, -magnitude, magnitude))
+        return make_round(operation, torch.where(negative, -magnitude, magnitude), self.size)
 
 
 def moderate(size: int, bins: int) -> Magnitudes:
@@ -58,7 +61,7 @@ def moderate(size: int, bins: int) -> Magnitudes:
 
     Their authors shifted images by up to 150 of 331 pixels.
     """
-    return Magnitudes(0.3, 150 / 331 * size, 30, 0.9, 4, bins)
+    return Magnitudes(size, 0.3, 150 / 331 * size, 30, 0.9, 4, bins)
 
 
 def any_operation(rng: np.random.Generator, count: int) -> Tensor:
@@ -69,21 +72,23 @@ class RandAugment:
     """`num_ops` of 14 operations, all of one strength (Cubuk et al. 2019, arXiv:1909.13719)."""
 
     def __init__(self, size: int, config: AugmentConfig) -> None:
-        self.num_ops, self.strength = config.num_ops, config.magnitude
+        self.num_rounds, self.strength = config.num_ops, config.magnitude
         self.magnitudes = moderate(size, BINS)
 
     def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
         return [
             self.magnitudes.round(any_operation(rng, count), self.strength, rng)
-            for _ in range(self.num_ops)
+            for _ in range(self.num_rounds)
         ]
 
 
 class TrivialAugment:
     """One operation of any strength, in wide ranges (Müller and Hutter 2021, arXiv:2103.10158)."""
 
+    num_rounds = 1
+
     def __init__(self, size: int, config: AugmentConfig) -> None:
-        self.magnitudes = Magnitudes(0.99, 32, 135, 0.99, 2, BINS)
+        self.magnitudes = Magnitudes(size, 0.99, 32, 135, 0.99, 2, BINS)
 
     def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
         operation, strength = (
@@ -96,6 +101,7 @@ class TrivialAugment:
 class AutoAugment:
     """One of 25 learned pairs of operations (Cubuk et al. 2019, arXiv:1805.09501, table 7)."""
 
+    num_rounds = 2
     # Each operation with its probability and its strength, 0…9.
     CIFAR10 = (
         (("Invert", 0.1, 0), ("Contrast", 0.2, 6)),
@@ -137,7 +143,7 @@ class AutoAugment:
     def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
         pair = torch.from_numpy(rng.integers(len(self.CIFAR10), size=count))
         rounds = []
-        for place in range(2):
+        for place in range(self.num_rounds):
             happens = torch.from_numpy(rng.random(count)) < self.chance[pair, place]
             operation = self.operation[pair, place].where(happens, OPERATIONS.index("Identity"))
             rounds.append(self.magnitudes.round(operation, self.strength[pair, place], rng))
@@ -145,6 +151,8 @@ class AutoAugment:
 
 
 class NoPolicy:
+    num_rounds = 0
+
     def __init__(self, size: int, config: AugmentConfig) -> None:
         pass
 

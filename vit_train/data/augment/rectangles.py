@@ -7,23 +7,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vit_train.data.augment.to_device import to_device
+from vit_train.data.augment.drawn import per_image
 
 TRIES = 10
 
 
 class Rectangles(NamedTuple):
-    """One rectangle per image, in pixels; each field is int64 (B,)."""
+    """One rectangle per image, in whole pixels; each field is (B,)."""
 
     top: Tensor
     left: Tensor
     height: Tensor
     width: Tensor
 
-    def contain(self, size: int, device: torch.device) -> Tensor:
+    def contain(self, size: int) -> Tensor:
         """Return which pixels lie inside: bool (B,1,size,size)."""
-        top, left, height, width = (to_device(field.view(-1, 1, 1, 1), device) for field in self)
-        place = torch.arange(size, device=device)
+        top, left, height, width = (per_image(field, torch.int32) for field in self)
+        place = torch.arange(size, dtype=torch.int32, device=self.top.device)
         x, y = place.view(1, 1, 1, -1), place.view(1, 1, -1, 1)
         return (y >= top) & (y < top + height) & (x >= left) & (x < left + width)
 
