@@ -37,9 +37,12 @@ class Doubles:
     def __len__(self) -> int:
         return len(self.batches)
 
-    def epoch(self, epoch: int, first: int = 0):
-        for images, targets in self.batches.epoch(epoch, first):
-            yield images.double(), targets.double() if targets.ndim > 1 else targets
+    def draws(self, epoch: int, first: int = 0):
+        return self.batches.draws(epoch, first)
+
+    def batch(self, *draws):
+        images, targets = self.batches.batch(*draws)
+        return images.double(), targets.double() if targets.ndim > 1 else targets
 
 
 def result(processes: Processes) -> dict:

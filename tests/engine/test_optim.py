@@ -47,7 +47,7 @@ def test_the_average_follows_its_recurrence() -> None:
     for step in range(1, 6):
         with torch.no_grad():
             model.weight.add_(step)
-        average.update(model, step)
+        average.update(torch.tensor(average.rate(step), dtype=torch.float64))
         keep = min(0.5, (1 + step) / (10 + step))
         expected = keep * expected + (1 - keep) * model.weight.detach()
     torch.testing.assert_close(average.model.weight, expected, rtol=1e-12, atol=0)
@@ -60,7 +60,7 @@ def test_the_average_has_the_models_own_batch_statistics() -> None:
     average = WeightAverage(model, decay=0.9)
     for step in range(1, 4):
         model(torch.randn(8, 3) + 5)
-        average.update(model, step)
+        average.update(torch.tensor(average.rate(step)))
     buffers = dict(model.named_buffers())
     assert buffers["1.num_batches_tracked"] == 3 and buffers["1.running_mean"].abs().max() > 0.1
     for name, buffer in average.model.named_buffers():

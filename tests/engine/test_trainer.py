@@ -35,6 +35,12 @@ class Data:
 
     batch_size = 8
 
+    def draws(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.epoch(epoch, first)
+
+    def batch(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x, y
+
     def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         yield from list(zip(self.x.split(8), self.y.split(8), strict=True))[first:]
 

@@ -113,8 +113,11 @@ def test_dropout_depends_on_neither_the_lanes_nor_the_pieces(
 
         batch_size = 48
 
-        def epoch(self, epoch: int, first: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        def draws(self, epoch: int, first: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
             return [batch, batch][first:]
+
+        def batch(self, *drawn: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return drawn
 
     def weights(cores: int, seed: int, micro_batch: int | None = None) -> torch.Tensor:
         monkeypatch.setattr(module, "CORES", cores)

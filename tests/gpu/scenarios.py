@@ -23,20 +23,19 @@ from typing import Any
 
 import fakecuda
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vit_train.config import TrainConfig
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, channel_statistics
+from vit_train.data.transfer import to_device
 from vit_train.engine.checkpoint import rng_states, set_rng_states
 from vit_train.engine.compile import compile_model
 from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.device import Precision, be_deterministic, pick_device
 from vit_train.engine.trainer import Trainer
 from vit_train.model.config import CnnConfig, ResNetConfig, ViTConfig
-from vit_train.model.vit import PatchEmbed
 from vit_train.tasks.config import AutoregressConfig, ClassifyConfig, ReconstructConfig
 from vit_train.tasks.task import Task
 from vit_train.viz.gallery import draw_gallery
@@ -92,7 +91,7 @@ def make(
     chosen = Precision(precision, device)
     loader, network = learned.train_loader(batches), learned.build_model().to(device)
     trainer = Trainer(network, learned, loader, None, config, chosen)
-    trainer.nonfinite.require_finite = lambda: None  # type: ignore[method-assign]  # all is garbage
+    trainer.nonfinite.check = lambda step: None  # type: ignore[method-assign]  # all is garbage
     return Parts(trainer, learned, batches, normalize, chosen)
 
 
@@ -100,9 +99,9 @@ def run(**settings: Any) -> str:
     """Take steps, evaluate, draw, save, load, and take another step."""
     parts = make(**settings)
     trainer, task = parts.trainer, parts.task
-    steps: Iterator[tuple[Tensor, Tensor]] = trainer.train_loader.epoch(0)
-    for _ in range(3):
-        trainer.take_step(*next(steps))
+    steps = trainer.train_loader.draws(0)
+    for _ in range(6):  # some as they are, then as a graph
+        advance(trainer, next(steps))
     trainer.epoch_averages.read()
     images = EvalBatches(
         DATA.subset(torch.arange(100)), parts.normalize, 64, parts.precision.device
@@ -118,8 +117,14 @@ def run(**settings: Any) -> str:
     state = torch.load(buffer, map_location="cpu", weights_only=True)
     trainer.load_state_dict(state)
     set_rng_states(state["rng"])
-    trainer.take_step(*next(steps))
-    return "done"
+    advance(trainer, next(steps))
+    return f"done, {'as a graph' if trainer.graphed_step.graph else 'WITHOUT A GRAPH'}"
+
+
+def advance(trainer: Trainer, draws: tuple[Tensor, ...]) -> None:
+    """Take a step as the loop does."""
+    trainer.graphed_step(trainer.schedule(), *draws)
+    trainer.step += 1
 
 
 def deterministic(**settings: Any) -> str:
@@ -145,7 +150,8 @@ def batch(augment: dict[str, Any], size: int = 512) -> dict[str, Any]:
     numbers = iter(range(100))
 
     def one() -> None:
-        batches.batch(torch.arange(size), batches.generator(0, next(numbers)))
+        draws = batches.draw(torch.arange(size), batches.generator(0, next(numbers)))
+        batches.batch(*(to_device(each, batches.device) for each in draws))
 
     one()
     one()
@@ -153,22 +159,16 @@ def batch(augment: dict[str, Any], size: int = 512) -> dict[str, Any]:
 
 
 def step(kernels: str = "fused", size: int = 512, **settings: Any) -> dict[str, Any]:
-    """Count what a step takes, and a batch with its step; name the line that waits, if any."""
+    """Count what a batch with its step takes; name the line that waits, if any."""
     trainer = make(size, model=ViTConfig(kernels=kernels), **settings).trainer
-    images, targets = next(trainer.train_loader.epoch(0))
-
-    def iteration() -> None:
-        sums, count = trainer.take_step(*next(trainer.train_loader.epoch(7)))
-        trainer.epoch_averages.add(sums, count)
-        trainer.log_averages.add(sums, count)
-
-    for _ in range(3):
-        trainer.take_step(images, targets)
-    result = counted(lambda: trainer.take_step(images, targets), 5)
-    result["batch and step"] = counted(iteration, 3)
+    draws = [next(trainer.train_loader.draws(epoch)) for epoch in range(8)]
+    for each in draws[:4]:
+        advance(trainer, each)
+    result = counted(lambda: advance(trainer, draws[5]), 5)
+    result["graph"] = trainer.graphed_step.graph is not None
     torch.cuda.set_sync_debug_mode("error")
     try:
-        iteration()
+        advance(trainer, draws[6])
         result["synchronizations"] = "none"
     except RuntimeError as error:
         result["synchronizations"] = " <- ".join(places(error)[::-1])
@@ -181,12 +181,12 @@ def compiled(steps: int = 6, **settings: Any) -> dict[str, Any]:
     logging.basicConfig(level=logging.INFO)
     parts = make(batch_size=64, compile=True, **settings)
     trainer = parts.trainer
-    sample = next(trainer.train_loader.epoch(0))
+    sample, draws = next(trainer.train_loader.epoch(0)), next(trainer.train_loader.draws(0))
     result: dict[str, Any] = {
         "compiled": compile_model(trainer.model, parts.task, sample, parts.precision)
     }
     for number in range(steps):
-        result[f"step {number}"] = counted(lambda: trainer.take_step(*sample))
+        result[f"step {number}"] = counted(lambda: advance(trainer, draws))
     return result
 
 
@@ -195,6 +195,7 @@ def scenarios() -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"batch {name}", partial(batch, augment)
     for kernels, precision in product(("fused", "scratch"), ("bf16", "fp16", "fp32")):
         yield f"step {kernels} {precision}", partial(step, kernels, precision=precision)
+    yield "step fused bf16 without a graph", partial(step, cuda_graph=False)
     yield "step fused strong EMA", partial(step, augment=STRONG, ema_decay=0.99)
     yield "step fused skip", partial(step, on_nonfinite="skip", max_skips=1000)
     yield "step reconstruct", partial(step, task=ReconstructConfig(decoder_depth=2))
@@ -269,21 +270,10 @@ def places(error: BaseException) -> list[str]:
     ]
 
 
-def patches(self: PatchEmbed, images: Tensor) -> Tensor:
-    """PatchEmbed.forward as a product: cuDNN is no part of the stand-in."""
-    weight: Tensor = self.proj.weight
-    side = weight.shape[-1]
-    columns = images.unfold(2, side, side).unfold(3, side, side)  # (B,C,G,G,P,P)
-    columns = columns.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)  # (B,N,C·P²)
-    return F.linear(columns, weight.flatten(1), self.proj.bias).to(weight.dtype)
-
-
 def in_child(work: Callable[[], object]) -> None:
     torch.set_num_threads(1)
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_cudnn_sdp(False)
-    PatchEmbed.forward = patches  # type: ignore[method-assign]
-    Tensor.exp2_ = Tensor.exp_  # type: ignore[method-assign]  # compiled at run time by CUDA's NVRTC
     try:
         result = work()
         print("   ", result if isinstance(result, str) else json.dumps(result))

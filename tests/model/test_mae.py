@@ -5,12 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.model.config import ViTConfig
-from vit_train.model.mae import (
-    Autoregressor,
-    MaskedAutoencoder,
-    patchify,
-    unpatchify,
-)
+from vit_train.model.mae import Autoregressor, MaskedAutoencoder
+from vit_train.model.patches import patchify, unpatchify
 
 kernels = pytest.mark.parametrize("kernels", ["scratch", "fused"])
 rows = pytest.mark.parametrize("given_rows", [0, 1, 3])

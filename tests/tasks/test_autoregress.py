@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from vit_train.model.config import ViTConfig
-from vit_train.model.mae import patchify
+from vit_train.model.patches import patchify
 from vit_train.tasks.autoregress import Autoregress
 from vit_train.tasks.config import AutoregressConfig
 

@@ -7,7 +7,7 @@ from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.model.config import CnnConfig, ViTConfig
-from vit_train.model.mae import patchify
+from vit_train.model.patches import patchify
 from vit_train.tasks.config import ReconstructConfig
 from vit_train.tasks.reconstruct import Reconstruct, drawn_orders
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, count, islice
 from pathlib import Path
 from statistics import median
 
@@ -17,7 +18,7 @@ from torch._C._profiler import _ExperimentalConfig
 from vit_train.bench.machine import gemm_ceiling, synchronize
 from vit_train.bench.peers import build_peer
 from vit_train.config import BenchConfig
-from vit_train.data.batches import Batch, Normalize, TrainBatches
+from vit_train.data.batches import Batch, Draws, Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics
 from vit_train.engine.compile import compile_model
 from vit_train.engine.device import Precision, keep_freed_memory, pick_device, pick_precision
@@ -153,13 +154,8 @@ class Limited:
 
     def __init__(self, source: TrainLoader, steps: int) -> None:
         self.source, self.steps = source, steps
-        self.batches = self.endless()
-
-    def endless(self) -> Iterator[Batch]:
-        epoch = 0
-        while True:
-            yield from self.source.epoch(epoch)
-            epoch += 1
+        self.batch = source.batch
+        self.endless = chain.from_iterable(map(source.draws, count()))
 
     def __len__(self) -> int:
         return self.steps
@@ -168,9 +164,11 @@ class Limited:
     def batch_size(self) -> int:
         return self.source.batch_size
 
+    def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
+        return islice(self.endless, self.steps)
+
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        for _ in range(self.steps):
-            yield next(self.batches)
+        return (self.batch(*each) for each in self.draws(epoch))
 
 
 def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, Work]]:
@@ -232,11 +230,11 @@ def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, W
         model.train()
 
     return model, {
-        "train": lambda: trainer.take_step(bench.images, bench.labels),
+        "train": lambda: trainer.take_step(trainer.schedule(), bench.images, bench.labels),
         "infer": infer_on_workers,
         "forward": lambda: list(workers.map(forward, bench.images)),
         "gradients": gradients,
-        "input": lambda: next(batches.batches),
+        "input": lambda: next(batches.epoch(0)),
         "loop": everything,
     }
 

@@ -9,17 +9,25 @@ from torch import Tensor
 
 
 class Averages:
-    """Sums kept on the device, so that the loop never waits for it between two logs."""
+    """Sums kept on the device, so that the loop never waits for it between two logs.
+
+    They are always the same tensors, so that a CUDA graph can add to them.
+    """
 
     def __init__(self, measures: Sequence[str], device: torch.device) -> None:
         self.measures = measures
         self.sums = torch.zeros(len(measures), device=device)
-        self.images = 0
+        self.images = torch.zeros((), dtype=torch.long, device=device)
         self.started = time.perf_counter()
 
-    def add(self, sums: Tensor, images: int) -> None:
+    def add(self, sums: Tensor, images: Tensor) -> None:
         self.sums += sums
         self.images += images
+
+    def reset(self) -> None:
+        self.sums.zero_()
+        self.images.zero_()
+        self.started = time.perf_counter()
 
     def leave_out(self, seconds: float) -> None:
         """Exclude time that was not spent on these images from the speed."""
@@ -27,15 +35,16 @@ class Averages:
 
     def read(self) -> tuple[dict[str, float], float]:
         """Return the means and the images per second. This waits for the device."""
-        means = (self.sums / max(1, self.images)).tolist()
-        speed = self.images / (time.perf_counter() - self.started)
+        images = int(self.images)
+        speed = images / (time.perf_counter() - self.started)
+        means = (self.sums / max(1, images)).tolist()
         return dict(zip(self.measures, means, strict=True)), speed
 
     def state_dict(self) -> dict[str, Any]:
         seconds = time.perf_counter() - self.started
-        return {"sums": self.sums, "images": self.images, "seconds": seconds}
+        return {"sums": self.sums, "images": int(self.images), "seconds": seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.sums.copy_(state["sums"])
-        self.images = int(state["images"])
+        self.images.fill_(int(state["images"]))
         self.started = time.perf_counter() - float(state["seconds"])

@@ -18,13 +18,13 @@ def compile_model(
 
     `piece` is one micro-batch, images and targets. The compiled code is run on it at once, because
     a missing C++ compiler or Triton shows only then. Weights, buffers and random states are left
-    unchanged. On CUDA the kernels are replayed as CUDA graphs. Evaluation does not use the compiled
-    code: its batches have other shapes, and each would have to be compiled again.
+    unchanged. Evaluation does not use the compiled code: its batches have other shapes, and each
+    would have to be compiled again.
     """
     device = precision.device
     devices = [device] if device.type == "cuda" else []
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    model.compile(dynamic=False, mode="reduce-overhead" if devices else "default")
+    model.compile(dynamic=False)  # on a GPU, the whole step becomes a CUDA graph later
     try:
         with torch.random.fork_rng(devices):
             with precision.autocast():

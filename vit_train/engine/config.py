@@ -116,10 +116,12 @@ class LoopConfig:
     ema_decay: float | None = None
     # Steps between two points of the training curves.
     log_every: int = 20
+    # On a GPU, replay each step as one CUDA graph; without it the CPU launches every operation.
+    cuda_graph: bool = True
     # Stop after this time, with a checkpoint, for queues that limit how long a job may run.
     max_minutes: float | None = None
     # If a loss or gradient is NaN or infinity: stop, or skip the step, up to max_skips times in a
-    # run. To skip it the loop must check every step, which costs some speed on a GPU.
+    # run. Looked at every log_every steps, so that a GPU need not be waited for.
     on_nonfinite: str = "stop"
     max_skips: int = 10
 

@@ -7,7 +7,7 @@ around the model: once a step's gradients are computed, they are summed in a sin
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -44,16 +44,11 @@ class Processes:
         """Return whether this process writes files and reports."""
         return self.rank == 0
 
-    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor with its sum over all processes."""
-        if self.count == 1:
-            return
-        together = torch.cat([tensor.flatten() for tensor in tensors])
-        with exchanging():
-            dist.all_reduce(together)
-        parts = together.split([tensor.numel() for tensor in tensors])
-        for tensor, part in zip(tensors, parts, strict=True):
-            tensor.copy_(part.view_as(tensor))
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Replace a tensor with its sum over all processes."""
+        if self.count > 1:
+            with exchanging():
+                dist.all_reduce(tensor)
 
     def any(self, flag: bool) -> bool:
         """Return whether the flag is true in any process.

@@ -15,13 +15,12 @@ class NonFinite(ArithmeticError):
 
 
 class NonFiniteGuard:
-    """Decides whether to take a step with NaN or infinity, according to `train.on_nonfinite`.
+    """Notes which steps had NaN or infinity, and acts as `train.on_nonfinite` says.
 
-    "stop" takes the step and keeps the number of the first bad step on the device, so that the loop
-    never waits for the device; `require_finite` raises NonFinite when the loss is read.
-    "skip" waits for the device at every step, and raises NonFinite after more than
-    `train.max_skips` skipped steps. Either way, `notify` is called first, with the number of the
-    bad step.
+    The notes stay on the device, so that the loop does not wait for it, and are read every
+    `train.log_every` steps. "stop" then raises NonFinite. With "skip" such a step has not changed
+    anything; NonFinite is raised after more than `train.max_skips` of them. Either way, `notify` is
+    called first, with the number of the bad step.
     """
 
     def __init__(
@@ -32,38 +31,42 @@ class NonFiniteGuard:
         notify: Callable[[int], None],
     ) -> None:
         self.config, self.steps_per_epoch, self.notify = config, steps_per_epoch, notify
-        self.first_bad_step = torch.zeros((), dtype=torch.long, device=device)  # 0 for none
-        self.skipped = 0
+        # One note for each step since the last reading: step n is at (n − 1) mod log_every.
+        self.bad = torch.zeros(config.log_every, dtype=torch.bool, device=device)
+        self.read_until = self.skipped = 0
 
-    def allows(self, step: int, finite: Tensor) -> bool:
-        """Return whether to take this step, counted from 1.
+    @property
+    def skips(self) -> bool:
+        return self.config.on_nonfinite == "skip"
 
-        `finite` () says, on the device, whether its loss and gradient are finite.
+    def note(self, step: Tensor, finite: Tensor) -> None:
+        """Note on the device whether a step, () and counted from 1, is finite, ()."""
+        place = (step - 1).long().remainder(len(self.bad))
+        self.bad.index_copy_(0, place.view(1), ~finite.view(1))
+
+    def check(self, step: int) -> None:
+        """Act on what was noted up to this step; raise NonFinite to end the run.
+
+        This waits for the device, and must happen at least every `log_every` steps.
         """
-        if self.config.on_nonfinite == "stop":
-            first = ~finite & (self.first_bad_step == 0)
-            self.first_bad_step = torch.where(first, step, self.first_bad_step)
-            return True
-        if finite:
-            return True
-        self.skipped += 1
-        self.notify(step)
-        if self.skipped > self.config.max_skips:
-            raise NonFinite(
-                f"{self.skipped} steps had NaN or infinity as loss or gradient. {ADVICE}"
-            )
-        return False
-
-    def require_finite(self) -> None:
-        """Raise NonFinite, naming the first bad step, if there was one. Waits for the device."""
-        step = int(self.first_bad_step)
-        if step:
-            self.notify(step)
-            epoch, batch = epoch_and_batch(step, self.steps_per_epoch)
-            raise NonFinite(
-                f"the loss or its gradient was NaN or infinity at step {step} (batch {batch + 1} "
-                f"of epoch {epoch + 1}). {ADVICE}"
-            )
+        bad = self.bad.tolist()
+        steps = [
+            each for each in range(self.read_until + 1, step + 1) if bad[(each - 1) % len(bad)]
+        ]
+        self.read_until = step
+        for each in steps:
+            self.notify(each)
+            if not self.skips:
+                epoch, batch = epoch_and_batch(each, self.steps_per_epoch)
+                raise NonFinite(
+                    f"the loss or its gradient was NaN or infinity at step {each} (batch "
+                    f"{batch + 1} of epoch {epoch + 1}). {ADVICE}"
+                )
+            self.skipped += 1
+            if self.skipped > self.config.max_skips:
+                raise NonFinite(
+                    f"{self.skipped} steps had NaN or infinity as loss or gradient. {ADVICE}"
+                )
 
 
 def epoch_and_batch(step: int, steps_per_epoch: int) -> tuple[int, int]:

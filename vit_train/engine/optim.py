@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vit_train.engine.config import AdamWConfig
 
@@ -38,13 +38,19 @@ def make_adamw(model: nn.Module, config: AdamWConfig) -> AdamW:
         {"params": [p for p in model.parameters() if p in matrices]},
         {"params": undecayed, "weight_decay": 0.0},
     ]
-    return AdamW(
+    device = next(model.parameters()).device
+    optimizer = AdamW(
         groups,
         lr=config.lr,
         betas=(config.beta1, config.beta2),
         weight_decay=config.weight_decay,
         fused=True,
+        capturable=device.type == "cuda",
     )
+    if device.type == "cuda":  # a CUDA graph reads the rate from a tensor
+        for group in optimizer.param_groups:
+            group["lr"] = torch.tensor(config.lr, device=device)
+    return optimizer
 
 
 class Optimizers:
@@ -60,26 +66,46 @@ class Optimizers:
             raise ValueError("each parameter of the model must belong to exactly one optimizer")
 
     @property
+    def capturable(self) -> bool:
+        """Return whether a CUDA graph can take these optimizers' steps."""
+        return all(isinstance(group["lr"], Tensor) for group in self.groups)
+
+    @property
     def groups(self) -> list[dict[str, Any]]:
         """Return the parameter groups of all optimizers."""
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
-    def set_lr(self, lr: float) -> None:
-        """Set the learning rate, which each group scales by its `lr_scale`."""
+    def set_lr(self, lr: Tensor) -> None:
+        """Set the learning rate (), which each group scales by its `lr_scale`.
+
+        A group whose rate is a tensor has it changed on the device.
+        """
         for group in self.groups:
-            group["lr"] = lr * group.get("lr_scale", 1.0)
+            scaled = lr * group.get("lr_scale", 1.0)
+            if isinstance(group["lr"], Tensor):
+                group["lr"].copy_(scaled)
+            else:
+                group["lr"] = float(scaled)
 
     def unscale(self, scaler: torch.amp.GradScaler) -> None:
         for optimizer in self.optimizers:
             scaler.unscale_(optimizer)
 
-    def step(self, scaler: torch.amp.GradScaler) -> None:
-        for optimizer in self.optimizers:
-            scaler.step(optimizer)
+    def step(self, scaler: torch.amp.GradScaler, finite: Tensor | None = None) -> None:
+        """Step all optimizers, but only if `finite` (), if it is given, is true.
 
-    def zero_grad(self) -> None:
+        PyTorch's fused optimizers decide that on the device; for others this waits for it. A loss
+        scaler always decides for itself.
+        """
         for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=False)
+            if finite is None or scaler.is_enabled():
+                scaler.step(optimizer)
+            elif getattr(optimizer, "_step_supports_amp_scaling", False):
+                optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+                optimizer.step()
+                del optimizer.found_inf  # type: ignore[attr-defined]
+            elif finite:
+                optimizer.step()
 
     def state_dict(self) -> list[dict[str, Any]]:
         return [optimizer.state_dict() for optimizer in self.optimizers]

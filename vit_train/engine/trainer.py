@@ -16,6 +16,7 @@ from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import ALONE, Processes
 from vit_train.engine.evaluation import evaluate
+from vit_train.engine.graphed_step import GraphedStep
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.nonfinite import NonFiniteGuard
 from vit_train.engine.objective import Objective
@@ -31,7 +32,7 @@ COUNTERS = ("step", "epoch", "batch", "images_seen")
 
 
 class TrainLoader(Protocol):
-    """The training data as the loop reads it: `vit_train.data.batches.TrainBatches` is one."""
+    """The training data as the loop reads it: see `vit_train.data.batches.DrawnBatches`."""
 
     @property
     def batch_size(self) -> int:
@@ -39,8 +40,16 @@ class TrainLoader(Protocol):
         ...
 
     def __len__(self) -> int: ...
+    def draws(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
+        """Yield what is drawn on the CPU for the batches of an epoch, from number `first` on."""
+        ...
+
+    def batch(self, *draws: Tensor) -> Batch:
+        """Make a batch from its draws, which are on the device."""
+        ...
+
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch, starting with number `first`."""
+        """Yield the batches of an epoch, from number `first` on."""
         ...
 
 
@@ -86,15 +95,22 @@ class Trainer:
         self.per_image_rng = on_cpu and not config.compile and has_dropout(model, "rate")
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizers = Optimizers(self.optim.make(model), self.parameters)
-        self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
+        # What a step sums over micro-batches and processes: the gradients, and the step sums (M,).
+        *self.gradients, self.sums, self.summed = joined_zeros(
+            [*self.parameters, self.parameters[0].new_zeros(len(objective.measures))]
+        )
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
         self.step = self.epoch = self.batch = self.images_seen = 0
         # Points of the training curves: over the epoch, and since the last log.
-        self.epoch_averages, self.log_averages = self.new_averages(), self.new_averages()
+        self.epoch_averages, self.log_averages = (
+            Averages(objective.measures, precision.device) for _ in range(2)
+        )
         self.nonfinite = NonFiniteGuard(
             self.loop, len(train_loader), precision.device, partial(self.notify, "on_nonfinite")
         )
+        replay = self.loop.cuda_graph and processes.count == 1 and self.optimizers.capturable
+        self.graphed_step = GraphedStep(self.make_and_take_step, precision.device, replay)
         self.stop_requested = False
         self.began = time.perf_counter()
 
@@ -107,7 +123,8 @@ class Trainer:
                 if log is None:
                     self.notify("on_stop")
                     return
-                began, self.epoch_averages = time.perf_counter(), self.new_averages()
+                began = time.perf_counter()
+                self.epoch_averages.reset()
                 val = self.validate()
                 self.epoch, self.batch = self.epoch + 1, 0
                 self.notify("on_epoch", log, val)
@@ -116,54 +133,69 @@ class Trainer:
 
     def train_epoch(self) -> TrainLog | None:
         """Take the remaining steps of this epoch; return None if a stop is requested meanwhile."""
-        for images, targets in self.train_loader.epoch(self.epoch, self.batch):
+        for draws in self.train_loader.draws(self.epoch, self.batch):
             if self.processes.any(self.stop_requested):
                 return None
-            sums, count = self.take_step(images, targets)
+            self.graphed_step(self.schedule(), *draws)
+            self.step += 1
             self.batch += 1
-            self.epoch_averages.add(sums, count)
-            self.log_averages.add(sums, count)
+            self.images_seen += self.train_loader.batch_size
             if self.step % self.loop.log_every == 0:
-                log, self.log_averages = self.read(self.log_averages), self.new_averages()
+                log = self.read(self.log_averages)
+                self.log_averages.reset()
                 self.notify("on_log", log)
             self.notify("on_step")
         return self.read(self.epoch_averages)
 
-    def take_step(self, images: Tensor, targets: Tensor) -> tuple[Tensor, int]:
-        """Take one optimizer step on the mean loss of a batch.
+    def schedule(self) -> Tensor:
+        """Return what is different in the next step: float64 (3,).
 
-        `images` (b,C,S,S) and `targets` (b,…) are this process's share of the batch. Return the
-        objective's step sums (M,) and their number of images, over all processes; both are zero if
-        the step is skipped.
+        These are its number, counted from 1, its learning rate, and the rate of the weights'
+        average.
         """
-        count, first = self.batch_share(len(images))
+        number = self.step + 1
+        average = self.ema.rate(number) if self.ema else 0.0
+        return torch.tensor([number, self.lr_at(self.step), average], dtype=torch.float64)
+
+    def make_and_take_step(self, schedule: Tensor, *draws: Tensor) -> None:
+        """Make a batch from its draws and take a step on it, all on the device."""
+        self.take_step(schedule, *self.train_loader.batch(*draws))
+
+    def take_step(self, schedule: Tensor, images: Tensor, targets: Tensor) -> None:
+        """Take one optimizer step on the mean loss of a batch, and add it to the averages.
+
+        `schedule` (3,) is what `schedule()` returns; `images` (b,C,S,S) and `targets` (b,…) are
+        this process's share of the batch. A step with NaN or infinity changes no weights. All work
+        is done on the device, without waiting for it.
+        """
+        number, lr, average_rate = schedule.unbind()
+        count = self.train_loader.batch_size
+        first = self.processes.rank * count // self.processes.count
         indices = torch.arange(first, first + len(images))
-        sums = torch.zeros(len(self.objective.measures), device=images.device)
 
         # Forward and backward, micro-batch by micro-batch.
+        self.summed.zero_()
         compute = partial(self.forward_backward, count=count)
         for part, gradients in self.workers.map(compute, images, targets, indices):
-            sums += part
+            self.sums += part
             torch._foreach_add_(self.gradients, gradients)
-        self.processes.all_reduce([*self.gradients, sums])
+        self.processes.all_reduce(self.summed)
 
         # Clip.
         self.optimizers.unscale(self.scaler)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.clip_norm or math.inf)
 
         # Step.
-        self.optimizers.set_lr(self.lr_at(self.step))
-        self.step += 1
-        self.images_seen += count
-        if self.nonfinite.allows(self.step, self.is_finite(sums[0], norm)):
-            self.optimizers.step(self.scaler)
-            if self.ema:
-                self.ema.update(self.model, self.step)
-        else:
-            sums, count = torch.zeros_like(sums), 0
+        finite = self.is_finite(self.sums[0], norm)
+        self.nonfinite.note(number, finite)
+        self.optimizers.set_lr(lr)
+        self.optimizers.step(self.scaler, finite)
         self.scaler.update()
-        self.optimizers.zero_grad()
-        return sums, count
+        if self.ema:
+            self.ema.update(average_rate * finite)
+        sums = self.sums.masked_fill(~finite, 0)
+        for averages in (self.epoch_averages, self.log_averages):
+            averages.add(sums, finite * count)
 
     def forward_backward(
         self, images: Tensor, targets: Tensor, indices: Tensor, count: int
@@ -199,13 +231,6 @@ class Trainer:
         for callback in self.callbacks:
             getattr(callback, event)(self, *what)
 
-    def batch_share(self, images: int) -> tuple[int, int]:
-        """Return the size of the whole batch and the index in it of this process's first image."""
-        if self.processes.count == 1:
-            return images, 0
-        count = self.train_loader.batch_size
-        return count, self.processes.rank * count // self.processes.count
-
     def lr_at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
         return learning_rate(step, self.optim, len(self.train_loader), self.loop.epochs)
@@ -225,15 +250,12 @@ class Trainer:
             return contextlib.nullcontext()
         return per_image_generators(self.seed, self.step, indices.tolist())
 
-    def new_averages(self) -> Averages:
-        return Averages(self.objective.measures, self.precision.device)
-
     def read(self, averages: Averages) -> TrainLog:
-        """Return the averages as a log; raise NonFinite if a loss was not finite.
+        """Return the averages as a log; raise NonFinite as the guard says.
 
         This waits for the device.
         """
-        self.nonfinite.require_finite()
+        self.nonfinite.check(self.step)
         values, speed = averages.read()
         lr = self.lr_at(self.step - 1)  # of the last step, even if that was before resuming
         return TrainLog(self.epoch + 1, self.step, self.images_seen, values, lr, speed)
@@ -244,8 +266,8 @@ class Trainer:
         return time.perf_counter() - self.began
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that training changes; raise NonFinite if the weights are lost."""
-        self.nonfinite.require_finite()
+        """Return everything that training changes; raise NonFinite as the guard says."""
+        self.nonfinite.check(self.step)
         return {
             "model": self.model.state_dict(),
             "ema": self.ema.model.state_dict() if self.ema else None,
@@ -275,7 +297,18 @@ class Trainer:
         self.nonfinite.skipped = int(state["skipped"])
         for name in COUNTERS:
             setattr(self, name, int(state[name]))
+        self.nonfinite.read_until = self.step
         in_epoch = 0 <= self.batch <= len(self.train_loader)
         in_run = in_epoch and 0 <= self.epoch <= self.loop.epochs
         if not in_run or min(self.step, self.images_seen, self.nonfinite.skipped) < 0:
             raise ValueError(f"there is no batch {self.batch} of epoch {self.epoch} in this run")
+
+
+def joined_zeros(like: Sequence[Tensor]) -> list[Tensor]:
+    """Return zeros in the shape of each tensor, all views of one tensor, which comes last."""
+    multiple = 64  # so that each view begins at a full vector of the device
+    sizes = [-(-tensor.numel() // multiple) * multiple for tensor in like]
+    joined = like[0].new_zeros(sum(sizes), requires_grad=False)
+    parts = joined.split(sizes)
+    views = [part[: t.numel()].view(t.shape) for part, t in zip(parts, like, strict=True)]
+    return [*views, joined]

@@ -3,7 +3,9 @@
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from vit_train.engine.workers import batch_norms
 
 
 class WeightAverage:
@@ -16,10 +18,24 @@ class WeightAverage:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         self.decay = decay
+        self.averages: list[Tensor] = list(self.model.parameters())
+        self.weights: list[Tensor] = list(model.parameters())
+        # BatchNorm's statistics are already averages; all other buffers are constants.
+        self.statistics = [
+            pair
+            for modules in zip(batch_norms(self.model), batch_norms(model), strict=True)
+            for pair in zip(*(module.buffers() for module in modules), strict=True)
+        ]
+
+    def rate(self, step: int) -> float:
+        """Return how far the averages go towards the weights after this step, counted from 1."""
+        return 1 - min(self.decay, (1 + step) / (10 + step))
 
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
-        weight = 1 - min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.model.parameters()), list(model.parameters()), weight)
-        for average, buffer in zip(self.model.buffers(), model.buffers(), strict=True):
-            average.copy_(buffer)  # BatchNorm's statistics are already averages
+    def update(self, rate: Tensor) -> None:
+        """Move the averages this far, (), towards the model's weights."""
+        moves = torch._foreach_sub(self.weights, self.averages)
+        torch._foreach_mul_(moves, rate)
+        torch._foreach_add_(self.averages, moves)
+        for average, value in self.statistics:
+            average.copy_(value)

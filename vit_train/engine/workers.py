@@ -18,9 +18,13 @@ CORES = torch.get_num_threads()
 Result = TypeVar("Result")
 
 
+def batch_norms(model: nn.Module) -> list[nn.Module]:
+    return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+
+
 def has_batch_norm(model: nn.Module) -> bool:
     """Say whether an image's result depends on the other images, so a batch cannot be split."""
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+    return bool(batch_norms(model))
 
 
 def has_dropout(model: nn.Module, *rates: str) -> bool:

@@ -70,8 +70,7 @@ class GELUFunction(torch.autograd.Function):
         half = x * 0.5
         activated = torch.addcmul(half, half, erf)
         if ctx.needs_input_grad[0]:
-            # exp(−x²/2) as a power of two, because exp2 is three times as fast as exp.
-            gauss = scaled.mul_(scaled).mul_(-math.log2(math.e)).exp2_()
+            gauss = exp_of_minus_(scaled.mul_(scaled))  # exp(−x²/2)
             slope = gauss.mul_(half).mul_(2 / math.sqrt(2 * math.pi))  # x · φ(x)
             ctx.save_for_backward(slope.add_(erf, alpha=0.5).add_(0.5))
         return activated
@@ -83,6 +82,13 @@ class GELUFunction(torch.autograd.Function):
         (slope,) = ctx.saved_tensors
         derivative: Tensor = grad * slope
         return derivative
+
+
+def exp_of_minus_(x: Tensor) -> Tensor:
+    """Compute exp(−x) in place."""
+    if x.device.type == "cpu":  # there, exp2 is three times as fast as exp
+        return x.mul_(-math.log2(math.e)).exp2_()
+    return x.neg_().exp_()
 
 
 def upcast(x: Tensor) -> Tensor:

@@ -9,18 +9,8 @@ from torch import Tensor, nn
 
 from vit_train.model.config import ViTConfig
 from vit_train.model.decoder import Decoder, DecoderAttention
+from vit_train.model.patches import patchify, unpatchify
 from vit_train.model.vit import Encoder, init_weights
-
-
-def patchify(images: Tensor, patch_size: int) -> Tensor:
-    """Cut images into patches in row order: (B,C,S,S) → (B,N,C·P²)."""
-    return F.unfold(images, patch_size, stride=patch_size).transpose(1, 2)
-
-
-def unpatchify(patches: Tensor, patch_size: int) -> Tensor:
-    """Join patches to images, the inverse of `patchify`: (B,N,C·P²) → (B,C,S,S)."""
-    size = round(patches.shape[1] ** 0.5) * patch_size
-    return F.fold(patches.transpose(1, 2), (size, size), patch_size, stride=patch_size)
 
 
 class Autoencoder(nn.Module):

@@ -4,7 +4,8 @@ from torch import Tensor, nn
 
 from vit_train.engine.objective import Forward
 from vit_train.model.config import ModelConfig
-from vit_train.model.mae import Autoregressor, patchify, unpatchify
+from vit_train.model.mae import Autoregressor
+from vit_train.model.patches import patchify, unpatchify
 from vit_train.tasks.config import AutoregressConfig
 from vit_train.tasks.pixel_task import PixelTask
 

@@ -14,7 +14,8 @@ from vit_train.data.batches import Batch, DrawnBatches, Draws, EvalBatches, Trai
 from vit_train.data.transfer import to_device
 from vit_train.engine.objective import Forward
 from vit_train.model.config import ModelConfig
-from vit_train.model.mae import MaskedAutoencoder, patchify, unpatchify
+from vit_train.model.mae import MaskedAutoencoder
+from vit_train.model.patches import patchify, unpatchify
 from vit_train.tasks.config import ReconstructConfig
 from vit_train.tasks.pixel_task import PixelTask
 
