@@ -12,6 +12,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.config import DATA_CONFIGS, DataConfig, ShapesConfig
 from vit_train.engine.config import (
+    COMPILE,
     DEVICES,
     OPTIM_CONFIGS,
     PRECISIONS,
@@ -74,14 +75,15 @@ class TrainConfig:
     device: str = "auto"
     precision: str = "auto"
     # Compile the model first, which takes half a minute on a CPU and somewhat longer on a GPU, but
-    # makes steps faster.
-    compile: bool = False
+    # makes steps faster: true, false, or auto, which does so on a GPU.
+    compile: bool | str = "auto"
     # Make runs on a GPU reproducible to the bit, which is slower; on a CPU they always are.
     deterministic: bool = False
 
     def __post_init__(self) -> None:
         require_choice("device", self.device, DEVICES)
         require_choice("precision", self.precision, PRECISIONS)
+        require_choice("compile", str(self.compile).lower(), COMPILE)
 
 
 @dataclass

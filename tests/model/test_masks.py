@@ -6,6 +6,7 @@ import torch
 from vit_train.model.attention import Attention, causal
 from vit_train.model.config import ViTConfig
 from vit_train.model.functional import softmax
+from vit_train.model.pos_embed import RelativeKeys
 from vit_train.model.vit import Block
 
 kernels = pytest.mark.parametrize("kernels", ["scratch", "fused"])
@@ -67,6 +68,26 @@ def test_a_row_that_may_look_nowhere_gives_zeros_and_zero_gradients(kernels: str
         assert all((gradient == 0).all() for gradient in gradients)
         everything = torch.autograd.grad(attention(x, mask=mask)[0].sum(), x)[0]
         assert everything.isfinite().all()
+
+
+@kernels
+@pytest.mark.parametrize("queries", [None, 2])
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("positions", [False, True])
+def test_a_causal_mask_can_be_asked_for_by_its_name(
+    kernels: str, queries: int | None, need_weights: bool, positions: bool
+) -> None:
+    attention, x = build(kernels)
+    if positions:
+        attention.relative = RelativeKeys(2, DIM // 3, has_class=True).double()
+        torch.nn.init.normal_(attention.relative.weight)
+        x = x[:, :5]
+    results = [
+        attention(x, need_weights, queries, mask)[0] for mask in ("causal", causal(x.shape[1]))
+    ]
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+    gradients = [torch.autograd.grad(result.square().sum(), x)[0] for result in results]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
 
 
 def test_causal_is_the_lower_triangle() -> None:

@@ -20,7 +20,7 @@ from vit_train.bench.peers import build_peer
 from vit_train.config import BenchConfig
 from vit_train.data.batches import Batch, Draws, Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics
-from vit_train.engine.compile import compile_model
+from vit_train.engine.compile import compile_model, compiles
 from vit_train.engine.device import Precision, keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.trainer import Trainer, TrainLoader
 from vit_train.model.config import ViTConfig
@@ -201,7 +201,7 @@ def our_work(bench: Bench, contender: Contender) -> tuple[nn.Module, dict[str, W
     settings = replace(config, train=replace(config.train, batch_size=contender.batch_size))
     trainer = Trainer(model, task, batches, None, settings, bench.precision, callbacks)
     workers = bench.exit.enter_context(trainer.workers)
-    if config.compile:
+    if compiles(config.compile, device):
         count = workers.micro_batch or contender.batch_size
         sample = bench.images[:count], bench.labels[:count]
         compile_model(model, task, sample, bench.precision)

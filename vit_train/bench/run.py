@@ -13,6 +13,7 @@ from vit_train.bench.process import ContenderProcess
 from vit_train.bench.results import Result
 from vit_train.config import BenchConfig, as_dict
 from vit_train.data.memory import require_images_fit
+from vit_train.engine.compile import compiles
 from vit_train.engine.device import pick_device, pick_precision
 from vit_train.model.config import ViTConfig
 from vit_train.report import provenance
@@ -77,7 +78,8 @@ def describe(config: BenchConfig, size: int, where: str) -> str:
     if isinstance(model, ViTConfig):
         shape = f"ViT {model.embed_dim}/{model.depth}, patch {model.patch_size}"
         name = f"{shape}, {model.kernels} kernels"
-    return f"{name}{', compiled' if config.compile else ''}, {size}×{size}, {where}"
+    compiled = ", compiled" if compiles(config.compile, pick_device(config.device)) else ""
+    return f"{name}{compiled}, {size}×{size}, {where}"
 
 
 def measure(contenders: list[Contender], trace: Path | None) -> tuple[list[Result], list[float]]:

@@ -11,6 +11,11 @@ from vit_train.engine.objective import Objective
 logger = logging.getLogger(__name__)
 
 
+def compiles(setting: bool | str, device: torch.device) -> bool:
+    """Return whether to compile on this device, for compile=true, false or auto."""
+    return device.type == "cuda" if setting == "auto" else bool(setting)
+
+
 def compile_model(
     model: nn.Module, objective: Objective, piece: tuple[Tensor, Tensor], precision: Precision
 ) -> bool:
@@ -36,7 +41,7 @@ def compile_model(
         reason = next(
             (line for line in str(error).splitlines() if line.strip()), type(error).__name__
         )
-        logger.warning(f"compile=true does not work here, continuing without it: {reason.strip()}")
+        logger.warning(f"compiling does not work here, continuing without it: {reason.strip()}")
         return False
     finally:
         with torch.no_grad():

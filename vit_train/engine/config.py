@@ -13,7 +13,9 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 ON_ERROR = ("stop", "continue")
 ON_NONFINITE = ("stop", "skip")
 FORMER_WORDS = {"go_on": "continue"}
-PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+# Whether to compile; auto: on a GPU.
+COMPILE = ("auto", "true", "false")
+PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16")
 
 
 def require_choice(field: str, value: str, choices: tuple[str, ...]) -> None:

@@ -27,14 +27,17 @@ def pick_device(name: str) -> torch.device:
 
 @dataclass(frozen=True)
 class Precision:
-    """The number format of the matrix products; weights and the residual stream stay float32."""
+    """The number format of the matrix products; weights and the residual stream stay float32.
+
+    tf32 rounds the factors of float32 products to 10 bits of mantissa; fp32 does not.
+    """
 
     name: str
     device: torch.device
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
-        if self.name == "fp32":
+        if self.name not in dtypes:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtypes[self.name])
 
@@ -44,15 +47,21 @@ class Precision:
 
 
 def pick_precision(name: str, device: torch.device) -> Precision:
-    """Return the precision named fp32, bf16, fp16 or auto; raise ValueError for fp16 on a CPU.
+    """Return the precision named fp32, tf32, bf16, fp16 or auto, and tell PyTorch about TF32.
 
-    auto is bf16 on a GPU that supports it and fp32 elsewhere, as bf16 is slower on most CPUs.
+    auto is bf16 on a GPU that computes in it and fp32 elsewhere. Raise ValueError for what the
+    device cannot do.
     """
     if name == "auto":
-        fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
-        return Precision("bf16" if fast else "fp32", device)
+        fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        name = "bf16" if fast else "fp32"
     if name == "fp16" and device.type == "cpu":
         raise ValueError("precision=fp16 needs a GPU: use precision=fp32 or precision=bf16 here")
+    if name == "tf32" and device.type != "cuda":
+        raise ValueError("precision=tf32 needs an NVIDIA GPU: use precision=fp32 here")
+    # PyTorch's defaults differ: convolutions may use TF32, matrix products may not.
+    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = name == "tf32"
     return Precision(name, device)
 
 

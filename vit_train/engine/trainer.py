@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vit_train.engine.averages import Averages
 from vit_train.engine.callbacks import Callback, TrainLog
+from vit_train.engine.compile import compiles
 from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import ALONE, Processes
@@ -63,7 +64,7 @@ class RunConfig(Protocol):
     @property
     def seed(self) -> int: ...
     @property
-    def compile(self) -> bool: ...
+    def compile(self) -> bool | str: ...
 
 
 class Trainer:
@@ -87,12 +88,13 @@ class Trainer:
         self.scaler = precision.scaler()
         decay = self.loop.ema_decay
         self.ema = WeightAverage(model, decay) if decay else None
+        compiled = compiles(config.compile, precision.device)
         self.workers = make_workers(
-            model, precision.device, self.loop.batch_size, self.loop.micro_batch, config.compile
+            model, precision.device, self.loop.batch_size, self.loop.micro_batch, compiled
         )
         # Compiled code can draw only from PyTorch's global generator.
         on_cpu = precision.device.type == "cpu"
-        self.per_image_rng = on_cpu and not config.compile and has_dropout(model, "rate")
+        self.per_image_rng = on_cpu and not compiled and has_dropout(model, "rate")
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizers = Optimizers(self.optim.make(model), self.parameters)
         # What a step sums over micro-batches and processes: the gradients, and the step sums (M,).

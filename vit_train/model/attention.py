@@ -1,39 +1,54 @@
 """Multi-head self-attention (Vaswani et al. 2017, equation 1), with one fused qkv projection."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.model.layers import Dropout
+from vit_train.model.layers import Dropout, on_cpu_or_else
 from vit_train.model.pos_embed import AttentionPositions
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, is_causal: bool = False
+) -> tuple[Tensor, Tensor]:
     """Return softmax(q kᵀ/√Dh + bias) v, and the softmax probabilities.
 
     q (B,H,Q,Dh), k and v (B,H,T,Dh), bias broadcast to (B,H,Q,T) → (B,H,Q,Dh), (B,H,Q,T).
+    `is_causal` hides from each token those after it.
     """
     # Scaling q costs Q·Dh multiplications; scaling the logits would cost Q·T.
     logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
     if bias is not None:
         logits = logits + bias
+    if is_causal:
+        later = ~causal(k.shape[2], k.device)[: q.shape[2]]
+        logits = logits.masked_fill(later, float("-inf"))
     probabilities = logits.softmax(dim=-1)
     return probabilities.to(v.dtype) @ v, probabilities
 
 
-def scratch_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-    return attend(q, k, v, bias)[0]
+def scratch_attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool
+) -> Tensor:
+    return attend(q, k, v, bias, is_causal)[0]
 
 
-def fused_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+def fused_attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool
+) -> Tensor:
+    if is_causal and bias is not None:  # PyTorch takes only one of the two
+        later = ~causal(k.shape[2], k.device)[: q.shape[2]]
+        bias, is_causal = bias.masked_fill(later, float("-inf")), False
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=is_causal)
 
 
-ATTENTIONS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]] = {
+ATTENTIONS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor | None, bool], Tensor]] = {
     "scratch": scratch_attention,
     "fused": fused_attention,
+    "auto": on_cpu_or_else(scratch_attention, fused_attention),
 }
 
 
@@ -69,11 +84,11 @@ def masked(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 class Attention(nn.Module):
     """Multi-head self-attention, or cross-attention to a `context` (B,T',D): (B,T,D) → (B,T,D).
 
-    `mask` (T,T) is True where a token (row) may attend to another (column); `causal` makes one
-    such mask. A row without any True gives zeros. `need_weights=True` also returns the
-    probabilities (B,H,T,T). Only the from-scratch attention computes them, so it is then used
-    whatever `kernels` says. `num_queries=Q` computes only the first Q tokens, (B,Q,D): the others
-    serve as keys and values, but not as queries.
+    `mask` (T,T) is True where a token (row) may attend to another (column); "causal" stands for
+    the mask that `causal` makes. A row without any True gives zeros. `need_weights=True` also
+    returns the probabilities (B,H,T,T). Only the from-scratch attention computes them, so it is
+    then used whatever `kernels` says. `num_queries=Q` computes only the first Q tokens, (B,Q,D):
+    the others serve as keys and values, but not as queries.
     """
 
     def __init__(
@@ -99,7 +114,7 @@ class Attention(nn.Module):
         x: Tensor,
         need_weights: bool = False,
         num_queries: int | None = None,
-        mask: Tensor | None = None,
+        mask: Tensor | Literal["causal"] | None = None,
         context: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         q, k, v = self.project(x, num_queries, context)
@@ -107,13 +122,16 @@ class Attention(nn.Module):
         if self.relative is not None:
             q, k = self.relative.rotate(q, k)
             bias = self.relative.bias(q * q.shape[-1] ** -0.5)
-        if mask is not None:
+        is_causal = isinstance(mask, str)
+        if isinstance(mask, Tensor):
             require_mask(mask, x.shape[1], k.shape[2])
             blocked, sees = masked(mask[:num_queries], q.dtype)
             bias = blocked if bias is None else bias + blocked
-        heads, weights = (
-            attend(q, k, v, bias) if need_weights else (self.attention(q, k, v, bias), None)
-        )
+        weights = None
+        if need_weights:
+            heads, weights = attend(q, k, v, bias, is_causal)
+        else:
+            heads = self.attention(q, k, v, bias, is_causal)
         x = self.dropout(self.merge_heads(heads))
         if sees is not None:  # after the projection, because its bias would undo the zeros
             x = x.masked_fill(~sees, 0)
@@ -143,7 +161,7 @@ class Attention(nn.Module):
 
     def look_up(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Attend from tokens (B,Q,D) to keys and values that were computed before → (B,Q,D)."""
-        return self.merge_heads(self.attention(self.project_queries(x), keys, values, None))
+        return self.merge_heads(self.attention(self.project_queries(x), keys, values, None, False))
 
     def merge_heads(self, heads: Tensor) -> Tensor:
         """Concatenate the heads' results and apply the output map: (B,H,Q,Dh) → (B,Q,D)."""

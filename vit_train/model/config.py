@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 CHOICES = {
-    "kernels": ("scratch", "fused"),
+    "kernels": ("auto", "scratch", "fused"),
     "activation": ("gelu", "gelu_tanh"),
     "positions_at": ("stem", "layers", "shared"),
     "head": ("token", "token_mlp", "gap"),
@@ -94,9 +94,9 @@ class ViTConfig(ModelConfig):
     init: str = "xavier"
     cls_std: float = 0.02
     pos_std: float = 0.02
-    # Implementation of LayerNorm, GELU and attention: this package's own (scratch) or PyTorch's
-    # (fused). The results are the same.
-    kernels: str = "scratch"
+    # Implementation of LayerNorm, GELU and attention: this package's own (scratch), PyTorch's
+    # (fused), or the first on a CPU and the second elsewhere (auto). The results are the same.
+    kernels: str = "auto"
 
     def __post_init__(self) -> None:
         for field in ("patch_size", "embed_dim", "depth", "num_heads"):

@@ -2,12 +2,12 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from vit_train.model.attention import Attention, causal
+from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import Dropout, LayerNorm, Mlp, init_normal
 from vit_train.model.pos_embed import POSITIONS, AbsolutePositions, chosen_positions
@@ -41,11 +41,11 @@ class DecoderBlock(nn.Module):
         self.dropout = Dropout(config.branch_dropout)
 
     def forward(
-        self, x: Tensor, memory: Tensor, mask: Tensor | None = None, need_weights: bool = False
+        self, x: Tensor, memory: Tensor, mask: Literal["causal"] | None, need_weights: bool = False
     ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
         """Apply the block to x: (B,N,D) → (B,N,D).
 
-        `memory` (B,T,D) is the encoder's tokens, `mask` (N,N) the mask of the self-attention. The
+        `memory` (B,T,D) is the encoder's tokens, `mask` the mask of the self-attention. The
         second result is the self-attention and the cross-attention, None without `need_weights`.
         """
         attended, own = self.self_attn(self.norm1(x), need_weights, mask=mask)
@@ -120,7 +120,7 @@ class Decoder(nn.Module):
             count = inputs.shape[1]
             start = self.mask_token.expand(len(memory), -1, -1)
             x = torch.cat((start, inputs[:, :-1]), dim=1) + table[:, table.shape[1] - count :]
-            mask = causal(count, memory.device)
+            mask = "causal"
         attention = []
         for block in self.blocks:
             x, weights = block(x, memory, mask, return_attention)

@@ -116,16 +116,28 @@ def fused_gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+def on_cpu_or_else(cpu: Callable[..., Tensor], other: Callable[..., Tensor]) -> Any:
+    """Return a function that calls the first on CPU tensors and the second on others."""
+
+    def kernel(x: Tensor, *rest: Any) -> Tensor:
+        return (cpu if x.device.type == "cpu" else other)(x, *rest)
+
+    return kernel
+
+
 LAYER_NORMS: dict[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = {
     "scratch": scratch_layer_norm,
     "fused": fused_layer_norm,
+    "auto": on_cpu_or_else(scratch_layer_norm, fused_layer_norm),
 }
 # By activation and kernels. The tanh form, which old weights need, is the textbook formula.
 GELUS: dict[tuple[str, str], Callable[[Tensor], Tensor]] = {
     ("gelu", "scratch"): scratch_gelu,
     ("gelu", "fused"): F.gelu,
+    ("gelu", "auto"): on_cpu_or_else(scratch_gelu, F.gelu),
     ("gelu_tanh", "scratch"): gelu_tanh,
     ("gelu_tanh", "fused"): fused_gelu_tanh,
+    ("gelu_tanh", "auto"): on_cpu_or_else(gelu_tanh, fused_gelu_tanh),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from vit_train.config import TrainConfig, with_defaults
 from vit_train.engine.callbacks import Callback
 from vit_train.engine.checkpoint import read_checkpoint, set_rng_states
-from vit_train.engine.compile import compile_model
+from vit_train.engine.compile import compile_model, compiles
 from vit_train.engine.device import be_deterministic, keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.distributed import join_processes, leave_processes
 from vit_train.engine.interruption import Deadline, stop_on_signals
@@ -80,7 +80,7 @@ def run(setup: Setup, folder: NoFolder, state: dict[str, Any] | None) -> Outcome
         callbacks=[*deadline(setup.config), *folder.callbacks()],
         processes=setup.processes,
     )
-    if setup.config.compile:
+    if compiles(setup.config.compile, setup.device):
         compile_step(trainer, setup)
     if state:
         resume(trainer, state)
