@@ -1,0 +1,161 @@
+"""Our model in this process, and the work that is timed with it."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch._C._profiler import _ExperimentalConfig
+
+from vit_train.bench.contender import Ours
+from vit_train.bench.turn import Subject, Turn, Work, take_turn
+from vit_train.config import TrainConfig
+from vit_train.data.batches import Batch, Normalize, TrainBatches
+from vit_train.data.dataset import channel_statistics
+from vit_train.engine.callbacks import Callback
+from vit_train.engine.compile import compile_model
+from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
+from vit_train.engine.trainer import Trainer, TrainLoader
+from vit_train.report.metrics_csv import MetricsCsv
+from vit_train.report.tensorboard import TensorBoard
+from vit_train.report.terminal import Terminal
+from vit_train.tasks.classify import Classify
+from vit_train.tasks.config import ClassifyConfig
+
+LOOP_STEPS = 8
+
+
+class Limited:
+    """The real data in short epochs: `steps` batches, then the next `steps`.
+
+    `load` is called for the first of them, so that what is timed before holds no data.
+    """
+
+    def __init__(self, load: Callable[[], TrainLoader], batch_size: int, steps: int) -> None:
+        self.load, self.batch_size, self.steps = load, batch_size, steps
+        self.batches = self.endless()
+
+    def endless(self) -> Iterator[Batch]:
+        source, epoch = self.load(), 0
+        while True:
+            yield from source.epoch(epoch)
+            epoch += 1
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        for _ in range(self.steps):
+            yield next(self.batches)
+
+
+def measure(ours: Ours, started: float) -> Turn:
+    return take_turn(build(ours), ours.seconds, started)
+
+
+def build(ours: Ours) -> Subject:
+    """Return our model and its work: the trainer's step and inference.
+
+    If it is to be complete, also a step's parts and the whole loop with its data and reports.
+    """
+    keep_freed_memory()
+    config, exit = ours.config, ExitStack()
+    device = pick_device(ours.device)
+    precision = pick_precision(ours.precision, device)
+    torch.manual_seed(ours.seed)
+    task = Classify(classification(config), config.model, ours.image_shape, ours.num_classes)
+    model = task.build_model().to(device).train()
+    batches = Limited(lambda: task.train_loader(images_of(ours)), ours.batch_size, LOOP_STEPS)
+    callbacks = reports(exit) if ours.complete else []
+    settings = replace(config, train=replace(config.train, batch_size=ours.batch_size))
+    trainer = Trainer(model, task, batches, None, settings, precision, callbacks)
+    workers = exit.enter_context(trainer.workers)
+    images = torch.randn(ours.batch_size, *ours.image_shape, device=device)
+    labels = torch.randint(ours.num_classes, (ours.batch_size,), device=device)
+
+    def first_step() -> None:
+        if config.compile:
+            count = workers.micro_batch or ours.batch_size
+            if not compile_model(model, task, (images[:count], labels[:count]), precision):
+                raise ValueError("it cannot be compiled here")
+        trainer.take_step(images, labels)
+
+    @torch.inference_mode()
+    def infer_part(part: Tensor) -> None:
+        with precision.autocast():
+            model.forward(part)  # as vit-eval does: the compiled code is only for training
+
+    def infer() -> None:
+        if model.training:
+            model.eval()
+        list(workers.map(infer_part, images))
+
+    def gradients() -> None:
+        compute = partial(trainer.forward_backward, count=len(images))
+        indices = torch.arange(len(images))
+        for _, part in workers.map(compute, images, labels, indices):
+            torch._foreach_add_(trainer.gradients, part)
+
+    def loop() -> None:
+        trainer.batch = 0
+        log = trainer.train_epoch()
+        assert log is not None
+        for callback in callbacks:
+            callback.on_epoch(trainer, log, None)
+
+    parts: dict[str, Work] = {
+        "gradients": gradients,
+        "input": lambda: next(batches.batches),
+        "loop": loop,
+    }
+    return Subject(
+        device,
+        model,
+        first_step,
+        {
+            "train": lambda: trainer.take_step(images, labels),
+            **(parts if ours.complete else {}),
+            "infer": infer,
+        },
+        exit,
+    )
+
+
+def images_of(ours: Ours) -> TrainBatches:
+    """Load the data, augmented as the config says."""
+    config, device = ours.config, pick_device(ours.device)
+    data = config.data.load().train
+    normalize = Normalize(channel_statistics(data.images), device)
+    return TrainBatches(
+        data, ours.num_classes, normalize, config.augment, ours.batch_size, ours.seed, device
+    )
+
+
+def reports(exit: ExitStack) -> Sequence[Callback]:
+    """Return the reports of a run, in a folder that `exit` removes."""
+    folder = Path(exit.enter_context(tempfile.TemporaryDirectory()))
+    terminal = exit.enter_context(Terminal(LOOP_STEPS, 1))
+    return [TensorBoard(folder), MetricsCsv(folder / "metrics.csv"), terminal]
+
+
+def classification(config: TrainConfig) -> ClassifyConfig:
+    if not isinstance(config.task, ClassifyConfig):
+        raise ValueError(f"vit-bench measures classifiers, not task={config.task.name}")
+    return config.task
+
+
+def trace(ours: Ours, path: Path) -> None:
+    """Write a trace of three training steps, for Perfetto or chrome://tracing."""
+    subject = build(ours)
+    every_lane = _ExperimentalConfig(profile_all_threads=True)
+    with subject.exit:
+        subject.first_step()
+        subject.work["train"]()
+        with torch.profiler.profile(experimental_config=every_lane) as profiler:
+            for _ in range(3):
+                subject.work["train"]()
+    profiler.export_chrome_trace(str(path))
