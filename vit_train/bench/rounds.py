@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from vit_train.bench import ours, peers
 from vit_train.bench.alone import Failed, alone
@@ -66,6 +67,7 @@ class Rounds:
         with (
             tempfile.TemporaryDirectory() as caches,
             tqdm(total=turns, disable=not sys.stderr.isatty(), leave=False, unit="turn") as bar,
+            logging_redirect_tqdm(),
         ):
             for number in range(count):
                 if number and not deadline.allows(self.seconds[-1]):
