@@ -1,1 +1,1 @@
-"""Speed of vit_train compared with other libraries, each in a process of its own."""
+"""Speed of vit_train compared with other libraries, each alone in a process of its own."""

@@ -1,6 +1,8 @@
-"""The machine's peak speed, and its load from other programs during a measurement."""
+"""The machine's peak speed, its memory, and its load from other programs during a measurement."""
 
 import os
+import re
+import sys
 import time
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import torch
 from vit_train.engine.workers import CORES
 
 STAT = Path("/proc/stat")
+STATUS = Path("/proc/self/status")
 
 
 class LoadMeter:
@@ -40,8 +43,22 @@ class LoadMeter:
 
 
 def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all that it was told."""
+    if device.type != "cpu":
+        getattr(torch, device.type).synchronize()
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the peak in bytes of the GPU's memory, or without one of the whole process."""
     if device.type == "cuda":
-        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated()
+    if STATUS.exists():
+        # Not getrusage: on Linux its peak includes that of the process that started this one.
+        return 1024 * int(re.findall(r"VmHWM:\s*(\d+) kB", STATUS.read_text(encoding="utf-8"))[0])
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def gemm_ceiling(device: torch.device, dtype: torch.dtype, seconds: float = 0.5) -> float:

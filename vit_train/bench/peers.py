@@ -4,8 +4,13 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import nn
 
+from vit_train.bench.contender import Peer
+from vit_train.bench.turn import Subject, Turn, take_turn
+from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
 from vit_train.model.config import ViTConfig
 
 
@@ -63,11 +68,63 @@ BUILDERS: dict[str, Callable[[ViTConfig, int, int], nn.Module]] = {
 }
 
 
-def build_peer(name: str, config: ViTConfig, image_size: int, num_classes: int) -> nn.Module:
-    """Build a library's model; raise ValueError, with what to install, if it is missing."""
-    try:
-        return BUILDERS[name](config, image_size, num_classes)
-    except ImportError as error:
+def measure(peer: Peer, started: float) -> Turn:
+    return take_turn(build(peer), peer.seconds, started)
+
+
+def build(peer: Peer) -> Subject:
+    """Return a peer's model and work.
+
+    Training is as in every tutorial: the whole batch at once, forward, backward, step.
+    """
+    if peer.allocator:
+        keep_freed_memory()
+    device = pick_device(peer.device)
+    precision = pick_precision(peer.precision, device)
+    torch.manual_seed(peer.seed)
+    model = BUILDERS[peer.library](peer.model, peer.image_shape[1], peer.num_classes)
+    require_same_size(model, peer.parameters)
+    if peer.written_out:
+        write_attention_out(model)
+    model.to(device).train()
+    optimizers = peer.optim.make(model)
+    if peer.compile_mode:
+        model.compile(dynamic=False, mode=peer.compile_mode)
+    images = torch.randn(peer.batch_size, *peer.image_shape, device=device)
+    labels = torch.randint(peer.num_classes, (peer.batch_size,), device=device)
+
+    def train() -> None:
+        with precision.autocast():
+            loss = F.cross_entropy(model(images), labels, label_smoothing=peer.label_smoothing)
+        loss.backward()
+        if peer.optim.clip_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), peer.optim.clip_norm)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    @torch.inference_mode()
+    def infer() -> None:
+        if model.training:
+            model.eval()
+        with precision.autocast():
+            model(images)
+
+    return Subject(device, model, train, {"train": train, "infer": infer})
+
+
+def require_same_size(model: nn.Module, ours: int) -> None:
+    """Raise ValueError if this is another model than ours; vit-pytorch's is 0.2 % smaller."""
+    theirs = sum(parameter.numel() for parameter in model.parameters())
+    if abs(theirs / ours - 1) > 0.01:
         raise ValueError(
-            f"{name} is not installed: pip install -e '.[peers]' in the checkout"
-        ) from error
+            f"it builds a model of {theirs:,} parameters, ours has {ours:,}: they cannot be "
+            "compared"
+        )
+
+
+def write_attention_out(model: nn.Module) -> None:
+    """Let timm compute attention by its own formulas."""
+    for module in model.modules():
+        if hasattr(module, "fused_attn"):
+            vars(module)["fused_attn"] = False

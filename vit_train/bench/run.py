@@ -1,31 +1,29 @@
-"""The work of `vit-bench`: time every contender in turn, then report tables and a figure."""
+"""The work of `vit-bench`: say what is measured, measure each batch size, report."""
 
 import logging
-import sys
-from contextlib import ExitStack
+from collections.abc import Sequence
 from pathlib import Path
-
-from tqdm import tqdm
+from typing import Any
 
 from vit_train.bench import report
-from vit_train.bench.contender import OURS, Contender, classification, flops_per_image
-from vit_train.bench.process import ContenderProcess
-from vit_train.bench.results import Result
-from vit_train.config import BenchConfig, as_dict
+from vit_train.bench.alone import alone
+from vit_train.bench.contender import Contender, Ours
+from vit_train.bench.heading import counted, describe, origin, title_of
+from vit_train.bench.lineup import line_up
+from vit_train.bench.ours import classification, trace
+from vit_train.bench.results import Comparison
+from vit_train.bench.rounds import Deadline, Rounds, expected_seconds, in_minutes, is_installed
+from vit_train.config import BenchConfig
 from vit_train.data.memory import require_images_fit
-from vit_train.engine.compile import compiles
 from vit_train.engine.device import pick_device, pick_precision
-from vit_train.model.config import ViTConfig
-from vit_train.report import provenance
+from vit_train.model.flops import count_flops
+from vit_train.model.memory import on_meta
 from vit_train.report.summary import write_json
 from vit_train.runs.setup import require_room
 from vit_train.tasks.classify import Classify
 
 logger = logging.getLogger(__name__)
 
-# What is timed for us and for peers, and for how long relative to bench.seconds.
-OUR_WORK = {"train": 1.0, "infer": 0.5, "forward": 0.4, "gradients": 0.6, "input": 0.1, "loop": 1.0}
-PEER_WORK = {"train": 1.0, "infer": 0.5}
 BATCH_BYTES = 12  # per RGB pixel, in 32-bit floats
 
 
@@ -35,80 +33,65 @@ def benchmark(config: BenchConfig, folder: Path) -> None:
     precision = pick_precision(config.precision, device)
     data = config.data.load()
     shape, num_classes = data.image_shape, len(data.classes)
-    del data  # every contender's process loads what it needs
+    del data  # every process loads what it needs
+    parameters = require_possible(config, shape, num_classes)
+    flops = count_flops(config.model, shape, num_classes, backward=True)
+    line_ups = [
+        line_up(config, batch_size, shape, num_classes, parameters)
+        for batch_size in config.bench.batch_sizes
+    ]
+
+    title = title_of(config, shape[1], parameters, f"{precision.name} on {device.type}")
+    about = {"title": title} | origin(config, device)
+    logger.info(f"{describe(about)}\n{plan(line_ups, config.bench.rounds)}")
+    deadline, seconds = Deadline(config.bench.max_minutes), 0.0
+    comparisons: list[Comparison] = []
+    for contenders in line_ups:
+        batch_size = contenders[0].batch_size
+        if comparisons and not deadline.allows(seconds):
+            logger.info(f"no time is left for batches of {batch_size}: see bench.max_minutes")
+            break
+        rounds = Rounds(contenders, folder / "failures.log")
+        for _ in rounds.measure(config.bench.rounds, deadline):
+            # After each, so that who loses patience has the rounds before.
+            write(folder, about, [*comparisons, rounds.comparison(flops)])
+        comparisons.append(rounds.comparison(flops))
+        logger.info(f"\n{report.table(comparisons[-1])}\n\n{report.notes(comparisons[-1])}")
+        seconds = rounds.seconds[0]
+        if config.bench.profile:
+            profile(contenders[0], folder)
+    logger.info(f"written to {folder}")
+
+
+def require_possible(config: BenchConfig, shape: tuple[int, int, int], num_classes: int) -> int:
+    """Return the number of parameters; raise ValueError if the memory is too small for it all."""
     task = Classify(classification(config), config.model, shape, num_classes)
     require_room(config, task, shape[1])
     for batch_size in config.bench.batch_sizes:
         require_images_fit(batch_size, shape[1], f"bench.batch_sizes={batch_size}", BATCH_BYTES)
-    title = describe(config, shape[1], f"{precision.name} on {device.type}")
-    logger.info(title)
-
-    reports, by_batch = [], []
-    text = [f"# {title}", f"`{provenance.command_line()}`"]
-    for batch_size in config.bench.batch_sizes:
-        peers = [(peer, keep) for keep in (False, True) for peer in config.bench.peers]
-        contenders = [
-            Contender(library, keep_memory, batch_size, shape, num_classes, config)
-            for library, keep_memory in [(OURS, True), *peers]
-        ]
-        results, ceilings = measure(contenders, folder if config.bench.profile else None)
-        flops = flops_per_image(contenders[0])
-        table, notes = report.table(results), report.notes(results[0], flops, ceilings, results)
-        logger.info(f"\n{table}\n\n{notes}")
-        text += [table, notes]
-        by_batch.append(results)
-        reports.append(report.as_json(results, flops, ceilings))
-
-    (folder / "bench.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
-    report.chart(by_batch, title).savefig(folder / "bench.png")
-    about = {
-        "title": title,
-        "command": provenance.command_line(),
-        "machine": provenance.machine(device),
-        "versions": provenance.versions(),
-        "commit": provenance.commit(),
-        "config": as_dict(config),
-    }
-    write_json(folder / "bench.json", about | {"results": reports})
-    logger.info(f"written to {folder}")
+    model = on_meta(task.build_model, config.model)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
-def describe(config: BenchConfig, size: int, where: str) -> str:
-    model, name = config.model, config.model.name
-    if isinstance(model, ViTConfig):
-        shape = f"ViT {model.embed_dim}/{model.depth}, patch {model.patch_size}"
-        name = f"{shape}, {model.kernels} kernels"
-    compiled = ", compiled" if compiles(config.compile, pick_device(config.device)) else ""
-    return f"{name}{compiled}, {size}×{size}, {where}"
+def plan(line_ups: Sequence[Sequence[Contender]], rounds: int) -> str:
+    """Say what will be done, and how long it will take."""
+    seconds = sum(expected_seconds(contenders, rounds) for contenders in line_ups)
+    sizes = ", ".join(str(contenders[0].batch_size) for contenders in line_ups)
+    names = "; ".join(contender.name for contender in line_ups[0] if is_installed(contender))
+    what = f"{counted(rounds, 'round')} with batches of {sizes}"
+    return f"measuring {what}, about {in_minutes(seconds)} on an idle machine: {names}"
 
 
-def measure(contenders: list[Contender], trace: Path | None) -> tuple[list[Result], list[float]]:
-    """Return every contender's timings, ours first, and the ceiling in each round."""
-    options = contenders[0].config.bench
-    with ExitStack() as stack:
-        processes = [stack.enter_context(ContenderProcess(contender)) for contender in contenders]
-        results = [Result(process.contender, process.wait_until_ready()) for process in processes]
-        check_parameters(results)
-        ceilings = []
-        rounds = tqdm(range(options.rounds), "rounds", disable=not sys.stderr.isatty(), leave=False)
-        for _ in rounds:
-            for process, result in zip(processes, results, strict=True):
-                for name, share in (OUR_WORK if result.is_ours else PEER_WORK).items():
-                    result.add(name, process.call("time", name, share * options.seconds))
-            ceilings.append(processes[0].call("ceiling", 0.2 * options.seconds).value)
-        for process, result in zip(processes, results, strict=True):
-            result.peak_memory = process.peak_memory
-        if trace is not None:
-            processes[0].call("trace", str(trace / f"trace-{contenders[0].batch_size}.json"))
-    return results, ceilings
+def write(folder: Path, about: dict[str, Any], comparisons: Sequence[Comparison]) -> None:
+    """Write what has been measured so far."""
+    tables = [f"{report.table(each)}\n\n{report.notes(each)}" for each in comparisons]
+    text = "\n\n".join([describe(about), f"`{about['command']}`", *tables])
+    (folder / "bench.md").write_text(f"{text}\n", encoding="utf-8")
+    results = [report.as_json(each) for each in comparisons]
+    write_json(folder / "bench.json", about | {"results": results})
+    report.chart(comparisons, about["title"]).savefig(folder / "bench.png")
 
 
-def check_parameters(results: list[Result]) -> None:
-    """Raise ValueError if a peer has built another model; vit-pytorch's is 0.2 % smaller."""
-    ours = results[0].parameters
-    for result in results:
-        if abs(result.parameters / ours - 1) > 0.01:
-            raise ValueError(
-                f"{result.contender.name} builds a model of {result.parameters:,} parameters, ours "
-                f"has {ours:,}: they cannot be compared"
-            )
+def profile(contender: Contender, folder: Path) -> None:
+    assert isinstance(contender, Ours)
+    alone(folder, trace, contender, folder / f"trace-{contender.batch_size}.json")

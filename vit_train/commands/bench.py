@@ -32,7 +32,7 @@ def job(composed: DictConfig) -> None:
 def main() -> None:
     register_schemas()
     with short_errors("vit-bench"):
-        run_or_help(job, ABOUT, GROUPS)
+        run_or_help(job, ABOUT, (*GROUPS, "bench"))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import platform
 import re
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -18,11 +18,19 @@ EXTENSION = re.compile("amx|avx|bf16|f16c|fma|i8mm|neon|sme|sve").match
 
 def versions() -> dict[str, str]:
     return {
-        "vit_train": version("vit-train"),
+        "vit_train": version_of("vit-train"),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "torchvision": version("torchvision"),
+        "torchvision": version_of("torchvision"),
     }
+
+
+def version_of(package: str) -> str:
+    """Return an installed package's version; a bare checkout is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def commit() -> str | None:

@@ -1,0 +1,182 @@
+"""Our model in this process, and the work that is timed with it."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cached_property, partial
+from itertools import count, islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch._C._profiler import _ExperimentalConfig
+
+from vit_train.bench.contender import Ours
+from vit_train.bench.turn import Subject, Turn, Work, take_turn
+from vit_train.config import TrainConfig
+from vit_train.data.batches import Batch, Normalize, TrainBatches
+from vit_train.data.dataset import channel_statistics
+from vit_train.data.transfer import to_device
+from vit_train.engine.callbacks import Callback
+from vit_train.engine.compile import compile_model, compiles
+from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
+from vit_train.engine.graphed_step import GraphedStep
+from vit_train.engine.trainer import Trainer, TrainLoader
+from vit_train.report.metrics_csv import MetricsCsv
+from vit_train.report.tensorboard import TensorBoard
+from vit_train.report.terminal import Terminal
+from vit_train.tasks.classify import Classify
+from vit_train.tasks.config import ClassifyConfig
+
+LOOP_STEPS = 8
+
+
+class Limited:
+    """The real data in short epochs: `steps` batches, then the next `steps`.
+
+    `load` is called for the first of them, so that what is timed before holds no data.
+    """
+
+    def __init__(
+        self, load: Callable[[], TrainLoader], batch_size: int, steps: int, device: torch.device
+    ) -> None:
+        self.load, self.batch_size, self.steps, self.device = load, batch_size, steps, device
+        self.endless = (draws for epoch in count() for draws in self.source.draws(epoch))
+
+    @cached_property
+    def source(self) -> TrainLoader:
+        return self.load()
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def draws(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
+        return islice(self.endless, self.steps)
+
+    def batch(self, *draws: Tensor) -> Batch:
+        return self.source.batch(*draws)
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        for draws in self.draws(epoch):
+            yield self.batch(*(to_device(each, self.device) for each in draws))
+
+
+def measure(ours: Ours, started: float) -> Turn:
+    return take_turn(build(ours), ours.seconds, started)
+
+
+def build(ours: Ours) -> Subject:
+    """Return our model and its work: the trainer's step and inference.
+
+    If it is to be complete, also a step's parts and the whole loop with its data and reports.
+    """
+    keep_freed_memory()
+    config, exit = ours.config, ExitStack()
+    device = pick_device(ours.device)
+    precision = pick_precision(ours.precision, device)
+    torch.manual_seed(ours.seed)
+    task = Classify(classification(config), config.model, ours.image_shape, ours.num_classes)
+    model = task.build_model().to(device).train()
+    batches = Limited(
+        lambda: task.train_loader(images_of(ours)), ours.batch_size, LOOP_STEPS, device
+    )
+    callbacks = reports(exit) if ours.complete else []
+    settings = replace(config, train=replace(config.train, batch_size=ours.batch_size))
+    trainer = Trainer(model, task, batches, None, settings, precision, callbacks)
+    workers = exit.enter_context(trainer.workers)
+    images = torch.randn(ours.batch_size, *ours.image_shape, device=device)
+    labels = torch.randint(ours.num_classes, (ours.batch_size,), device=device)
+
+    # On a GPU the step becomes a CUDA graph after some calls, as in training.
+    step = GraphedStep(
+        lambda schedule: trainer.take_step(schedule, images, labels),
+        device,
+        trainer.graphed_step.replay,
+    )
+
+    def train() -> None:
+        step(trainer.schedule())
+
+    def first_step() -> None:
+        if compiles(config.compile, device):
+            count = workers.micro_batch or ours.batch_size
+            if not compile_model(model, task, (images[:count], labels[:count]), precision):
+                raise ValueError("it cannot be compiled here")
+        train()
+
+    @torch.inference_mode()
+    def infer_part(part: Tensor) -> None:
+        with precision.autocast():
+            model.forward(part)  # as vit-eval does: the compiled code is only for training
+
+    def infer() -> None:
+        if model.training:
+            model.eval()
+        list(workers.map(infer_part, images))
+
+    def gradients() -> None:
+        compute = partial(trainer.forward_backward, count=len(images))
+        indices = torch.arange(len(images))
+        for _, part in workers.map(compute, images, labels, indices):
+            torch._foreach_add_(trainer.gradients, part)
+
+    def loop() -> None:
+        trainer.batch = 0
+        log = trainer.train_epoch()
+        assert log is not None
+        for callback in callbacks:
+            callback.on_epoch(trainer, log, None)
+
+    parts: dict[str, Work] = {
+        "gradients": gradients,
+        "input": lambda: next(batches.epoch(0)),
+        "loop": loop,
+    }
+    return Subject(
+        device,
+        model,
+        first_step,
+        {
+            "train": train,
+            **(parts if ours.complete else {}),
+            "infer": infer,
+        },
+        exit,
+    )
+
+
+def images_of(ours: Ours) -> TrainBatches:
+    """Load the data, augmented as the config says."""
+    config, device = ours.config, pick_device(ours.device)
+    data = config.data.load().train
+    normalize = Normalize(channel_statistics(data.images), device)
+    return TrainBatches(
+        data, ours.num_classes, normalize, config.augment, ours.batch_size, ours.seed, device
+    )
+
+
+def reports(exit: ExitStack) -> Sequence[Callback]:
+    """Return the reports of a run, in a folder that `exit` removes."""
+    folder = Path(exit.enter_context(tempfile.TemporaryDirectory()))
+    terminal = exit.enter_context(Terminal(LOOP_STEPS, 1))
+    return [TensorBoard(folder), MetricsCsv(folder / "metrics.csv"), terminal]
+
+
+def classification(config: TrainConfig) -> ClassifyConfig:
+    if not isinstance(config.task, ClassifyConfig):
+        raise ValueError(f"vit-bench measures classifiers, not task={config.task.name}")
+    return config.task
+
+
+def trace(ours: Ours, path: Path) -> None:
+    """Write a trace of three training steps, for Perfetto or chrome://tracing."""
+    subject = build(ours)
+    every_lane = _ExperimentalConfig(profile_all_threads=True)
+    with subject.exit:
+        subject.first_step()
+        subject.work["train"]()
+        with torch.profiler.profile(experimental_config=every_lane) as profiler:
+            for _ in range(3):
+                subject.work["train"]()
+    profiler.export_chrome_trace(str(path))
