@@ -84,13 +84,17 @@ def test_which_models_are_cut_and_spread(monkeypatch: pytest.MonkeyPatch) -> Non
     vit = VisionTransformer(ViTConfig(embed_dim=16, depth=2))
     random = nn.Sequential(nn.Dropout(0.1))
 
-    def shape(model: nn.Module, *arguments: object) -> tuple[int | None, int]:
-        workers = make_workers(model, *arguments)
+    def shape(
+        model: nn.Module, device: torch.device, *arguments: object, precision: str = "fp32"
+    ) -> tuple[int | None, int]:
+        workers = make_workers(model, Precision(precision, device), *arguments)
         return workers.micro_batch, workers.count
 
     assert shape(vit, CPU, 256) == (16, 8)
     assert shape(vit, CPU, 40) == (16, 3)
     assert shape(vit, CPU, 256, 128) == (128, 2)
+    sizes = {size: shape(vit, CPU, size, precision="bf16") for size in (64, 256, 1024)}
+    assert sizes == {64: (16, 4), 256: (32, 8), 1024: (64, 8)}
     dropped = VisionTransformer(ViTConfig(embed_dim=16, depth=2, drop_path=0.1, dropout=0.1))
     assert shape(dropped, CPU, 256) == (16, 8)
     assert shape(dropped, CPU, 256, None, True) == (16, 1)  # compiled, it draws as PyTorch does

@@ -1,10 +1,13 @@
 """The written attention against F.scaled_dot_product_attention, and its symmetry."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from vit_train.model.attention import Attention, attend
+from vit_train.model.pos_embed import RelativeKeys
 
 shapes = pytest.mark.parametrize("shape", [(1, 1, 1, 4), (2, 3, 7, 8), (3, 2, 17, 5)])
 kernels = pytest.mark.parametrize("kernels", ["scratch", "fused"])
@@ -115,3 +118,43 @@ def test_fewer_queries_give_the_first_rows_and_their_gradients(kernels, queries)
         rtol=0,
         atol=1e-11,
     )
+
+
+@kernels
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_in_bf16_results_and_gradients_are_those_of_float64(kernels, relative, mask):
+    attention, x = build(kernels)
+    if relative:
+        attention.relative = RelativeKeys(3, 6, has_class=False).double()
+        torch.nn.init.normal_(attention.relative.weight, std=0.3)
+
+    def gradients(module, x):
+        x = x.requires_grad_()
+        result = module(x, mask=mask)[0].float()
+        return (result, *torch.autograd.grad(result.square().sum(), [x, *module.parameters()]))
+
+    exact = gradients(attention, x.clone())
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = gradients(copy.deepcopy(attention).float(), x.float())
+    for ours, theirs in zip(rounded, exact, strict=True):
+        # bf16 has 8 bits; the error of a sum is a few roundings (4e-3) of the whole.
+        assert (ours - theirs).norm() < 0.03 * theirs.norm()
+
+
+def test_training_in_bf16_on_a_cpu_uses_no_slow_backward(monkeypatch):
+    """PyTorch's attention is fast in float32 and in inference, but not in bf16's backward."""
+    called = []
+    sdpa = F.scaled_dot_product_attention
+    monkeypatch.setattr(
+        F, "scaled_dot_product_attention", lambda *a, **k: (called.append(1), sdpa(*a, **k))[1]
+    )
+    attention, x = build("fused")
+    attention(x)
+    attention, x = attention.float(), x.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        attention(x)
+        assert len(called) == 1
+        with torch.no_grad():
+            attention(x)
+        assert len(called) == 2

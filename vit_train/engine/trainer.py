@@ -90,7 +90,7 @@ class Trainer:
         self.ema = WeightAverage(model, decay) if decay else None
         compiled = compiles(config.compile, precision.device)
         self.workers = make_workers(
-            model, precision.device, self.loop.batch_size, self.loop.micro_batch, compiled
+            model, precision, self.loop.batch_size, self.loop.micro_batch, compiled
         )
         # Compiled code can draw only from PyTorch's global generator.
         on_cpu = precision.device.type == "cpu"

@@ -58,7 +58,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     batch_size = config.batch_size or trained.train.eval_batch_size
     normalize = Normalize(meta.statistics, device)
     batches = meta.task.eval_loader(EvalBatches(part, normalize, batch_size, device))
-    with make_workers(model, device, batch_size) as workers:
+    with make_workers(model, precision, batch_size) as workers:
         result = evaluate(model, meta.task, batches, precision, workers)
 
     if not math.isfinite(result.loss):
