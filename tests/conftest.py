@@ -19,6 +19,13 @@ posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, link
 if os.name != "posix":
     collect_ignore = ["bench"]  # vit-bench reads a process's memory from POSIX's `resource`
 
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide GPUs from all tests but those of GPUs: what they promise, they promise of a CPU."""
+    if config.getoption("markexpr") != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 MAINS = {
     "vit-train": train.main,
     "vit-eval": evaluate.main,
