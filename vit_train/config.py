@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -295,7 +296,16 @@ def schema_of(stored: dict[str, Any]) -> DictConfig:
         if not isinstance(name, str) or name not in classes:
             raise ValueError(f"the config's {group} must be one of: {', '.join(classes)}")
         chosen[group] = classes[name]
-    return OmegaConf.merge(OmegaConf.structured(TrainConfig), chosen)  # type: ignore[return-value]
+    return schema(tuple(chosen.items()))
+
+
+@cache
+def schema(chosen: tuple[tuple[str, type], ...]) -> DictConfig:
+    """Return the schema of a run with these classes of the groups, which nobody may change.
+
+    It takes longer to build than a small model: many runs are read together.
+    """
+    return OmegaConf.merge(OmegaConf.structured(TrainConfig), dict(chosen))  # type: ignore[return-value]
 
 
 def from_checkpoint(stored: dict[str, Any]) -> TrainConfig:
