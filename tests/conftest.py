@@ -107,13 +107,13 @@ STORED: dict[tuple[str | None, str], object] = {}
 
 @pytest.fixture
 def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A figure takes a third of a second: one with the same words as an earlier one stays empty."""
+    """A figure takes a third of a second: a command draws one with the same words only once."""
 
     def draw_once(where: object, name: str, words: Callable[..., tuple[object, ...]]) -> None:
         draw = getattr(where, name)
 
         def drawn(*what: object) -> Figure:
-            key = (name, *words(*what))
+            key = (sys.argv[0], name, *words(*what))
             if key in DRAWN:
                 return Figure()
             DRAWN.add(key)
