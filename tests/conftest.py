@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.hydra import Hydra
 from hydra.core.config_store import ConfigStore
@@ -169,7 +170,11 @@ KINDS = {
 
 @pytest.fixture(scope="session")
 def small_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("small_runs")
+    """A folder of all processes among which pytest-xdist shares the tests out."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "small_runs"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture
@@ -178,10 +183,11 @@ def small_run(run: Run, small_runs: Path) -> SmallRun:
 
     def copied(kind: str, folder: str = "run") -> Path:
         original = small_runs / kind
-        if not original.exists():
-            arguments = [*SMALL, *KINDS[kind], f"hydra.run.dir={original}"]
-            outcome = run("vit-train", *arguments)
-            assert outcome.status == 0, outcome.err
+        with FileLock(f"{original}.lock"):
+            if not original.exists():
+                arguments = [*SMALL, *KINDS[kind], f"hydra.run.dir={original}"]
+                outcome = run("vit-train", *arguments)
+                assert outcome.status == 0, outcome.err
         return Path(shutil.copytree(original, folder))
 
     return copied
