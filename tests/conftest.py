@@ -20,6 +20,7 @@ from hydra.core.global_hydra import GlobalHydra
 from matplotlib.figure import Figure
 
 from vit_train.commands import augment, bench, evaluate, inspect, results, train
+from vit_train.commands.cli.errors import FULL_ERROR
 from vit_train.report.confusion import Confusion
 from vit_train.runs import evaluate as evaluating
 from vit_train.runs import folder
@@ -154,6 +155,7 @@ def run(
                 status = 1
             else:
                 status = int(end.code or 0)
+        os.environ.pop(FULL_ERROR, None)  # which a command sets for all of its process
         captured = capfd.readouterr()
         return Outcome(status, captured.out, captured.err)
 
