@@ -1,5 +1,7 @@
 """Drives the commands in this process: a subprocess would spend its time importing torch."""
 
+import copy
+import gc
 import logging
 import os
 import shutil
@@ -10,10 +12,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
+from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.hydra import Hydra
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from matplotlib.figure import Figure
 
 from vit_train.commands import augment, bench, evaluate, inspect, results, train
+from vit_train.commands.cli.errors import FULL_ERROR
+from vit_train.report.confusion import Confusion
+from vit_train.runs import evaluate as evaluating
+from vit_train.runs import folder
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
 if os.name != "posix":
@@ -51,6 +61,11 @@ class Outcome:
     err: str
 
 
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector all that was imported: a million objects each time."""
+    gc.freeze()
+
+
 Run = Callable[..., Outcome]
 SmallRun = Callable[..., Path]
 
@@ -73,19 +88,63 @@ def no_leftover_logging() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def hydra_composes_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hydra composes all settings twice, first for hydra.mode alone, which experiments set."""
-    get_mode = Hydra.get_mode
+def hydra_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what Hydra and a command do again for every command of a process."""
+    get_mode, store = Hydra.get_mode, ConfigStore.store
 
-    def quick(self: Hydra, config_name: str | None, overrides: list[str]) -> object:
+    def get_mode_if_set(self: Hydra, config_name: str | None, overrides: list[str]) -> object:
+        """Hydra composes all settings for hydra.mode alone, which experiments set."""
         sets_it = any(word in each for each in overrides for word in ("experiment", "hydra.mode"))
         return get_mode(self, config_name, overrides) if sets_it else None
 
-    monkeypatch.setattr(Hydra, "get_mode", quick)
+    def store_once(
+        self: ConfigStore, name: str, node: object, group: str | None = None, **more: str | None
+    ) -> None:
+        if STORED.get((group, name)) is not node:
+            store(self, name, node, group, **more)
+            STORED[group, name] = node
+
+    monkeypatch.setattr(Hydra, "get_mode", get_mode_if_set)
+    monkeypatch.setattr(ConfigStore, "store", store_once)
+    # Of the repository, Hydra only replaces the list of sources; a deep copy has all schemas.
+    shallow = lambda self, memo: copy.copy(self)  # noqa: E731
+    monkeypatch.setattr(ConfigRepository, "__deepcopy__", shallow, raising=False)
+
+
+STORED: dict[tuple[str | None, str], object] = {}
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A figure takes a third of a second: a command draws one with the same words only once."""
+
+    def draw_once(where: object, name: str, words: Callable[..., tuple[object, ...]]) -> None:
+        draw = getattr(where, name)
+
+        def drawn(*what: object) -> Figure:
+            key = (sys.argv[0], name, *words(*what))
+            if key in DRAWN:
+                return Figure()
+            DRAWN.add(key)
+            return draw(*what)
+
+        monkeypatch.setattr(where, name, drawn)
+
+    draw_once(Confusion, "draw", lambda self, answers, classes: tuple(classes))
+    draw_once(folder, "image_grid", lambda images, titles: (images.shape, *titles))
+    draw_once(evaluating, "draw_positions", lambda model: (model.config.positions, model.grid))
+
+
+DRAWN: set[tuple[object, ...]] = set()
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    figures_are_drawn_once: None,
+) -> Run:
     """run("vit-train", "data=shapes", …) in an empty folder, as if typed there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VIT_TRAIN_DATA", raising=False)
@@ -103,34 +162,44 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
                 status = 1
             else:
                 status = int(end.code or 0)
+        os.environ.pop(FULL_ERROR, None)  # which a command sets for all of its process
         captured = capfd.readouterr()
         return Outcome(status, captured.out, captured.err)
 
     return call
 
 
-# How runs ended that many tests begin with; each is made once for all of them.
-ENDINGS = {"finished": [], "interrupted": ["train.max_minutes=1e-9"]}
+# What many tests begin with, each made once for all of them: how a run ended, or its weights.
+KINDS = {
+    "finished": [],
+    "averaged": ["train.ema_decay=0.9"],
+    "interrupted": ["train.max_minutes=1e-9"],
+}
 
 
 @pytest.fixture(scope="session")
 def small_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("small_runs")
+    """A folder of all processes among which pytest-xdist shares the tests out."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "small_runs"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture
 def small_run(run: Run, small_runs: Path) -> SmallRun:
-    """small_run("interrupted", "run"): the folder of a run of SMALL that ended so."""
+    """small_run("interrupted", "run"): the folder of a run of SMALL of this kind."""
 
-    def copy(ending: str, folder: str = "run") -> Path:
-        original = small_runs / ending
-        if not original.exists():
-            arguments = [*SMALL, *ENDINGS[ending], f"hydra.run.dir={original}"]
-            outcome = run("vit-train", *arguments)
-            assert outcome.status == 0, outcome.err
+    def copied(kind: str, folder: str = "run") -> Path:
+        original = small_runs / kind
+        with FileLock(f"{original}.lock"):
+            if not original.exists():
+                arguments = [*SMALL, *KINDS[kind], f"hydra.run.dir={original}"]
+                outcome = run("vit-train", *arguments)
+                assert outcome.status == 0, outcome.err
         return Path(shutil.copytree(original, folder))
 
-    return copy
+    return copied
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def test_flags_may_stand_anywhere_for_every_command(run: Run) -> None:
     "command, arguments",
     [
         ("vit-train", ["data.train_images=1"]),
-        ("vit-train", ["experiment=quickstart", "model.patch_size=5"]),
+        ("vit-train", ["experiment=quickstart", "data.train_images=9", "model.patch_size=5"]),
         ("vit-train", ["model.num_heads=3"]),
         ("vit-bench", ["bench.rounds=0"]),
     ],

@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import Run
 
 TRAIN = {
     # numbers out of range
     "model.patch_size=0": "model.patch_size=0 must be at least 1",
-    "model.patch_size=64": "must divide the image size 32",
+    "data.train_images=9 data.test_images=9 model.patch_size=5": "must divide the image size 32",
+    "data.train_images=9 data.test_images=9 model.patch_size=64": "must divide the image size 32",
     "model.embed_dim=0": "model.embed_dim=0 must be at least 1",
     "model.embed_dim=-128": "must be at least 1",
     "model.embed_dim=130": "model.embed_dim=130 must be a multiple of model.num_heads=4",
@@ -40,6 +42,7 @@ TRAIN = {
     "optim.clip_norm=0": "optim.clip_norm=0.0 must be positive, or null",
     "train.epochs=0": "train.epochs=0 must be at least 1",
     "train.batch_size=0": "train.batch_size=0 must be at least 1",
+    "train.micro_batch=0": "train.micro_batch=0 must be at least 1",
     "train.micro_batch=-1": "train.micro_batch=-1 must be at least 1",
     "train.eval_batch_size=0": "train.eval_batch_size=0 must be at least 1",
     "train.log_every=0": "train.log_every=0 must be at least 1",
@@ -51,6 +54,7 @@ TRAIN = {
     "checkpoint.keep=-1": "checkpoint.keep=-1 must not be negative",
     "data.image_size=0": "data.image_size=0 must be at least 1",
     "data.train_subset=0": "data.train_subset=0 must be at least 1",
+    "data.train_images=9 data.test_images=9 data.train_subset=99": "ask for fewer",
     "data.train_images=1": "sets the only image apart for validation",
     "data.val_subset=0": "data.val_subset=0 must be at least 1",
     "data.val_subset=5 data.val=none": "data.val_subset=5 needs validation images",
@@ -66,6 +70,8 @@ TRAIN = {
     "data.image_size=1000000": "data.image_size=1000000: 1 image of 1,000,000 by 1,000,000 would",
     "data.test_images=20000000000": "20,000,010,000 images of 32 by 32 would take 81,920 GB",
     "data.train_images=9 data.test_images=9 augment.crop_padding=100000000000": "crop_padding=1",
+    "augment.mixup_alpha=0": "augment.mixup_alpha=0.0 must be positive",
+    "augment.erase_prob=2": "augment.erase_prob=2.0 must be in [0, 1]",
     "augment.num_ops=1000000000": "augment.num_ops=1000000000 must be between 1 and 100",
     # words that are no choice
     "model.activation=relu": "gelu, gelu_tanh",
@@ -73,6 +79,10 @@ TRAIN = {
     "model.positions_at=end": "stem, layers, shared",
     "model.head=mean": "token, token_mlp, gap",
     "model.init=zeros": "xavier, torch",
+    "model.kernels=cudnn": "scratch, fused",
+    "augment.policy=autocontrast": "must be one of: none, randaugment",
+    "device=tpu": "auto, cpu, cuda, mps",
+    "device=cpu precision=fp16": "precision=fp32",
     "train.on_nonfinite=ignore": "stop, skip",
     "checkpoint.on_error=ignore": "stop, continue",
     "optim=lion": "there is no optim=lion: choose adamw",
@@ -82,6 +92,7 @@ TRAIN = {
     "data=folder data.root=x data.on_error=guess": "stop, skip",
     "augment=heavy": "there is no augment=heavy: choose light, none or strong\n",
     "augment=stong": "there is no augment=stong: did you mean augment=strong?\n",
+    "data=imagenet": "cifar10",
     "model=huge": "there is no model=huge: choose base, cnn, resnet, small or tiny\n",
     "augment=[light,stong]": "there is no augment=stong\n",
     "task=classification": "classify",
@@ -134,7 +145,7 @@ TRAIN = {
     "data=cifar100 data.root=nowhere": "data.download=true",
     "data=stl10 data.root=nowhere": "data.download=true",
     "data=cifar10 data.urls=[ftp://example]": "must begin with http:// or https://",
-    "init_from=nowhere": "no checkpoint at nowhere",
+    "data.train_images=9 data.test_images=9 init_from=nowhere": "no checkpoint at nowhere",
     "resume=nowhere": "resume=nowhere: there is no such folder",
     # grammar
     "model.depth=3=4": "model.depth=3=4 cannot be read as key=value",
@@ -157,6 +168,20 @@ def test_refused(run: Run, arguments: str) -> None:
     assert outcome.err.startswith("vit-train: ") and TRAIN[arguments] in outcome.err, outcome.err
     assert "Traceback" not in outcome.err and outcome.err.count("\n") <= 8, outcome.err
     assert not Path("run/checkpoints").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what the test wants absent")
+def test_a_device_that_is_not_there_is_said_with_what_to_do(run: Run) -> None:
+    outcome = run("vit-train", "device=cuda")
+    assert outcome.status == 1 and outcome.err.startswith("vit-train: ")
+    assert "device=cpu" in outcome.err and "Traceback" not in outcome.err
+
+
+def test_a_file_where_a_folder_should_be_is_said(run: Run) -> None:
+    Path("file").write_text("in the way", encoding="utf-8")
+    outcome = run("vit-train", "hydra.run.dir=file/run")
+    assert outcome.status == 1 and outcome.err.startswith("vit-train: ")
+    assert "file" in outcome.err and "Traceback" not in outcome.err
 
 
 def test_a_path_on_its_own_is_told_what_it_may_be(run: Run) -> None:

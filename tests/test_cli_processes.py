@@ -10,44 +10,84 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Run, SmallRun, posix
+from conftest import SMALL, SmallRun, posix
 
 import vit_train
 
 pytestmark = posix  # torchrun
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-COMMAND = [*TORCHRUN, "-m", "vit_train.commands.train", *SMALL]
 # Two processes here and its own log apart.
 QUIET = os.environ | {"OMP_NUM_THREADS": "1"}
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+# What torchrun does, from a process that has imported torch: two processes for each command.
+PAIRS = """
+import os, socket, sys
+import torch._dynamo, vit_train.runs.train
+
+for arguments in {commands}:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        os.environ["MASTER_PORT"] = str(free.getsockname()[1])
+    children = []
+    for rank in "01":
+        children.append(os.fork())
+        if not children[-1]:
+            os.environ["RANK"] = os.environ["LOCAL_RANK"] = rank
+            sys.argv = ["vit-train", *arguments]
+            from vit_train.commands.train import main
+            main()
+            sys.exit()
+    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    print("statuses", *statuses, "\\n== next ==", flush=True)
+"""
+COMMANDS = {
+    "interrupted": [*SMALL, "hydra.run.dir=two", "train.max_minutes=1e-9"],
+    "resumed": ["resume=two", "train.max_minutes=null"],
+    "refused": [each for each in SMALL if not each.startswith("model.")]
+    + ["model=cnn", "hydra.run.dir=refused"],
+}
 
 
-def weights(folder: str) -> torch.Tensor:
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], str]:
+    """The folder of the three commands, what each printed, with its statuses, and all errors."""
+    place = tmp_path_factory.mktemp("pairs")
+    command = [sys.executable, "-c", PAIRS.format(commands=list(COMMANDS.values()))]
+    env = QUIET | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    kept = {"capture_output": True, "text": True, "timeout": 120}
+    done = subprocess.run(command, cwd=place, env=env, **kept)
+    assert done.returncode == 0, done.stderr
+    return place, done.stdout.split("== next ==\n")[:-1], done.stderr
+
+
+def weights(folder: Path) -> torch.Tensor:
     model, _ = vit_train.load(folder)
     return torch.cat([parameter.flatten() for parameter in model.parameters()])
 
 
-def test_two_processes_leave_one_run_that_one_process_goes_on_with(small_run: SmallRun) -> None:
-    command = [*COMMAND, "hydra.run.dir=two", "train.max_minutes=1e-9"]
-    done = subprocess.run(command, capture_output=True, text=True, env=QUIET, timeout=240)
-    assert done.returncode == 0, done.stderr
-    assert "fp32 on cpu in 2 processes" in done.stdout and done.stdout.count("stopped after") == 1
-    assert json.loads(Path("two/summary.json").read_text(encoding="utf-8"))["steps"] == 1
-    done = subprocess.run(
-        [*TORCHRUN, "-m", "vit_train.commands.train", "resume=two", "train.max_minutes=null"],
-        capture_output=True, text=True, env=QUIET, timeout=240,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert not Path("outputs").exists(), "only the run's folder is written"
+def test_two_processes_leave_one_run_that_they_go_on_with(
+    pairs: tuple[Path, list[str], str], small_run: SmallRun
+) -> None:
+    place, (interrupted, resumed, _), errors = pairs
+    assert interrupted.endswith("statuses 0 0 \n"), errors
+    assert "fp32 on cpu in 2 processes" in interrupted
+    assert interrupted.count("stopped after step 1, its time is up") == 1
+    assert resumed.endswith("statuses 0 0 \n"), errors
+    assert resumed.count("resuming after step 1") == 1
+    assert not (place / "outputs").exists(), "only the run's folder is written"
     small_run("finished", "one")
-    torch.testing.assert_close(weights("two"), weights("one"), rtol=0, atol=1e-4)
+    torch.testing.assert_close(weights(place / "two"), weights(Path("one")), rtol=0, atol=1e-4)
     two, one = (
-        json.loads(Path(each, "summary.json").read_text(encoding="utf-8"))
-        for each in ("two", "one")
+        json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        for folder in (place / "two", Path("one"))
     )
     assert two["processes"] == 2 and two["images_seen"] == one["images_seen"]
     assert two["test"]["final"]["per_class_count"] == one["test"]["final"]["per_class_count"]
     assert two["test"]["final"]["acc"] == pytest.approx(one["test"]["final"]["acc"], abs=0.04)
+
+
+def test_an_error_is_told_by_the_process_that_has_it(pairs: tuple[Path, list[str], str]) -> None:
+    _, (_, _, refused), errors = pairs
+    assert refused.endswith("statuses 1 1 \n") and "BatchNorm" in errors
 
 
 def children(pid: int) -> list[int]:
@@ -57,7 +97,8 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
 def test_a_process_that_dies_ends_the_others_within_seconds(tmp_path: Path) -> None:
-    command = [*COMMAND, "train.epochs=100000", "hydra.run.dir=run"]
+    command = [*TORCHRUN, "-m", "vit_train.commands.train", *SMALL]
+    command += ["train.epochs=100000", "hydra.run.dir=run"]
     silent = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
     process = subprocess.Popen(command, cwd=tmp_path, env=QUIET, **silent)
     try:
@@ -76,10 +117,3 @@ def test_a_process_that_dies_ends_the_others_within_seconds(tmp_path: Path) -> N
     finally:
         process.kill()
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
-
-
-def test_an_error_is_told_by_the_process_that_has_it(run: Run) -> None:
-    command = [*COMMAND, "hydra.run.dir=run", "model=cnn"]
-    command = [each for each in command if not each.startswith("model.")]
-    done = subprocess.run(command, capture_output=True, text=True, env=QUIET, timeout=240)
-    assert done.returncode != 0 and "BatchNorm" in done.stderr

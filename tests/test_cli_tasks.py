@@ -19,7 +19,8 @@ DECODED = {
 
 
 def train(run: Run, folder: str, *arguments: str) -> dict[str, object]:
-    outcome = run("vit-train", *SMALL, f"hydra.run.dir={folder}", *arguments)
+    quick = [*SMALL, "data.train_images=100", f"hydra.run.dir={folder}"]
+    outcome = run("vit-train", *quick, *arguments)
     assert outcome.status == 0, outcome.err
     return json.loads(Path(folder, "summary.json").read_text(encoding="utf-8"))
 
@@ -108,7 +109,7 @@ def test_an_encoder_that_does_not_fit_is_refused_by_what_differs(run: Run) -> No
         "init_from=nowhere": "no checkpoint at nowhere",
     }
     for change, hint in refused.items():
-        arguments = [*SMALL, "init_from=mae", change]
+        arguments = [*SMALL, "data.train_images=100", "init_from=mae", change]
         if change == "model=cnn":
             arguments = [each for each in arguments if not each.startswith("model.")]
         outcome = run("vit-train", *arguments)
@@ -126,7 +127,7 @@ def test_what_a_task_cannot_do_is_refused(run: Run) -> None:
         "task=reconstruct task.given_rows=3": "there is no setting task.given_rows",
     }
     for change, hint in refused.items():
-        outcome = run("vit-train", *SMALL, *change.split())
+        outcome = run("vit-train", *SMALL, "data.train_images=100", *change.split())
         assert outcome.status == 1 and hint in outcome.err, outcome.err
     outcome = run("vit-train", "task=reconstruct", "model=resnet")
     assert outcome.status == 1 and "but model.name=resnet" in outcome.err

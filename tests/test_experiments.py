@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ FILES = sorted((CONF_DIR / "experiment").glob("*.yaml"))
 each_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 
 
+@cache
 def composed(experiment: str, *overrides: str) -> TrainConfig:
     register_schemas()
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):

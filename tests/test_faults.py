@@ -189,8 +189,8 @@ def test_out_of_memory_says_what_was_tried_and_what_to_change(
 
 def test_a_sweep_goes_on_past_a_job_that_fails(run: Run) -> None:
     outcome = run(
-        "vit-train", "-m", *SMALL, "train.epochs=1", "model.patch_size=4,5,8",
-        "hydra.sweep.dir=sweep",
+        "vit-train", "-m", *SMALL, "data.train_images=60", "train.epochs=1",
+        "model.patch_size=4,5,8", "hydra.sweep.dir=sweep",
     )  # fmt: skip
     assert outcome.status == 1 and "Traceback" not in outcome.err
     assert "2 of 3 jobs finished" in outcome.out

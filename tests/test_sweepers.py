@@ -26,7 +26,8 @@ def test_slurm_gets_each_job_with_a_gpu_and_time_to_save(run: Run) -> None:
 def test_optuna_looks_for_the_best_validation(run: Run) -> None:
     assert composed(run, "experiment=tune")["sweeper"]["direction"] == "maximize"
     outcome = run(
-        "vit-train", "experiment=tune", *SMALL, "train.epochs=1", "hydra.sweeper.n_trials=3",
+        "vit-train", "experiment=tune", *SMALL, "data.train_images=60", "train.epochs=1",
+        "hydra.sweeper.n_trials=3",
         "hydra.sweeper.params={optim.lr:'choice(0.001,0.1,-1)'}", "hydra.sweeper.sampler.seed=3",
     )  # fmt: skip
     runs = [

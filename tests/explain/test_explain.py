@@ -50,8 +50,8 @@ def test_vit_eval_draws_heads_and_positions(run: Run) -> None:
         "relative": ["model.positions=relative"],
         "mae": ["task=reconstruct", "model.positions=sinusoidal"],
     }.items():
-        folder = f"hydra.run.dir={name}"
-        assert run("vit-train", *SMALL, "train.epochs=1", folder, *arguments).status == 0
+        quick = [*SMALL, "data.train_images=40", "train.epochs=1", f"hydra.run.dir={name}"]
+        assert run("vit-train", *quick, *arguments).status == 0
         outcome = run("vit-eval", f"ckpt={name}", "data.image_size=48")
         drawn = f"positions in {name}/positions.png" in outcome.out
         if name == "relative":
