@@ -87,7 +87,7 @@ TRAIN = {
     "checkpoint.on_error=ignore": "stop, continue",
     "optim=lion": "there is no optim=lion: choose adamw",
     "optim.name=lion": "optim.name=lion cannot be set: choose with optim=",
-    "precision=fp8": "auto, fp32, bf16, fp16",
+    "precision=fp8": "auto, fp32, tf32, bf16, fp16",
     "data.val=train": "split, none, test",
     "data=folder data.root=x data.on_error=guess": "stop, skip",
     "augment=heavy": "there is no augment=heavy: choose light, none or strong\n",

@@ -42,7 +42,8 @@ def arguments(config: str) -> list[str]:
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
     tags = [tag for tag in events.Tags()["scalars"] if not tag.endswith("images_per_s")]
-    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}
+    # Files that were begun in the same second are read in any order.
+    return {tag: sorted((each.step, each.value) for each in events.Scalars(tag)) for tag in tags}
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
