@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from vit_train.engine import checkpoint_manager
 from vit_train.engine.callbacks import TrainLog
 from vit_train.engine.checkpoint import read_checkpoint
 from vit_train.engine.checkpoint_manager import CheckpointManager
@@ -20,6 +21,7 @@ class Trainer:
 
     def __init__(self) -> None:
         self.step = self.epoch = 0
+        self.finished = False
 
     def state_dict(self) -> dict[str, Any]:
         return {"step": self.step, "epoch": self.epoch}
@@ -29,6 +31,7 @@ def after_epochs(manager: CheckpointManager, losses: list[float | None]) -> None
     trainer = Trainer()
     for loss in losses:
         trainer.epoch += 1
+        trainer.finished = trainer.epoch == len(losses)
         trainer.step += 10
         val = None if loss is None else Evaluation(count=5, loss=loss)
         manager.on_epoch(trainer, LOG, val)
@@ -52,6 +55,36 @@ def test_a_run_that_goes_on_knows_its_best_epoch(tmp_path: Path) -> None:
     again.restore(read_checkpoint(tmp_path / "last.pt"))
     after_epochs(again, [0.4, 0.3, 0.25])
     assert again.best == {"epoch": 2, "loss": 0.2}
+
+
+def test_short_epochs_are_not_spent_on_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing takes a tenth of a second, an epoch one."""
+    now, written = 100.0, []
+
+    def save(path: Path, content: dict[str, Any], keep: int) -> None:
+        nonlocal now
+        now += 0.1
+        written.append((path.name, content["epoch"]))
+
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    monkeypatch.setattr(checkpoint_manager, "save_checkpoint", save)
+    manager, trainer = CheckpointManager(tmp_path, {}, CheckpointConfig()), Trainer()
+    for trainer.epoch in range(1, 41):
+        now += 1
+        trainer.finished = trainer.epoch == 40
+        better = trainer.epoch in (1, 3, 5)
+        manager.on_epoch(trainer, LOG, Evaluation(count=5, loss=1 / trainer.epoch if better else 9))
+    assert written == [
+        ("best.pt", 1), ("last.pt", 1),  # 0.2 s, so the next after 20
+        ("best.pt", 5), ("last.pt", 21), ("last.pt", 40),
+    ]  # fmt: skip
+    trainer.finished = False
+    manager.on_epoch(trainer, LOG, Evaluation(count=5, loss=0.01))
+    assert written[-1] == ("last.pt", 40)
+    manager.on_nonfinite(trainer, 7)
+    assert written[-1] == ("best.pt", 40)
 
 
 def test_without_validation_there_is_no_best(tmp_path: Path) -> None:
@@ -84,7 +117,10 @@ def test_checkpoints_come_after_so_many_steps_or_minutes(
     assert saved(CheckpointConfig(every_minutes=0.5, every_steps=5), 10) == [3, 5, 8]
 
 
-def test_older_checkpoints_are_kept_of_the_last_and_none_of_the_best(tmp_path: Path) -> None:
+def test_older_checkpoints_are_kept_of_the_last_and_none_of_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_manager, "SHARE", math.inf)  # after every epoch
     manager = CheckpointManager(tmp_path, {}, CheckpointConfig(keep=2))
     after_epochs(manager, [0.5, 0.4, 0.3, 0.2])
     kept = {each.name: read_checkpoint(each)["epoch"] for each in tmp_path.iterdir()}

@@ -1,5 +1,6 @@
 """The callback that writes a run's checkpoints."""
 
+import copy
 import math
 import time
 from collections.abc import Callable
@@ -10,11 +11,19 @@ from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.checkpoint import rng_states, save_checkpoint
 from vit_train.engine.config import CheckpointConfig
 from vit_train.engine.metrics import Evaluation
+from vit_train.engine.time_share import TimeShare
 from vit_train.engine.trainer import Trainer
+
+# Of the time that checkpoints after epochs may take.
+SHARE = 0.01
 
 
 class CheckpointManager(Callback):
     """Keeps `last.pt`, and `best.pt` by validation score, in the run's checkpoints/ folder.
+
+    After an epoch they are written unless that would take more than SHARE of the time, as it may
+    where an epoch takes a second; after the last epoch, always. A best epoch is then kept in memory
+    until the next writing.
 
     `about` says what the weights mean: config, classes, normalization, versions. `flush` is called
     before a checkpoint is written, so that the reports up to then are on the disk first. It returns
@@ -33,6 +42,8 @@ class CheckpointManager(Callback):
         self.about, self.config, self.flush = about, config, flush
         self.best: dict[str, float] | None = None
         self.best_score = -math.inf
+        self.unwritten_best: dict[str, Any] | None = None
+        self.time = TimeShare(SHARE)
         self.saved_at = time.monotonic()
 
     def restore(self, content: dict[str, Any]) -> None:
@@ -47,21 +58,35 @@ class CheckpointManager(Callback):
         due = steps is not None and trainer.step % steps == 0
         late = minutes is not None and time.monotonic() - self.saved_at >= 60 * minutes
         if due or late:
-            self._save(self.last_path, trainer)
+            self._save(trainer)
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         if val is not None and val.score > self.best_score:
             self.best = {"epoch": trainer.epoch, **val.values}
             self.best_score = val.score
-            self._save(self.best_path, trainer)
-        self._save(self.last_path, trainer)
+            self.unwritten_best = copy.deepcopy(self._content(trainer))
+        if self.time.is_due or trainer.finished:
+            self._save(trainer)
 
     def on_stop(self, trainer: Trainer) -> None:
-        self._save(self.last_path, trainer)
+        self._save(trainer)
 
-    def _save(self, path: Path, trainer: Trainer) -> None:
+    def on_nonfinite(self, trainer: Trainer, step: int) -> None:
+        self._save_best()  # the run may end here
+
+    def _save(self, trainer: Trainer) -> None:
+        with self.time.spent():
+            self._save_best()
+            save_checkpoint(self.last_path, self._content(trainer), self.config.keep)
+        self.saved_at = time.monotonic()
+
+    def _save_best(self) -> None:
+        """Write the best epoch, if it is not written yet; before the last, which refers to it."""
+        if self.unwritten_best is not None:
+            save_checkpoint(self.best_path, self.unwritten_best, 0)
+            self.unwritten_best = None
+
+    def _content(self, trainer: Trainer) -> dict[str, Any]:
         content = {**self.about, **trainer.state_dict(), "rng": rng_states()}
         content["written"] = self.flush()
-        content |= {"best": self.best, "best_score": self.best_score}
-        save_checkpoint(path, content, self.config.keep if path == self.last_path else 0)
-        self.saved_at = time.monotonic()
+        return content | {"best": self.best, "best_score": self.best_score}

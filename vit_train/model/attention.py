@@ -20,14 +20,29 @@ def attend(
     `is_causal` hides from each token those after it.
     """
     # Scaling q costs Q·Dh multiplications; scaling the logits would cost Q·T.
-    logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
+    logits = scores(q * q.shape[-1] ** -0.5, k)
     if bias is not None:
         logits = logits + bias
     if is_causal:
         later = ~causal(k.shape[2], k.device)[: q.shape[2]]
         logits = logits.masked_fill(later, float("-inf"))
     probabilities = logits.softmax(dim=-1)
-    return probabilities.to(v.dtype) @ v, probabilities
+    return weighted(probabilities.to(v.dtype), v), probabilities
+
+
+def scores(q: Tensor, k: Tensor) -> Tensor:
+    """Return q kᵀ: (B,H,Q,Dh), (B,H,T,Dh) → (B,H,Q,T).
+
+    A single query gets no matrix product, as its gradient would be an outer product: on a GPU
+    PyTorch compiles a kernel for that when it runs, which needs a C compiler.
+    """
+    return (q * k).sum(-1).unsqueeze(2) if q.shape[2] == 1 else q @ k.transpose(-2, -1)
+
+
+def weighted(weights: Tensor, v: Tensor) -> Tensor:
+    """Return weights · v: (B,H,Q,T), (B,H,T,Dh) → (B,H,Q,Dh); see `scores`."""
+    single = weights.shape[2] == 1
+    return (weights.transpose(-2, -1) * v).sum(2, keepdim=True) if single else weights @ v
 
 
 def scratch_attention(
