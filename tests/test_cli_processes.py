@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, SmallRun, posix
+from conftest import SMALL, Run, SmallRun, posix
 
 import vit_train
 
@@ -88,6 +88,14 @@ def test_two_processes_leave_one_run_that_they_go_on_with(
 def test_an_error_is_told_by_the_process_that_has_it(pairs: tuple[Path, list[str], str]) -> None:
     _, (_, _, refused), errors = pairs
     assert refused.endswith("statuses 1 1 \n") and "BatchNorm" in errors
+
+
+def test_a_sweep_in_several_processes_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second run would wait for a meeting that the others have left."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    outcome = run("vit-train", "-m", "seed=0,1", *SMALL)
+    assert outcome.status == 1 and "a sweep (-m) runs in one process" in outcome.err
+    assert not list(Path().rglob("checkpoints"))
 
 
 def children(pid: int) -> list[int]:

@@ -41,6 +41,9 @@ IS_MAIN = os.environ.get("RANK", "0") == "0"
 def job(composed: DictConfig) -> float | None:
     """Start or resume a run; return its best validation score, which some sweepers optimize."""
     settings = HydraConfig.get()
+    if settings.mode == RunMode.MULTIRUN and os.environ.get("WORLD_SIZE", "1") != "1":
+        with short_errors("vit-train"):
+            raise ValueError("a sweep (-m) runs in one process: start each run with torchrun alone")
     errors = SWEEP.errors(settings) if settings.mode == RunMode.MULTIRUN else None
     with errors or short_errors("vit-train"):
         if composed.resume is None:
