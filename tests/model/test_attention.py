@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from vit_train.model import attention as attention_module
 from vit_train.model.attention import Attention, attend
 from vit_train.model.pos_embed import RelativeKeys
 
@@ -158,3 +159,14 @@ def test_training_in_bf16_on_a_cpu_uses_no_slow_backward(monkeypatch):
         with torch.no_grad():
             attention(x)
         assert len(called) == 2
+
+
+def test_a_single_query_on_a_gpu_gets_the_same_without_matrix_products(monkeypatch):
+    q, k, v = (torch.randn(2, 3, count, 5).double().requires_grad_() for count in (1, 7, 7))
+    results = []
+    for alone in (False, True):
+        monkeypatch.setattr(attention_module, "is_alone", lambda _, alone=alone: alone)
+        result, weights = attend(q, k, v)
+        gradients = torch.autograd.grad(result.square().sum() + weights[..., 0].sum(), (q, k, v))
+        results.append((result, weights, *gradients))
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)

@@ -31,18 +31,26 @@ def attend(
 
 
 def scores(q: Tensor, k: Tensor) -> Tensor:
-    """Return q kᵀ: (B,H,Q,Dh), (B,H,T,Dh) → (B,H,Q,T).
-
-    A single query gets no matrix product, as its gradient would be an outer product: on a GPU
-    PyTorch compiles a kernel for that when it runs, which needs a C compiler.
-    """
-    return (q * k).sum(-1).unsqueeze(2) if q.shape[2] == 1 else q @ k.transpose(-2, -1)
+    """Return q kᵀ: (B,H,Q,Dh), (B,H,T,Dh) → (B,H,Q,T)."""
+    if is_alone(q):
+        return (q * k).sum(-1).unsqueeze(2)
+    return q @ k.transpose(-2, -1)
 
 
 def weighted(weights: Tensor, v: Tensor) -> Tensor:
-    """Return weights · v: (B,H,Q,T), (B,H,T,Dh) → (B,H,Q,Dh); see `scores`."""
-    single = weights.shape[2] == 1
-    return (weights.transpose(-2, -1) * v).sum(2, keepdim=True) if single else weights @ v
+    """Return weights · v: (B,H,Q,T), (B,H,T,Dh) → (B,H,Q,Dh)."""
+    if is_alone(weights):
+        return (weights.transpose(-2, -1) * v).sum(2, keepdim=True)
+    return weights @ v
+
+
+def is_alone(queries: Tensor) -> bool:
+    """Return whether this is a single query on a GPU, which must get no matrix product.
+
+    The gradient would be an outer product, for which PyTorch compiles a kernel when it runs; that
+    needs a C compiler.
+    """
+    return queries.shape[2] == 1 and queries.device.type != "cpu"
 
 
 def scratch_attention(
