@@ -38,22 +38,25 @@ class Magnitudes:
         bits: int,
         bins: int,
     ) -> None:
-        self.size = size
         signed = {"ShearX": shear, "ShearY": shear, "TranslateX": shift, "TranslateY": shift}
         signed |= {"Rotate": degrees}
         signed |= dict.fromkeys(("Brightness", "Color", "Contrast", "Sharpness"), blend)
         ends = {name: (0.0, end) for name, end in signed.items()}
         ends |= {"Posterize": (8, bits), "Solarize": (255, 0)}
-        self.table = torch.stack(
+        table = torch.stack(
             [torch.linspace(*ends.get(name, (0, 0)), bins).double() for name in OPERATIONS]
         )
-        self.signed = torch.tensor([name in signed for name in OPERATIONS])
+        negated = torch.tensor([name in signed for name in OPERATIONS]).unsqueeze(1)
+        both = torch.stack((table, torch.where(negated, -table, table)))  # (2,operations,bins)
+        numbers = torch.arange(len(OPERATIONS)).view(1, -1, 1).expand_as(both)
+        _, *values = make_round(numbers.flatten(), both.flatten(), size)
+        # What a round draws for an image, by sign, operation and strength.
+        self.table = torch.stack(values, dim=1).view(*both.shape, -1)
 
     def round(self, operation: Tensor, strength: Tensor | int, rng: np.random.Generator) -> Round:
         """Look up the magnitudes; a signed one is negated for each image with probability ½."""
-        magnitude = self.table[operation, strength]
-        negative = self.signed[operation] & torch.from_numpy(rng.random(len(operation)) < 0.5)
-        return make_round(operation, torch.where(negative, -magnitude, magnitude), self.size)
+        negated = torch.from_numpy(rng.random(len(operation)) < 0.5).long()
+        return Round(operation, *self.table[negated, operation, strength].unbind(1))
 
 
 def moderate(size: int, bins: int) -> Magnitudes:
