@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from vit_train.engine.config import AdamWConfig
-from vit_train.engine.optim import make_adamw
+from vit_train.engine.optim import Optimizer, Optimizers, make_adamw
 from vit_train.engine.schedule import learning_rate
 from vit_train.engine.weight_average import WeightAverage
 from vit_train.model.config import ViTConfig
@@ -70,3 +70,18 @@ def test_the_average_has_the_models_own_batch_statistics() -> None:
 def test_a_rate_that_falls_to_itself_is_constant() -> None:
     config = AdamWConfig(lr=0.1, min_lr=0.1, warmup_epochs=0)
     assert {learning_rate(step, config, 5, 3) for step in range(15)} == {0.1}
+
+
+def test_only_optimizers_with_a_rate_on_the_device_can_be_captured() -> None:
+    class Sgd(torch.optim.SGD, Optimizer):
+        pass
+
+    model = nn.Linear(2, 2)
+    usual = Optimizers([Sgd(model.parameters(), lr=0.1)], model.parameters())
+    on_device = Optimizers([Sgd(model.parameters(), lr=torch.tensor(0.1))], model.parameters())
+    assert not usual.capturable and on_device.capturable
+    for optimizers in (usual, on_device):
+        before = optimizers.groups[0]["lr"]
+        optimizers.set_lr(torch.tensor(0.3, dtype=torch.float64))
+        assert float(optimizers.groups[0]["lr"]) == pytest.approx(0.3)
+        assert not isinstance(before, torch.Tensor) or before is optimizers.groups[0]["lr"]

@@ -1,6 +1,7 @@
 """The training loop, which reports its events to callbacks."""
 
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +27,8 @@ from vit_train.engine.schedule import learning_rate
 from vit_train.engine.weight_average import WeightAverage
 from vit_train.engine.workers import has_dropout, make_workers
 from vit_train.rng import per_image_generators
+
+logger = logging.getLogger(__name__)
 
 Batch = tuple[Tensor, Tensor]
 # The attributes that count how far a run has come.
@@ -111,8 +114,9 @@ class Trainer:
         self.nonfinite = NonFiniteGuard(
             self.loop, len(train_loader), precision.device, partial(self.notify, "on_nonfinite")
         )
-        replay = self.loop.cuda_graph and processes.count == 1 and self.optimizers.capturable
-        self.graphed_step = GraphedStep(self.make_and_take_step, precision.device, replay)
+        self.graphed_step = GraphedStep(
+            self.make_and_take_step, precision.device, self.may_be_a_graph()
+        )
         self.stop_requested = False
         self.began = time.perf_counter()
 
@@ -148,6 +152,21 @@ class Trainer:
                 self.notify("on_log", log)
             self.notify("on_step")
         return self.read(self.epoch_averages)
+
+    def may_be_a_graph(self) -> bool:
+        """Return whether a step may be captured as a CUDA graph: in one process, if asked for.
+
+        Warn if it is the optimizer that cannot be captured.
+        """
+        on_gpu = self.precision.device.type == "cuda"
+        if not (on_gpu and self.loop.cuda_graph) or self.processes.count > 1:
+            return False
+        if not self.optimizers.capturable:
+            logger.warning(
+                f"optim={self.optim.name} keeps its learning rate on the CPU, so that steps cannot "
+                "be replayed as a CUDA graph: they are launched one operation at a time"
+            )
+        return self.optimizers.capturable
 
     def schedule(self) -> Tensor:
         """Return what is different in the next step: float64 (3,).

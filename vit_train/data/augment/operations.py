@@ -189,8 +189,8 @@ def make_round(operation: Tensor, magnitude: Tensor, size: int) -> Round:
     """Compute the maps of images of this size, on the CPU: a GPU has another sine."""
     maps = torch.eye(2, 3, dtype=torch.float64).repeat(len(operation), 1, 1)
     for name, make in GEOMETRIC_OPERATIONS.items():
-        rows = operation == OPERATIONS.index(name)
-        maps[rows] = make(magnitude[rows], size)
+        chosen = (operation == OPERATIONS.index(name)).view(-1, 1, 1)
+        maps = torch.where(chosen, make(magnitude, size), maps)
     return Round(operation, magnitude, *maps.flatten(1).unbind(1))
 
 
