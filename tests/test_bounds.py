@@ -7,9 +7,9 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from vit_train.bench.config import BenchConfig
 from vit_train.config import (
     CHOSEN_BY_NAME,
-    BenchConfig,
     EvalConfig,
     SheetConfig,
     TrainConfig,

@@ -16,11 +16,11 @@ from PIL import Image
 from small_sets import small_cifar, small_stl10
 from torchvision.datasets import CIFAR10, CIFAR100
 
+from vit_train.bench.config import BenchConfig
 from vit_train.commands.cli.help import group_lines
 from vit_train.config import (
     CONF_DIR,
     GROUPS,
-    BenchConfig,
     EvalConfig,
     InspectConfig,
     SheetConfig,

@@ -1,7 +1,6 @@
 """The composed, typed config of each command, and the folder of the YAML files."""
 
 import difflib
-import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
@@ -49,21 +48,6 @@ INCIDENTAL = (
 WEIGHTS = ("auto", "ema", "raw")
 # What a setting without a default must name.
 NEEDED = {"ckpt": "PATH, a run's folder or a checkpoint"}
-PEERS = ("timm", "torchvision", "vit-pytorch")
-# The words of a benchmark's variants; a variant has at most one of each line.
-PRECISION_WORDS = tuple(name for name in PRECISIONS if name != "auto")
-OUR_WORDS = {
-    "kernels": ("scratch", "fused"),
-    "precision": PRECISION_WORDS,
-    "compile": ("eager", "compiled"),
-}
-PEER_WORDS = {
-    "as it comes": ("shipped",),
-    "allocator": ("allocator",),
-    "attention": ("written_out",),
-    "precision": PRECISION_WORDS,
-    "compile": ("compiled", "cudagraphs"),
-}
 MOST_PICTURES = 1000  # on one sheet; matplotlib takes minutes to lay out so many
 PICTURES = (".png", ".pdf", ".svg")
 NOT_TAKEN_AWAY = "a setting can be changed, but not removed"
@@ -100,65 +84,6 @@ class TrainConfig:
         require_choice("device", self.device, DEVICES)
         require_choice("precision", self.precision, PRECISIONS)
         require_choice("compile", str(self.compile).lower(), COMPILE)
-
-
-@dataclass
-class BenchOptions:
-    """Batch sizes, contenders and durations of a benchmark."""
-
-    # Images per step; several sizes are measured one after another.
-    batch_sizes: list[int] = field(default_factory=lambda: [64])
-    # Libraries whose model of the same architecture is compared: timm, torchvision, vit-pytorch.
-    peers: list[str] = field(default_factory=list)
-    # How each of them is measured: as it comes (shipped), with our allocator settings (allocator),
-    # with attention by its own formulas (written_out, only timm), in another precision (fp32, bf16,
-    # fp16), compiled (compiled; on a GPU also cudagraphs), or several together, A+B.
-    variants: list[str] = field(default_factory=lambda: ["shipped", "allocator+compiled"])
-    # How ours is measured besides what the settings say: with other kernels (scratch, fused), in
-    # another precision, compiled or not (compiled, eager), or several together, A+B.
-    ours: list[str] = field(default_factory=list)
-    # Each contender is measured once per round, in a process of its own, for this many seconds.
-    rounds: int = 5
-    seconds: float = 3.0
-    # Begin no round that would end later than this.
-    max_minutes: float | None = None
-    # Write a trace of some training steps, to be opened in https://ui.perfetto.dev.
-    profile: bool = False
-
-    def __post_init__(self) -> None:
-        for peer in self.peers:
-            require_choice("bench.peers", peer, PEERS)
-        for variant in self.variants:
-            chosen_words("bench.variants", variant, PEER_WORDS)
-        for variant in self.ours:
-            chosen_words("bench.ours", variant, OUR_WORDS)
-        if not self.batch_sizes or min(self.batch_sizes) < 1:
-            raise ValueError(f"bench.batch_sizes={self.batch_sizes} must be numbers of at least 1")
-        if self.rounds < 1 or self.seconds <= 0:
-            raise ValueError("bench.rounds and bench.seconds must be positive")
-        if self.max_minutes is not None and self.max_minutes <= 0:
-            raise ValueError(f"bench.max_minutes={self.max_minutes} must be positive, or null")
-
-
-def chosen_words(setting: str, variant: str, words: dict[str, tuple[str, ...]]) -> dict[str, str]:
-    """Return a variant's words, A+B, by what they choose; "" chooses nothing.
-
-    Raise ValueError, naming the setting, for unknown words and for two that exclude each other.
-    """
-    chosen: dict[str, str] = {}
-    for word in filter(None, variant.split("+")):
-        require_choice(setting, word, tuple(itertools.chain(*words.values())))
-        (kind,) = (kind for kind, choices in words.items() if word in choices)
-        if chosen.setdefault(kind, word) != word:
-            raise ValueError(f"{setting}={variant}: choose either {chosen[kind]} or {word}")
-    return chosen
-
-
-@dataclass
-class BenchConfig(TrainConfig):
-    """All settings of `vit-bench`: those of a training run, and those of the benchmark."""
-
-    bench: BenchOptions = field(default_factory=BenchOptions)
 
 
 @dataclass
@@ -264,7 +189,6 @@ def register_schemas() -> None:
     """Register the dataclasses with Hydra, so that the YAML files hold presets but no defaults."""
     store = ConfigStore.instance()
     store.store(name="train_schema", node=TrainConfig)
-    store.store(name="bench_schema", node=BenchConfig)
     for group, classes in CHOSEN_BY_NAME.items():
         for name, node in classes.items():
             store.store(name=f"{group}_{name}_schema", node=node)

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from vit_train.bench.config import BenchConfig, BenchOptions
 from vit_train.bench.contender import Contender
 from vit_train.bench.lineup import line_up
 from vit_train.bench.results import Result
 from vit_train.bench.turn import Timing, Turn
-from vit_train.config import BenchConfig, BenchOptions
 from vit_train.data.config import ShapesConfig
 from vit_train.engine.config import AdamWConfig
 from vit_train.model.config import ModelConfig, ViTConfig

@@ -28,7 +28,8 @@ from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.optim import Optimizers
-from vit_train.engine.trainer import Trainer, TrainLoader
+from vit_train.engine.train_loader import TrainLoader
+from vit_train.engine.trainer import Trainer
 from vit_train.model.config import CnnConfig, ModelConfig, ResNetConfig, ViTConfig
 from vit_train.model.layers import Head
 from vit_train.model.memory import on_meta

@@ -10,7 +10,7 @@ from vit_train.engine.config import OptimConfig
 from vit_train.model.config import ViTConfig
 
 if TYPE_CHECKING:
-    from vit_train.config import BenchConfig
+    from vit_train.bench.config import BenchConfig
 
 OURS = "vit_train"
 
@@ -19,7 +19,7 @@ OURS = "vit_train"
 class Contender:
     """What all contenders have; `precision` is fp32, bf16 or fp16, `seconds` is bench.seconds."""
 
-    library: str
+    package: str
     device: str
     precision: str
     batch_size: int
@@ -30,7 +30,7 @@ class Contender:
 
     @property
     def is_ours(self) -> bool:
-        return self.library == OURS
+        return self.package == OURS
 
     @property
     def compiles(self) -> bool:
@@ -43,7 +43,7 @@ class Contender:
 
     @property
     def name(self) -> str:
-        return f"{self.library} ({', '.join(self.options)})"
+        return f"{self.package} ({', '.join(self.options)})"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from vit_train.config import BenchConfig, as_dict
+from vit_train.bench.config import BenchConfig
+from vit_train.config import as_dict
 from vit_train.model.config import ViTConfig
 from vit_train.report import provenance
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
+from vit_train.bench.config import OUR_WORDS, PEER_WORDS, BenchConfig, chosen_words
 from vit_train.bench.contender import OURS, Contender, Ours, Peer
 from vit_train.bench.ours import classification
-from vit_train.config import OUR_WORDS, PEER_WORDS, BenchConfig, chosen_words
 from vit_train.engine.compile import compiles
 from vit_train.engine.device import pick_device, pick_precision
 from vit_train.model.config import ViTConfig, require_vit
@@ -39,10 +39,10 @@ def line_up(
         "seconds": config.bench.seconds,
     }
     peers = [
-        peer_of(config, library, variant, device, parameters, common)
+        peer_of(config, package, variant, device, parameters, common)
         for variant in config.bench.variants
-        for library in config.bench.peers
-        if has_variant(library, variant)
+        for package in config.bench.peers
+        if has_variant(package, variant)
     ]
     ours = [ours_of(config, variant, device, common) for variant in ("", *config.bench.ours)]
     covered = {contender.precision for contender in ours}
@@ -69,16 +69,16 @@ def ours_of(
     as_set = "compiled" if compiles(config.compile, device) else "eager"
     compiled = words.get("compile", as_set) == "compiled"
     config = replace(config, model=model, precision=precision, compile=compiled)
-    return Ours(**common, library=OURS, precision=precision, config=config, complete=False)
+    return Ours(**common, package=OURS, precision=precision, config=config, complete=False)
 
 
-def has_variant(library: str, variant: str) -> bool:
-    return "written_out" not in variant.split("+") or library in HAVE_WRITTEN_OUT
+def has_variant(package: str, variant: str) -> bool:
+    return "written_out" not in variant.split("+") or package in HAVE_WRITTEN_OUT
 
 
 def peer_of(
     config: BenchConfig,
-    library: str,
+    package: str,
     variant: str,
     device: torch.device,
     parameters: int,
@@ -93,7 +93,7 @@ def peer_of(
         )
     return Peer(
         **common,
-        library=library,
+        package=package,
         precision=pick_precision(words.get("precision", config.precision), device).name,
         model=config.model,
         optim=config.optim,

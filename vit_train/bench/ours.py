@@ -15,14 +15,14 @@ from torch._C._profiler import _ExperimentalConfig
 from vit_train.bench.contender import Ours
 from vit_train.bench.turn import Subject, Turn, Work, take_turn
 from vit_train.config import TrainConfig
-from vit_train.data.batches import Batch, Normalize, TrainBatches
+from vit_train.data.batches import Batch, DrawnBatches, Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics
-from vit_train.data.transfer import to_device
 from vit_train.engine.callbacks import Callback
 from vit_train.engine.compile import compile_model, compiles
 from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.graphed_step import GraphedStep
-from vit_train.engine.trainer import Trainer, TrainLoader
+from vit_train.engine.train_loader import TrainLoader
+from vit_train.engine.trainer import Trainer
 from vit_train.report.metrics_csv import MetricsCsv
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.report.terminal import Terminal
@@ -32,7 +32,7 @@ from vit_train.tasks.config import ClassifyConfig
 LOOP_STEPS = 8
 
 
-class Limited:
+class Limited(DrawnBatches):
     """The real data in short epochs: `steps` batches, then the next `steps`.
 
     `load` is called for the first of them, so that what is timed before holds no data.
@@ -56,10 +56,6 @@ class Limited:
 
     def batch(self, *draws: Tensor) -> Batch:
         return self.source.batch(*draws)
-
-    def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        for draws in self.draws(epoch):
-            yield self.batch(*(to_device(each, self.device) for each in draws))
 
 
 def measure(ours: Ours, started: float) -> Turn:

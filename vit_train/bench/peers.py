@@ -82,7 +82,7 @@ def build(peer: Peer) -> Subject:
     device = pick_device(peer.device)
     precision = pick_precision(peer.precision, device)
     torch.manual_seed(peer.seed)
-    model = BUILDERS[peer.library](peer.model, peer.image_shape[1], peer.num_classes)
+    model = BUILDERS[peer.package](peer.model, peer.image_shape[1], peer.num_classes)
     require_same_size(model, peer.parameters)
     if peer.written_out:
         write_attention_out(model)

@@ -148,7 +148,7 @@ def contender_json(result: Result, comparison: Comparison) -> dict[str, Any]:
     rival = None if contender.is_ours else comparison.rival(result)
     return {
         "name": contender.name,
-        "library": contender.library,
+        "package": contender.package,
         "options": contender.options,
         "parameters": result.parameters,
         "peak_memory_bytes": result.peak_memory,
@@ -183,7 +183,7 @@ def chart(comparisons: Sequence[Comparison], title: str) -> Figure:
             ]
             speeds = [result.speed(kind) for _, result in found]
             middle = [speed.median for speed in speeds]
-            library = found[0][1].contender.library
+            package = found[0][1].contender.package
             axis.bar(
                 [i + 0.8 * (place - (len(names) - 1) / 2) / len(names) for i, _ in found],
                 middle,
@@ -193,11 +193,11 @@ def chart(comparisons: Sequence[Comparison], title: str) -> Figure:
                     [speed.high - speed.median for speed in speeds],
                 ],
                 label=name,
-                color=COLORS[library],
-                alpha=shades[library],
+                color=COLORS[package],
+                alpha=shades[package],
                 error_kw={"linewidth": 0.8},
             )
-            shades[library] *= 0.7
+            shades[package] *= 0.7
         ticks = [f"batch {comparison.batch_size}" for comparison in comparisons]
         axis.set_xticks(range(len(comparisons)), ticks)
         axis.set_title(f"{what}, images/s", fontsize=10)

@@ -22,7 +22,6 @@ from vit_train.bench.turn import SHARES, Turn
 
 logger = logging.getLogger(__name__)
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CEILING_SHARE = 0.2  # of bench.seconds
 # For the estimate, in seconds on two cores: what a turn costs besides its timings. Compiling anew
 # finds most in the cache. A warm-up takes about half as long as the timing.
@@ -97,9 +96,9 @@ class Rounds:
             bar.update()
         first = self.contenders[0]
         with contextlib.suppress(Failed):  # there is a table without it
-            device, dtype = torch.device(first.device), DTYPES[first.precision]
-            seconds = CEILING_SHARE * first.seconds
-            self.ceilings.append(alone(caches / "ceiling", gemm_ceiling, device, dtype, seconds))
+            device, seconds = torch.device(first.device), CEILING_SHARE * first.seconds
+            arguments = device, first.precision, seconds
+            self.ceilings.append(alone(caches / "ceiling", gemm_ceiling, *arguments))
 
     def drop(self, contender: Contender, error: Failed) -> None:
         self.failed[contender.name] = f"{error} (more in {self.failures.name})"
@@ -131,7 +130,7 @@ def rotated(order: Sequence[int], number: int) -> list[int]:
 
 
 def is_installed(contender: Contender) -> bool:
-    return find_spec(contender.library.replace("-", "_")) is not None
+    return find_spec(contender.package.replace("-", "_")) is not None
 
 
 def expected_seconds(contenders: Sequence[Contender], rounds: int) -> float:

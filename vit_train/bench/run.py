@@ -7,13 +7,13 @@ from typing import Any
 
 from vit_train.bench import report
 from vit_train.bench.alone import alone
+from vit_train.bench.config import BenchConfig
 from vit_train.bench.contender import Contender, Ours
 from vit_train.bench.heading import counted, describe, origin, title_of
 from vit_train.bench.lineup import line_up
 from vit_train.bench.ours import classification, trace
 from vit_train.bench.results import Comparison
 from vit_train.bench.rounds import Deadline, Rounds, expected_seconds, in_minutes, is_installed
-from vit_train.config import BenchConfig
 from vit_train.data.memory import require_images_fit
 from vit_train.engine.device import pick_device, pick_precision
 from vit_train.model.flops import count_flops

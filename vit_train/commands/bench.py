@@ -3,13 +3,15 @@
 from pathlib import Path
 
 import hydra
+from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from vit_train.bench.config import BenchConfig
 from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import run_or_help
 from vit_train.commands.cli.naming import is_named
-from vit_train.config import CONF_DIR, GROUPS, BenchConfig, register_schemas, typed
+from vit_train.config import CONF_DIR, GROUPS, register_schemas, typed
 from vit_train.runs.lock import removed_if_empty
 
 ABOUT = """\
@@ -31,6 +33,7 @@ def job(composed: DictConfig) -> None:
 
 def main() -> None:
     register_schemas()
+    ConfigStore.instance().store(name="bench_schema", node=BenchConfig)
     with short_errors("vit-bench"):
         run_or_help(job, ABOUT, (*GROUPS, "bench"))
 

@@ -36,10 +36,14 @@ class Precision:
     device: torch.device
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
-        dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
-        if self.name not in dtypes:
+        if self.dtype == torch.float32:
             return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtypes[self.name])
+        return torch.autocast(self.device.type, self.dtype)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the type of the products' factors."""
+        return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.name, torch.float32)
 
     def scaler(self) -> torch.amp.GradScaler:
         """Return a loss scaler for fp16, whose gradients underflow; for others it does nothing."""

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,37 +24,15 @@ from vit_train.engine.nonfinite import NonFiniteGuard
 from vit_train.engine.objective import Objective
 from vit_train.engine.optim import Optimizers
 from vit_train.engine.schedule import learning_rate
+from vit_train.engine.train_loader import Batch, TrainLoader
 from vit_train.engine.weight_average import WeightAverage
 from vit_train.engine.workers import has_dropout, make_workers
 from vit_train.rng import per_image_generators
 
 logger = logging.getLogger(__name__)
 
-Batch = tuple[Tensor, Tensor]
 # The attributes that count how far a run has come.
 COUNTERS = ("step", "epoch", "batch", "images_seen")
-
-
-class TrainLoader(Protocol):
-    """The training data as the loop reads it: see `vit_train.data.batches.DrawnBatches`."""
-
-    @property
-    def batch_size(self) -> int:
-        """Return the number of images per step, over all processes."""
-        ...
-
-    def __len__(self) -> int: ...
-    def draws(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
-        """Yield what is drawn on the CPU for the batches of an epoch, from number `first` on."""
-        ...
-
-    def batch(self, *draws: Tensor) -> Batch:
-        """Make a batch from its draws, which are on the device."""
-        ...
-
-    def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch, from number `first` on."""
-        ...
 
 
 class RunConfig(Protocol):

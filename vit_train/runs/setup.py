@@ -13,7 +13,7 @@ from vit_train.data.dataset import Dataset, ImageSet, Statistics, channel_statis
 from vit_train.data.splits import Splits, make_splits
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import Processes
-from vit_train.engine.trainer import TrainLoader
+from vit_train.engine.train_loader import TrainLoader
 from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import require_memory
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from vit_train.data.batches import Batch, EvalBatches, TrainBatches
 from vit_train.engine.objective import Objective
-from vit_train.engine.trainer import TrainLoader
+from vit_train.engine.train_loader import TrainLoader
 
 
 class Task(Objective, Protocol):
