@@ -76,8 +76,27 @@ class AdamWConfig(OptimConfig):
         return [make_adamw(model, self)]
 
 
+@dataclass
+class MuonConfig(AdamWConfig):
+    """Muon (Jordan et al. 2024) for the matrices of the blocks, and AdamW for all other weights."""
+
+    name: str = "muon"
+    momentum: float = 0.95
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"optim.momentum={self.momentum} must be in [0, 1)")
+
+    def make(self, model: "nn.Module") -> "list[Optimizer]":
+        from vit_train.engine.muon import make_muon
+
+        return make_muon(model, self)
+
+
 OPTIM_CONFIGS: dict[str, type[OptimConfig]] = {
     "adamw": AdamWConfig,
+    "muon": MuonConfig,
 }
 
 

@@ -3,7 +3,7 @@
 A new optimizer is a config class with a `make`, and a line in OPTIM_CONFIGS (engine/config.py).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -28,15 +28,20 @@ class AdamW(torch.optim.AdamW, Optimizer):
     moments = frozenset({"step", "exp_avg", "exp_avg_sq"})
 
 
-def make_adamw(model: nn.Module, config: AdamWConfig) -> AdamW:
-    """Return an AdamW optimizer that decays the linear and convolution weights and nothing else."""
+def make_adamw(
+    model: nn.Module, config: AdamWConfig, elsewhere: Collection[nn.Parameter] = ()
+) -> AdamW:
+    """Return an AdamW optimizer of all weights that are not `elsewhere`, in another optimizer.
+
+    It decays the linear and convolution weights and nothing else.
+    """
+    own = [parameter for parameter in model.parameters() if parameter not in elsewhere]
     matrices = {
         module.weight for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)
     }
-    undecayed = [parameter for parameter in model.parameters() if parameter not in matrices]
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in model.parameters() if p in matrices]},
-        {"params": undecayed, "weight_decay": 0.0},
+        {"params": [p for p in own if p in matrices]},
+        {"params": [p for p in own if p not in matrices], "weight_decay": 0.0},
     ]
     device = next(model.parameters()).device
     optimizer = AdamW(
@@ -47,10 +52,14 @@ def make_adamw(model: nn.Module, config: AdamWConfig) -> AdamW:
         fused=True,
         capturable=device.type == "cuda",
     )
-    if device.type == "cuda":  # a CUDA graph reads the rate from a tensor
-        for group in optimizer.param_groups:
-            group["lr"] = torch.tensor(config.lr, device=device)
+    for group in optimizer.param_groups:
+        group["lr"] = rate_on(device, config.lr)
     return optimizer
+
+
+def rate_on(device: torch.device, lr: float) -> float | Tensor:
+    """Return a learning rate as a number or, for a GPU, as a tensor that a CUDA graph can read."""
+    return torch.tensor(lr, device=device) if device.type == "cuda" else lr
 
 
 class Optimizers:

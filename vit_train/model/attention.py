@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.model.layers import Dropout, on_cpu_or_else
+from vit_train.model.layers import Dropout, LayerNorm, on_cpu_or_else
 from vit_train.model.pos_embed import AttentionPositions
 
 
@@ -107,6 +107,18 @@ def masked(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return bias, sees
 
 
+class Qkv(nn.Linear):
+    """The joint projection to queries, keys and values: (B,T,D) → (B,T,3D).
+
+    Its weights are three matrices (D,D), one below the other.
+    """
+
+    parts = 3
+
+    def __init__(self, dim: int, bias: bool) -> None:
+        super().__init__(dim, 3 * dim, bias)
+
+
 class Attention(nn.Module):
     """Multi-head self-attention, or cross-attention to a `context` (B,T',D): (B,T,D) → (B,T,D).
 
@@ -126,12 +138,17 @@ class Attention(nn.Module):
         qkv_bias: bool = True,
         proj_bias: bool = True,
         relative: AttentionPositions | None = None,
+        qk_norm: bool = False,
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.qkv = Qkv(dim, qkv_bias)
         self.proj = nn.Linear(dim, dim, bias=proj_bias)
         self.relative = relative
+        width = dim // num_heads
+        self.q_norm, self.k_norm = (
+            LayerNorm(width, kernels) if qk_norm else nn.Identity() for _ in range(2)
+        )
         self.dropout = Dropout(dropout)
         self.attention = ATTENTIONS[kernels]
 
@@ -144,6 +161,7 @@ class Attention(nn.Module):
         context: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         q, k, v = self.project(x, num_queries, context)
+        q, k = self.q_norm(q), self.k_norm(k)
         bias = sees = None
         if self.relative is not None:
             q, k = self.relative.rotate(q, k)

@@ -16,7 +16,8 @@ CHOICES = {
     "activation": ("gelu", "gelu_tanh"),
     "positions_at": ("stem", "layers", "shared"),
     "head": ("token", "token_mlp", "gap"),
-    "init": ("xavier", "torch"),
+    "init": ("xavier", "mimetic", "torch"),
+    "stem": ("patches", "conv"),
 }
 
 
@@ -24,7 +25,7 @@ CHOICES = {
 ENCODER_SHAPE = (
     *("patch_size", "embed_dim", "depth", "num_heads", "hidden_dim", "activation", "pre_norm"),
     *("norm_affine", "qkv_bias", "proj_bias", "mlp_bias"),
-    *("positions", "positions_at", "has_class_token"),
+    *("positions", "positions_at", "has_class_token", "stem", "patch_overlap", "qk_norm"),
 )
 
 
@@ -72,6 +73,11 @@ class ViTConfig(ModelConfig):
     pre_norm: bool = True
     # Learned scale and shift in the LayerNorms.
     norm_affine: bool = True
+    # patches, or a convolutional stem for patches of 4 (conv).
+    stem: str = "patches"
+    patch_overlap: int = 0
+    qk_norm: bool = False
+    zero_branches: bool = False
     qkv_bias: bool = True
     proj_bias: bool = True
     mlp_bias: bool = True
@@ -117,6 +123,13 @@ class ViTConfig(ModelConfig):
         for field in ("dropout", "branch_dropout", "drop_path"):
             if not 0 <= getattr(self, field) < 1:
                 raise ValueError(f"model.{field}={getattr(self, field)} must be in [0, 1)")
+        if self.patch_overlap < 0:
+            raise ValueError(f"model.patch_overlap={self.patch_overlap} must not be negative")
+        if self.stem == "conv" and (self.patch_size != 4 or self.patch_overlap):
+            raise ValueError(
+                "model.stem=conv has patches of 4 that overlap in its own way: set "
+                "model.patch_size=4, model.patch_overlap=0"
+            )
         for field in ("cls_std", "pos_std"):
             if getattr(self, field) < 0:
                 raise ValueError(f"model.{field}={getattr(self, field)} must not be negative")

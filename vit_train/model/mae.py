@@ -1,7 +1,7 @@
 """Autoencoders that predict images from parts of them, for training without labels."""
 
 from dataclasses import replace
-from typing import overload
+from typing import cast, overload
 
 import torch
 import torch.nn.functional as F
@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from vit_train.model.config import ViTConfig
 from vit_train.model.decoder import Decoder, DecoderAttention
+from vit_train.model.init import init_weights
 from vit_train.model.patches import patchify, unpatchify
-from vit_train.model.vit import Encoder, init_weights
+from vit_train.model.vit import Encoder, PatchEmbed
 
 
 class Autoencoder(nn.Module):
@@ -20,6 +21,11 @@ class Autoencoder(nn.Module):
         self, config: ViTConfig, decoder_depth: int | None, image_size: int, in_channels: int
     ) -> None:
         super().__init__()
+        if config.stem != "patches" or config.patch_overlap:
+            raise ValueError(
+                "this task hides patches from the encoder, which a stem that looks at their "
+                "neighbors would undo: set model.stem=patches, model.patch_overlap=0"
+            )
         self.patch_size = config.patch_size
         self.encoder = Encoder(config, image_size, in_channels)
         self.decoder = Decoder(
@@ -125,5 +131,5 @@ class Autoregressor(Autoencoder):
 
     def embed(self, patches: Tensor) -> Tensor:
         """Embed patches that are already cut with the encoder's map: (B,M,C·P²) → (B,M,D)."""
-        proj = self.encoder.patch_embed.proj
+        proj = cast(PatchEmbed, self.encoder.patch_embed).proj
         return F.linear(patches, proj.weight.flatten(1), proj.bias)

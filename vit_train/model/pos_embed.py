@@ -221,11 +221,49 @@ class RelativeKeys(AttentionPositions):
         return state
 
 
+class Rotary2D(AttentionPositions):
+    """Axial rotary positions: queries and keys are turned by angles of their column and row.
+
+    From Su et al. 2021 (arXiv:2104.09864) and Heo et al. 2024 (arXiv:2403.13298): half of each
+    head's pairs of values turn with the column, half with the row, at wavelengths from 2π to 200π
+    patches. The logits then depend on the distance of two patches alone. The class token is not
+    turned.
+    """
+
+    width_multiple = 4
+    base = 100.0
+
+    def __init__(self, grid: int, dim: int, has_class: bool) -> None:
+        super().__init__(grid, dim, has_class)
+        frequency = self.base ** -(torch.arange(0, dim // 2, 2) / (dim // 2))  # (Dh/4,)
+        angle = torch.arange(grid).unsqueeze(1) * frequency  # (grid,Dh/4)
+        angles = torch.cat((angle.repeat(grid, 1), angle.repeat_interleave(grid, 0)), dim=1)
+        angles = F.pad(angles, (0, 0, int(has_class), 0))  # (T,Dh/2)
+        self.cos: Tensor
+        self.sin: Tensor
+        # Two halves instead of neighbors make a pair, which is the same but for the order.
+        self.register_buffer("cos", angles.cos().repeat(1, 2), persistent=False)
+        sin = angles.sin()
+        self.register_buffer("sin", torch.cat((-sin, sin), dim=1), persistent=False)
+
+    def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return self.turned(q), self.turned(k)
+
+    def turned(self, x: Tensor) -> Tensor:
+        """Turn the first tokens: (B,H,Q,Dh) → (B,H,Q,Dh)."""
+        count = x.shape[2]
+        return x * self.cos[:count] + x.roll(x.shape[3] // 2, dims=3) * self.sin[:count]
+
+    def resized(self, state: State) -> State:
+        return state
+
+
 # All that model.positions can choose, besides "none".
 POSITIONS: dict[str, type[PositionEmbedding]] = {
     "learned": LearnedTable,
     "learned_2d": LearnedTable2D,
     "relative": RelativeKeys,
+    "rotary_2d": Rotary2D,
     "sinusoidal": Sinusoidal,
     "sincos_2d": Sincos2D,
 }

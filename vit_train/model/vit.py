@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
+from vit_train.model.init import init_weights
 from vit_train.model.layers import Dropout, DropPath, Head, LayerNorm, Mlp, init_normal
 from vit_train.model.patches import patchify
 from vit_train.model.pos_embed import (
@@ -27,18 +28,41 @@ class PatchEmbed(nn.Module):
     """Patch embedding (x_p E in equation 1): (B,C,S,S) → (B,N,D), N = (S/P)² patches in row order.
 
     Cutting P×P patches and mapping each linearly is the same as a P×P convolution with stride P,
-    whose weights these are; one matrix product is faster.
+    whose weights these are; one matrix product is faster. Patches that overlap reach `overlap`
+    pixels further on every side.
     """
 
-    def __init__(self, in_channels: int, embed_dim: int, patch_size: int) -> None:
+    def __init__(self, in_channels: int, embed_dim: int, patch_size: int, overlap: int = 0) -> None:
         super().__init__()
-        self.proj = nn.Conv2d(in_channels, embed_dim, kernel_size=patch_size, stride=patch_size)
+        size = patch_size + 2 * overlap
+        self.proj = nn.Conv2d(in_channels, embed_dim, size, stride=patch_size, padding=overlap)
 
     def forward(self, images: Tensor) -> Tensor:
         weight, bias = self.proj.weight, self.proj.bias
-        embedded = F.linear(patchify(images, weight.shape[-1]), weight.flatten(1), bias)
+        if self.proj.padding != (0, 0):
+            embedded = self.proj(images).flatten(2).transpose(1, 2)
+        else:
+            embedded = F.linear(patchify(images, weight.shape[-1]), weight.flatten(1), bias)
         # The residual stream starts here and keeps the weights' precision, even under autocast.
-        return embedded.to(weight.dtype)
+        return embedded.to(weight.dtype)  # type: ignore[no-any-return]
+
+
+class ConvStem(nn.Module):
+    """A convolutional stem instead of the patch embedding: (B,C,S,S) → (B,N,D), P = 4.
+
+    Two 3×3 convolutions, each with ReLU and a 3×3 max pooling of stride 2 (the tokenizer of
+    Hassani et al. 2021, arXiv:2104.05704).
+    """
+
+    def __init__(self, in_channels: int, embed_dim: int, hidden: int = 64) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, hidden, 3, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(hidden, embed_dim, 3, padding=1, bias=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.conv1(images)), 3, stride=2, padding=1)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 3, stride=2, padding=1)
+        return x.flatten(2).transpose(1, 2).to(self.conv1.weight.dtype)
 
 
 class Block(nn.Module):
@@ -65,6 +89,7 @@ class Block(nn.Module):
             config.qkv_bias,
             config.proj_bias,
             relative,
+            config.qk_norm,
         )
         self.norm2 = LayerNorm(dim, kernels, affine=affine)
         self.mlp = Mlp(
@@ -110,7 +135,11 @@ class Encoder(nn.Module):
         self.config = config
         dim, self.grid = config.embed_dim, image_size // config.patch_size
         self.image_shape = (in_channels, image_size, image_size)
-        self.patch_embed = PatchEmbed(in_channels, dim, config.patch_size)
+        self.patch_embed = (
+            ConvStem(in_channels, dim)
+            if config.stem == "conv"
+            else PatchEmbed(in_channels, dim, config.patch_size, config.patch_overlap)
+        )
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if config.has_class_token else None
         positions = chosen_positions(config)
         self.pos_embed = self.make_tables(positions)
@@ -229,7 +258,7 @@ class VisionTransformer(Encoder):
         self.pre_head = nn.Sequential(*hidden)
         self.head = Head(dim, num_classes)
         init_weights(self.pre_head, config)
-        if config.init == "xavier":  # so that the first loss is log(num_classes) for every seed
+        if config.init != "torch":  # so that the first loss is log(num_classes) for every seed
             nn.init.zeros_(self.head.weight)
             nn.init.zeros_(self.head.bias)
 
@@ -258,20 +287,3 @@ class VisionTransformer(Encoder):
         if self.config.has_class_token:
             return self.norm(x[:, 0])  # type: ignore[no-any-return]
         return self.norm(x).mean(dim=1)  # type: ignore[no-any-return]
-
-
-def init_weights(module: nn.Module, config: ViTConfig) -> None:
-    """Initialize all weights in `module` according to the config's `init`.
-
-    xavier: linear layers are Xavier-uniform with zero biases, as in the paper's code. Query, key
-    and value count as one layer, as in PyTorch's MultiheadAttention. Patches count as flattened, so
-    the fan-in of their embedding is P²·C. torch: linear layers keep PyTorch's default. Positions
-    initialize themselves.
-    """
-    for child in module.modules():
-        if isinstance(child, nn.Linear | nn.Conv2d) and config.init == "xavier":
-            nn.init.xavier_uniform_(child.weight.flatten(1))
-            if child.bias is not None:
-                nn.init.zeros_(child.bias)
-        if isinstance(child, PositionEmbedding):
-            child.init_weights(config.pos_std)
