@@ -1,9 +1,11 @@
 """experiment=: what each file says about itself, and that it is what it says."""
 
+import glob
 import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from statistics import mean
 
 import pytest
 import torch
@@ -12,6 +14,16 @@ from hydra import compose, initialize_config_dir
 
 from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
 from vit_train.model.config import ViTConfig
+from vit_train.runs.compare import (
+    ACCURACY,
+    each_once,
+    processor,
+    read_groups,
+    short_commit,
+    tflop,
+)
+
+ROOT = Path(__file__).parent.parent
 
 FILES = sorted((CONF_DIR / "experiment").glob("*.yaml"))
 each_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -40,6 +52,47 @@ def test_it_says_its_command_its_cost_and_what_comes_of_it(file: Path) -> None:
     assert "Expected: " in comment and "Published: " in comment
     swept = "mode: MULTIRUN" in file.read_text(encoding="utf-8")
     assert swept == (f"vit-results outputs/{file.stem}" in comment)
+
+
+def comment_of(file: Path) -> str:
+    """The header of a recipe as one line of text."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
+
+
+def measured(pattern: str) -> str:
+    """What a header says of the runs whose summaries these are."""
+    files = [Path(file) for file in sorted(glob.glob(pattern, root_dir=ROOT))]
+    (group,) = read_groups([ROOT / file for file in files])
+    seeds = ", ".join(str(run["config"]["seed"]) for run in group.runs)
+    facts = [
+        f"{'seeds' if len(group.runs) > 1 else 'seed'} {seeds}",
+        f"{mean(group.values('images_seen')):,.0f} images seen",
+        f"{tflop(group)} TFLOP" if tflop(group) else "",
+        f"{mean(group.values('seconds')) / 60:.0f} minutes a run",
+        each_once(map(processor, group.runs)),
+        each_once(run.get("date", "") for run in group.runs),
+        each_once(map(short_commit, group.runs)),
+        pattern,
+    ]
+    accuracy = ACCURACY.text(group.values("test", "final", "acc"))
+    return f"{accuracy} % of the test images ({'; '.join(filter(None, facts))})"
+
+
+@each_file
+def test_what_it_expects_was_measured(file: Path) -> None:
+    """Every figure is that of the committed summaries, and the text says of which."""
+    comment = comment_of(file)
+    patterns = re.findall(r"(docs/results/[^\s;)]+)\)", comment)
+    pages = re.findall(r"docs/results\.md(#[\w-]+)", comment)
+    assert patterns or pages or "not yet run" in comment
+    for pattern in patterns:
+        assert measured(pattern) in comment, measured(pattern)
+    titles = re.findall(
+        r"^#+ (.+)$", (ROOT / "docs/results.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    anchors = {"#" + re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in titles}
+    assert set(pages) <= anchors
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from vit_train.config import TrainConfig
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics
-from vit_train.engine.config import AdamWConfig, LoopConfig
+from vit_train.engine.config import AdamWConfig, LoopConfig, MuonConfig, OptimConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.optim import Optimizers
 from vit_train.engine.train_loader import TrainLoader
@@ -46,6 +46,11 @@ DROPOUT = ViTConfig(
     branch_dropout=0.1, drop_path=0.1,
 )  # fmt: skip
 
+MODERN = ViTConfig(
+    embed_dim=16, depth=2, num_heads=2, positions="rotary_2d", qk_norm=True, head="gap",
+    stem="conv", init="mimetic",
+)  # fmt: skip
+
 
 class NoTransfer(TorchDispatchMode):
     """Raises AssertionError for a copy between devices."""
@@ -64,12 +69,16 @@ def loader_on(device: torch.device, task: Task, augment: AugmentConfig) -> Train
 
 
 def step(
-    model: ModelConfig, task: TaskConfig, augment: AugmentConfig, **loop: Any
+    model: ModelConfig,
+    task: TaskConfig,
+    augment: AugmentConfig,
+    optim: OptimConfig | None = None,
+    **loop: Any,
 ) -> Callable[[], None]:
     """Return a function that makes a batch and takes a step on it, after two such steps."""
     learned = task.make(model, (3, 32, 32), 10)
     draws = next(loader_on(torch.device("cpu"), learned, augment).draws(0))
-    config = TrainConfig(optim=AdamWConfig(), train=LoopConfig(batch_size=16, **loop))
+    config = TrainConfig(optim=optim or AdamWConfig(), train=LoopConfig(batch_size=16, **loop))
     with FakeTensorMode(allow_non_fake_inputs=True) as shapes_alone:
         with GPU:
             network = learned.build_model()
@@ -136,6 +145,7 @@ STEPS: dict[str, tuple[ModelConfig, TaskConfig, AugmentConfig, dict[str, Any]]] 
     "plain": (VIT, ClassifyConfig(), AugmentConfig(), {}),
     "strong": (VIT, ClassifyConfig(), STRONG, {"ema_decay": 0.9, "on_nonfinite": "skip"}),
     "dropout": (DROPOUT, ClassifyConfig(), LEARNED, {"micro_batch": 6}),
+    "muon": (MODERN, ClassifyConfig(), AugmentConfig(), {"optim": MuonConfig()}),
     "reconstruct": (VIT, ReconstructConfig(), AugmentConfig(), {}),
     "autoregress": (VIT, AutoregressConfig(), TRIVIAL, {}),
     "cnn": (CnnConfig(), ClassifyConfig(), AugmentConfig(), {}),

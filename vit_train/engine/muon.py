@@ -78,7 +78,7 @@ class Muon(Optimizer):
             matrices = wide(direction.unflatten(0, (self.parts[weight], -1)))
             stacks.setdefault(matrices.shape[1:], []).append(matrices)
         done = {
-            shape: iter(newton_schulz(torch.cat(each)).split([len(m) for m in each]))
+            shape: iter(self.computed(torch.cat(each)).split([len(m) for m in each]))
             for shape, each in stacks.items()
         }
         results = []
@@ -90,6 +90,10 @@ class Muon(Optimizer):
             upright = matrices if rows <= columns else matrices.mT
             results.append(upright.flatten(0, 1) * scale)
         return results
+
+    def computed(self, stack: Tensor) -> Tensor:
+        """Return nearly orthogonal matrices near these (n,A,B), computed in all threads."""
+        return torch.cat(list(self.in_threads(newton_schulz, stack.chunk(self.threads))))
 
 
 def wide(matrices: Tensor) -> Tensor:

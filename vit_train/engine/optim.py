@@ -3,13 +3,14 @@
 A new optimizer is a config class with a `make`, and a line in OPTIM_CONFIGS (engine/config.py).
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from vit_train.engine.config import AdamWConfig
+from vit_train.engine.workers import Workers
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -20,6 +21,9 @@ class Optimizer(torch.optim.Optimizer):
 
     # The names of what it keeps for each parameter, in the parameter's shape; "step" is a scalar.
     moments: ClassVar[frozenset[str]]
+    # Threads for independent parts of a step, and how to apply a function to each part in them.
+    threads = 1
+    in_threads: Callable[[Callable[[Tensor], Tensor], Iterable[Tensor]], Iterable[Tensor]] = map
 
 
 class AdamW(torch.optim.AdamW, Optimizer):
@@ -73,6 +77,11 @@ class Optimizers:
         owned = sorted(id(p) for group in self.groups for p in group["params"])
         if owned != sorted(map(id, parameters)):
             raise ValueError("each parameter of the model must belong to exactly one optimizer")
+
+    def use(self, workers: Workers) -> None:
+        """Compute independent parts of a step in these worker threads."""
+        for optimizer in self.optimizers:
+            optimizer.threads, optimizer.in_threads = workers.count, workers.each
 
     @property
     def capturable(self) -> bool:

@@ -78,6 +78,7 @@ class Trainer:
         self.per_image_rng = on_cpu and not compiled and has_dropout(model, "rate")
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizers = Optimizers(self.optim.make(model), self.parameters)
+        self.optimizers.use(self.workers)
         # What a step sums over micro-batches and processes: the gradients, and the step sums (M,).
         *self.gradients, self.sums, self.summed = joined_zeros(
             [*self.parameters, self.parameters[0].new_zeros(len(objective.measures))]

@@ -1,7 +1,7 @@
 """Worker threads, which process a batch in micro-batches."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -82,6 +82,10 @@ class Workers:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
+
+    def each(self, function: Callable[[Tensor], Result], parts: Iterable[Tensor]) -> list[Result]:
+        """Return function(part) for each part, in order; all parts are computed at once."""
+        return list(map(function, parts) if self.pool is None else self.pool.map(function, parts))
 
 
 ONE_WORKER = Workers()

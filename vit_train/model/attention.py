@@ -165,6 +165,9 @@ class Attention(nn.Module):
         bias = sees = None
         if self.relative is not None:
             q, k = self.relative.rotate(q, k)
+        # Under autocast norms and rotations may have a higher precision than the products need.
+        q, k = q.to(v.dtype), k.to(v.dtype)
+        if self.relative is not None:
             bias = self.relative.bias(q * q.shape[-1] ** -0.5)
         is_causal = isinstance(mask, str)
         if isinstance(mask, Tensor):

@@ -14,11 +14,13 @@ def count_flops(
 ) -> int:
     """Return the FLOPs of a model's matrix products for one image (C,S,S), 2 for a multiply-add.
 
-    They are those of the forward pass and, with `backward`, of the gradient too.
+    They are those of the forward pass and, with `backward`, of the gradient too. The global random
+    generators stay as they are.
     """
     if isinstance(config, ViTConfig):  # only explicit products are counted on every machine
         config = replace(config, kernels="scratch")
-    model: nn.Module = config.build(image_shape, num_classes).eval()
+    with torch.random.fork_rng(devices=[]):
+        model: nn.Module = config.build(image_shape, num_classes).eval()
     with FlopCounterMode(display=False) as counter:
         result = model(torch.zeros(1, *image_shape)).sum()
         if backward:

@@ -6,6 +6,7 @@ import platform
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -51,6 +52,11 @@ def commit() -> str | None:
 def _git(top: Path, *arguments: str) -> str:
     command = ["git", "-C", str(top), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def today() -> str:
+    """Return the date, in UTC, as 2026-01-31."""
+    return datetime.now(UTC).date().isoformat()
 
 
 def machine(device: torch.device) -> dict[str, str | int | list[str] | None]:

@@ -73,7 +73,7 @@ def table(groups: Sequence[Group]) -> str:
     header = [*map(short_name, keys), "parameters", "seeds"]
     header += [title("test", "final weights"), "95 % interval", title("test", "best epoch")]
     header += [title("validation", "best epoch"), title("training", "last epoch")]
-    header += ["images seen", "minutes", "commit", "machine"]
+    header += ["images seen", "training TFLOP", "minutes", "commit", "machine"]
     rows = []
     for group in groups:
         on_test = {run["selected_on"] for run in group.runs} == {"test"}
@@ -89,6 +89,7 @@ def table(groups: Sequence[Group]) -> str:
                 "" if on_test else measure.text(group.values("best_val", measure.name)),
                 measure.text(group.last_epochs(f"train_{measure.name}")),
                 f"{mean(group.values('images_seen')):,.0f}",
+                tflop(group),
                 f"{mean(group.values('seconds')) / 60:.1f}",
                 each_once(map(short_commit, group.runs)),
                 each_once(map(processor, group.runs)),
@@ -99,6 +100,14 @@ def table(groups: Sequence[Group]) -> str:
         f"| {' | '.join(markdown_cell(row[place]) for place in filled)} |"
         for row in (header, ["---"] * len(header), *rows)
     )
+
+
+def tflop(group: Group) -> str:
+    """Return the mean arithmetic of the runs; "" if not all summaries have it."""
+    values = group.values("training_tflop")
+    if len(values) < len(group.runs):
+        return ""
+    return f"{mean(values):,.0f}" if mean(values) >= 100 else f"{mean(values):.3g}"
 
 
 def short_commit(run: dict[str, Any]) -> str:

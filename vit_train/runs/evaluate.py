@@ -21,6 +21,7 @@ from vit_train.report import provenance
 from vit_train.report.metrics import figures
 from vit_train.report.summary import result_dict, write_json
 from vit_train.report.terminal import class_table, result_line
+from vit_train.runs.builtin import FOLDER as BUILTIN
 from vit_train.runs.load import encoder_of, load
 from vit_train.viz.figures import ignore_missing_glyphs, shortened
 from vit_train.viz.gallery import draw_gallery
@@ -139,6 +140,13 @@ def listed(classes: Sequence[str], most: int = 10) -> str:
 
 
 def run_folder(checkpoint: Path) -> Path:
-    """Return the folder of a checkpoint's run or, if the file was copied elsewhere, its folder."""
+    """Return the folder of a checkpoint's run or, if the file was copied elsewhere, its folder.
+
+    A model that travels with the package gets a folder of its own below outputs/.
+    """
     parent = checkpoint.parent
+    if parent == BUILTIN:
+        own = Path("outputs", f"builtin-{checkpoint.stem}")
+        own.mkdir(parents=True, exist_ok=True)
+        return own
     return parent.parent if parent.name == "checkpoints" else parent

@@ -173,6 +173,7 @@ class RunFolder(NoFolder):
             epochs=trainer.epoch,
             steps=trainer.step,
             images_seen=trainer.images_seen,
+            training_tflop=self.setup.training_tflop(trainer.images_seen),
             steps_left_out=trainer.nonfinite.skipped,
             evaluated_weights="ema" if trainer.ema else "raw",
             best_val=self.checkpoints.best,
@@ -191,6 +192,7 @@ class RunFolder(NoFolder):
         known = {
             "status": status,
             "command": self.command,
+            "date": provenance.today(),
             "commit": provenance.commit(),
             "versions": provenance.versions(),
             "machine": provenance.machine(setup.device),

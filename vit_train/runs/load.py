@@ -18,6 +18,7 @@ from vit_train.model.config import differences
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
+from vit_train.runs.builtin import builtin_checkpoint
 from vit_train.runs.newest import run_at
 from vit_train.tasks.task import Task
 
@@ -69,13 +70,14 @@ def load(
 ) -> tuple[nn.Module, Meta]:
     """Load a trained model, in eval mode, and its metadata.
 
-    `path` is a checkpoint, a run folder (its best checkpoint) or a folder of runs (the newest one
-    that is finished). `weights` is "ema", "raw" or
-    "auto", which takes the averaged weights if there are any. `image_size` builds the model for
-    images of another size than it was trained on, with its learned positions interpolated. Raise
-    ValueError if the file is missing, damaged, or not a checkpoint, or if an argument is invalid.
+    `path` is a checkpoint, a run folder (its best checkpoint), a folder of runs (the newest one
+    that is finished), or a model that travels with the package, such as "builtin:cifar10".
+    `weights` is "ema", "raw" or "auto", which takes the averaged weights if there are any.
+    `image_size` builds the model for images of another size than it was trained on, with its
+    learned positions interpolated. Raise ValueError if the file is missing, damaged, or not a
+    checkpoint, or if an argument is invalid.
     """
-    path = find_checkpoint(run_at(Path(path)))
+    path = builtin_checkpoint(path) or find_checkpoint(run_at(Path(path)))
     content = read_checkpoint(path, device)
     try:
         return rebuild(content, path, device, weights, image_size)

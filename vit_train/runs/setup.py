@@ -16,8 +16,10 @@ from vit_train.engine.distributed import Processes
 from vit_train.engine.train_loader import TrainLoader
 from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import require_memory
+from vit_train.model.flops import count_flops
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta
 from vit_train.runs.load import init_encoder
+from vit_train.tasks.config import ClassifyConfig
 from vit_train.tasks.task import Task
 
 
@@ -49,6 +51,16 @@ class Setup:
     @cached_property
     def val_loader(self) -> Iterable[Batch] | None:
         return None if self.splits.val is None else self.unaugmented(self.splits.val)
+
+    def training_tflop(self, images: int) -> float | None:
+        """Return the TFLOP of all matrix products in training on this number of images.
+
+        It is a measure of cost that machines share. None for tasks that add a decoder.
+        """
+        if not isinstance(self.config.task, ClassifyConfig):
+            return None
+        shape, classes = self.data.image_shape, len(self.data.classes)
+        return images * count_flops(self.config.model, shape, classes, backward=True) / 1e12
 
     @property
     def shown_loader(self) -> Iterable[Batch]:

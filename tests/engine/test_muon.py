@@ -1,0 +1,135 @@
+"""Muon against PyTorch's own, matrix by matrix."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vit_train.engine.config import MuonConfig
+from vit_train.engine.muon import Muon, make_muon, newton_schulz
+from vit_train.engine.optim import Optimizers
+from vit_train.engine.workers import Workers
+from vit_train.model.config import CnnConfig, ViTConfig
+from vit_train.model.vit import VisionTransformer
+
+TINY = ViTConfig(embed_dim=16, depth=2, num_heads=2)
+# Square, wide, tall, and three square ones stacked: shape and number.
+WEIGHTS = [((8, 8), 1), ((8, 24), 1), ((24, 8), 1), ((24, 8), 3), ((6, 8), 2)]
+
+
+def matrices(weight: Tensor, parts: int) -> tuple[Tensor, ...]:
+    return weight.unflatten(0, (parts, -1)).unbind()
+
+
+@pytest.fixture
+def float64_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make PyTorch's Muon compute in the precision of its weights instead of bf16."""
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+
+
+@pytest.mark.usefixtures("float64_oracle")
+@pytest.mark.parametrize("momentum, weight_decay", [(0.95, 0.1), (0.0, 0.0), (0.5, 1.0)])
+def test_each_matrix_takes_the_steps_of_pytorchs_muon(momentum: float, weight_decay: float) -> None:
+    torch.manual_seed(0)
+    together = [nn.Parameter(torch.randn(shape).double()) for shape, _ in WEIGHTS]
+    counts = [count for _, count in WEIGHTS]
+    separate = [
+        [nn.Parameter(each.clone()) for each in matrices(weight.detach(), count)]
+        for weight, count in zip(together, counts, strict=True)
+    ]
+    ours = Muon(zip(together, counts, strict=True), 0.03, momentum, weight_decay)
+    theirs = torch.optim.Muon(
+        [part for parts in separate for part in parts],
+        0.03,
+        weight_decay,
+        momentum,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    for _ in range(5):
+        for weight, count, parts in zip(together, counts, separate, strict=True):
+            weight.grad = torch.randn_like(weight)
+            for part, gradient in zip(parts, matrices(weight.grad, count), strict=True):
+                part.grad = gradient.clone()
+        ours.step()
+        theirs.step()
+    for weight, count, parts in zip(together, counts, separate, strict=True):
+        for ours_now, theirs_now in zip(matrices(weight, count), parts, strict=True):
+            torch.testing.assert_close(ours_now, theirs_now, rtol=1e-9, atol=1e-12)
+
+
+def test_the_steps_are_nearly_orthogonal() -> None:
+    torch.manual_seed(0)
+    values = torch.linalg.svdvals(newton_schulz(torch.randn(5, 16, 40, dtype=torch.float64)))
+    assert values.min() > 0.6 and values.max() < 1.3
+    assert newton_schulz(torch.zeros(1, 3, 4)).abs().max() == 0
+
+
+def test_it_has_the_blocks_matrices_and_adamw_the_rest() -> None:
+    model = VisionTransformer(TINY)
+    muon, adamw = make_muon(model, MuonConfig(weight_decay=0.3, momentum=0.7))
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    assert isinstance(muon, Muon)
+    parts = {names[weight]: count for weight, count in muon.parts.items()}
+    assert parts == {
+        f"blocks.{block}.{name}.weight": count
+        for block in range(2)
+        for name, count in (("attn.qkv", 3), ("attn.proj", 1), ("mlp.fc1", 1), ("mlp.fc2", 1))
+    }
+    decayed, others = adamw.param_groups
+    assert {names[p] for p in decayed["params"]} == {"patch_embed.proj.weight", "head.weight"}
+    groups = (*muon.param_groups, decayed, others)
+    assert [group["weight_decay"] for group in groups] == [0.3, 0.3, 0]
+    Optimizers([muon, adamw], model.parameters())  # each weight belongs to one of them
+
+
+def test_a_model_without_such_matrices_is_refused() -> None:
+    cnn = CnnConfig(widths=[4]).build((3, 8, 8), 2)
+    with pytest.raises(ValueError, match="use optim=adamw"):
+        make_muon(cnn, MuonConfig())
+
+
+def test_a_step_that_is_not_finite_changes_nothing() -> None:
+    torch.manual_seed(0)
+    model = VisionTransformer(TINY)
+    optimizers = Optimizers(make_muon(model, MuonConfig()), model.parameters())
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+
+    def step(gradient: float, finite: bool) -> None:
+        torch.manual_seed(1)
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter) * gradient
+        optimizers.step(scaler, torch.tensor(finite))
+
+    step(1.0, True)
+    before = copy.deepcopy((model.state_dict(), optimizers.state_dict()[0]["state"]))
+    step(float("nan"), False)
+    after = model.state_dict(), optimizers.state_dict()[0]["state"]
+    assert all(torch.equal(before[0][key], value) for key, value in after[0].items())
+    for number, moments in after[1].items():
+        assert torch.equal(before[1][number]["momentum_buffer"], moments["momentum_buffer"])
+    step(1.0, True)
+    assert not torch.equal(before[0]["blocks.0.mlp.fc1.weight"], model.blocks[0].mlp.fc1.weight)
+
+
+@pytest.mark.parametrize("field, value", [("momentum", 1.0), ("momentum", float("nan"))])
+def test_bad_settings_are_refused(field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"optim.{field}="):
+        MuonConfig(**{field: value})
+
+
+def test_a_step_in_several_threads_is_the_same_step() -> None:
+    def after_a_step(workers: Workers) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        model = VisionTransformer(TINY)
+        optimizers = Optimizers(make_muon(model, MuonConfig()), model.parameters())
+        optimizers.use(workers)
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        with workers:
+            optimizers.step(torch.amp.GradScaler("cpu", enabled=False))
+        return model.state_dict()
+
+    alone, together = after_a_step(Workers()), after_a_step(Workers(count=3))
+    for key, value in alone.items():
+        torch.testing.assert_close(value, together[key], rtol=1e-6, atol=1e-7)
