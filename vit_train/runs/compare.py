@@ -73,7 +73,7 @@ def table(groups: Sequence[Group]) -> str:
     header = [*map(short_name, keys), "parameters", "seeds"]
     header += [title("test", "final weights"), "95 % interval", title("test", "best epoch")]
     header += [title("validation", "best epoch"), title("training", "last epoch")]
-    header += ["images seen", "training TFLOP", "minutes", "commit", "machine"]
+    header += ["images seen", "training TFLOP", "minutes", "minutes in steps", "commit", "machine"]
     rows = []
     for group in groups:
         on_test = {run["selected_on"] for run in group.runs} == {"test"}
@@ -91,6 +91,7 @@ def table(groups: Sequence[Group]) -> str:
                 f"{mean(group.values('images_seen')):,.0f}",
                 tflop(group),
                 f"{mean(group.values('seconds')) / 60:.1f}",
+                minutes_in_steps(group),
                 each_once(map(short_commit, group.runs)),
                 each_once(map(processor, group.runs)),
             ]
@@ -108,6 +109,12 @@ def tflop(group: Group) -> str:
     if len(values) < len(group.runs):
         return ""
     return f"{mean(values):,.0f}" if mean(values) >= 100 else f"{mean(values):.3g}"
+
+
+def minutes_in_steps(group: Group) -> str:
+    """Return the mean minutes that the runs spent in training steps; "" if a curve is missing."""
+    seconds = group.training_seconds()
+    return f"{mean(seconds) / 60:.1f}" if seconds else ""
 
 
 def short_commit(run: dict[str, Any]) -> str:

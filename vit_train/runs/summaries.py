@@ -5,6 +5,7 @@ import io
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,14 @@ class Group:
         curves = [run.get("curve") for run in self.runs]
         return [curve[-1][column] for curve in curves if curve] if all(curves) else []
 
+    def training_seconds(self) -> list[float]:
+        """Return how long each run spent in its training steps; [] if a curve is missing.
+
+        What is left out is what comes before the first step, validation and the test.
+        """
+        curves = [run.get("curve") for run in self.runs]
+        return [time_in_steps(curve) for curve in curves if curve] if all(curves) else []
+
     @property
     def label(self) -> str:
         return self.label_without()
@@ -58,6 +67,17 @@ class Group:
         return ", ".join(
             [*(f"{short_name(key)}={short_value(value)}" for key, value in settings), *more]
         )
+
+
+def time_in_steps(curve: Sequence[dict[str, float]]) -> float:
+    """Return the seconds of all epochs of a metrics.csv without their validation."""
+    ends = [row["images_seen"] for row in curve]
+    counts = [end - begin for begin, end in pairwise([0.0, *ends])]
+    return sum(
+        count / row["images_per_s"]
+        for count, row in zip(counts, curve, strict=True)
+        if row["images_per_s"] > 0
+    )
 
 
 def short_name(key: str) -> str:
