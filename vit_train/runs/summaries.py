@@ -46,12 +46,13 @@ class Group:
         return [curve[-1][column] for curve in curves if curve] if all(curves) else []
 
     def training_seconds(self) -> list[float]:
-        """Return how long each run spent in its training steps; [] if a curve is missing.
+        """Return how long each run spent in its training steps; [] if a curve does not say.
 
         What is left out is what comes before the first step, validation and the test.
         """
-        curves = [run.get("curve") for run in self.runs]
-        return [time_in_steps(curve) for curve in curves if curve] if all(curves) else []
+        curves = [run.get("curve") or [{}] for run in self.runs]
+        known = all({"images_seen", "images_per_s"} <= curve[-1].keys() for curve in curves)
+        return list(map(time_in_steps, curves)) if known else []
 
     @property
     def label(self) -> str:
