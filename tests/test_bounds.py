@@ -10,12 +10,11 @@ from omegaconf import DictConfig, OmegaConf
 from vit_train.bench.config import BenchConfig
 from vit_train.config import (
     CHOSEN_BY_NAME,
-    EvalConfig,
-    SheetConfig,
     TrainConfig,
     typed,
 )
 from vit_train.limits import LARGEST, LARGEST_SEED
+from vit_train.runs.config import EvalConfig, SheetConfig
 
 NEEDED: dict[type, dict[str, Any]] = {EvalConfig: {"ckpt": "x"}}
 

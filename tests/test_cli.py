@@ -13,6 +13,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
+from vit_train.report.metrics import METRICS
 from vit_train.viz.augmentation import label_title
 
 
@@ -46,8 +47,8 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -
     tags = events.Tags()
     assert {"train/loss", "train/acc", "train/lr", "train/images_per_s"} <= set(tags["scalars"])
     assert {"val/loss", "val/acc", "test/acc"} <= set(tags["scalars"])
-    confusion = [f"{tag}/confusion" for tag in ("test", "test/best")]
-    assert tags["images"] == ["data/train_augmented", "pictures", *confusion]
+    drawn = [f"{tag}/{name}" for tag in ("test", "test/best") for name in METRICS]
+    assert tags["images"] == ["data/train_augmented", "pictures", *drawn]
     assert "config/text_summary" in tags["tensors"]
     (test_acc,) = events.Scalars("test/acc")
     assert test_acc.value == pytest.approx(summary["test"]["final"]["acc"])
@@ -69,11 +70,13 @@ def test_vit_eval_gives_the_accuracy_that_training_reported(
     outcome = run("vit-eval", "ckpt=run")
     assert outcome.status == 0, outcome.err
     assert "triangle" in outcome.out
-    evaluated = json.loads(Path("run/eval-test.json").read_text(encoding="utf-8"))["result"]
+    evaluated = json.loads(Path("run/eval-test/results.json").read_text(encoding="utf-8"))["result"]
     assert evaluated == summary["test"]["best"]
     run("vit-eval", "ckpt=run/checkpoints/last.pt", "split=val")
     rows = metric_rows(Path("run"))
-    validation = json.loads(Path("run/eval-val.json").read_text(encoding="utf-8"))["result"]
+    validation = json.loads(Path("run/eval-val-last/results.json").read_text(encoding="utf-8"))[
+        "result"
+    ]
     assert validation["acc"] == float(rows[-1]["val_acc"])
 
 
@@ -110,7 +113,8 @@ def test_val_none_keeps_no_best_and_val_test_says_so(run: Run) -> None:
     outcome = run("vit-eval", "ckpt=test")
     assert "chose its best epoch on the test images" in outcome.out
     assert (
-        json.loads(Path("test/eval-test.json").read_text(encoding="utf-8"))["selected_on"] == "test"
+        json.loads(Path("test/eval-test/results.json").read_text(encoding="utf-8"))["selected_on"]
+        == "test"
     )
 
 
@@ -245,7 +249,7 @@ def test_the_baselines_train_and_evaluate_in_the_same_loop(run: Run, model: str)
     assert outcome.status == 0, outcome.err
     assert run("vit-eval", "ckpt=r").status == 0
     summary = json.loads(Path("r/summary.json").read_text(encoding="utf-8"))
-    evaluated = json.loads(Path("r/eval-test.json").read_text(encoding="utf-8"))
+    evaluated = json.loads(Path("r/eval-test/results.json").read_text(encoding="utf-8"))
     assert evaluated["result"]["loss"] == pytest.approx(summary["test"]["best"]["loss"], rel=1e-5)
 
 
@@ -284,5 +288,5 @@ def test_an_evaluation_at_another_size_or_of_other_weights_replaces_none(
     assert refused.status == 1 and "must divide the image size 33" in refused.err
     sizes = {"eval-test": 32, "eval-test-40px": 40, "eval-test-64px": 64, "eval-test-raw": 32}
     for name, size in sizes.items():
-        result = json.loads(Path("run", f"{name}.json").read_text(encoding="utf-8"))
-        assert result["image_size"] == size and Path("run", f"{name}.png").exists()
+        result = json.loads(Path("run", name, "results.json").read_text(encoding="utf-8"))
+        assert result["image_size"] == size and Path("run", name, "pictures.png").exists()

@@ -39,8 +39,8 @@ def test_a_run_reports_its_loss_and_shows_pictures(run: Run, task: str) -> None:
         assert min(picture.size) > 200
 
     outcome = run("vit-eval", "ckpt=run")
-    assert outcome.status == 0 and "pictures in run/eval-test.png" in outcome.out, outcome.err
-    evaluated = json.loads(Path("run/eval-test.json").read_text(encoding="utf-8"))["result"]
+    assert outcome.status == 0 and "written to run/eval-test/" in outcome.out, outcome.err
+    evaluated = json.loads(Path("run/eval-test/results.json").read_text(encoding="utf-8"))["result"]
     assert evaluated == summary["test"]["best"]
 
 

@@ -21,9 +21,6 @@ from vit_train.commands.cli.help import group_lines
 from vit_train.config import (
     CONF_DIR,
     GROUPS,
-    EvalConfig,
-    InspectConfig,
-    SheetConfig,
     TrainConfig,
     register_schemas,
     typed,
@@ -32,6 +29,7 @@ from vit_train.data.config import ShapesConfig
 from vit_train.engine.config import LoopConfig
 from vit_train.model import pos_embed
 from vit_train.runs import train as training
+from vit_train.runs.config import EvalConfig, InspectConfig, SheetConfig
 from vit_train.runs.page import update_page
 
 ROOT = Path(__file__).parent.parent

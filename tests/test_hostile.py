@@ -214,7 +214,7 @@ def test_weights_that_are_not_numbers_are_said_and_nothing_is_written(
     Path("crafted.pt").write_bytes(sealed(content))
     outcome = run("vit-eval", "ckpt=crafted.pt")
     assert outcome.status == 1 and "its weights are damaged, or its training" in outcome.err
-    assert not Path("eval-test.json").exists()
+    assert not list(Path().glob("eval-*"))
 
 
 def test_numbers_that_are_none_become_null(tmp_path: Path) -> None:
@@ -225,7 +225,8 @@ def test_numbers_that_are_none_become_null(tmp_path: Path) -> None:
     }
 
 
-NAMES = ["eval-test.json", "eval-test.png", "positions.png", "metrics.csv", "config.yaml", ".lock"]
+NAMES = ["eval-test/results.json", "eval-test/pictures.png", "eval-test/predictions.csv"]
+NAMES += ["eval-test", "calibration.json", "metrics.csv", "config.yaml", ".lock"]
 NAMES += ["summary.json", "pictures.png", "train.log", "checkpoints", "checkpoints/last.pt"]
 
 
@@ -234,9 +235,9 @@ NAMES += ["summary.json", "pictures.png", "train.log", "checkpoints", "checkpoin
     "name, kind",
     [
         *((name, "file") for name in NAMES),
-        *(("eval-test.png", "folder"), ("checkpoints", "folder"), ("train.log", "folder")),
+        *(("eval-test", "folder"), ("checkpoints", "folder"), ("train.log", "folder")),
         *((name, "pipe") for name in ("config.yaml", "summary.json", "metrics.csv", "train.log")),
-        *(("checkpoints/last.pt", "pipe"), ("eval-test.json", "pipe"), (".lock", "pipe")),
+        *(("checkpoints/last.pt", "pipe"), ("eval-test/results.json", "pipe"), (".lock", "pipe")),
     ],
 )
 def test_nothing_outside_a_strangers_run_is_touched(
@@ -249,6 +250,7 @@ def test_nothing_outside_a_strangers_run_is_touched(
     shutil.copy("run/checkpoints/last.pt", outside)
     (outside / "events.out.tfevents.1").write_text("precious", encoding="utf-8")
     target = Path("run", name)
+    target.parent.mkdir(exist_ok=True)
     shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
     if kind == "pipe":
         os.mkfifo(target)

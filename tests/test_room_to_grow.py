@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from vit_train.commands.cli.command import make_command
 from vit_train.data.config import DATA_CONFIGS, DataConfig
 from vit_train.data.dataset import Dataset, ImageSet
+from vit_train.engine.answers import Answers
 from vit_train.engine.checkpoint import read_checkpoint
 from vit_train.engine.config import OPTIM_CONFIGS, AdamWConfig, OptimConfig
-from vit_train.engine.metrics import Answers
 from vit_train.engine.optim import Optimizer, Optimizers, make_adamw
 from vit_train.model.attention import Attention
 from vit_train.model.pos_embed import POSITIONS, AttentionPositions, State
@@ -169,7 +169,7 @@ def test_a_data_source(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 class Overconfidence:
     """How much surer the model is, on average, than it is right."""
 
-    def values(self, answers: Answers, classes: int) -> dict[str, float]:
+    def values(self, answers: Answers) -> dict[str, float]:
         right = answers.labels == answers.predicted
         return {"overconfidence": float((answers.confidence - right).mean())}
 
@@ -185,13 +185,13 @@ def test_a_metric(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("vit-train", *SMALL, "hydra.run.dir=run").status == 0
     assert run("vit-eval", "ckpt=run/checkpoints/last.pt").status == 0
     summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
-    evaluated = json.loads(Path("run/eval-test.json").read_text(encoding="utf-8"))
+    evaluated = json.loads(Path("run/eval-test-last/results.json").read_text(encoding="utf-8"))
     value = evaluated["result"]["overconfidence"]
     assert value == pytest.approx(summary["test"]["final"]["overconfidence"]) and value != 0
     with Path("run/metrics.csv").open(encoding="utf-8") as file:
         assert all(abs(float(row["val_overconfidence"])) <= 1 for row in csv.DictReader(file))
     for name in ("overconfidence", "confusion"):
-        assert Path(f"run/eval-test-{name}.png").stat().st_size > 1000
+        assert Path(f"run/eval-test-last/{name}.png").stat().st_size > 1000
 
 
 @dataclass

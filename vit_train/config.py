@@ -44,12 +44,8 @@ INCIDENTAL = (
     *("train.log_every", "train.max_minutes", "checkpoint."),
     *("device", "data.root", "data.download", "data.urls"),
 )
-# The choices of a checkpoint's weights; auto takes the averaged weights if there are any.
-WEIGHTS = ("auto", "ema", "raw")
 # What a setting without a default must name.
 NEEDED = {"ckpt": "PATH, a run's folder or a checkpoint"}
-MOST_PICTURES = 1000  # on one sheet; matplotlib takes minutes to lay out so many
-PICTURES = (".png", ".pdf", ".svg")
 NOT_TAKEN_AWAY = "a setting can be changed, but not removed"
 PACKAGE = Path(__file__).parent
 # In the wheel conf/ is a subpackage; in a checkout it is at the top level.
@@ -84,88 +80,6 @@ class TrainConfig:
         require_choice("device", self.device, DEVICES)
         require_choice("precision", self.precision, PRECISIONS)
         require_choice("compile", str(self.compile).lower(), COMPILE)
-
-
-@dataclass
-class EvalDataConfig:
-    """The location of the data on this machine; root=null means the run's own data.root."""
-
-    root: str | None = None
-    # Not taken from the run: opening somebody else's checkpoint must not start a download.
-    download: bool = False
-    # Evaluate at another image size than in training; learned positions are interpolated.
-    image_size: int | None = None
-
-
-@dataclass
-class EvalConfig:
-    """All settings of `vit-eval`; null means as in training."""
-
-    ckpt: str = MISSING
-    split: str = "test"
-    weights: str = "auto"
-    batch_size: int | None = None
-    device: str = "auto"
-    precision: str | None = None
-    data: EvalDataConfig = field(default_factory=EvalDataConfig)
-
-    def __post_init__(self) -> None:
-        require_choice("split", self.split, ("train", "val", "test"))
-        require_choice("weights", self.weights, WEIGHTS)
-        require_choice("device", self.device, DEVICES)
-        if self.precision is not None:
-            require_choice("precision", self.precision, PRECISIONS)
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ValueError(f"batch_size={self.batch_size} must be at least 1")
-
-
-@dataclass
-class SheetConfig:
-    """All settings of `vit-augment`."""
-
-    data: DataConfig = field(default_factory=DataConfig)
-    augment: AugmentConfig = field(default_factory=AugmentConfig)
-    images: int = 6
-    variants: int = 8
-    seed: int = 0
-    out: str = "augmented.png"
-
-    def __post_init__(self) -> None:
-        require_at_least_one(images=self.images, variants=self.variants)
-        pictures = self.images * (1 + self.variants)
-        if pictures > MOST_PICTURES:
-            raise ValueError(
-                f"images={self.images}, variants={self.variants} make {pictures:,} pictures, but "
-                f"one sheet shows at most {MOST_PICTURES:,}"
-            )
-        require_picture(self.out)
-
-
-@dataclass
-class InspectConfig:
-    """All settings of `vit-inspect`."""
-
-    model: ModelConfig = field(default_factory=ModelConfig)
-    image_size: int = 32
-    classes: int = 10
-    seed: int = 0
-    # The picture of the table of positions, if the model has one.
-    out: str = "positions.png"
-
-    def __post_init__(self) -> None:
-        require_at_least_one(image_size=self.image_size, classes=self.classes)
-        require_picture(self.out)
-
-
-def require_at_least_one(**settings: int) -> None:
-    for key, value in settings.items():
-        if value < 1:
-            raise ValueError(f"{key}={value} must be at least 1")
-
-
-def require_picture(out: str) -> None:
-    if Path(out).suffix not in PICTURES:
-        raise ValueError(f"out={out} must end in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
 
 
 def with_defaults(config: TrainConfig) -> TrainConfig:

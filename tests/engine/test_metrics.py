@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import (
-    Answers,
     Classification,
     Evaluation,
     interval_of_mean,
@@ -68,7 +68,7 @@ def test_where_the_seeds_agree_more_runs_make_no_more_images() -> None:
 
 
 def test_a_classifier_is_judged_by_its_accuracy() -> None:
-    answers = Answers(np.zeros(200, int), np.zeros(200, int), np.ones(200))
+    answers = Answers(np.zeros(200, int), np.zeros((200, 1)))
     result = Classification(200, 1.25, 0.4, 0.9, [80], [200], answers)
     assert result.score == 0.4 and result.best_by == "acc"
     assert result.interval == wilson_interval(80, 200)

@@ -111,7 +111,7 @@ def test_the_defaults_work(trained: Callable[..., Path], run: Run) -> None:
     outcome = run("vit-eval", f"ckpt={folder}")
     assert outcome.status == 0, outcome.err
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    found = json.loads((folder / "eval-test.json").read_text(encoding="utf-8"))
+    found = json.loads((folder / "eval-test/results.json").read_text(encoding="utf-8"))
     assert found["acc"] == pytest.approx(summary["test"]["best"]["acc"], abs=0.005)
 
 

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_train.engine.metrics import Answers
+from vit_train.engine.answers import Answers
 from vit_train.report.confusion import Confusion, confusion_matrix
 
 
 def drawn_answers(count: int, classes: list[int]) -> Answers:
     rng = np.random.default_rng(0)
-    labels, predicted = rng.choice(classes, count), rng.choice(5, count)
-    return Answers(labels, predicted, rng.random(count))
+    return Answers(rng.choice(classes, count), rng.normal(size=(count, 5)))
 
 
 @pytest.mark.parametrize("classes", [[0, 1, 2, 3, 4], [1, 4], [2]])
@@ -20,13 +19,13 @@ def test_the_matrix_and_the_balanced_accuracy_are_those_counted_one_by_one(
 ) -> None:
     """Classes that never occur have no accuracy, and no part in the mean."""
     answers = drawn_answers(200, classes)
-    matrix = confusion_matrix(answers, 5)
+    matrix = confusion_matrix(answers)
     pairs = list(zip(answers.labels, answers.predicted, strict=True))
     for truth in range(5):
         for taken_for in range(5):
             assert matrix[truth, taken_for] == pairs.count((truth, taken_for))
     recalls = [np.mean([p == t for t, p in pairs if t == truth]) for truth in classes]
-    value = Confusion().values(answers, 5)["balanced_acc"]
+    value = Confusion().values(answers)["balanced_acc"]
     assert value == pytest.approx(np.mean(recalls))
 
 
@@ -34,7 +33,7 @@ def test_the_matrix_and_the_balanced_accuracy_are_those_counted_one_by_one(
 def test_the_figure_names_as_many_classes_as_can_be_read(count: int, tmp_path: Path) -> None:
     names = [f"$class_{number} <b>" for number in range(count)]
     labels = np.arange(count).repeat(3)
-    figure = Confusion().draw(Answers(labels, labels.copy(), np.ones(len(labels))), names)
+    figure = Confusion().draw(Answers(labels, np.eye(count)[labels]), names)
     figure.savefig(tmp_path / "figure.png")
     with Image.open(tmp_path / "figure.png") as picture:
         assert min(picture.size) > 200

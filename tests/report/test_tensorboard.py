@@ -7,12 +7,13 @@ import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from vit_train.engine.answers import Answers
 from vit_train.engine.callbacks import TrainLog
-from vit_train.engine.metrics import Answers, Classification
+from vit_train.engine.metrics import Classification
 from vit_train.report.tensorboard import TensorBoard
 
 LOG = TrainLog(3, 42, 1344, {"loss": 1.5, "acc": 0.25}, 1e-3, 640.0)
-ANSWERS = Answers(np.zeros(8, int), np.array([0, 0, 0, 0, 1, 1, 1, 1]), np.ones(8))
+ANSWERS = Answers(np.zeros(8, int), np.eye(2)[[0, 0, 0, 0, 1, 1, 1, 1]] * 100)
 RESULT = Classification(8, 0.75, 0.5, 0.875, [4, 0], [8, 0], ANSWERS)
 
 
@@ -36,6 +37,8 @@ def test_every_number_stands_at_its_step_under_its_name(tmp_path: Path) -> None:
         "train/images_per_s": (42, 640), "train/images_seen": (42, 1344),
         "val/loss": (42, 0.75), "val/acc": (42, 0.5), "val/top5": (42, 0.875),
         "val/balanced_acc": (42, 0.5), "test/balanced_acc": (50, 0.5),
+        "val/ece": (42, 0.5), "test/ece": (50, 0.5),
+        "val/selective_acc": (42, 0.5), "test/selective_acc": (50, 0.5),
         "test/loss": (50, 0.75), "test/acc": (50, 0.5), "test/top5": (50, 0.875),
         "final/test_acc_final": (0, 0.5),
     }  # fmt: skip

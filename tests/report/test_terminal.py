@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 from torch import nn
 
+from vit_train.engine.answers import Answers
 from vit_train.engine.callbacks import TrainLog
-from vit_train.engine.metrics import Answers, Classification, Evaluation
+from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.report.terminal import Terminal, class_table, parameter_breakdown, result_line
 
 RESULT = Classification(
     count=2000, loss=1.23456, acc=0.5, top5=0.875,
     per_class_correct=[300, 700, 0], per_class_count=[1200, 800, 0],
-    answers=Answers(np.empty(0, int), np.empty(0, int), np.empty(0)),
+    answers=Answers(np.empty(0, int), np.empty((0, 3))),
 )  # fmt: skip
 
 

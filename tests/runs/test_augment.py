@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from vit_train.config import SheetConfig
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.config import ShapesConfig
 from vit_train.data.splits import make_splits
 from vit_train.runs.augment import draw_contact_sheet
+from vit_train.runs.config import SheetConfig
 
 
 def test_a_row_is_an_image_as_it_is_and_then_in_other_variants(

@@ -49,7 +49,7 @@ def test_vit_eval_load_and_init_from_take_a_folder_of_runs(run: Run, small_run: 
     words = "taking the newest finished run: runs/one"
     outcome = run("vit-eval", "ckpt=runs")
     assert outcome.status == 0 and words in outcome.out, outcome.err
-    assert Path("runs/one/eval-test.json").exists()
+    assert Path("runs/one/eval-test/results.json").exists()
     assert load("runs")[1].path == Path("runs/one/checkpoints/best.pt")
     outcome = run("vit-train", *SMALL, "init_from=runs", "train.epochs=1", "hydra.run.dir=new")
     assert outcome.status == 0 and words in outcome.out, outcome.err

@@ -99,15 +99,16 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
     }.items():  # fmt: skip
         assert [event.value for event in scalars.Scalars(tag)] == [pytest.approx(value)], tag
 
-    for checkpoint, result, epoch in (("run", best, 1), ("run/checkpoints/last.pt", final, 2)):
-        outcome = run("vit-eval", f"ckpt={checkpoint}")
+    for name, result, epoch in (("best", best, 1), ("last", final, 2)):
+        outcome = run("vit-eval", f"ckpt=run/checkpoints/{name}.pt")
         assert outcome.status == 0, outcome.err
-        said = json.loads(Path("run/eval-test.json").read_text(encoding="utf-8"))
+        folder = {"best": "eval-test", "last": "eval-test-last"}[name]
+        said = json.loads(Path("run", folder, "results.json").read_text(encoding="utf-8"))
         assert part_of(said["result"], result) == result
         assert (said["epoch"], said["images_seen"], said["split"]) == (epoch, 160 * epoch, "test")
         assert (said["weights"], said["selected_on"]) == ("ema", "val")
     assert run("vit-eval", "ckpt=run", "weights=raw", "split=val").status == 0
-    said = json.loads(Path("run/eval-val-raw.json").read_text(encoding="utf-8"))
+    said = json.loads(Path("run/eval-val-raw/results.json").read_text(encoding="utf-8"))
     raw = figures(checkpoints["best"], "model", "val")
     assert part_of(said["result"], raw) == raw and said["weights"] == "raw"
 
@@ -132,7 +133,8 @@ def test_without_labels_the_best_has_the_lowest_loss(run: Run) -> None:
     assert summary["best_val"]["loss"] == min(losses) and summary["evaluated_weights"] == "raw"
     assert summary["best_val"]["epoch"] == 1 + losses.index(min(losses))
     assert run("vit-eval", "ckpt=run", "precision=bf16").status == 0
-    assert json.loads(Path("run/eval-test.json").read_text(encoding="utf-8"))["precision"] == "bf16"
+    said = json.loads(Path("run/eval-test/results.json").read_text(encoding="utf-8"))
+    assert said["precision"] == "bf16"
     scalars = EventAccumulator("run").Reload()
     for tag, value in {
         "final/best_val_loss": min(losses),

@@ -1,7 +1,7 @@
 """vit-augment: a contact sheet of augmented training images."""
 
 from vit_train.commands.cli.command import make_command
-from vit_train.config import SheetConfig
+from vit_train.runs.config import SheetConfig
 
 ABOUT = """\
 vit-augment: draw some training images as they are, and augmented.

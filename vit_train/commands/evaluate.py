@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from vit_train.commands.cli.command import make_command
 from vit_train.commands.cli.errors import short_errors
-from vit_train.config import GROUPS, EvalConfig
+from vit_train.config import GROUPS
+from vit_train.runs.config import EvalConfig
 
 ABOUT = """\
 vit-eval: evaluate a checkpoint, a run's best one, or the newest finished run in a folder.

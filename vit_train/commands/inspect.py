@@ -1,7 +1,7 @@
 """vit-inspect: what a model is before it is trained."""
 
 from vit_train.commands.cli.command import make_command
-from vit_train.config import InspectConfig
+from vit_train.runs.config import InspectConfig
 
 ABOUT = """\
 vit-inspect: a new model's parameters, arithmetic, symmetry and position table.

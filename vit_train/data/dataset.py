@@ -3,10 +3,12 @@
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vit_train.data.memory import require_images_fit
@@ -17,18 +19,28 @@ FLOAT_BYTES = 24  # per RGB pixel: an image in 32-bit floats and its resized cop
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images uint8 (N,C,S,S), labels int64 (N,) and, for drawn data, object masks (N,S,S)."""
+    """Images uint8 (N,C,S,S), labels int64 (N,) and, for drawn data, object masks (N,S,S).
+
+    `names` (N,) tell images apart: their files, or by default their numbers in the source.
+    """
 
     images: Tensor
     labels: Tensor
     masks: Tensor | None = None
+    names: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def all_names(self) -> NDArray[Any]:
+        return np.arange(len(self)) if self.names is None else self.names
+
     def subset(self, index: Tensor) -> "ImageSet":
         masks = None if self.masks is None else self.masks[index]
-        return ImageSet(self.images[index], self.labels[index], masks)
+        return ImageSet(
+            self.images[index], self.labels[index], masks, self.all_names[index.cpu().numpy()]
+        )
 
 
 class Statistics(NamedTuple):

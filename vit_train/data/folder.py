@@ -3,9 +3,11 @@
 import logging
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from vit_train.data.cache import decode_cached
@@ -43,7 +45,8 @@ def load_folder(config: FolderConfig) -> Dataset:
     assert config.image_size is not None
     count = sum(len(tree.files) for tree in trees.values())
     require_images_fit(count, config.image_size, f"data.image_size={config.image_size}")
-    sets = {part: image_set(tree, classes, config) for part, tree in trees.items()}
+    label_of = {name: label for label, name in enumerate(classes)}
+    sets = {part: image_set(tree, label_of, config) for part, tree in trees.items()}
     for label, name in enumerate(classes):
         if not (sets["train"].labels == label).any():
             raise ValueError(f"class {printable(name)} has no training image that can be read")
@@ -51,11 +54,47 @@ def load_folder(config: FolderConfig) -> Dataset:
     if test is None and val is not None:
         test, val = val, None
     if test is None:
-        remedy = "put them into train/CLASS/, and others into test/CLASS/"
-        train, test = set_apart(
-            train, config.test_fraction, config.split_seed, "testing", "test_fraction", remedy
-        )
+        train, test = split_off_test(train, config)
     return Dataset(train, test, tuple(printable(name) for name in classes), val=val)
+
+
+def load_part(
+    config: FolderConfig, split: str, classes: Sequence[str], whole: bool
+) -> ImageSet | None:
+    """Return test or validation images that have a folder of their own, without the others.
+
+    With `whole`, a root that holds folders of classes alone is the test set. None means that the
+    split has no folder of its own. `classes` are the names of all classes. Raise ValueError for a
+    folder that is not one of them, and as `load_folder` does.
+    """
+    trees = find_parts(Path(config.root).expanduser())
+    if len(trees) == 1:
+        tree = trees["train"] if whole and split == "test" else None
+    elif split == "test":
+        tree = trees.get("test", trees.get("val"))
+    else:
+        tree = trees.get("val") if split == "val" and "test" in trees else None
+    if tree is None:
+        return None
+    names = sorted({name for _, name in tree.files})
+    unknown = [printable(name) for name in names if printable(name) not in classes]
+    if unknown:
+        raise ValueError(
+            f"{tree.root} has classes that the model does not know: "
+            f"{', '.join(unknown[:NAMED_AT_MOST])}"
+        )
+    assert config.image_size is not None
+    require_images_fit(len(tree.files), config.image_size, f"data.image_size={config.image_size}")
+    label_of = {name: list(classes).index(printable(name)) for name in names}
+    return image_set(tree, label_of, config)
+
+
+def split_off_test(images: ImageSet, config: FolderConfig) -> tuple[ImageSet, ImageSet]:
+    """Return the images left for training and those for testing, where there is only one tree."""
+    remedy = "put them into train/CLASS/, and others into test/CLASS/"
+    return set_apart(
+        images, config.test_fraction, config.split_seed, "testing", "test_fraction", remedy
+    )
 
 
 def find_parts(root: Path) -> dict[str, Tree]:
@@ -128,7 +167,7 @@ def class_names(trees: dict[str, Tree], config: FolderConfig) -> list[str]:
     return sorted(counts)
 
 
-def image_set(tree: Tree, classes: list[str], config: FolderConfig) -> ImageSet:
+def image_set(tree: Tree, label_of: dict[str, int], config: FolderConfig) -> ImageSet:
     if tree.other_files:
         logger.info(
             f"files left out because they are not JPEG, PNG, WebP or BMP:{listed(tree.other_files)}"
@@ -145,9 +184,10 @@ def image_set(tree: Tree, classes: list[str], config: FolderConfig) -> ImageSet:
                 "Repair or remove them, or set data.on_error=skip to go on without them"
             )
         logger.warning(f"{len(decoded.broken)} of {len(paths)} image files are left out:{report}")
-    label_of = {name: label for label, name in enumerate(classes)}
     labels = torch.tensor([label_of[name] for _, name in tree.files])
-    whole = ImageSet(decoded.images, labels)
+    top = Path(config.root).expanduser()
+    names = np.array([path.relative_to(top).as_posix() for path in paths], dtype=object)
+    whole = ImageSet(decoded.images, labels, names=names)
     if not decoded.broken:
         return whole
     kept = torch.ones(len(paths), dtype=torch.bool)

@@ -7,7 +7,8 @@ from statistics import mean, variance
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+
+from vit_train.engine.answers import Answers
 
 
 @dataclass(frozen=True)
@@ -30,16 +31,6 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What a classifier says of each of N images: true and predicted class, and how sure it is."""
-
-    labels: NDArray[np.int64]  # (N,)
-    predicted: NDArray[np.int64]  # (N,)
-    # The softmax probability of the predicted class.
-    confidence: NDArray[np.float64]  # (N,)
-
-
-@dataclass(frozen=True)
 class Classification(Evaluation):
     """Results of a classifier: accuracies as fractions, and the mean cross-entropy as loss."""
 
@@ -51,6 +42,20 @@ class Classification(Evaluation):
 
     scalars: ClassVar[tuple[str, ...]] = ("loss", "acc", "top5")
     best_by: ClassVar[str] = "acc"
+
+    @classmethod
+    def of(cls, answers: Answers) -> "Classification":
+        """Return the results that a classifier's answers to a whole split amount to."""
+        correct, labels, classes = answers.correct, answers.labels, answers.classes
+        return cls(
+            count=len(labels),
+            loss=float(answers.losses.mean()),
+            acc=float(correct.mean()),
+            top5=float((answers.ranks < 5).mean()),
+            per_class_correct=np.bincount(labels[correct], minlength=classes).tolist(),
+            per_class_count=np.bincount(labels, minlength=classes).tolist(),
+            answers=answers,
+        )
 
     @property
     def score(self) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from vit_train.engine.metrics import Answers
+from vit_train.engine.answers import Answers
 from vit_train.viz.figures import shortened
 
 MOST_NAMED = 20  # With more classes, names and numbers would be too small to read.
@@ -15,15 +15,15 @@ MOST_NAMED = 20  # With more classes, names and numbers would be too small to re
 class Confusion:
     """How often each class was taken for each class."""
 
-    def values(self, answers: Answers, classes: int) -> dict[str, float]:
+    def values(self, answers: Answers) -> dict[str, float]:
         """Return the balanced accuracy: the mean of the accuracies of the classes that occur."""
-        matrix = confusion_matrix(answers, classes)
+        matrix = confusion_matrix(answers)
         count = matrix.sum(axis=1)
         return {"balanced_acc": float((matrix.diagonal()[count > 0] / count[count > 0]).mean())}
 
     def draw(self, answers: Answers, classes: Sequence[str]) -> Figure:
         """Draw the share of each true class (row) that was taken for each class (column)."""
-        matrix = confusion_matrix(answers, len(classes))
+        matrix = confusion_matrix(answers)
         shares = 100 * matrix / np.maximum(1, matrix.sum(axis=1, keepdims=True))
         named = len(classes) <= MOST_NAMED
         side = 2.2 + 0.48 * len(classes) if named else 9
@@ -47,7 +47,8 @@ class Confusion:
         return figure
 
 
-def confusion_matrix(answers: Answers, classes: int) -> NDArray[np.int64]:
+def confusion_matrix(answers: Answers) -> NDArray[np.int64]:
     """Count the images of each true class (row) with each predicted class (column): (K,K)."""
+    classes = answers.classes
     pairs = answers.labels * classes + answers.predicted
     return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)

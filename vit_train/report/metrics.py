@@ -8,15 +8,18 @@ from typing import Protocol
 
 from matplotlib.figure import Figure
 
-from vit_train.engine.metrics import Answers, Classification, Evaluation
+from vit_train.engine.answers import Answers
+from vit_train.engine.metrics import Classification, Evaluation
+from vit_train.report.calibration import Calibration
 from vit_train.report.confusion import Confusion
+from vit_train.report.coverage import Coverage
 
 
 class Metric(Protocol):
     """Something measured of the answers to a whole split."""
 
-    def values(self, answers: Answers, classes: int) -> dict[str, float]:
-        """Return the numbers, by names of their own; `classes` is the number of classes."""
+    def values(self, answers: Answers) -> dict[str, float]:
+        """Return the numbers, by names of their own."""
         ...
 
     def draw(self, answers: Answers, classes: Sequence[str]) -> Figure:
@@ -26,6 +29,8 @@ class Metric(Protocol):
 
 METRICS: dict[str, Metric] = {
     "confusion": Confusion(),
+    "calibration": Calibration(),
+    "coverage": Coverage(),
 }
 
 
@@ -34,7 +39,7 @@ def all_values(result: Evaluation) -> dict[str, float]:
     values = dict(result.values)
     if isinstance(result, Classification):
         for metric in METRICS.values():
-            values |= metric.values(result.answers, len(result.per_class_count))
+            values |= metric.values(result.answers)
     return values
 
 

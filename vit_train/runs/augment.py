@@ -4,11 +4,11 @@ import logging
 
 import torch
 
-from vit_train.config import SheetConfig
 from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics
 from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import make_splits
+from vit_train.runs.config import SheetConfig
 from vit_train.viz.augmentation import label_title
 from vit_train.viz.figures import ignore_missing_glyphs, image_grid
 

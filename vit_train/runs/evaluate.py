@@ -1,142 +1,198 @@
-"""`vit-eval` after its arguments are accepted: rebuild model and data, then evaluate."""
+"""`vit-eval` after its arguments are accepted: rebuild the model, find the images, evaluate."""
 
+import hashlib
 import logging
 import math
-from collections.abc import Sequence
+import re
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from vit_train.config import EvalConfig
+import numpy as np
+from torch import nn
+
 from vit_train.data.batches import EvalBatches, Normalize
-from vit_train.data.config import DataConfig, ShapesConfig
+from vit_train.data.config import DataConfig
+from vit_train.data.dataset import ImageSet
 from vit_train.data.memory import require_images_fit
-from vit_train.data.shapes import SIZE as SHAPES_SIZE
-from vit_train.data.splits import make_splits
-from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
+from vit_train.data.splits import Splits
+from vit_train.engine.answers import Answers
+from vit_train.engine.device import Precision, keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.evaluation import evaluate
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.workers import make_workers
 from vit_train.files.writing import replacing
 from vit_train.report import provenance
-from vit_train.report.metrics import figures
-from vit_train.report.summary import result_dict, write_json
+from vit_train.report.calibration import fitted_temperature
+from vit_train.report.evaluation import Found, save, write_evaluation
+from vit_train.report.summary import write_json
 from vit_train.report.terminal import class_table, result_line
 from vit_train.runs.builtin import FOLDER as BUILTIN
-from vit_train.runs.load import encoder_of, load
-from vit_train.viz.figures import ignore_missing_glyphs, shortened
+from vit_train.runs.config import EvalConfig
+from vit_train.runs.evaluation_data import configured, evaluated_images
+from vit_train.runs.load import Meta, encoder_of, load
 from vit_train.viz.gallery import draw_gallery
 from vit_train.viz.positions import draw_positions
 
 logger = logging.getLogger(__name__)
-# Bytes of generated images: four times the default data, which takes half a minute to draw.
-MAX_DRAWN = 150_000_000
+# In the folder of a run whose temperature is known.
+CALIBRATION = "calibration.json"
+
+
+class Evaluator:
+    """Evaluates a loaded model on sets of images, always in the same way."""
+
+    def __init__(self, model: nn.Module, meta: Meta, precision: Precision, batch_size: int) -> None:
+        self.model, self.meta, self.precision = model, meta, precision
+        self.batch_size = batch_size
+        self.normalize = Normalize(meta.statistics, precision.device)
+        self.workers = make_workers(model, precision, batch_size)
+
+    def batches(self, images: ImageSet) -> EvalBatches:
+        return EvalBatches(images, self.normalize, self.batch_size, self.precision.device)
+
+    def __call__(self, images: ImageSet) -> Evaluation:
+        batches = self.meta.task.eval_loader(self.batches(images))
+        with self.workers:
+            return evaluate(self.model, self.meta.task, batches, self.precision, self.workers)
 
 
 def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
-    """Evaluate a checkpoint on one split, print the result and write it into the run's folder."""
+    """Evaluate a checkpoint on one split, print the result and write all of it into a folder."""
     keep_freed_memory()
     device = pick_device(config.device)
     if (requested := config.data.image_size) is not None:
         require_images_fit(1, requested, f"data.image_size={requested}")
     model, meta = load(config.ckpt, device, config.weights, config.data.image_size)
-    trained = meta.config
-    precision = pick_precision(config.precision or trained.precision, device)
+    precision = pick_precision(config.precision or meta.config.precision, device)
+    data = configured(config.data, meta)
+    images, splits = evaluated_images(data, config.data, config.split, meta)
+    batch_size = config.batch_size or meta.config.train.eval_batch_size
+    evaluator = Evaluator(model, meta, precision, batch_size)
 
-    overrides = {k: v for k, v in vars(config.data).items() if v is not None}
-    data_config = replace(trained.data, **overrides)
-    require_few_drawn(data_config)
-    data = data_config.load()
-    if meta.task.needs_labels and list(data.classes) != meta.classes:
-        raise ValueError(
-            f"the data's classes are {listed(data.classes)}, the model's {listed(meta.classes)}"
-        )
-    size = data_config.image_size
-    if size == trained.data.image_size and meta.fingerprint != data.fingerprint:
-        logger.warning(
-            "the images are not those of the training run: some of them may have been trained on"
-        )
-    part = make_splits(data, data_config).named(config.split)
-    batch_size = config.batch_size or trained.train.eval_batch_size
-    normalize = Normalize(meta.statistics, device)
-    batches = meta.task.eval_loader(EvalBatches(part, normalize, batch_size, device))
-    with make_workers(model, precision, batch_size) as workers:
-        result = evaluate(model, meta.task, batches, precision, workers)
-
+    began = time.perf_counter()
+    result = evaluator(images)
+    speed = len(images) / (time.perf_counter() - began)
     if not math.isfinite(result.loss):
         raise ValueError(
             f"the loss of {meta.path} on these images is {result.loss}: its weights are damaged, "
             "or its training diverged"
         )
-    selected_on = trained.data.selected_on
-    note = " (its run chose its best epoch on the test images)" if selected_on == "test" else ""
-    logger.info(
-        f"{meta.path}: epoch {meta.epoch}, {meta.images_seen:,} images seen, {meta.weights} "
-        f"weights, {precision.name} on {device.type}\n"
-        f"{data_config.name}, {config.split}{note}: {result_line(result)}"
+    say(result, config, data, evaluator)
+    folder = run_folder(meta.path) / folder_name(config, meta)
+    found = Found(
+        result=result,
+        images=images.images,
+        names=images.all_names.tolist(),
+        classes=meta.classes,
+        facts=facts(config, data, evaluator) | {"images_per_s": round(speed, 1)},
+        temperature=temperature(evaluator, config.split, splits),
+        flipped=flipped(evaluator, images, result) if config.tta == "flip" else None,
     )
-    if isinstance(result, Classification):
-        logger.info(class_table(result, meta.classes))
-    target = run_folder(meta.path) / f"{file_name(config, meta.image_shape[1])}.json"
-    write_json(
-        target,
-        {
-            "checkpoint": str(meta.path),
-            "split": config.split,
-            "weights": meta.weights,
-            "image_size": meta.image_shape[1],
-            "selected_on": selected_on,
-            "epoch": meta.epoch,
-            "images_seen": meta.images_seen,
-            "classes": meta.classes,
-            "result": result_dict(result),
-            "precision": precision.name,
-            "machine": provenance.machine(device),
-            "versions": provenance.versions(),
-            "commit": provenance.commit(),
-        },
-    )
-    logger.info(f"written to {target}")
-    for name, figure in figures(result, meta.classes):
-        picture = target.with_name(f"{target.stem}-{name}.png")
-        with replacing(picture) as file, ignore_missing_glyphs():
-            figure.savefig(file, format="png")
-        logger.info(f"{name} in {picture}")
-    if meta.task.columns:
-        picture = target.with_suffix(".png")
-        with replacing(picture) as file:
-            draw_gallery(meta.task, model, next(iter(batches)), normalize).save(file, "PNG")
-        logger.info(f"pictures in {picture}")
-    encoder = encoder_of(model)
-    if encoder is not None and len(encoder.pos_embed):
-        picture = target.with_name("positions.png")
-        with replacing(picture) as file:
-            draw_positions(encoder).savefig(file, format="png")
-        logger.info(f"positions in {picture}")
+    written = write_evaluation(folder, found)
+    written += draw_pictures(folder, evaluator, images)
+    logger.info(f"written to {folder}/: {', '.join(written)}")
     return result
 
 
-def file_name(config: EvalConfig, image_size: int) -> str:
-    """Return a name that says what was evaluated otherwise than the default."""
-    size = [] if config.data.image_size is None else [f"{image_size}px"]
-    weights = [] if config.weights == "auto" else [config.weights]
-    return "-".join(["eval", config.split, *size, *weights])
+def say(result: Evaluation, config: EvalConfig, data: DataConfig, evaluator: Evaluator) -> None:
+    meta, precision = evaluator.meta, evaluator.precision
+    selected = meta.config.data.selected_on == "test"
+    note = " (its run chose its best epoch on the test images)" if selected else ""
+    logger.info(
+        f"{meta.path}: epoch {meta.epoch}, {meta.images_seen:,} images seen, {meta.weights} "
+        f"weights, {precision.name} on {precision.device.type}\n"
+        f"{data.name}, {config.split}{note}: {result_line(result)}"
+    )
+    if isinstance(result, Classification):
+        logger.info(class_table(result, meta.classes))
 
 
-def require_few_drawn(config: DataConfig) -> None:
-    """Raise ValueError if somebody else's checkpoint asks for images that take minutes to draw."""
-    if not isinstance(config, ShapesConfig):
-        return
-    size = config.image_size or SHAPES_SIZE
-    if 3 * size**2 * (config.train_images + config.test_images) > MAX_DRAWN:
-        raise ValueError(
-            f"data.train_images={config.train_images} and data.test_images={config.test_images} "
-            f"of {size} by {size}: vit-eval draws at most {MAX_DRAWN / 1e6:.0f} MB of images"
-        )
+def facts(config: EvalConfig, data: DataConfig, evaluator: Evaluator) -> dict[str, Any]:
+    """Return what belongs to the numbers of an evaluation."""
+    meta, precision = evaluator.meta, evaluator.precision
+    return {
+        "checkpoint": str(meta.path),
+        "weights": meta.weights,
+        "data": data.name,
+        "root": data.root,
+        "split": config.split,
+        "image_size": meta.image_shape[1],
+        "selected_on": meta.config.data.selected_on,
+        "epoch": meta.epoch,
+        "images_seen": meta.images_seen,
+        "classes": meta.classes,
+        "precision": precision.name,
+        "machine": provenance.machine(precision.device),
+        "versions": provenance.versions(),
+        "commit": provenance.commit(),
+        "date": provenance.today(),
+    }
 
 
-def listed(classes: Sequence[str], most: int = 10) -> str:
-    more = [f"… {len(classes) - most} more"] if len(classes) > most else []
-    return ", ".join([*(shortened(name) for name in classes[:most]), *more])
+def temperature(evaluator: Evaluator, split: str, splits: Splits | None) -> float | None:
+    """Fit the temperature of a classifier on the run's validation images and note it in its folder.
+
+    Return None if there are no such images beside those that are evaluated.
+    """
+    meta = evaluator.meta
+    own = splits is not None and meta.config.data.val == "split" and split != "val"
+    if not own or splits is None or splits.val is None or not meta.task.needs_labels:
+        return None
+    result = evaluator(splits.val)
+    assert isinstance(result, Classification)
+    fitted = fitted_temperature(result.answers)
+    note = {"temperature": fitted, "images": len(splits.val), "checkpoint": meta.path.name}
+    write_json(run_folder(meta.path) / CALIBRATION, note | {"weights": meta.weights})
+    return fitted
+
+
+def flipped(evaluator: Evaluator, images: ImageSet, plain: Evaluation) -> Classification:
+    """Evaluate the mean of each image's and its mirror image's probabilities.
+
+    Raise ValueError for a task that does not classify.
+    """
+    if not isinstance(plain, Classification):
+        raise ValueError("tta=flip is for classifiers")
+    mirrored = evaluator(replace(images, images=images.images.flip(3)))
+    assert isinstance(mirrored, Classification)
+    pair = plain.answers.log_probabilities, mirrored.answers.log_probabilities
+    result = Classification.of(Answers(plain.answers.labels, np.logaddexp(*pair) - np.log(2)))
+    logger.info(f"with the mirror images, tta=flip: {result_line(result)}")
+    return result
+
+
+def draw_pictures(folder: Path, evaluator: Evaluator, images: ImageSet) -> list[str]:
+    """Draw the task's pictures and the table of positions; return the files' names."""
+    task, model, written = evaluator.meta.task, evaluator.model, []
+    if task.columns:
+        batch = next(iter(task.eval_loader(evaluator.batches(images))))
+        with replacing(folder / "pictures.png") as file:
+            draw_gallery(task, model, batch, evaluator.normalize).save(file, "PNG")
+        written.append("pictures.png")
+    encoder = encoder_of(model)
+    if encoder is not None and len(encoder.pos_embed):
+        save(draw_positions(encoder), folder / "positions.png")
+        written.append("positions.png")
+    return written
+
+
+def folder_name(config: EvalConfig, meta: Meta) -> str:
+    """Return a name that says what is evaluated otherwise than by default."""
+    parts = ["eval", config.split]
+    if meta.path.stem != "best" and meta.path.parent != BUILTIN:
+        parts.append(meta.path.stem)
+    if config.data.name is not None:
+        parts.append(config.data.name)
+    if config.data.root is not None:
+        place = Path(config.data.root).expanduser().resolve()
+        parts += [place.name, hashlib.sha256(bytes(place)).hexdigest()[:6]]
+    if config.data.image_size is not None:
+        parts.append(f"{meta.image_shape[1]}px")
+    if config.weights != "auto":
+        parts.append(config.weights)
+    return "-".join(re.sub(r"[^\w.]+", "_", part)[:60] for part in parts)
 
 
 def run_folder(checkpoint: Path) -> Path:

@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from vit_train.config import InspectConfig
 from vit_train.files.writing import replacing
 from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.model.flops import count_flops
 from vit_train.model.memory import on_meta
 from vit_train.model.vit import Encoder
 from vit_train.report.terminal import parameter_breakdown
+from vit_train.runs.config import InspectConfig
 from vit_train.viz.positions import draw_positions
 
 logger = logging.getLogger(__name__)

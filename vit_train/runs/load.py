@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vit_train.config import WEIGHTS, TrainConfig, from_checkpoint
+from vit_train.config import TrainConfig, from_checkpoint
 from vit_train.data.dataset import Dataset, Statistics
 from vit_train.engine.checkpoint import find_checkpoint, read_checkpoint
 from vit_train.engine.config import require_choice
@@ -19,6 +19,7 @@ from vit_train.model.memory import attention_bytes, bytes_of, on_meta
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.builtin import builtin_checkpoint
+from vit_train.runs.config import WEIGHTS
 from vit_train.runs.newest import run_at
 from vit_train.tasks.task import Task
 

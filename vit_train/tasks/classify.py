@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.engine.metrics import Answers, Classification
+from vit_train.engine.answers import Answers
+from vit_train.engine.metrics import Classification
 from vit_train.engine.objective import Forward
 from vit_train.explain.attention import class_token_maps, overlay
 from vit_train.model.config import ModelConfig, ViTConfig
@@ -51,32 +52,13 @@ class Classify(Task):
         return torch.stack((loss, correct.to(loss.dtype)))
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
-        """Return each image's loss, label, the label's rank, predicted class and its probability.
-
-        (B,5).
-        """
+        """Return each image's label and logits, (B,1+K)."""
         logits = model(images).float()
-        loss = F.cross_entropy(logits, targets, reduction="none")
-        # A sample's rank is the number of other classes whose logit is not below the true one's.
-        # Counted this way, ties and NaN logits count against the model.
-        truth = logits.gather(1, targets.unsqueeze(1))
-        rank = logits.shape[1] - 1 - (logits < truth).sum(1)
-        confidence, predicted = logits.softmax(1).max(1)
-        return torch.stack((loss, targets, rank, predicted, confidence), dim=1)
+        return torch.cat((targets.unsqueeze(1).to(logits.dtype), logits), dim=1)
 
     def evaluation(self, sample_outputs: Tensor) -> Classification:
-        loss, label, rank, predicted, confidence = sample_outputs.unbind(1)
-        correct, label = rank < 1, label.long()
-        answers = Answers(label.numpy(), predicted.long().numpy(), confidence.numpy())
-        return Classification(
-            count=len(sample_outputs),
-            loss=loss.mean().item(),
-            acc=correct.double().mean().item(),
-            top5=(rank < 5).double().mean().item(),
-            per_class_correct=torch.bincount(label[correct], minlength=self.num_classes).tolist(),
-            per_class_count=torch.bincount(label, minlength=self.num_classes).tolist(),
-            answers=answers,
-        )
+        labels, logits = sample_outputs[:, 0].long(), sample_outputs[:, 1:]
+        return Classification.of(Answers(labels.numpy(), logits.numpy()))
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
         """Return the images, and overlays of the class token's attention in the last layer.

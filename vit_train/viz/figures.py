@@ -63,6 +63,12 @@ def shortened(title: str, length: int = 22) -> str:
     return title if len(title) <= length else f"{title[: length - 1]}…"
 
 
+def listed(names: Sequence[str], most: int = 10) -> str:
+    """Return the first names, each shortened, and how many more there are."""
+    more = [f"… {len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*(shortened(name) for name in names[:most]), *more])
+
+
 # Colors that color-blind readers can also tell apart.
 PALETTE = ["#3b6ea5", "#d1750d", "#3f8f4f", "#a8324a", "#7a5ba8", "#6f6f6f", "#1fa3a3", "#b58900"]
 

@@ -13,7 +13,7 @@ NAMES = (
     *("config.partial", "summary.partial", "events.out.tfevents.1.x.1.0", "events"),
     *("checkpoints", "checkpoints/last.pt", "checkpoints/best.pt", "checkpoints/last-1.pt"),
     *("checkpoints/last.partial", "checkpoints/best.partial", "checkpoints/x.pt"),
-    *("eval-test.json", "eval-test.partial", "eval-test.png", "positions.png", "pictures.png"),
+    *("eval-test", "eval-test-last", "calibration.json", "positions.png", "pictures.png"),
     *("pictures.partial", "nonfinite-step-1.pt", "run.json", "run.csv"),
     *("results.md", "results.png", "curves.png", "images.png", "results.partial"),
 )

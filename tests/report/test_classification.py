@@ -1,0 +1,195 @@
+"""The measures of a classifier against scikit-learn and against counting one by one."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+from sklearn import metrics as sk
+
+from vit_train.engine.answers import Answers
+from vit_train.engine.metrics import Classification
+from vit_train.report.calibration import (
+    BINS,
+    Calibration,
+    calibration_error,
+    cooled,
+    fitted_temperature,
+)
+from vit_train.report.confusion import Confusion
+from vit_train.report.coverage import Coverage, accuracy_of_surest
+from vit_train.report.mistakes import draw_mistakes, most_doubtful, most_wrong
+from vit_train.report.per_class import averages, class_reports
+from vit_train.report.predictions import predictions_csv
+
+CLASSES = 7
+NAMES = [f"class {number}" for number in range(CLASSES)]
+
+
+def answers(kind: str, count: int = 400, seed: int = 0) -> Answers:
+    """A classifier that is often right; some classes absent; or answers with many ties."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, count)
+    if kind == "absent":
+        labels = rng.choice([1, 4, 5], count)
+    logits = rng.normal(size=(count, CLASSES)) + 1.5 * np.eye(CLASSES)[labels]
+    if kind == "absent":
+        logits[:, 6] = -50.0  # nor is it ever predicted
+    if kind == "tied":
+        logits = logits.round()
+    return Answers(labels, logits)
+
+
+kinds = pytest.mark.parametrize("kind", ["random", "absent", "tied"])
+
+
+@kinds
+def test_losses_and_probabilities_are_those_of_scikit_learn(kind: str) -> None:
+    found = answers(kind)
+    probabilities = np.exp(found.log_probabilities)
+    assert found.losses.mean() == pytest.approx(
+        sk.log_loss(found.labels, probabilities, labels=range(CLASSES))
+    )
+    np.testing.assert_allclose(probabilities.sum(1), 1)
+    np.testing.assert_array_equal(found.predicted, probabilities.argmax(1))
+    np.testing.assert_allclose(found.confidence, probabilities.max(1))
+
+
+@kinds
+def test_ties_count_against_the_model_and_nothing_else_does(kind: str) -> None:
+    found = answers(kind)
+    result = Classification.of(found)
+    alone = (found.logits == found.logits.max(1, keepdims=True)).sum(1) == 1
+    assert result.acc == ((found.predicted == found.labels) & alone).mean()
+    if kind != "tied":
+        assert result.acc == sk.accuracy_score(found.labels, found.predicted)
+        top5 = sk.top_k_accuracy_score(found.labels, found.logits, k=5, labels=range(CLASSES))
+        assert result.top5 == pytest.approx(top5)
+
+
+@kinds
+def test_each_class_and_the_averages_are_scikit_learns(kind: str) -> None:
+    found = answers(kind)
+    reports = class_reports(found, NAMES)
+    columns = sk.precision_recall_fscore_support(
+        found.labels, found.predicted, labels=range(CLASSES), zero_division=0
+    )
+    for field, column in zip(("precision", "recall", "f1", "support"), columns, strict=True):
+        assert [getattr(each, field) for each in reports] == pytest.approx(list(column)), field
+    for each, average in zip(averages(reports), ("macro", "weighted"), strict=True):
+        expected = sk.precision_recall_fscore_support(
+            found.labels, found.predicted, average=average, zero_division=0
+        )[:3]
+        assert (each.precision, each.recall, each.f1) == pytest.approx(expected)
+        assert each.support == len(found.labels)
+    balanced = Confusion().values(found)["balanced_acc"]
+    present = sk.recall_score(
+        found.labels, found.predicted, labels=np.unique(found.labels), average="macro"
+    )
+    assert balanced == pytest.approx(present)
+
+
+@kinds
+def test_the_calibration_error_is_the_one_counted_by_hand(kind: str) -> None:
+    found = answers(kind)
+    error = 0.0
+    for number in range(BINS):
+        inside = [
+            place
+            for place, confidence in enumerate(found.confidence)
+            if number / BINS < confidence <= (number + 1) / BINS
+        ]
+        if inside:
+            gap = found.correct[inside].mean() - found.confidence[inside].mean()
+            error += abs(gap) * len(inside) / len(found.labels)
+    assert calibration_error(found) == pytest.approx(error)
+
+
+def test_what_is_as_sure_as_it_is_right_has_no_calibration_error() -> None:
+    chances = np.array([[0.7, 0.3]])
+    labels = np.array([0] * 7 + [1] * 3)
+    assert calibration_error(Answers(labels, np.log(chances).repeat(10, 0))) < 1e-12
+
+
+@pytest.mark.parametrize("sureness", [0.2, 1.0, 6.0])
+def test_the_temperature_is_the_best_there_is(sureness: float) -> None:
+    found = answers("random", count=1000)
+    found = Answers(found.labels, sureness * found.logits)
+
+    def loss(log_temperature: float) -> float:
+        return float(cooled(found, np.exp(log_temperature)).losses.mean())
+
+    best = np.exp(minimize_scalar(loss, bounds=(-4, 4), method="bounded").x)
+    assert fitted_temperature(found) == pytest.approx(best, rel=1e-3)
+    same = cooled(found, best)
+    np.testing.assert_array_equal(same.predicted, found.predicted)
+
+
+def test_perfect_and_meaningless_answers_have_a_finite_temperature() -> None:
+    labels = np.arange(6) % 3
+    assert 0 < fitted_temperature(Answers(labels, np.eye(3)[labels])) < 0.05
+    assert 0 < fitted_temperature(Answers(labels, np.eye(3)[(labels + 1) % 3])) < 1000
+
+
+@kinds
+def test_coverage_counts_the_surest_images_whatever_their_order(kind: str) -> None:
+    found = answers(kind)
+    curve = accuracy_of_surest(found)
+    assert curve[-1] == pytest.approx(found.correct.mean())
+    order = np.random.default_rng(1).permutation(len(found.labels))
+    shuffled = Answers(found.labels[order], found.logits[order])
+    np.testing.assert_allclose(accuracy_of_surest(shuffled), curve)
+    if kind != "tied":
+        order = np.argsort(-found.confidence)
+        for count in (1, 10, 333):
+            assert curve[count - 1] == pytest.approx(found.correct[order[:count]].mean())
+    assert Coverage().values(found)["selective_acc"] == pytest.approx(curve.mean())
+
+
+def test_every_image_has_a_row_with_what_was_said_of_it() -> None:
+    found = answers("random", count=20)
+    names = np.array([f"cats/{number}.png" for number in range(20)], dtype=object)
+    rows = list(csv.DictReader(io.StringIO(predictions_csv(found, names, NAMES))))
+    probabilities = np.exp(found.log_probabilities)
+    for place, row in enumerate(rows):
+        assert row["image"] == f"cats/{place}.png"
+        assert row["true"] == NAMES[found.labels[place]]
+        order = np.argsort(-found.logits[place])
+        said = [row["predicted"], *(row[f"predicted_{number}"] for number in range(2, 6))]
+        assert said == [NAMES[each] for each in order[:5]]
+        assert float(row["probability"]) == pytest.approx(found.confidence[place], abs=1e-6)
+        expected = probabilities[place, found.labels[place]]
+        assert float(row["true_probability"]) == pytest.approx(expected, abs=1e-6)
+        assert row["correct"] == str(int(row["true"] == row["predicted"]))
+        assert float(row["probability_5"]) == pytest.approx(
+            probabilities[place, order[4]], abs=1e-6
+        )
+
+
+def test_two_classes_have_two_columns() -> None:
+    table = predictions_csv(Answers(np.array([0]), np.array([[1.0, 2.0]])), [5], ["a", "b\n"])
+    header, row = csv.reader(io.StringIO(table))
+    assert header[-2:] == ["predicted_2", "probability_2"] and row[:4] == ["5", "a", "b\\n", "0"]
+
+
+def test_the_worst_and_the_most_doubtful_images_are_found() -> None:
+    logits = np.array([[5.0, 0, 0], [0, 9, 0], [0, 0, 1], [3, 2.9, 0], [0, 0.5, 4]])
+    labels = np.array([0, 0, 0, 0, 1])
+    found = Answers(labels, logits)
+    assert most_wrong(found, 2).tolist() == [1, 4]  # 2 is wrong, too, but less
+    assert most_doubtful(found, 1).tolist() == [3]
+
+
+@pytest.mark.parametrize("classes", [2, 7])
+def test_the_figures_can_be_drawn_of_any_answers(classes: int) -> None:
+    import torch
+
+    labels = np.arange(5) % classes
+    images = torch.zeros(5, 3, 8, 8, dtype=torch.uint8)
+    names = ["$a_b$ <x>", "long " * 9, *map(str, range(classes))][:classes]
+    for logits in (np.eye(classes)[labels] * 9, np.zeros((5, classes))):
+        found = Answers(labels, logits)
+        for metric in (Calibration(), Coverage(), Confusion()):
+            metric.draw(found, names).draw_without_rendering()
+        draw_mistakes(found, images, names).draw_without_rendering()

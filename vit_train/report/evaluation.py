@@ -1,0 +1,85 @@
+"""The folder of an evaluation: its numbers, every image's answer, and the figures."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from vit_train.engine.metrics import Classification, Evaluation
+from vit_train.files.writing import replacing, require_own_folder, write_text
+from vit_train.report.calibration import calibration_error, cooled
+from vit_train.report.metrics import figures
+from vit_train.report.mistakes import draw_mistakes
+from vit_train.report.per_class import averages, class_reports
+from vit_train.report.predictions import predictions_csv
+from vit_train.report.summary import result_dict, write_json
+from vit_train.viz.figures import ignore_missing_glyphs
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an evaluation found, and what is known of its images and of the model.
+
+    The images are uint8 (N,C,S,S), each with a name.
+    """
+
+    result: Evaluation
+    images: Tensor
+    names: Sequence[object]
+    classes: Sequence[str]
+    facts: dict[str, Any]
+    # The temperature that mends the probabilities, fitted on other images.
+    temperature: float | None = None
+    # The result with test-time augmentation, if it was asked for.
+    flipped: Classification | None = None
+
+
+def write_evaluation(folder: Path, found: Found) -> list[str]:
+    """Write everything that needs no model into the folder, and return the files' names."""
+    require_own_folder(folder)
+    folder.mkdir(exist_ok=True)
+    write_json(folder / "results.json", found.facts | numbers(found))
+    written = ["results.json"]
+    result = found.result
+    if not isinstance(result, Classification):
+        return written
+    table = predictions_csv(result.answers, found.names, found.classes)
+    write_text(folder / "predictions.csv", table)
+    pictures = dict(figures(result, found.classes))
+    pictures["mistakes"] = draw_mistakes(result.answers, found.images, found.classes)
+    for name, figure in pictures.items():
+        save(figure, folder / f"{name}.png")
+    return [*written, "predictions.csv", *(f"{name}.png" for name in pictures)]
+
+
+def numbers(found: Found) -> dict[str, Any]:
+    """Return the numbers of an evaluation, for JSON."""
+    result = found.result
+    if not isinstance(result, Classification):
+        return {"result": result_dict(result)}
+    reports = class_reports(result.answers, found.classes)
+    content: dict[str, Any] = {
+        "result": result_dict(result),
+        "per_class": [asdict(each) for each in reports],
+        "averages": [asdict(each) for each in averages(reports)],
+    }
+    if found.temperature is not None:
+        mended = cooled(result.answers, found.temperature)
+        content["calibration"] = {
+            "ece": calibration_error(result.answers),
+            "temperature": found.temperature,
+            "ece_with_temperature": calibration_error(mended),
+            "loss_with_temperature": float(mended.losses.mean()),
+            "fitted_on": "val",
+        }
+    if found.flipped is not None:
+        content["tta_flip"] = result_dict(found.flipped)
+    return content
+
+
+def save(figure: Figure, path: Path) -> None:
+    with replacing(path) as file, ignore_missing_glyphs():
+        figure.savefig(file, format="png")

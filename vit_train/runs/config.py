@@ -1,0 +1,107 @@
+"""The settings of the commands that come after training or before it."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.config import DataConfig
+from vit_train.engine.config import DEVICES, PRECISIONS, require_choice
+from vit_train.model.config import ModelConfig
+
+# The choices of a checkpoint's weights; auto takes the averaged weights if there are any.
+WEIGHTS = ("auto", "ema", "raw")
+# Test-time augmentations.
+TTA = ("none", "flip")
+MOST_PICTURES = 1000  # on one sheet; matplotlib takes minutes to lay out so many
+PICTURES = (".png", ".pdf", ".svg")
+
+
+@dataclass
+class EvalDataConfig:
+    """Where the images come from; null means as in the run."""
+
+    # Another source than the run's, for example folder.
+    name: str | None = None
+    root: str | None = None
+    # Not taken from the run: opening somebody else's checkpoint must not start a download.
+    download: bool = False
+    # Evaluate at another image size than in training; learned positions are interpolated.
+    image_size: int | None = None
+    # Of folders: what to do with files that cannot be decoded, stop or skip.
+    on_error: str | None = None
+    max_pixels: int | None = None
+
+
+@dataclass
+class EvalConfig:
+    """All settings of `vit-eval`; null means as in training."""
+
+    ckpt: str = "???"
+    split: str = "test"
+    weights: str = "auto"
+    batch_size: int | None = None
+    device: str = "auto"
+    precision: str | None = None
+    # Test-time augmentation, reported apart: flip averages each image's and its mirror image's
+    # probabilities.
+    tta: str = "none"
+    data: EvalDataConfig = field(default_factory=EvalDataConfig)
+
+    def __post_init__(self) -> None:
+        require_choice("tta", self.tta, TTA)
+        require_choice("split", self.split, ("train", "val", "test"))
+        require_choice("weights", self.weights, WEIGHTS)
+        require_choice("device", self.device, DEVICES)
+        if self.precision is not None:
+            require_choice("precision", self.precision, PRECISIONS)
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"batch_size={self.batch_size} must be at least 1")
+
+
+@dataclass
+class SheetConfig:
+    """All settings of `vit-augment`."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    images: int = 6
+    variants: int = 8
+    seed: int = 0
+    out: str = "augmented.png"
+
+    def __post_init__(self) -> None:
+        require_at_least_one(images=self.images, variants=self.variants)
+        pictures = self.images * (1 + self.variants)
+        if pictures > MOST_PICTURES:
+            raise ValueError(
+                f"images={self.images}, variants={self.variants} make {pictures:,} pictures, but "
+                f"one sheet shows at most {MOST_PICTURES:,}"
+            )
+        require_picture(self.out)
+
+
+@dataclass
+class InspectConfig:
+    """All settings of `vit-inspect`."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    image_size: int = 32
+    classes: int = 10
+    seed: int = 0
+    # The picture of the table of positions, if the model has one.
+    out: str = "positions.png"
+
+    def __post_init__(self) -> None:
+        require_at_least_one(image_size=self.image_size, classes=self.classes)
+        require_picture(self.out)
+
+
+def require_at_least_one(**settings: int) -> None:
+    for key, value in settings.items():
+        if value < 1:
+            raise ValueError(f"{key}={value} must be at least 1")
+
+
+def require_picture(out: str) -> None:
+    if Path(out).suffix not in PICTURES:
+        raise ValueError(f"out={out} must end in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")

@@ -1,0 +1,83 @@
+"""The images that `vit-eval` evaluates: those of the run, or others that are named."""
+
+import logging
+from dataclasses import fields, replace
+
+from vit_train.data.config import DATA_CONFIGS, DataConfig, FolderConfig, ShapesConfig
+from vit_train.data.dataset import Dataset, ImageSet
+from vit_train.data.folder import load_part, split_off_test
+from vit_train.data.shapes import SIZE as SHAPES_SIZE
+from vit_train.data.splits import Splits, make_splits, subset
+from vit_train.runs.config import EvalDataConfig
+from vit_train.runs.load import Meta
+from vit_train.viz.figures import listed
+
+logger = logging.getLogger(__name__)
+# Bytes of generated images: four times the default data, which takes half a minute to draw.
+MAX_DRAWN = 150_000_000
+
+
+def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
+    """Return the settings of the images, the run's unless others are given.
+
+    Raise ValueError for a source that does not exist, or a setting that it does not have.
+    """
+    trained = meta.config.data
+    chosen = {key: value for key, value in vars(given).items() if value is not None}
+    name = chosen.pop("name", trained.name)
+    if name not in DATA_CONFIGS:
+        raise ValueError(f"data.name={name} must be one of: {', '.join(DATA_CONFIGS)}")
+    known = {field.name for field in fields(DATA_CONFIGS[name])}
+    for key in chosen.keys() - known:
+        raise ValueError(f"data.{key}={chosen[key]} is not a setting of data.name={name}")
+    if name == trained.name:
+        return replace(trained, **chosen)
+    return DATA_CONFIGS[name](**{"image_size": meta.image_shape[1]} | chosen)
+
+
+def evaluated_images(
+    config: DataConfig, given: EvalDataConfig, split: str, meta: Meta
+) -> tuple[ImageSet, Splits | None]:
+    """Return the images of a split and, if they are those of the training run, all its splits.
+
+    Only what is needed is read. Raise ValueError if the classes are not the model's.
+    """
+    require_few_drawn(config)
+    if isinstance(config, FolderConfig):
+        elsewhere = given.root is not None or config.name != meta.config.data.name
+        images = load_part(config, split, meta.classes, whole=elsewhere)
+        if images is not None and not is_training_data(images, config, meta):
+            return subset(images, f"{split}_subset", config), None
+    data = config.load()
+    if meta.task.needs_labels and list(data.classes) != meta.classes:
+        raise ValueError(
+            f"the data's classes are {listed(data.classes)}, the model's {listed(meta.classes)}"
+        )
+    splits = make_splits(data, config)
+    if config.image_size != meta.config.data.image_size or meta.fingerprint == data.fingerprint:
+        return splits.named(split), splits
+    logger.warning(
+        "the images are not those of the training run: some of them may have been trained on"
+    )
+    return splits.named(split), None
+
+
+def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool:
+    """Return whether these are all images of the run, which split test images off them."""
+    try:
+        data = Dataset(*split_off_test(images, config), tuple(meta.classes))
+    except ValueError:  # too few to split
+        return False
+    return data.fingerprint == meta.fingerprint
+
+
+def require_few_drawn(config: DataConfig) -> None:
+    """Raise ValueError if somebody else's checkpoint asks for images that take minutes to draw."""
+    if not isinstance(config, ShapesConfig):
+        return
+    size = config.image_size or SHAPES_SIZE
+    if 3 * size**2 * (config.train_images + config.test_images) > MAX_DRAWN:
+        raise ValueError(
+            f"data.train_images={config.train_images} and data.test_images={config.test_images} "
+            f"of {size} by {size}: vit-eval draws at most {MAX_DRAWN / 1e6:.0f} MB of images"
+        )
