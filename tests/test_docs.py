@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import MAINS, SMALL_MODEL, Run, SmallRun
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from PIL import Image
 from small_sets import small_cifar, small_stl10
 from torchvision.datasets import CIFAR10, CIFAR100
@@ -111,6 +112,7 @@ def test_every_command_exists_and_its_settings_are_valid(page: Path) -> None:
     for words in commands(page):
         assert words[0] in {*scripts, *others}, words
     register_schemas()
+    ConfigStore.instance().store(name="bench_schema", node=BenchConfig)
     for words in our_commands(page):
         settings = overrides(words)
         if words[0] in CONFIGS and settings and "data=pets" not in settings:
@@ -137,7 +139,10 @@ def workplace(
         Path("my_images", name).mkdir(parents=True)
         for number in range(20):
             Image.new("RGB", (70, 70), (12 * number, 0, 0)).save(f"my_images/{name}/{number}.png")
-    Image.new("RGB", (32, 32)).save("photo.png")
+    Path("my_photos/disc").mkdir(parents=True)
+    Path("my_photos/disc/broken.png").write_bytes(b"not an image")
+    for path in ("photo.png", "my_photos/disc/red.png"):
+        Image.new("RGB", (40, 60), (255, 0, 0)).save(path)
     Path("mine/data").mkdir(parents=True)
     (pets,) = blocks(ROOT / "docs/data.md", "yaml")
     Path("mine/data/pets.yaml").write_text(pets, encoding="utf-8")

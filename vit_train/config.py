@@ -133,8 +133,8 @@ def typed(config: DictConfig, kind: type[Config]) -> Config:
     assert isinstance(result, kind)
     for group, classes in CHOSEN_BY_NAME.items():
         part = getattr(result, group, None)
-        name = getattr(part, "name", None)
-        if name is not None and classes.get(name) is not type(part):
+        name = getattr(part, "name", "")
+        if type(part) in classes.values() and classes.get(name) is not type(part):
             raise ValueError(f"{group}.name={name} cannot be set: choose with {group}=")
     return result
 
