@@ -30,7 +30,7 @@ from vit_train.data.config import ShapesConfig
 from vit_train.engine.config import LoopConfig
 from vit_train.model import pos_embed
 from vit_train.runs import train as training
-from vit_train.runs.config import EvalConfig, InspectConfig, SheetConfig
+from vit_train.runs.config import EvalConfig, InspectConfig, PredictConfig, SheetConfig
 from vit_train.runs.page import update_page
 
 ROOT = Path(__file__).parent.parent
@@ -46,6 +46,7 @@ CONFIGS = {
     "vit-train": ("train", TrainConfig),
     "vit-eval": ("vit_eval", EvalConfig),
     "vit-bench": ("bench", BenchConfig),
+    "vit-predict": ("vit_predict", PredictConfig),
     "vit-augment": ("vit_augment", SheetConfig),
     "vit-inspect": ("vit_inspect", InspectConfig),
 }
@@ -141,7 +142,7 @@ def workplace(
             Image.new("RGB", (70, 70), (12 * number, 0, 0)).save(f"my_images/{name}/{number}.png")
     Path("my_photos/disc").mkdir(parents=True)
     Path("my_photos/disc/broken.png").write_bytes(b"not an image")
-    for path in ("photo.png", "my_photos/disc/red.png"):
+    for path in ("photo.png", "photo.jpg", "my_photos/disc/red.png"):
         Image.new("RGB", (40, 60), (255, 0, 0)).save(path)
     Path("mine/data").mkdir(parents=True)
     (pets,) = blocks(ROOT / "docs/data.md", "yaml")

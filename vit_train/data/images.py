@@ -100,14 +100,18 @@ def read_image(path: Path, size: int, max_pixels: int) -> np.ndarray:
                 )
             # Decode a large JPEG at reduced size; twice the target size loses no detail.
             image.draft("RGB", (2 * size, 2 * size))
-            upright = ImageOps.exif_transpose(image)
-            return np.asarray(center_square(as_rgb(upright), size))
+            return square(image, size)
     except BrokenImage:
         raise
     except UnidentifiedImageError:
         raise BrokenImage("not a JPEG, PNG, WebP or BMP image") from None
     except Exception as error:  # on damaged files, decoders raise any kind of error
         raise BrokenImage(str(error) or type(error).__name__) from error
+
+
+def square(image: Image.Image, size: int) -> np.ndarray:
+    """Return an image as uint8 (size,size,3): rotated per its EXIF, scaled and center-cropped."""
+    return np.asarray(center_square(as_rgb(ImageOps.exif_transpose(image)), size))
 
 
 def as_rgb(image: Image.Image) -> Image.Image:

@@ -32,7 +32,7 @@ def builtin_checkpoint(path: str | Path) -> Path | None:
     return FOLDER / f"{name.removeprefix(PREFIX)}.pt"
 
 
-def pack(checkpoint: Path, target: Path) -> None:
+def pack(checkpoint: Path, target: Path, temperature: float | None = None) -> None:
     """Write what `load` needs of a checkpoint, its weights in half precision.
 
     The averaged weights are taken if there are any. What belongs to the machine that trained them
@@ -47,7 +47,7 @@ def pack(checkpoint: Path, target: Path) -> None:
     save_checkpoint(
         target,
         {key: content[key] for key in (*kept, *progress)}
-        | {"config": config, "ema": None}
+        | {"config": config, "ema": None, "temperature": temperature}
         | {"model": {key: halved(value) for key, value in weights.items()}},
     )
 

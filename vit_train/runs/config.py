@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.config import DataConfig
@@ -14,6 +15,7 @@ WEIGHTS = ("auto", "ema", "raw")
 TTA = ("none", "flip")
 MOST_PICTURES = 1000  # on one sheet; matplotlib takes minutes to lay out so many
 PICTURES = (".png", ".pdf", ".svg")
+TABLES = (".csv", ".jsonl")
 
 
 @dataclass
@@ -56,6 +58,30 @@ class EvalConfig:
             require_choice("precision", self.precision, PRECISIONS)
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"batch_size={self.batch_size} must be at least 1")
+
+
+@dataclass
+class PredictConfig:
+    """All settings of `vit-predict`."""
+
+    ckpt: str = "???"
+    # A file, a folder, a pattern such as photos/*.jpg, a list of them, or - for paths on stdin.
+    images: Any = "???"
+    # Write all answers to this file, as CSV (.csv) or as JSON lines (.jsonl).
+    out: str | None = None
+    # The number of most probable classes to name.
+    topk: int = 3
+    weights: str = "auto"
+    device: str = "auto"
+    # Images with more pixels than this count as files that cannot be decoded.
+    max_pixels: int = 64_000_000
+
+    def __post_init__(self) -> None:
+        require_at_least_one(topk=self.topk, max_pixels=self.max_pixels)
+        require_choice("weights", self.weights, WEIGHTS)
+        require_choice("device", self.device, DEVICES)
+        if self.out is not None and Path(self.out).suffix not in TABLES:
+            raise ValueError(f"out={self.out} must end in {' or '.join(TABLES)}")
 
 
 @dataclass

@@ -31,13 +31,11 @@ from vit_train.report.terminal import class_table, result_line
 from vit_train.runs.builtin import FOLDER as BUILTIN
 from vit_train.runs.config import EvalConfig
 from vit_train.runs.evaluation_data import configured, evaluated_images
-from vit_train.runs.load import Meta, encoder_of, load
+from vit_train.runs.load import Meta, calibration_file, encoder_of, load, run_folder
 from vit_train.viz.gallery import draw_gallery
 from vit_train.viz.positions import draw_positions
 
 logger = logging.getLogger(__name__)
-# In the folder of a run whose temperature is known.
-CALIBRATION = "calibration.json"
 
 
 class Evaluator:
@@ -81,6 +79,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
         )
     say(result, config, data, evaluator)
     folder = run_folder(meta.path) / folder_name(config, meta)
+    folder.parent.mkdir(parents=True, exist_ok=True)  # of a model that travels with the package
     found = Found(
         result=result,
         images=images.images,
@@ -144,7 +143,7 @@ def temperature(evaluator: Evaluator, split: str, splits: Splits | None) -> floa
     assert isinstance(result, Classification)
     fitted = fitted_temperature(result.answers)
     note = {"temperature": fitted, "images": len(splits.val), "checkpoint": meta.path.name}
-    write_json(run_folder(meta.path) / CALIBRATION, note | {"weights": meta.weights})
+    write_json(calibration_file(meta.path), note | {"weights": meta.weights})
     return fitted
 
 
@@ -193,16 +192,3 @@ def folder_name(config: EvalConfig, meta: Meta) -> str:
     if config.weights != "auto":
         parts.append(config.weights)
     return "-".join(re.sub(r"[^\w.]+", "_", part)[:60] for part in parts)
-
-
-def run_folder(checkpoint: Path) -> Path:
-    """Return the folder of a checkpoint's run or, if the file was copied elsewhere, its folder.
-
-    A model that travels with the package gets a folder of its own below outputs/.
-    """
-    parent = checkpoint.parent
-    if parent == BUILTIN:
-        own = Path("outputs", f"builtin-{checkpoint.stem}")
-        own.mkdir(parents=True, exist_ok=True)
-        return own
-    return parent.parent if parent.name == "checkpoints" else parent

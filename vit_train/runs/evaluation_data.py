@@ -40,14 +40,27 @@ def evaluated_images(
 ) -> tuple[ImageSet, Splits | None]:
     """Return the images of a split and, if they are those of the training run, all its splits.
 
-    Only what is needed is read. Raise ValueError if the classes are not the model's.
+    Raise ValueError if the classes are not the model's.
     """
     require_few_drawn(config)
-    if isinstance(config, FolderConfig):
-        elsewhere = given.root is not None or config.name != meta.config.data.name
-        images = load_part(config, split, meta.classes, whole=elsewhere)
+    if not isinstance(config, FolderConfig):
+        return run_images(config, split, meta)
+    if given.root is not None or config.name != meta.config.data.name:
+        images = load_part(config, split, meta.classes, whole=True)
         if images is not None and not is_training_data(images, config, meta):
             return subset(images, f"{split}_subset", config), None
+    try:
+        return run_images(config, split, meta)
+    except ValueError as error:  # perhaps of a part that is not evaluated
+        images = load_part(config, split, meta.classes, whole=False)
+        if images is None:
+            raise
+        logger.warning(f"only the {split} images are read: {error}")
+        return subset(images, f"{split}_subset", config), None
+
+
+def run_images(config: DataConfig, split: str, meta: Meta) -> tuple[ImageSet, Splits | None]:
+    """Load and split the images as training does; without the splits if they are others."""
     data = config.load()
     if meta.task.needs_labels and list(data.classes) != meta.classes:
         raise ValueError(

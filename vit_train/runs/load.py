@@ -1,7 +1,7 @@
 """Models rebuilt from a checkpoint file alone."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,18 @@ from vit_train.config import TrainConfig, from_checkpoint
 from vit_train.data.dataset import Dataset, Statistics
 from vit_train.engine.checkpoint import find_checkpoint, read_checkpoint
 from vit_train.engine.config import require_choice
-from vit_train.files.plain_values import require_config
+from vit_train.files.plain_values import Refused, require_config
+from vit_train.files.reading import read_json
 from vit_train.limits import gigabytes, is_out_of_memory
 from vit_train.model.config import differences
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
+from vit_train.runs.builtin import FOLDER as BUILTIN
 from vit_train.runs.builtin import builtin_checkpoint
 from vit_train.runs.config import WEIGHTS
 from vit_train.runs.newest import run_at
+from vit_train.runs.trained import Trained
 from vit_train.tasks.task import Task
 
 # Memory for opening a checkpoint besides its weights: buffers, and attention for one image.
@@ -46,6 +49,8 @@ class Meta:
     versions: dict[str, str]
     # Of the training data.
     fingerprint: str
+    # By which logits are divided for probabilities that can be trusted; None if it is not known.
+    temperature: float | None = None
 
 
 def run_metadata(
@@ -68,8 +73,11 @@ def load(
     device: torch.device | str = "cpu",
     weights: str = "auto",
     image_size: int | None = None,
-) -> tuple[nn.Module, Meta]:
+) -> Trained:
     """Load a trained model, in eval mode, and its metadata.
+
+    The result classifies images, `load(path).predict("photo.jpg")`, and can be taken apart,
+    `model, meta = load(path)`.
 
     `path` is a checkpoint, a run folder (its best checkpoint), a folder of runs (the newest one
     that is finished), or a model that travels with the package, such as "builtin:cifar10".
@@ -81,7 +89,8 @@ def load(
     path = builtin_checkpoint(path) or find_checkpoint(run_at(Path(path)))
     content = read_checkpoint(path, device)
     try:
-        return rebuild(content, path, device, weights, image_size)
+        model, meta = rebuild(content, path, device, weights, image_size)
+        return Trained(model, replace(meta, temperature=known_temperature(content, meta)))
     except MISFITS as error:
         if is_out_of_memory(error):
             raise ValueError(f"out of memory while loading {path}: {error}") from error
@@ -140,6 +149,39 @@ def rebuild(
         fingerprint=str(content["fingerprint"]),
     )
     return model.eval(), meta
+
+
+def known_temperature(content: dict[str, Any], meta: Meta) -> float | None:
+    """Return the temperature in the checkpoint or in its run's folder, if it is of these weights.
+
+    What is not a temperature counts as unknown.
+    """
+    value = content.get("temperature")
+    note = calibration_file(meta.path)
+    if value is None and note.is_file():
+        try:
+            noted = read_json(note)
+            same = (noted["checkpoint"], noted["weights"]) == (meta.path.name, meta.weights)
+            value = noted["temperature"] if same else None
+        except (Refused, LookupError, TypeError):
+            return None
+    return value if isinstance(value, float) and 0 < value < math.inf else None
+
+
+def calibration_file(checkpoint: Path) -> Path:
+    """Return the file in which vit-eval notes the temperature of a checkpoint."""
+    return run_folder(checkpoint) / "calibration.json"
+
+
+def run_folder(checkpoint: Path) -> Path:
+    """Return the folder of a checkpoint's run or, if the file was copied elsewhere, its folder.
+
+    A model that travels with the package has a folder of its own below outputs/.
+    """
+    parent = checkpoint.parent
+    if parent == BUILTIN:
+        return Path("outputs", f"builtin-{checkpoint.stem}")
+    return parent.parent if parent.name == "checkpoints" else parent
 
 
 def statistics_of(content: dict[str, Any], channels: int) -> Statistics:

@@ -1,0 +1,202 @@
+"""vit-predict, and the same in Python: files of every kind, told as they are."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import SMALL, SMALL_MODEL, Run, SmallRun
+from PIL import Image
+from torch.testing import assert_close
+
+import vit_train
+
+CLASSES = ("blue", "green", "red")
+
+
+def write_photo(path: Path, color: tuple[int, int, int], seed: int, size: tuple[int, int]) -> None:
+    rng = np.random.default_rng(seed)
+    noise = rng.integers(0, 90, (*size[::-1], 3))
+    pixels = (0.6 * np.array(color) + noise).astype(np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture
+def colors(run: Run) -> Path:
+    """A run that has learned colors from a folder, whose test images are photos/test/CLASS/*."""
+    for label, name in enumerate(CLASSES):
+        color = tuple(255 * (2 - label == channel) for channel in range(3))
+        for number in range(24):
+            part = "train" if number < 16 else "test"
+            size = (20 + number, 40 - number)
+            write_photo(Path(f"photos/{part}/{name}/{number}.png"), color, 9 * label + number, size)
+    data = ["data=folder", "data.root=photos", "data.image_size=16"]
+    more = ["train.epochs=6", "train.batch_size=16", "optim.lr=3e-3", "hydra.run.dir=run"]
+    outcome = run("vit-train", *data, *SMALL_MODEL, *more)
+    assert outcome.status == 0, outcome.err
+    return Path("run")
+
+
+def rows(path: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(Path(path).read_text(encoding="utf-8"))))
+
+
+@pytest.mark.usefixtures("colors")
+def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(run: Run) -> None:
+    before = run("vit-predict", "ckpt=run", "images=photos/test", "out=before.csv")
+    assert before.status == 0 and "vit-eval ckpt=run" in before.out
+    assert run("vit-eval", "ckpt=run").status == 0
+    evaluated = rows("run/eval-test/predictions.csv")
+    result = json.loads(Path("run/eval-test/results.json").read_text(encoding="utf-8"))
+    outcome = run("vit-predict", "ckpt=run", "images=photos/test", "out=after.csv")
+    assert outcome.status == 0, outcome.err
+    temperature = result["calibration"]["temperature"]
+    assert f"calibrated with a temperature of {temperature:.2f}" in outcome.out
+    for path in ("before.csv", "after.csv"):
+        said = rows(path)
+        assert [row["image"] for row in said] == [f"photos/{row['image']}" for row in evaluated]
+        assert [row["predicted"] for row in said] == [row["predicted"] for row in evaluated]
+        assert [row["predicted_3"] for row in said] == [row["predicted_3"] for row in evaluated]
+    right = [row["image"].split("/")[2] == row["predicted"] for row in rows("after.csv")]
+    assert np.mean(right) == result["result"]["acc"]
+    for row, plain in zip(rows("before.csv"), evaluated, strict=True):
+        assert float(row["probability"]) == pytest.approx(float(plain["probability"]), abs=1e-5)
+    trained = vit_train.load("run")
+    assert trained.meta.temperature == temperature
+    logits = trained.model(trained.preprocess("photos/test/red/20.png").unsqueeze(0))
+    chances = (logits / temperature).softmax(1)
+    (row,) = (row for row in rows("after.csv") if row["image"] == "photos/test/red/20.png")
+    assert float(row["probability"]) == pytest.approx(chances.max().item(), abs=1e-5)
+
+
+@pytest.mark.usefixtures("colors")
+def test_what_cannot_be_read_is_a_row_and_stops_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("photos/test/red/broken.png").write_bytes(b"not an image")
+    Path("photos/test/red/empty.jpg").touch()
+    outcome = run("vit-predict", "ckpt=run", "images=photos/test/red", "out=red.jsonl")
+    assert outcome.status == 0 and "2 of 10 images cannot be read" in outcome.err + outcome.out
+    lines = [
+        json.loads(line) for line in Path("red.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    errors = {Path(line["image"]).name: line["error"] for line in lines if "error" in line}
+    assert errors.keys() == {"broken.png", "empty.jpg"}
+    assert errors["broken.png"] == "not a JPEG, PNG, WebP or BMP image"
+    assert all(len(line["top"]) == 3 for line in lines if "top" in line)
+    named = "images=[photos/test/red/20.png,nowhere.png,photos/test/blue/2*.png]"
+    outcome = run("vit-predict", "ckpt=run", named)
+    assert outcome.status == 1 and "images=nowhere.png: there is no image" in outcome.err
+    outcome = run("vit-predict", "ckpt=run", "images=photos/test/red/broken.png")
+    assert outcome.status == 1 and "none of the 1 images can be read" in outcome.err
+    assert "Traceback" not in outcome.err
+    paths = "photos/test/red/20.png\n\nphotos/test/gone.png\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(paths))
+    outcome = run("vit-predict", "ckpt=run", "images=-")
+    assert outcome.status == 1 and "photos/test/gone.png" in outcome.err
+
+
+@pytest.mark.usefixtures("colors")
+def test_one_photo_in_any_form_is_the_same_photo() -> None:
+    trained = vit_train.load("run")
+    model, meta = trained
+    assert meta.classes == list(CLASSES) and model is trained.model
+    path = Path("photos/test/green/20.png")
+    image = Image.open(path)
+    pixels = np.asarray(image)
+    forms = [path, str(path), image, pixels, np.dstack([pixels, np.full(pixels.shape[:2], 255)])]
+    forms[-1] = forms[-1].astype(np.uint8)
+    said = trained.predict(forms)
+    alone = trained.predict(path)
+    assert {each.label for each in said} == {"green"} == {alone.label}
+    assert [each.probability for each in said] == pytest.approx([alone.probability] * len(forms))
+    assert sum(chance for _, chance in said[0].top) == pytest.approx(1)
+    for form in forms:
+        assert_close(trained.preprocess(form), trained.preprocess(path))
+    assert trained.preprocess(image.convert("L")).shape == (3, 16, 16)
+    for bad in ("nowhere.png", np.zeros((3, 4, 5, 6), np.uint8)):
+        with pytest.raises(ValueError, match="cannot read"):
+            trained.predict(bad)
+
+
+@pytest.mark.usefixtures("colors")
+def test_a_turned_photo_is_turned_back() -> None:
+    image = Image.open("photos/test/green/20.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90° to see it upright
+    image.save("turned.png", exif=exif)
+    trained = vit_train.load("run")
+    expected = trained.preprocess(image.rotate(-90, expand=True))
+    assert_close(trained.preprocess("turned.png"), expected)
+
+
+def test_what_does_not_classify_is_refused(run: Run) -> None:
+    small = ["task=reconstruct", "task.decoder_depth=1", "train.epochs=1", "hydra.run.dir=run"]
+    assert run("vit-train", *SMALL, *small).status == 0
+    Image.new("RGB", (5, 5)).save("a.png")
+    outcome = run("vit-predict", "ckpt=run", "images=a.png")
+    assert outcome.status == 1 and "task=reconstruct does not classify images" in outcome.err
+    outcome = run("vit-predict", "ckpt=run", "images=a.png", "out=a.txt")
+    assert outcome.status == 1 and "must end in .csv or .jsonl" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "note", ["[]", "{", '{"temperature": -1.0}', '{"temperature": 1e999}', '{"temperature": "hot"}']
+)
+def test_a_strangers_temperature_is_believed_only_if_it_is_one(
+    note: str, small_run: SmallRun
+) -> None:
+    small_run("finished")
+    if note.startswith('{"'):
+        note = note[:-1] + ', "checkpoint": "best.pt", "weights": "raw"}'
+    Path("run/calibration.json").write_text(note, encoding="utf-8")
+    assert vit_train.load("run").meta.temperature is None
+    good = '{"temperature": 1.5, "checkpoint": "best.pt", "weights": "raw"}'
+    Path("run/calibration.json").write_text(good, encoding="utf-8")
+    assert vit_train.load("run").meta.temperature == 1.5
+    assert vit_train.load("run/checkpoints/last.pt").meta.temperature is None
+    assert torch.is_tensor(vit_train.load("run").preprocess(Image.new("L", (9, 9))))
+
+
+@pytest.mark.usefixtures("colors")
+def test_a_labeled_folder_is_scored_whole(run: Run) -> None:
+    """All images below its classes, whose names the model knows; and only these files are read."""
+    Path("photos/train/red/broken.png").write_bytes(b"not an image")
+    outcome = run("vit-eval", "ckpt=run")
+    assert outcome.status == 0 and "only the test images are read" in outcome.err + outcome.out
+    Path("photos/test").rename("elsewhere")
+    where = ["data.root=elsewhere"]
+    outcome = run("vit-eval", "ckpt=run", *where)
+    assert outcome.status == 0, outcome.err
+    (folder,) = Path("run").glob("eval-test-elsewhere-*")
+    assert len(rows(f"{folder}/predictions.csv")) == 24
+    own = json.loads(Path("run/eval-test/results.json").read_text(encoding="utf-8"))
+    found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    assert found["result"] == own["result"] and found["root"] == "elsewhere"
+    Path("elsewhere/green/broken.png").write_bytes(b"not an image")
+    outcome = run("vit-eval", "ckpt=run", *where)
+    assert outcome.status == 1 and "data.on_error=skip" in outcome.err
+    assert run("vit-eval", "ckpt=run", *where, "data.on_error=skip").status == 0
+    Path("elsewhere/green").rename("elsewhere/violet")
+    outcome = run("vit-eval", "ckpt=run", *where)
+    assert outcome.status == 1 and "classes that the model does not know: violet" in outcome.err
+    outcome = run("vit-eval", "ckpt=run", "data.name=cifar10", "data.on_error=skip")
+    assert outcome.status == 1 and "is not a setting of data.name=cifar10" in outcome.err
+
+
+@pytest.mark.usefixtures("colors")
+def test_mirror_images_are_reported_apart(run: Run) -> None:
+    assert run("vit-eval", "ckpt=run", "tta=flip").status == 0
+    found = json.loads(Path("run/eval-test/results.json").read_text(encoding="utf-8"))
+    trained = vit_train.load("run")
+    chances = []
+    for row in rows("run/eval-test/predictions.csv"):
+        image = trained.preprocess(f"photos/{row['image']}")
+        both = trained.model(torch.stack([image, image.flip(2)])).softmax(1)
+        chances.append(both.mean(0)[CLASSES.index(row["true"])].item())
+    assert found["tta_flip"]["loss"] == pytest.approx(-np.log(chances).mean(), rel=1e-4)
+    assert found["tta_flip"]["loss"] != found["result"]["loss"]

@@ -1,0 +1,22 @@
+"""vit-predict: classify images."""
+
+from vit_train.commands.cli.command import make_command
+from vit_train.runs.config import PredictConfig
+
+ABOUT = """\
+vit-predict: say what a trained model sees in images of any size.
+
+  vit-predict ckpt=outputs/cifar10-tiny images=photo.jpg
+  vit-predict ckpt=outputs/cifar10-tiny images=photos out=predictions.csv"""
+
+
+def predict(config: PredictConfig) -> None:
+    from vit_train.runs.predict import predict_images
+
+    predict_images(config)
+
+
+main = make_command("vit-predict", PredictConfig, ABOUT, predict, paths=("images", "ckpt"))
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Paths of image files, as a user names them."""
+
+import glob
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vit_train.data.folder import walk
+from vit_train.data.images import SUFFIXES
+
+
+def image_files(images: Any) -> list[Path]:
+    """Return the files that are meant; raise ValueError if there are none."""
+    names = images if isinstance(images, list) else [images]
+    if names == ["-"]:
+        names = [name for name in sys.stdin.read().splitlines() if name]
+    paths = [path for name in names for path in files_at(str(name))]
+    if not paths:
+        raise ValueError("images=- found no path on standard input")
+    return paths
+
+
+def files_at(name: str) -> Sequence[Path]:
+    """Return a file, the images below a folder, or those that a pattern matches."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        found = [file for file in walk(path) if file.suffix.lower() in SUFFIXES]
+    elif path.exists():
+        return [path]
+    else:
+        found = [Path(file) for file in sorted(glob.glob(str(path), recursive=True))]
+    if not found:
+        raise ValueError(f"images={name}: there is no image of {', '.join(SUFFIXES)}")
+    return found

@@ -1,0 +1,51 @@
+"""`vit-predict` after its arguments are accepted: classify files, tell what they are."""
+
+import logging
+
+from vit_train.data.paths import image_files
+from vit_train.engine.device import keep_freed_memory, pick_device
+from vit_train.report.predicted import shown, terminal_line, written_to
+from vit_train.runs.config import PredictConfig
+from vit_train.runs.load import load
+
+logger = logging.getLogger(__name__)
+# Lines on the terminal if everything also goes to a file.
+SHOWN = 10
+# Characters of a path that are shown.
+WIDTH = 60
+
+
+def predict_images(config: PredictConfig) -> None:
+    """Classify all images, print a line for each and write them to `config.out`.
+
+    Raise ValueError if there are none, or if none of them can be read.
+    """
+    keep_freed_memory()
+    trained = load(config.ckpt, pick_device(config.device), config.weights)
+    paths = image_files(config.images)
+    said = trained.stream(paths, config.topk, config.max_pixels)
+    failures: list[str] = []
+    width = min(WIDTH, max(len(shown(path)) for path in paths))
+    with written_to(config.out, min(config.topk, len(trained.meta.classes))) as write:
+        for number, (path, answer) in enumerate(zip(paths, said, strict=True)):
+            write(path, answer)
+            if isinstance(answer, str):
+                failures.append(answer)
+            if config.out is None or number < SHOWN:
+                logger.info(terminal_line(path, answer, width))
+    if len(failures) == len(paths):
+        raise ValueError(f"none of the {len(paths)} images can be read: {failures[0]}")
+    report(config, len(paths), len(failures), trained.meta.temperature)
+
+
+def report(config: PredictConfig, count: int, failures: int, temperature: float | None) -> None:
+    """Say what is where, what failed, and what the probabilities are worth."""
+    if config.out is not None:
+        more = f", of which the first {SHOWN} are shown" if count > SHOWN else ""
+        logger.info(f"{count:,} images{more}: {config.out}")
+    if failures:
+        logger.warning(f"{failures:,} of {count:,} images cannot be read")
+    if temperature is None:
+        logger.info(f"probabilities are not calibrated: vit-eval ckpt={config.ckpt} does it once")
+    else:
+        logger.info(f"probabilities are calibrated with a temperature of {temperature:.2f}")

@@ -1,0 +1,127 @@
+"""A trained model that classifies images."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from vit_train.data.batches import Normalize
+from vit_train.data.images import BrokenImage, any_pixels, read_image, square
+from vit_train.engine.device import Precision, pick_precision
+from vit_train.report.predicted import Prediction, Said
+
+if TYPE_CHECKING:
+    from vit_train.runs.load import Meta
+
+# A file, or an image that is already decoded: of PIL, or uint8 of shape (H,W), (H,W,3) or (H,W,4).
+Picture = str | Path | Image.Image | np.ndarray
+# Images that are decoded before they are classified.
+AT_ONCE = 128
+MAX_PIXELS = 64_000_000
+
+
+class Trained(NamedTuple):
+    """A trained model and what is known of it; `model, meta = load(...)` takes it apart."""
+
+    model: nn.Module
+    meta: "Meta"
+
+    def preprocess(self, image: Picture) -> Tensor:
+        """Return an image as the model reads it: normalized float32 (C,S,S).
+
+        Images of any size are scaled and center-cropped to the size that the model was trained on.
+        Raise ValueError for what cannot be decoded.
+        """
+        try:
+            with any_pixels():
+                pixels = self.pixels(image)
+        except BrokenImage as error:
+            raise ValueError(f"cannot read {image}: {error}") from None
+        normalize = Normalize(self.meta.statistics, torch.device("cpu"))
+        return normalize(pixels.unsqueeze(0))[0]
+
+    def predict(
+        self, images: Picture | Sequence[Picture], topk: int = 5
+    ) -> Prediction | list[Prediction]:
+        """Classify one image, or each image of a list.
+
+        The probabilities are calibrated if the model's temperature is known. Raise ValueError for
+        an image that cannot be decoded, and for a model that does not classify.
+        """
+        if isinstance(images, Picture):
+            return self.predict_all([images], topk)[0]
+        return self.predict_all(images, topk)
+
+    def predict_all(self, images: Sequence[Picture], topk: int) -> list[Prediction]:
+        found = []
+        for image, said in zip(images, self.stream(images, topk), strict=True):
+            if isinstance(said, str):
+                raise ValueError(f"cannot read {image}: {said}")
+            found.append(said)
+        return found
+
+    def stream(
+        self, images: Sequence[Picture], topk: int = 5, max_pixels: int = MAX_PIXELS
+    ) -> Iterator[Said]:
+        """Yield what the model says of each image or, if it cannot be decoded, why not.
+
+        Only a few images are held at a time.
+        """
+        if not self.meta.task.needs_labels:
+            raise ValueError(f"task={self.meta.config.task.name} does not classify images")
+        for first in range(0, len(images), AT_ONCE):
+            read, broken = [], {}
+            for number, image in enumerate(images[first : first + AT_ONCE]):
+                try:
+                    with any_pixels():
+                        read.append(self.pixels(image, max_pixels))
+                except BrokenImage as error:
+                    broken[number] = f"{error}"
+            said = iter(self.classify(torch.stack(read), topk) if read else [])
+            for number in range(len(read) + len(broken)):
+                yield broken[number] if number in broken else next(said)
+
+    def pixels(self, image: Picture, max_pixels: int = MAX_PIXELS) -> Tensor:
+        """Return an image at the model's size, uint8 (C,S,S); raise BrokenImage if it is none."""
+        size = self.meta.image_shape[1]
+        if isinstance(image, str | Path):
+            pixels = read_image(Path(image), size, max_pixels)
+        else:
+            try:
+                opened = image if isinstance(image, Image.Image) else Image.fromarray(image)
+                pixels = square(opened, size)
+            except Exception as error:  # Pillow raises any kind of error for what it does not know
+                raise BrokenImage(str(error) or type(error).__name__) from error
+        return torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+
+    @torch.no_grad()
+    def classify(self, pixels: Tensor, topk: int) -> list[Prediction]:
+        """Classify images uint8 (B,C,S,S) on the model's device."""
+        device = next(self.model.parameters()).device
+        batch = Normalize(self.meta.statistics, device)(pixels.to(device))
+        with self.precision.autocast():
+            logits = self.model.forward(batch).double()
+        chances = (logits / (self.meta.temperature or 1.0)).softmax(dim=1).cpu()
+        best = chances.topk(min(topk, chances.shape[1]), dim=1)
+        names = self.meta.classes
+        return [
+            Prediction(
+                names[labels[0]],
+                values[0],
+                [(names[label], value) for label, value in zip(labels, values, strict=True)],
+            )
+            for labels, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+
+    @property
+    def precision(self) -> Precision:
+        """Return the precision of training or, if this device has none such, fp32."""
+        device = next(self.model.parameters()).device
+        try:
+            return pick_precision(self.meta.config.precision, device)
+        except ValueError:
+            return pick_precision("fp32", device)
