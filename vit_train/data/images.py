@@ -52,8 +52,7 @@ def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
 
     # Beyond a few threads, the work that holds the GIL is the bottleneck.
     threads = min(8, os.cpu_count() or 1)
-    with warnings.catch_warnings(), any_pixels(), ThreadPoolExecutor(threads) as pool:
-        warnings.simplefilter("ignore")  # Pillow warns about odd metadata
+    with only_our_limits(), ThreadPoolExecutor(threads) as pool:
         done = pool.map(one, range(len(paths)))
         for _ in tqdm(done, "decoding", len(paths), unit="images", disable=None, leave=False):
             pass
@@ -61,11 +60,16 @@ def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
 
 
 @contextmanager
-def any_pixels() -> Iterator[None]:
-    """Lift Pillow's own pixel limit, so that max_pixels is the only one."""
+def only_our_limits() -> Iterator[None]:
+    """Lift Pillow's own pixel limit, so that max_pixels is the only one, and silence it.
+
+    It warns about odd metadata.
+    """
     before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         Image.MAX_IMAGE_PIXELS = before
 

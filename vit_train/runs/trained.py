@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vit_train.data.batches import Normalize
-from vit_train.data.images import BrokenImage, any_pixels, read_image, square
+from vit_train.data.images import BrokenImage, only_our_limits, read_image, square
 from vit_train.engine.device import Precision, pick_precision
 from vit_train.report.predicted import Prediction, Said
 
@@ -37,7 +37,7 @@ class Trained(NamedTuple):
         Raise ValueError for what cannot be decoded.
         """
         try:
-            with any_pixels():
+            with only_our_limits():
                 pixels = self.pixels(image)
         except BrokenImage as error:
             raise ValueError(f"cannot read {image}: {error}") from None
@@ -77,7 +77,7 @@ class Trained(NamedTuple):
             read, broken = [], {}
             for number, image in enumerate(images[first : first + AT_ONCE]):
                 try:
-                    with any_pixels():
+                    with only_our_limits():
                         read.append(self.pixels(image, max_pixels))
                 except BrokenImage as error:
                     broken[number] = f"{error}"
