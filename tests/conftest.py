@@ -19,7 +19,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from matplotlib.figure import Figure
 
-from vit_train.commands import augment, bench, evaluate, inspect, predict, results, train
+from vit_train.commands import augment, bench, evaluate, explain, inspect, predict, results, train
 from vit_train.commands.cli.errors import FULL_ERROR
 from vit_train.report.confusion import Confusion
 from vit_train.runs import evaluate as evaluating
@@ -40,6 +40,7 @@ MAINS = {
     "vit-train": train.main,
     "vit-eval": evaluate.main,
     "vit-predict": predict.main,
+    "vit-explain": explain.main,
     "vit-augment": augment.main,
     "vit-inspect": inspect.main,
     "vit-bench": bench.main,

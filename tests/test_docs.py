@@ -30,7 +30,13 @@ from vit_train.data.config import ShapesConfig
 from vit_train.engine.config import LoopConfig
 from vit_train.model import pos_embed
 from vit_train.runs import train as training
-from vit_train.runs.config import EvalConfig, InspectConfig, PredictConfig, SheetConfig
+from vit_train.runs.config import (
+    EvalConfig,
+    ExplainConfig,
+    InspectConfig,
+    PredictConfig,
+    SheetConfig,
+)
 from vit_train.runs.page import update_page
 
 ROOT = Path(__file__).parent.parent
@@ -47,6 +53,7 @@ CONFIGS = {
     "vit-eval": ("vit_eval", EvalConfig),
     "vit-bench": ("bench", BenchConfig),
     "vit-predict": ("vit_predict", PredictConfig),
+    "vit-explain": ("vit_explain", ExplainConfig),
     "vit-augment": ("vit_augment", SheetConfig),
     "vit-inspect": ("vit_inspect", InspectConfig),
 }

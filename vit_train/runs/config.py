@@ -16,6 +16,8 @@ TTA = ("none", "flip")
 MOST_PICTURES = 1000  # on one sheet; matplotlib takes minutes to lay out so many
 PICTURES = (".png", ".pdf", ".svg")
 TABLES = (".csv", ".jsonl")
+# Ways to say which patches an answer comes from.
+METHODS = ("relevance", "rollout", "attention")
 
 
 @dataclass
@@ -82,6 +84,42 @@ class PredictConfig:
         require_choice("device", self.device, DEVICES)
         if self.out is not None and Path(self.out).suffix not in TABLES:
             raise ValueError(f"out={self.out} must end in {' or '.join(TABLES)}")
+
+
+@dataclass
+class ExplainConfig:
+    """All settings of `vit-explain`."""
+
+    ckpt: str = "???"
+    # As for vit-predict; null takes the first test images of the run's data.
+    images: Any = None
+    # The number of these, and of images that are drawn.
+    count: int = 12
+    # relevance: what raised the class's logit; rollout: attention through all layers; attention: of
+    # one layer, counted from 0, or from the end if negative.
+    method: str = "relevance"
+    layer: int = -1
+    # The class that is explained; null is the predicted one.
+    target: str | None = None
+    # Also measure the method on so many test images: by the pointing game, where the objects'
+    # places are known, and by deleting patches.
+    score: int = 0
+    # The folder for maps.png, distances.png, filters.png; null is explain/ in the run's folder.
+    out: str | None = None
+    weights: str = "auto"
+    device: str = "auto"
+    data: EvalDataConfig = field(default_factory=EvalDataConfig)
+    max_pixels: int = 64_000_000
+
+    def __post_init__(self) -> None:
+        require_at_least_one(count=self.count, max_pixels=self.max_pixels)
+        require_choice("method", self.method, METHODS)
+        require_choice("weights", self.weights, WEIGHTS)
+        require_choice("device", self.device, DEVICES)
+        if self.score < 0:
+            raise ValueError(f"score={self.score} must not be negative")
+        if self.count > MOST_PICTURES:
+            raise ValueError(f"count={self.count}: at most {MOST_PICTURES:,} images are drawn")
 
 
 @dataclass

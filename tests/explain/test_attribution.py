@@ -1,0 +1,95 @@
+"""Attribution against hand-computed cases and naive implementations."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from vit_train.explain.attribution import (
+    attention,
+    attention_distances,
+    of_answer,
+    relevance,
+    rollout,
+)
+
+
+def random_attention(layers: int, tokens: int = 5) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shape = 2, 3, tokens, tokens
+    return [
+        torch.randn(shape, generator=generator, dtype=torch.float64).softmax(-1)
+        for _ in range(layers)
+    ]
+
+
+def test_rollout_of_a_case_computed_by_hand() -> None:
+    """Token 0 looks at 1 in layer 1, and in layer 2 at 1 with one head and at itself with another.
+
+    Layer 1: ½ (A + I) = [[½ ½] [0 1]]. Layer 2, heads averaged: [[¾ ¼] [0 1]]. Their product is
+    [[⅜ ⅜+¼] [0 1]].
+    """
+    first = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
+    itself = torch.eye(2)
+    layers = [torch.stack([first, first])[None], torch.stack([first, itself])[None]]
+    assert rollout(layers)[0].tolist() == [[0.375, 0.625], [0.0, 1.0]]
+
+
+def test_rollout_keeps_the_attention_of_a_token_at_one() -> None:
+    torch.testing.assert_close(rollout(random_attention(4)).sum(-1), torch.ones(2, 5).double())
+
+
+def test_relevance_is_the_naive_double_loop() -> None:
+    layers, gradients = random_attention(3), random_attention(3)
+    gradients = [gradient - 0.2 for gradient in gradients]
+    got = relevance(layers, gradients)
+    for image in range(2):
+        r = [[float(row == column) for column in range(5)] for row in range(5)]
+        for weights, gradient in zip(layers, gradients, strict=True):
+            before = [row[:] for row in r]
+            for i in range(5):
+                for j in range(5):
+                    for k in range(5):
+                        heads = [
+                            max(0.0, (weights[image, h, i, k] * gradient[image, h, i, k]).item())
+                            for h in range(3)
+                        ]
+                        r[i][j] += sum(heads) / 3 * before[k][j]
+        torch.testing.assert_close(got[image], torch.tensor(r, dtype=torch.float64))
+
+
+def test_what_is_classified_is_the_class_token_or_the_mean_of_the_others() -> None:
+    matrix = torch.arange(25.0).view(1, 5, 5)
+    assert of_answer(matrix, has_class=True).tolist() == [[[1, 2], [3, 4]]]
+    patches = matrix[:, 1:, 1:]
+    expected = [
+        sum(patches[0, row, column].item() for row in range(4) if row != column) / 4
+        for column in range(4)
+    ]
+    assert of_answer(patches, has_class=False).flatten().tolist() == pytest.approx(expected)
+
+
+def test_one_layers_attention_is_the_mean_of_its_heads() -> None:
+    layers = random_attention(2)
+    torch.testing.assert_close(attention(layers, 0), layers[0].sum(1) / 3)
+
+
+@pytest.mark.parametrize("has_class", [True, False])
+def test_how_far_heads_look(has_class: bool) -> None:
+    """One head looks at itself, one at the neighbor to the right, one everywhere."""
+    tokens = 9 + has_class
+    weights = torch.zeros(1, 3, tokens, tokens, dtype=torch.float64)
+    if has_class:
+        weights[:, :, :, 0] = 0.5  # which has no place
+    patches = weights[:, :, has_class:, has_class:]
+    for row in range(3):
+        for column in range(3):
+            here = 3 * row + column
+            patches[0, 0, here, here] = 0.5
+            patches[0, 1, here, 3 * row + (column + 1) % 3] = 0.5
+    patches[0, 2] = 0.5 / 9
+    everywhere = [math.dist((a // 3, a % 3), (b // 3, b % 3)) for a in range(9) for b in range(9)]
+    far = attention_distances(weights, has_class, patch_size=4)
+    expected = [0, 4 * (1 + 1 + 2) / 3, 4 * sum(everywhere) / 81]
+    assert far.tolist() == pytest.approx(expected)

@@ -1,0 +1,91 @@
+"""vit-explain: what is drawn and measured, and what is refused."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SMALL, Run, SmallRun
+from PIL import Image
+
+import vit_train
+from vit_train.explain.scoring import pointing_hits, without_patches
+from vit_train.runs.config import METHODS, ExplainConfig
+from vit_train.runs.explain import Explainer
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_method_is_drawn_and_measured(run: Run, small_run: SmallRun, method: str) -> None:
+    small_run("finished")
+    outcome = run("vit-explain", "ckpt=run", f"method={method}", "count=5", "score=30")
+    assert outcome.status == 0, outcome.err
+    for name in ("maps", "distances", "filters"):
+        with Image.open(f"run/explain/{name}.png") as picture:
+            assert min(picture.size) > 150
+    said = re.search(r"pointing game, \w+: ([\d.]+)% of 30 images", outcome.out)
+    assert said and 0 <= float(said[1]) <= 100
+    assert "in random order, share of answers kept: 100.0% at 0%" in outcome.out
+
+
+def test_a_model_without_class_token_and_a_photo(run: Run) -> None:
+    quick = [*SMALL, "train.epochs=1", "model.head=gap", "hydra.run.dir=run"]
+    assert run("vit-train", *quick).status == 0
+    Image.new("RGB", (50, 40), "red").save("photo.jpg")
+    Path("broken.jpg").write_bytes(b"")
+    which = ["images=[photo.jpg,broken.jpg]", "target=ring", "out=seen"]
+    outcome = run("vit-explain", "ckpt=run", *which)
+    assert outcome.status == 0 and "broken.jpg cannot be read" in outcome.err + outcome.out
+    assert Path("seen/maps.png").exists()
+
+
+def test_what_cannot_be_explained_is_said(run: Run, small_run: SmallRun) -> None:
+    small_run("finished")
+    for wrong, message in {
+        "layer=2": "the model has the layers 0 to 1",
+        "target=cat": "target=cat is not a class of the model",
+        "method=magic": "must be one of: relevance, rollout, attention",
+        "images=nowhere": "images=nowhere: there is no image",
+    }.items():
+        outcome = run("vit-explain", "ckpt=run", wrong)
+        assert outcome.status == 1 and message in outcome.err, outcome.err
+    cnn = ["model=cnn", "model.widths=[4]", "train.epochs=1", "hydra.run.dir=cnn"]
+    assert run("vit-train", "data.train_images=60", "data.test_images=20", *cnn).status == 0
+    outcome = run("vit-explain", "ckpt=cnn")
+    assert outcome.status == 1 and "needs a classifier with attention" in outcome.err
+
+
+def test_what_raises_a_class_is_the_gradient_of_its_logit(small_run: SmallRun) -> None:
+    """The map of a model whose last layer alone attends is that layer's gradient × attention."""
+    small_run("finished")
+    trained = vit_train.load("run")
+    explainer = Explainer(trained, ExplainConfig(ckpt="run", target="square"))
+    batch = torch.randn(2, 3, 32, 32)
+    maps, chances, targets = explainer.explained(batch)
+    assert targets.tolist() == [trained.meta.classes.index("square")] * 2
+    torch.testing.assert_close(chances, trained.model(batch).softmax(1).detach())
+    logits, layers = trained.model(batch, return_attention=True)
+    gradients = torch.autograd.grad(logits[:, targets[0]].sum(), layers)
+    together = torch.eye(65).expand(2, -1, -1)
+    for weights, gradient in zip(layers, gradients, strict=True):
+        together = together + (weights * gradient).relu().mean(1) @ together
+    expected = together[:, 0, 1:].unflatten(1, (8, 8)).detach()
+    torch.testing.assert_close(maps, expected)
+
+
+def test_a_hit_is_on_the_object() -> None:
+    masks = torch.zeros(2, 8, 8, dtype=torch.bool)
+    masks[0, :4, :4] = True  # one of four patches
+    masks[1, :, 4:7] = True  # three quarters of two
+    maps = torch.zeros(2, 2, 2)
+    maps[0, 0, 1] = maps[1, 1, 1] = 1
+    hits, chance = pointing_hits(maps, masks)
+    assert hits.tolist() == [False, True] and chance.tolist() == [0.25, 0.5]
+
+
+def test_deleted_patches_are_the_first_of_the_order() -> None:
+    images = torch.ones(2, 3, 8, 8)
+    order = torch.tensor([[3, 0, 1, 2], [1, 2, 3, 0]])
+    less = without_patches(images, order, 2, patch_size=4)
+    assert less[0, :, :4, :4].sum() == less[0, :, 4:, 4:].sum() == 0
+    assert less[1, :, :4, 4:].sum() == less[1, :, 4:, :4].sum() == 0
+    assert less.sum() == images.sum() / 2

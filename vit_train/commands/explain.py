@@ -1,0 +1,24 @@
+"""vit-explain: draw where a model's answers come from."""
+
+from vit_train.commands.cli.command import make_command
+from vit_train.runs.config import ExplainConfig
+
+ABOUT = """\
+vit-explain: draw which parts of an image a trained model's answer comes from.
+
+  vit-explain ckpt=outputs/cifar10-tiny
+  vit-explain ckpt=outputs/cifar10-tiny images=photo.jpg method=rollout"""
+
+
+def explain(config: ExplainConfig) -> None:
+    from vit_train.runs.explain import explain_answers
+
+    explain_answers(config)
+
+
+main = make_command(
+    "vit-explain", ExplainConfig, ABOUT, explain, paths=("images", "ckpt", "data.root", "out")
+)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Which patches a model's answer comes from, by three methods.
+
+All take what every layer attends to, (B,H,T,T) each, and return one matrix (B,T,T): how much of
+each token (column) is in each token (row) in the end. `of_answer` takes the row that is classified.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def attention(layers: Sequence[Tensor], layer: int = -1) -> Tensor:
+    """Return what one layer attends to, the mean over its heads: (B,T,T)."""
+    return layers[layer].mean(dim=1)
+
+
+def rollout(layers: Sequence[Tensor]) -> Tensor:
+    """Return the attention of all layers one after the other (Abnar & Zuidema 2020): (B,T,T).
+
+    Each layer is ½ (mean over heads + I), because the residual keeps every token.
+    """
+    together = identity_like(layers[0])
+    for weights in layers:
+        mean = weights.mean(dim=1)
+        together = (mean + identity_like(weights)) / 2 @ together
+    return together
+
+
+def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+    """Return what of each token raised an output, through attention: (B,T,T).
+
+    `gradients` are those of the output by the `layers`. Only what speaks for the output counts:
+    R ← R + mean over heads of (∂y/∂A ⊙ A)⁺ · R, beginning with R = I (Chefer et al. 2021,
+    arXiv:2103.15679, equations 5 and 6).
+    """
+    together = identity_like(layers[0])
+    for weights, gradient in zip(layers, gradients, strict=True):
+        speaking_for = (weights * gradient).clamp(min=0).mean(dim=1)
+        together = together + speaking_for @ together
+    return together
+
+
+def identity_like(weights: Tensor) -> Tensor:
+    """Return an identity for each image: (B,H,T,T) → (B,T,T)."""
+    batch, _, tokens, _ = weights.shape
+    identity: Tensor = torch.eye(tokens, dtype=weights.dtype, device=weights.device)
+    return identity.expand(batch, -1, -1)
+
+
+def of_answer(matrix: Tensor, has_class: bool) -> Tensor:
+    """Return maps over the patches of what is classified: (B,T,T) → (B,G,G).
+
+    That is the row of the class token or, without one, the mean over all patches. A patch's own
+    share, which only says that it is itself, is left out of that mean.
+    """
+    if has_class:
+        row = matrix[:, 0, 1:]
+    else:
+        row = (matrix - torch.diag_embed(matrix.diagonal(dim1=1, dim2=2))).mean(dim=1)
+    grid = math.isqrt(row.shape[1])
+    return row.unflatten(1, (grid, grid))  # type: ignore[no-any-return]
+
+
+def attention_distances(weights: Tensor, has_class: bool, patch_size: int) -> Tensor:
+    """Return how far each head looks, in pixels: attention of one layer (B,H,T,T) → (H,).
+
+    It is the distance between a patch and those it attends to, weighted by the attention and
+    averaged over patches and images (Dosovitskiy et al. 2021, figure 7). The class token has no
+    place and is left out.
+    """
+    first = int(has_class)
+    patches = weights[:, :, first:, first:]
+    grid = math.isqrt(patches.shape[-1])
+    place = torch.arange(grid, dtype=weights.dtype, device=weights.device)
+    places = torch.stack(torch.meshgrid(place, place, indexing="ij"), dim=-1).flatten(0, 1)
+    distance = torch.cdist(places, places) * patch_size  # (N,N)
+    shares = patches / patches.sum(dim=-1, keepdim=True).clamp(min=1e-12)
+    return (shares * distance).sum(dim=-1).mean(dim=(0, 2))

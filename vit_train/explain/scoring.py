@@ -1,0 +1,31 @@
+"""How well maps say where an answer comes from, where that is known."""
+
+import torch
+from torch import Tensor
+
+
+def pointing_hits(maps: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+    """Play the pointing game (Zhang et al. 2018): look whether the highest patch is on the object.
+
+    A patch is on the object if this covers more than half of it. Maps are (N,G,G) and the objects'
+    masks bool (N,S,S). The results are the hits, bool (N,), and the share of all patches that
+    would be a hit, (N,), which is what chance reaches.
+    """
+    grid = maps.shape[1]
+    covered = masks.unflatten(1, (grid, -1)).unflatten(3, (grid, -1)).double().mean(dim=(2, 4))
+    on_object = (covered > 0.5).flatten(1)  # (N,G²)
+    highest = maps.flatten(1).argmax(dim=1, keepdim=True)
+    return on_object.gather(1, highest).squeeze(1), on_object.double().mean(dim=1)
+
+
+def without_patches(images: Tensor, order: Tensor, count: int, patch_size: int) -> Tensor:
+    """Replace the first `count` patches in `order` (N,G²) by zeros: (N,C,S,S) → (N,C,S,S).
+
+    In normalized images zero is the mean color.
+    """
+    side = images.shape[-1] // patch_size
+    keep = torch.ones(order.shape, dtype=images.dtype, device=images.device)
+    keep.scatter_(1, order[:, :count], 0)
+    keep = keep.unflatten(1, (side, side)).unsqueeze(1)
+    less: Tensor = images * keep.repeat_interleave(patch_size, 2).repeat_interleave(patch_size, 3)
+    return less

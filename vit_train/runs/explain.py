@@ -1,0 +1,194 @@
+"""`vit-explain` after its arguments are accepted: maps, head distances, filters, and scores."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vit_train.data.batches import Normalize
+from vit_train.data.dataset import ImageSet
+from vit_train.data.images import BrokenImage, only_our_limits
+from vit_train.data.paths import image_files
+from vit_train.engine.device import keep_freed_memory, pick_device
+from vit_train.engine.metrics import wilson_interval
+from vit_train.explain.attribution import (
+    attention,
+    attention_distances,
+    of_answer,
+    relevance,
+    rollout,
+)
+from vit_train.explain.filters import principal_filters
+from vit_train.explain.scoring import pointing_hits, without_patches
+from vit_train.files.writing import require_own_folder
+from vit_train.model.vit import PatchEmbed, VisionTransformer
+from vit_train.report.evaluation import save
+from vit_train.runs.config import ExplainConfig
+from vit_train.runs.evaluation_data import configured, evaluated_images
+from vit_train.runs.load import Meta, load, run_folder
+from vit_train.runs.trained import Trained
+from vit_train.viz.heatmaps import draw_distances, draw_filters, draw_maps
+
+logger = logging.getLogger(__name__)
+# Images whose attention is held at once.
+BATCH = 64
+FILTERS = 28
+LEGENDS = {
+    "relevance": "what of each patch raised the class (attention × gradient)",
+    "rollout": "attention through all layers (rollout)",
+    "attention": "attention of layer {layer}",
+}
+# Shares of the patches that are deleted, one after the other.
+DELETED = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
+
+
+def explain_answers(config: ExplainConfig) -> None:
+    """Draw where the answers come from, and what is known of heads and filters.
+
+    Raise ValueError for a model without attention, and for a layer or class that it does not have.
+    """
+    keep_freed_memory()
+    device = pick_device(config.device)
+    trained = load(config.ckpt, device, config.weights)
+    explainer = Explainer(trained, config)
+    folder = Path(config.out) if config.out else run_folder(trained.meta.path) / "explain"
+    require_own_folder(folder)
+    images, truths = chosen_images(config, trained)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = explainer.draw(folder, images, truths)
+    logger.info(f"written to {folder}/: {', '.join(written)}")
+    if config.score:
+        explainer.score()
+
+
+def chosen_images(config: ExplainConfig, trained: Trained) -> tuple[Tensor, list[str]]:
+    """Return uint8 images (N,3,S,S) and what is known of them: "true: cat", or a file's name."""
+    meta = trained.meta
+    if config.images is None:
+        part = test_images(config, meta)
+        images = part.images[: config.count]
+        return images, [f"true: {meta.classes[label]}" for label in part.labels[: config.count]]
+    pixels, names = [], []
+    for path in image_files(config.images)[: config.count]:
+        try:
+            with only_our_limits():
+                pixels.append(trained.pixels(path, config.max_pixels))
+        except BrokenImage as error:
+            logger.warning(f"{path} cannot be read: {error}")
+            continue
+        names.append(path.name)
+    if not pixels:
+        raise ValueError("none of the images can be read")
+    return torch.stack(pixels), names
+
+
+def test_images(config: ExplainConfig, meta: Meta) -> ImageSet:
+    data = configured(config.data, meta)
+    return evaluated_images(data, config.data, "test", meta)[0]
+
+
+class Explainer:
+    """Explains the answers of one model by one method."""
+
+    def __init__(self, trained: Trained, config: ExplainConfig) -> None:
+        self.trained, self.meta, self.config = trained, trained.meta, config
+        if not isinstance(trained.model, VisionTransformer):
+            raise ValueError(
+                f"this needs a classifier with attention: model.name={self.meta.config.model.name} "
+                f"with task={self.meta.config.task.name} is none"
+            )
+        self.model = trained.model
+        self.has_class = self.model.config.has_class_token
+        depth = self.model.config.depth
+        if not -depth <= config.layer < depth:
+            raise ValueError(f"layer={config.layer}: the model has the layers 0 to {depth - 1}")
+        if config.target is not None and config.target not in self.meta.classes:
+            raise ValueError(f"target={config.target} is not a class of the model")
+        device = next(self.model.parameters()).device
+        self.normalize = Normalize(self.meta.statistics, device)
+
+    def draw(self, folder: Path, images: Tensor, truths: Sequence[str]) -> list[str]:
+        """Draw everything into the folder and return the files' names."""
+        parts = [self.explained(self.normalized(each)) for each in images.split(BATCH)]
+        maps, chances, targets = (torch.cat(each) for each in zip(*parts, strict=True))
+        titles = [
+            f"{truth}, said: {self.meta.classes[target]} {100 * chance[target]:.0f} %"
+            for truth, chance, target in zip(truths, chances, targets.tolist(), strict=True)
+        ]
+        legend = LEGENDS[self.config.method].format(
+            layer=self.config.layer % self.model.config.depth
+        )
+        save(draw_maps(images, maps, titles, legend), folder / "maps.png")
+        save(draw_distances(self.distances(images), images.shape[-1]), folder / "distances.png")
+        written = ["maps.png", "distances.png"]
+        if isinstance(self.model.patch_embed, PatchEmbed):
+            found = principal_filters(self.model.patch_embed.proj.weight.cpu(), FILTERS)
+            save(draw_filters(*found), folder / "filters.png")
+            written.append("filters.png")
+        return written
+
+    def normalized(self, images: Tensor) -> Tensor:
+        return self.normalize(images.to(self.normalize.shift.device))
+
+    def explained(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the maps (B,G,G), probabilities (B,K) and explained classes (B,) of a batch."""
+        with torch.enable_grad():
+            logits, layers = self.model(batch, return_attention=True)
+            if self.config.target is None:
+                targets = logits.argmax(dim=1)
+            else:
+                number = self.meta.classes.index(self.config.target)
+                targets = torch.full_like(logits[:, 0], number, dtype=torch.long)
+            if self.config.method == "relevance":
+                chosen = logits.gather(1, targets.unsqueeze(1)).sum()
+                matrix = relevance(layers, torch.autograd.grad(chosen, layers))
+            elif self.config.method == "rollout":
+                matrix = rollout(layers)
+            else:
+                matrix = attention(layers, self.config.layer)
+        scaled = logits / (self.meta.temperature or 1.0)
+        maps = of_answer(matrix, self.has_class)
+        return maps.detach().cpu(), scaled.detach().softmax(1).cpu(), targets.cpu()
+
+    @torch.no_grad()
+    def distances(self, images: Tensor) -> list[list[float]]:
+        """Return how far each head of each layer looks, in pixels."""
+        _, layers = self.model(self.normalized(images[:BATCH]), return_attention=True)
+        size = self.model.config.patch_size
+        return [attention_distances(each, self.has_class, size).tolist() for each in layers]
+
+    def score(self) -> None:
+        """Measure the method on test images, and say what chance would reach."""
+        part = test_images(self.config, self.meta)
+        part = part.subset(torch.arange(min(self.config.score, len(part))))
+        maps = torch.cat([self.explained(self.normalized(x))[0] for x in part.images.split(BATCH)])
+        name, count = self.config.method, len(part)
+        if part.masks is not None:
+            hits, chance = pointing_hits(maps, part.masks)
+            low, high = wilson_interval(int(hits.sum()), count)
+            share, expected = hits.double().mean().item(), chance.mean().item()
+            logger.info(
+                f"pointing game, {name}: {share:.1%} of {count:,} images (95 % interval {low:.1%} "
+                f"to {high:.1%}), {share / expected:.1f} times chance, which is {expected:.1%}"
+            )
+        order = maps.flatten(1).argsort(dim=1, descending=True)
+        generator = torch.Generator().manual_seed(0)
+        random = torch.rand(order.shape, generator=generator).argsort(dim=1)
+        for title, each in ((f"{name}'s order", order), ("random order", random)):
+            kept = ", ".join(
+                f"{self.kept(part.images, each, share):.1%} at {share:.0%}" for share in DELETED
+            )
+            logger.info(f"deleting patches in {title}, share of answers kept: {kept}")
+
+    @torch.no_grad()
+    def kept(self, images: Tensor, order: Tensor, share: float) -> float:
+        """Return the share of answers that stay when this share of the patches is deleted."""
+        same, size = 0, self.model.config.patch_size
+        for part, first in zip(images.split(BATCH), order.split(BATCH), strict=True):
+            batch = self.normalized(part)
+            first = first.to(batch.device)
+            less = without_patches(batch, first, round(share * first.shape[1]), size)
+            same += int((self.model(less).argmax(1) == self.model(batch).argmax(1)).sum())
+        return same / len(images)

@@ -1,0 +1,91 @@
+"""Maps over images: where an answer comes from."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vit_train.viz.figures import shortened
+
+# Perceptually uniform, and also readable in gray.
+COLORS = "magma"
+COLUMNS = 4
+# How much of the map's color covers the gray image.
+COVER = 0.65
+# In inches: a column, a row, and what is below the rows.
+WIDTH, ROW, BELOW = 3.1, 1.85, 0.8
+
+
+def draw_maps(images: Tensor, maps: Tensor, titles: Sequence[str], legend: str) -> Figure:
+    """Draw each of uint8 images (N,3,S,S) beside itself under its map (N,G,G), with a title.
+
+    A map is scaled from 0 to its highest value, and each of its cells is shown as one color.
+    """
+    columns = min(COLUMNS, len(images))
+    rows = -(-len(images) // columns)
+    height = ROW * rows + BELOW
+    figure = Figure(figsize=(WIDTH * columns, height), dpi=110)
+    panels = figure.subplots(rows, columns, squeeze=False)
+    figure.subplots_adjust(
+        left=0.01, right=0.99, top=1 - 0.28 / height, bottom=BELOW / height, wspace=0.06, hspace=0.2
+    )
+    for panel in panels.flat:
+        panel.set_axis_off()
+    for panel, image, cells, title in zip(panels.flat, images, maps, titles, strict=False):
+        pixels = image.permute(1, 2, 0).cpu().numpy()  # (S,S,3)
+        side = len(pixels)
+        line = np.full((side, max(1, side // 16), 3), 255, np.uint8)
+        both = np.concatenate([pixels, line, covered(pixels, cells.cpu().numpy())], axis=1)
+        panel.imshow(both, interpolation="nearest")
+        panel.set_title(shortened(title, 46), fontsize=9, pad=3, parse_math=False)
+    bar = figure.add_axes((0.3, 0.45 / height, 0.4, 0.12 / height))
+    bar.imshow(np.linspace(0, 1, 256)[None], aspect="auto", cmap=COLORS)
+    bar.set_yticks([])
+    bar.set_xticks([0, 255], ["0", "highest of the image"], fontsize=8)
+    bar.set_xlabel(legend, fontsize=9, labelpad=1)
+    return figure
+
+
+def covered(pixels: NDArray[np.uint8], cells: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return the gray image (S,S,3) under the colors of its map (G,G)."""
+    scale = len(pixels) // len(cells)
+    values = np.kron(cells / max(float(cells.max()), 1e-12), np.ones((scale, scale)))
+    colors = 255 * colormaps[COLORS](np.clip(values, 0, 1))[..., :3]
+    gray = pixels.mean(axis=2, keepdims=True)
+    mixed: NDArray[np.uint8] = (COVER * colors + (1 - COVER) * gray).astype(np.uint8)
+    return mixed
+
+
+def draw_distances(layers: Sequence[Sequence[float]], image_size: int) -> Figure:
+    """Draw how far each head of each layer looks (Dosovitskiy et al. 2021, figure 7)."""
+    figure = Figure(figsize=(5.2, 3.6), dpi=110, layout="constrained")
+    axes = figure.subplots()
+    for number, heads in enumerate(layers, start=1):
+        axes.plot([number] * len(heads), sorted(heads), "o", color="#3b6ea5", alpha=0.75)
+    axes.set_xticks(range(1, len(layers) + 1))
+    axes.set(xlabel="layer", ylabel="mean attention distance, pixels", ylim=(0, 0.75 * image_size))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.3)
+    return figure
+
+
+def draw_filters(filters: Tensor, shares: Sequence[float]) -> Figure:
+    """Draw principal components of the patch embedding's filters (K,3,P,P) with their shares."""
+    columns = min(7, len(filters))
+    rows = -(-len(filters) // columns)
+    figure = Figure(figsize=(1.05 * columns, 1.3 * rows), dpi=110)
+    panels = figure.subplots(rows, columns, squeeze=False)
+    figure.subplots_adjust(
+        left=0.02, right=0.98, top=1 - 0.22 / (1.3 * rows), bottom=0.02, wspace=0.12, hspace=0.3
+    )
+    for panel in panels.flat:
+        panel.set_axis_off()
+    for panel, values, share in zip(panels.flat, filters, shares, strict=False):
+        pixels = values.permute(1, 2, 0).cpu().numpy()
+        most = max(float(np.abs(pixels).max()), 1e-12)
+        panel.imshow(0.5 + 0.5 * pixels / most, interpolation="nearest")
+        panel.set_title(f"{100 * share:.1f} %", fontsize=8, pad=2)
+    return figure
