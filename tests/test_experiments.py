@@ -14,6 +14,7 @@ from hydra import compose, initialize_config_dir
 
 from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
 from vit_train.model.config import ViTConfig
+from vit_train.model.flops import count_flops
 from vit_train.runs.compare import (
     ACCURACY,
     each_once,
@@ -155,3 +156,30 @@ def test_data_efficiency_has_the_recipes_of_system_e(model: str, experiment: str
 
 def test_all_training_images_are_one_of_the_sizes_of_data_efficiency() -> None:
     assert composed("data_efficiency", "data.train_subset=null").data.train_subset is None
+
+
+@pytest.mark.parametrize(
+    "experiment, images, size, parameters, tflop",
+    [
+        ("cifar10_vit", 45_000, 32, 1.3e6, 610),
+        ("cifar10_conv", 45_000, 32, 1.3e6, 610),
+        ("cifar10_5k", 5_000, 32, 1.3e6, 75),
+        ("stl10_tiny", 4_500, 96, 1.3e6, 900),
+        ("clock_75_cpu", 50_000, 32, 1.3e6, 125),
+        ("clock_90", 50_000, 32, 10e6, 4_000),
+        ("clock_94", 50_000, 32, 10e6, 34_000),
+        ("cifar10_vit_gpu", 45_000, 32, 10e6, 60_000),
+        ("cifar10_conv_gpu", 45_000, 32, 4e6, 32_000),
+        ("stl10_gpu", 4_500, 96, 4e6, 17_000),
+    ],
+)
+def test_a_recipe_keeps_to_its_budget(
+    experiment: str, images: int, size: int, parameters: float, tflop: float
+) -> None:
+    config = composed(experiment)
+    shape = (3, size, size)
+    flops = count_flops(config.model, shape, 10, backward=True)
+    assert images * config.train.epochs * flops / 1e12 <= tflop
+    with torch.device("meta"):
+        model = config.model.build(shape, 10)
+    assert sum(parameter.numel() for parameter in model.parameters()) < parameters
