@@ -1,0 +1,81 @@
+"""Models that travel with the package, and how they are packed."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Run, SmallRun
+
+import vit_train
+from vit_train.files.reading import read_json
+from vit_train.runs import boxing, builtin
+from vit_train.runs.builtin import builtin_checkpoint, builtin_names
+
+ROOT = Path(__file__).parents[2]
+NAMES = builtin_names()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_builtin_model_is_small_and_answers_without_any_data(name: str) -> None:
+    path = builtin_checkpoint(f"builtin:{name}")
+    assert path is not None and path.stat().st_size < 3e6
+    trained = vit_train.load(f"builtin:{name}")
+    assert sum(weight.numel() for weight in trained.model.parameters()) <= 1.3e6
+    assert all(weight.dtype == torch.float32 for weight in trained.model.parameters())
+    assert trained.meta.temperature is not None
+    answer = trained.predict(torch.zeros(50, 40, 3, dtype=torch.uint8).numpy())
+    assert answer.label in trained.meta.classes
+    card = path.with_suffix(".md").read_text(encoding="utf-8")
+    assert card.startswith(f"# builtin:{name}\n")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_card_says_what_was_measured(name: str) -> None:
+    """In single precision as in the run's summary; half precision costs less than 0.1 points."""
+    path = builtin_checkpoint(f"builtin:{name}")
+    assert path is not None
+    card = " ".join(path.with_suffix(".md").read_text(encoding="utf-8").split())
+    single, half = re.findall(r"(\d+\.\d\d) %(?: of [\d,]+ images|\. -)", card)[:2]
+    assert abs(float(single) - float(half)) < 0.1
+    (commit,) = re.findall(r"at commit (\w{7})", card)
+    summaries = map(read_json, (ROOT / "docs/results").glob("*/*.json"))
+    accuracies = [
+        f"{100 * summary['test']['final']['acc']:.2f}"
+        for summary in summaries
+        if str(summary["commit"]).startswith(commit) and "acc" in summary["test"]["final"]
+    ]
+    assert single in accuracies
+
+
+def test_an_unknown_one_is_refused(run: Run) -> None:
+    outcome = run("vit-eval", "ckpt=builtin:imagenet")
+    assert outcome.status == 1 and "there is no builtin:imagenet" in outcome.err
+    assert builtin_checkpoint("outputs/x") is None
+
+
+def test_packing_keeps_the_answers_and_forgets_the_machine(
+    run: Run, small_run: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = tmp_path / "box"
+    box.mkdir()
+    for module in (builtin, boxing):
+        monkeypatch.setattr(module, "FOLDER", box)
+    for name in ("load", "evaluate"):
+        monkeypatch.setattr(f"vit_train.runs.{name}.BUILTIN", box, raising=False)
+    small_run("averaged")
+    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
+    boxing.main(Path("run"), "mine")
+    packed = box / "mine.pt"
+    assert packed.stat().st_size < Path("run/checkpoints/last.pt").stat().st_size / 3
+    trained, full = vit_train.load("builtin:mine"), vit_train.load("run/checkpoints/last.pt")
+    assert trained.meta.temperature == full.meta.temperature is not None
+    assert trained.meta.config.data.root == "data"
+    images = torch.randn(8, 3, 32, 32)
+    torch.testing.assert_close(trained.model(images), full.model(images), rtol=0.01, atol=0.01)
+    accuracy = 100 * summary["test"]["final"]["acc"]
+    assert f"**Test accuracy** {accuracy:.2f} %" in (box / "mine.md").read_text(encoding="utf-8")
+    outcome = run("vit-eval", "ckpt=builtin:mine")
+    assert outcome.status == 0 and Path("outputs/builtin-mine/eval-test/results.json").exists()
+    assert {path.name for path in box.iterdir()} == {"mine.pt", "mine.md"}

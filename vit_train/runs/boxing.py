@@ -1,0 +1,96 @@
+"""How a model gets into the box of `builtin.py`: its weights in half precision, and its card.
+
+`python -m vit_train.runs.boxing RUN NAME` packs a finished run's last weights, evaluates them as
+they are now, and writes the card from what both evaluations found.
+"""
+
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vit_train.engine.checkpoint import read_checkpoint, save_checkpoint
+from vit_train.files.reading import read_json
+from vit_train.files.writing import write_text
+from vit_train.runs.builtin import FOLDER, PREFIX
+from vit_train.runs.config import EvalConfig
+from vit_train.runs.evaluate import evaluate_checkpoint
+from vit_train.runs.load import load
+
+WIDTH = 110
+
+
+def pack(checkpoint: Path, target: Path) -> None:
+    """Write what `load` needs of a checkpoint, its weights in half precision.
+
+    The averaged weights are taken if there are any. What belongs to the machine that trained them
+    is left out.
+    """
+    content = read_checkpoint(checkpoint)
+    weights = content["ema"] or content["model"]
+    kept = ("classes", "image_shape", "mean", "std", "versions", "fingerprint")
+    progress = ("epoch", "step", "images_seen")
+    config = content["config"]
+    config["data"] |= {"root": "data", "download": False}
+    save_checkpoint(
+        target,
+        {key: content[key] for key in (*kept, *progress)}
+        | {"config": config, "ema": None, "temperature": load(checkpoint).meta.temperature}
+        | {"model": {key: halved(value) for key, value in weights.items()}},
+    )
+
+
+def halved(value: torch.Tensor) -> torch.Tensor:
+    return value.half() if value.is_floating_point() else value
+
+
+def card(name: str, summary: dict[str, Any], found: dict[str, Any]) -> str:
+    """Return the card of a model, from its run's summary and the evaluation of its packed form."""
+    config, test, machine = summary["config"], summary["test"]["final"], summary["machine"]
+    low, high = (percent(end) for end in test["acc_interval_95"])
+    calibration, classes = found["calibration"], found["classes"]
+    settings = (f"{key} {value}" for key, value in config["model"].items() if key != "kernels")
+    about = (
+        f"A Vision Transformer with {summary['parameters']:,} parameters that says which of "
+        f"{len(classes)} classes an image is: {', '.join(classes)}."
+    )
+    points = [
+        f"**Trained** by `{summary['command']}` at commit {summary['commit'][:7]}, from random "
+        f"weights, on {summary['images']['train']:,} images of {config['data']['name']}: "
+        f"{summary['images_seen']:,} images seen in {summary['seconds'] / 60:.0f} minutes on "
+        f"{machine['threads']} cores of an {machine['cpu']}.",
+        f"**Test accuracy** {percent(test['acc'])} % of {test['count']:,} images (95 % interval "
+        f"{low} to {high}) in single precision. These weights, in half precision: "
+        f"{percent(found['result']['acc'])} %.",
+        f"**Probabilities** are calibrated with the temperature {calibration['temperature']:.3f}, "
+        f"fitted on validation images: expected calibration error {percent(calibration['ece'])} % "
+        f"before, {percent(calibration['ece_with_temperature'])} % after.",
+        "**Limits**: it knows these classes alone, and images like those of its data set: small, "
+        "with one object in the middle. Anything else gets one of the classes, too.",
+        f"**Settings**: {', '.join(settings)}.",
+    ]
+    lines = [f"# {PREFIX}{name}", "", *textwrap.wrap(about, WIDTH), ""]
+    for point in points:
+        lines += textwrap.wrap(f"- {point}", WIDTH, subsequent_indent="  ")
+    return "\n".join(lines) + "\n"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.2f}"
+
+
+def main(run: Path, name: str) -> None:
+    target = FOLDER / f"{name}.pt"
+    # Only an evaluation of the run tells the temperature.
+    checkpoint = run / "checkpoints" / "last.pt"
+    evaluate_checkpoint(EvalConfig(ckpt=str(checkpoint)))
+    pack(checkpoint, target)
+    evaluate_checkpoint(EvalConfig(ckpt=f"{PREFIX}{name}"))
+    found = read_json(Path("outputs", f"builtin-{name}", "eval-test", "results.json"))
+    write_text(FOLDER / f"{name}.md", card(name, read_json(run / "summary.json"), found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
