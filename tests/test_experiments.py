@@ -149,13 +149,23 @@ def test_the_protocol_of_system_d() -> None:
 )
 def test_data_efficiency_has_the_recipes_of_system_e(model: str, experiment: str) -> None:
     published = composed(experiment)
-    ours = composed("data_efficiency", f"experiment/system_e={model}", "data.train_subset=5000")
+    ours = composed("data_efficiency", f"experiment/system_e={model}", "experiment/images=5k")
     assert ours.data == replace(published.data, val="split", test_subset=None)
     assert replace(ours, data=published.data) == published
 
 
-def test_all_training_images_are_one_of_the_sizes_of_data_efficiency() -> None:
-    assert composed("data_efficiency", "data.train_subset=null").data.train_subset is None
+def test_data_efficiency_takes_equally_many_steps() -> None:
+    files = sorted((CONF_DIR / "experiment/images").glob("*.yaml"))
+    seen = {}
+    for file in files:
+        config = composed("data_efficiency", f"experiment/images={file.stem}")
+        assert file.stem == f"{config.data.train_subset // 1000}k"
+        seen[file.stem] = config.data.train_subset * config.train.epochs
+        assert f"{seen[file.stem]:,} images seen" in file.read_text(encoding="utf-8")
+    assert all(abs(images / 150_000 - 1) < 0.07 for images in seen.values()), seen
+    sweep = (CONF_DIR / "experiment/data_efficiency.yaml").read_text(encoding="utf-8")
+    (swept,) = re.findall(r"experiment/images: (\S+,\S+)", sweep)
+    assert set(swept.split(",")) == set(seen)
 
 
 @pytest.mark.parametrize(
