@@ -5,11 +5,13 @@ import logging
 import math
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from vit_train.data.batches import EvalBatches, Normalize
@@ -22,20 +24,29 @@ from vit_train.engine.device import Precision, keep_freed_memory, pick_device, p
 from vit_train.engine.evaluation import evaluate
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.workers import make_workers
-from vit_train.files.writing import replacing
+from vit_train.files.reading import read_json
+from vit_train.files.writing import replacing, write_text
+from vit_train.model.vit import VisionTransformer
 from vit_train.report import provenance
 from vit_train.report.calibration import fitted_temperature
 from vit_train.report.evaluation import Found, save, write_evaluation
+from vit_train.report.html import report
 from vit_train.report.summary import write_json
 from vit_train.report.terminal import class_table, result_line
 from vit_train.runs.builtin import FOLDER as BUILTIN
-from vit_train.runs.config import EvalConfig
+from vit_train.runs.config import EvalConfig, ExplainConfig
 from vit_train.runs.evaluation_data import configured, evaluated_images
+from vit_train.runs.explain import Explainer, true_classes
 from vit_train.runs.load import Meta, calibration_file, encoder_of, load, run_folder
+from vit_train.runs.summaries import read_curve
+from vit_train.runs.trained import Trained
+from vit_train.viz.curves import curves
 from vit_train.viz.gallery import draw_gallery
 from vit_train.viz.positions import draw_positions
 
 logger = logging.getLogger(__name__)
+# Images whose answers are explained.
+SHOWN = 12
 
 
 class Evaluator:
@@ -91,6 +102,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     )
     written = write_evaluation(folder, found)
     written += draw_pictures(folder, evaluator, images)
+    written += write_report(folder, found, run_folder(meta.path), written)
     logger.info(f"written to {folder}/: {', '.join(written)}")
     return result
 
@@ -170,11 +182,32 @@ def draw_pictures(folder: Path, evaluator: Evaluator, images: ImageSet) -> list[
         with replacing(folder / "pictures.png") as file:
             draw_gallery(task, model, batch, evaluator.normalize).save(file, "PNG")
         written.append("pictures.png")
+    if isinstance(model, VisionTransformer):
+        explainer = Explainer(Trained(model, evaluator.meta), ExplainConfig(ckpt=""))
+        shown = images.subset(torch.arange(min(SHOWN, len(images))))
+        explainer.draw_maps(folder, shown.images, true_classes(shown, evaluator.meta))
+        written.append("maps.png")
     encoder = encoder_of(model)
     if encoder is not None and len(encoder.pos_embed):
         save(draw_positions(encoder), folder / "positions.png")
         written.append("positions.png")
     return written
+
+
+def write_report(folder: Path, found: Found, run: Path, written: Sequence[str]) -> list[str]:
+    """Write report.html, with the pictures that were `written` and what is known of the run."""
+    try:
+        summary = read_json(run / "summary.json")
+        curve = read_curve(run / "summary.json")
+    except (OSError, ValueError):  # a checkpoint that was copied elsewhere, or a damaged file
+        summary, curve = {}, []
+    files = [folder / name for name in written if name.endswith(".png")]
+    if curve and isinstance(found.result, Classification):
+        files.append(folder / "curves.png")
+        save(curves([("this run", [curve])], ("loss", "acc"), "validation"), files[-1])
+    pictures = {file.stem: file.read_bytes() for file in files}
+    write_text(folder / "report.html", report(found, summary, pictures))
+    return ["curves.png", "report.html"] if "curves" in pictures else ["report.html"]
 
 
 def folder_name(config: EvalConfig, meta: Meta) -> str:

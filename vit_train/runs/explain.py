@@ -68,8 +68,8 @@ def chosen_images(config: ExplainConfig, trained: Trained) -> tuple[Tensor, list
     meta = trained.meta
     if config.images is None:
         part = test_images(config, meta)
-        images = part.images[: config.count]
-        return images, [f"true: {meta.classes[label]}" for label in part.labels[: config.count]]
+        part = part.subset(torch.arange(min(config.count, len(part))))
+        return part.images, true_classes(part, meta)
     pixels, names = [], []
     for path in image_files(config.images)[: config.count]:
         try:
@@ -87,6 +87,10 @@ def chosen_images(config: ExplainConfig, trained: Trained) -> tuple[Tensor, list
 def test_images(config: ExplainConfig, meta: Meta) -> ImageSet:
     data = configured(config.data, meta)
     return evaluated_images(data, config.data, "test", meta)[0]
+
+
+def true_classes(images: ImageSet, meta: Meta) -> list[str]:
+    return [f"true: {meta.classes[label]}" for label in images.labels.tolist()]
 
 
 class Explainer:
@@ -111,16 +115,7 @@ class Explainer:
 
     def draw(self, folder: Path, images: Tensor, truths: Sequence[str]) -> list[str]:
         """Draw everything into the folder and return the files' names."""
-        parts = [self.explained(self.normalized(each)) for each in images.split(BATCH)]
-        maps, chances, targets = (torch.cat(each) for each in zip(*parts, strict=True))
-        titles = [
-            f"{truth}, said: {self.meta.classes[target]} {100 * chance[target]:.0f} %"
-            for truth, chance, target in zip(truths, chances, targets.tolist(), strict=True)
-        ]
-        legend = LEGENDS[self.config.method].format(
-            layer=self.config.layer % self.model.config.depth
-        )
-        save(draw_maps(images, maps, titles, legend), folder / "maps.png")
+        self.draw_maps(folder, images, truths)
         save(draw_distances(self.distances(images), images.shape[-1]), folder / "distances.png")
         written = ["maps.png", "distances.png"]
         if isinstance(self.model.patch_embed, PatchEmbed):
@@ -128,6 +123,18 @@ class Explainer:
             save(draw_filters(*found), folder / "filters.png")
             written.append("filters.png")
         return written
+
+    def draw_maps(self, folder: Path, images: Tensor, truths: Sequence[str]) -> None:
+        """Draw uint8 images (N,3,S,S) with their maps; `truths` is what is known of each."""
+        parts = [self.explained(self.normalized(each)) for each in images.split(BATCH)]
+        maps, chances, targets = (torch.cat(each) for each in zip(*parts, strict=True))
+        titles = [
+            f"{truth}, said: {self.meta.classes[target]} {100 * chance[target]:.0f} %"
+            for truth, chance, target in zip(truths, chances, targets.tolist(), strict=True)
+        ]
+        layer = self.config.layer % self.model.config.depth
+        legend = LEGENDS[self.config.method].format(layer=layer)
+        save(draw_maps(images, maps, titles, legend), folder / "maps.png")
 
     def normalized(self, images: Tensor) -> Tensor:
         return self.normalize(images.to(self.normalize.shift.device))

@@ -1,0 +1,94 @@
+"""report.html: one file, whose text is text and whose words are what was found."""
+
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from vit_train.engine.answers import Answers
+from vit_train.engine.metrics import Classification, Evaluation
+from vit_train.report.evaluation import Found
+from vit_train.report.html import report
+
+NAMES = ["<b>cat</b>", "dog & co", '"><script>alert(1)</script>']
+FACTS = {
+    "checkpoint": "run/<x>.pt", "data": "pets", "split": "test", "image_size": 8, "weights": "raw",
+    "epoch": 3, "images_seen": 90, "date": "2026-01-31", "selected_on": "val", "images_per_s": 9.5,
+}  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Collects tags and text; every tag that is opened must be closed."""
+
+    VOID = ("meta", "img", "br")
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def found(**changes: Any) -> Found:
+    labels = np.array([0] * 10 + [1] * 10 + [2] * 10)
+    predicted = np.array([0] * 6 + [1] * 4 + [1] * 10 + [2] * 9 + [0])
+    result = Classification.of(Answers(labels, 3.0 * np.eye(3)[predicted]))
+    images = torch.zeros(30, 3, 8, 8, dtype=torch.uint8)
+    return Found(result, images, list(range(30)), NAMES, FACTS, **changes)
+
+
+def test_its_text_cannot_be_markup_and_nothing_is_loaded() -> None:
+    summary = {
+        "command": "vit-train <i>x</i>",
+        "commit": "<svg onload=1>",
+        "machine": {"cpu": "A&B"},
+    }
+    page = Page(report(found(), summary, {"confusion": b"png", "maps": b"png"}))
+    tags = [tag for tag, _ in page.tags]
+    assert not {"script", "b", "svg", "i", "link", "iframe"} & set(tags)
+    for _, attributes in page.tags:
+        assert not any(name.startswith("on") for name in attributes)
+        for name in ("src", "href"):
+            assert (attributes.get(name) or "data:image/png;base64,").startswith("data:image/png")
+    assert tags.count("img") == 2
+    for name in (*NAMES, "vit-train <i>x</i>", "<svg onload=1>", "A&B"):
+        assert name in page.words
+
+
+def test_it_says_in_words_what_was_found() -> None:
+    flipped = found().result
+    assert isinstance(flipped, Classification)
+    words = Page(report(found(temperature=2.0, flipped=flipped), {}, {})).words
+    assert "83.33 %" in words and "guessing is right in 33.3 %" in words
+    assert "<b>cat</b> taken for dog & co: 4 images, 40.0 % of <b>cat</b>" in words
+    assert "it is right less often than it says" in words
+    assert "Dividing its logits by 2.00" in words
+    assert "mirror image it is right in 83.33 %" in words
+    assert "0.714" in words  # the precision of dog & co, 10 of 14
+
+
+def test_a_model_that_predicts_pixels_has_a_loss_alone() -> None:
+    pixels = Found(Evaluation(5, 0.25), torch.zeros(5, 3, 8, 8), [], [], FACTS)
+    words = Page(report(pixels, {}, {"pictures": b"png"})).words
+    assert "0.2500" in words and "confused" not in words
+
+
+@pytest.mark.parametrize("summary", [{"machine": 3, "config": None}, {"seconds": "long"}, {}])
+def test_a_strangers_summary_may_be_anything(summary: dict[str, Any]) -> None:
+    assert "How to get the same" in Page(report(found(), summary, {})).words
