@@ -21,8 +21,12 @@ from matplotlib.figure import Figure
 
 from vit_train.commands import augment, bench, evaluate, explain, inspect, predict, results, train
 from vit_train.commands.cli.errors import FULL_ERROR
+from vit_train.report import evaluation as reporting
+from vit_train.report.calibration import Calibration
 from vit_train.report.confusion import Confusion
+from vit_train.report.coverage import Coverage
 from vit_train.runs import evaluate as evaluating
+from vit_train.runs import explain as explaining
 from vit_train.runs import folder
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
@@ -132,7 +136,14 @@ def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(where, name, drawn)
 
-    draw_once(Confusion, "draw", lambda self, answers, classes: tuple(classes))
+    for metric in (Confusion, Calibration, Coverage):
+        words = lambda self, answers, classes: (type(self), *classes)  # noqa: E731
+        draw_once(metric, "draw", words)
+    draw_once(reporting, "draw_mistakes", lambda answers, images, classes: tuple(classes))
+    draw_once(explaining, "draw_maps", lambda images, maps, titles, legend: (legend,))
+    for name in ("draw_distances", "draw_filters"):
+        draw_once(explaining, name, lambda *what: ())
+    draw_once(evaluating, "curves", lambda *what: ())
     draw_once(folder, "image_grid", lambda images, titles: (images.shape, *titles))
     draw_once(evaluating, "draw_positions", lambda model: (model.config.positions, model.grid))
 
