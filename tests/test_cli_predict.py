@@ -144,22 +144,36 @@ def test_what_does_not_classify_is_refused(run: Run) -> None:
     assert outcome.status == 1 and "must end in .csv or .jsonl" in outcome.err
 
 
-@pytest.mark.parametrize(
-    "note", ["[]", "{", '{"temperature": -1.0}', '{"temperature": 1e999}', '{"temperature": "hot"}']
-)
+@pytest.mark.parametrize("value", ["-1.0", "1e999", '"hot"', "[]", "{", "null"])
 def test_a_strangers_temperature_is_believed_only_if_it_is_one(
-    note: str, small_run: SmallRun
+    value: str, small_run: SmallRun
 ) -> None:
     small_run("finished")
-    if note.startswith('{"'):
-        note = note[:-1] + ', "checkpoint": "best.pt", "weights": "raw"}'
-    Path("run/calibration.json").write_text(note, encoding="utf-8")
-    assert vit_train.load("run").meta.temperature is None
-    good = '{"temperature": 1.5, "checkpoint": "best.pt", "weights": "raw"}'
-    Path("run/calibration.json").write_text(good, encoding="utf-8")
-    assert vit_train.load("run").meta.temperature == 1.5
-    assert vit_train.load("run/checkpoints/last.pt").meta.temperature is None
-    assert torch.is_tensor(vit_train.load("run").preprocess(Image.new("L", (9, 9))))
+    note = Path("run/calibration.json")
+    for text in (value, f'{{"temperatures": {{"best.pt, raw weights": {value}}}}}'):
+        note.write_text(text, encoding="utf-8")
+        assert vit_train.load("run").meta.temperature is None
+
+
+def test_each_checkpoint_has_its_own_temperature(run: Run, small_run: SmallRun) -> None:
+    small_run("averaged")
+    for more in (["ckpt=run"], ["ckpt=run", "weights=raw"], ["ckpt=run/checkpoints/last.pt"]):
+        assert run("vit-eval", *more).status == 0
+    found = [
+        vit_train.load("run").meta.temperature,
+        vit_train.load("run", weights="raw").meta.temperature,
+        vit_train.load("run/checkpoints/last.pt").meta.temperature,
+    ]
+    assert None not in found
+    noted = json.loads(Path("run/calibration.json").read_text(encoding="utf-8"))["temperatures"]
+    assert noted == dict(
+        zip(
+            ("best.pt, ema weights", "best.pt, raw weights", "last.pt, ema weights"),
+            found,
+            strict=True,
+        )
+    )
+    assert vit_train.load("run/checkpoints/last.pt", weights="raw").meta.temperature is None
 
 
 @pytest.mark.usefixtures("colors")
@@ -200,3 +214,19 @@ def test_mirror_images_are_reported_apart(run: Run) -> None:
         chances.append(both.mean(0)[CLASSES.index(row["true"])].item())
     assert found["tta_flip"]["loss"] == pytest.approx(-np.log(chances).mean(), rel=1e-4)
     assert found["tta_flip"]["loss"] != found["result"]["loss"]
+
+
+@pytest.mark.usefixtures("colors")
+def test_robustness_is_the_accuracy_on_worse_images(run: Run) -> None:
+    outcome = run("vit-eval", "ckpt=run", "robustness=true", "data.test_subset=9")
+    assert outcome.status == 0 and "gaussian noise: " in outcome.out, outcome.err
+    found = json.loads(Path("run/eval-test-9images/results.json").read_text(encoding="utf-8"))[
+        "robustness"
+    ]
+    by_severity = found["acc_by_severity"]
+    assert len(by_severity) == 8 and all(len(each) == 5 for each in by_severity.values())
+    assert found["mean_acc"] == pytest.approx(np.mean(list(by_severity.values())))
+    assert Path("run/eval-test-9images/robustness.png").exists()
+    assert "What it makes of bad images" in Path("run/eval-test-9images/report.html").read_text(
+        encoding="utf-8"
+    )

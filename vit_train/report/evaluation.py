@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -16,6 +17,7 @@ from vit_train.report.mistakes import draw_mistakes
 from vit_train.report.per_class import averages, class_reports
 from vit_train.report.predictions import predictions_csv
 from vit_train.report.summary import result_dict, write_json
+from vit_train.viz.curves import draw_robustness
 from vit_train.viz.figures import ignore_missing_glyphs
 
 
@@ -35,6 +37,8 @@ class Found:
     temperature: float | None = None
     # The result with test-time augmentation, if it was asked for.
     flipped: Classification | None = None
+    # The accuracy by corruption and severity, if it was asked for.
+    robustness: dict[str, list[float]] | None = None
 
 
 def write_evaluation(folder: Path, found: Found) -> list[str]:
@@ -49,6 +53,8 @@ def write_evaluation(folder: Path, found: Found) -> list[str]:
     table = predictions_csv(result.answers, found.names, found.classes)
     write_text(folder / "predictions.csv", table)
     pictures = dict(figures(result, found.classes))
+    if found.robustness is not None:
+        pictures["robustness"] = draw_robustness(found.robustness, result.acc)
     pictures["mistakes"] = draw_mistakes(result.answers, found.images, found.classes)
     for name, figure in pictures.items():
         save(figure, folder / f"{name}.png")
@@ -75,9 +81,19 @@ def numbers(found: Found) -> dict[str, Any]:
             "loss_with_temperature": float(mended.losses.mean()),
             "fitted_on": "val",
         }
+    if found.robustness is not None:
+        content["robustness"] = {
+            "mean_acc": mean_accuracy(found.robustness),
+            "acc_by_severity": found.robustness,
+        }
     if found.flipped is not None:
         content["tta_flip"] = result_dict(found.flipped)
     return content
+
+
+def mean_accuracy(robustness: dict[str, list[float]]) -> float:
+    """Return the mean over all corruptions and severities."""
+    return mean(map(mean, robustness.values()))
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Iterable, Sequence
 from html import escape
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.report.calibration import calibration_error, cooled
 from vit_train.report.confusion import confusion_matrix
-from vit_train.report.evaluation import Found
+from vit_train.report.evaluation import Found, mean_accuracy
 from vit_train.report.per_class import averages, class_reports
 from vit_train.text import printable
 
@@ -83,6 +84,8 @@ def report(found: Found, run: dict[str, Any], pictures: dict[str, bytes]) -> str
             section("Which classes are confused", *confused(found, pictures)),
             section("Can its confidence be trusted?", *trust(found, pictures)),
         ]
+    if found.robustness is not None:
+        parts.append(section("What it makes of bad images", *robustness(found, pictures)))
     looks = [
         picture(pictures[name], caption) for name, caption in LOOKS.items() if name in pictures
     ]
@@ -209,6 +212,18 @@ def trust(found: Found, pictures: dict[str, bytes]) -> list[str]:
     }
     shown = (picture(pictures[name], words) for name, words in captions.items() if name in pictures)
     return [paragraph(words), *shown]
+
+
+def robustness(found: Found, pictures: dict[str, bytes]) -> list[str]:
+    assert found.robustness is not None and isinstance(found.result, Classification)
+    worst = min(found.robustness, key=lambda name: mean(found.robustness[name]))  # type: ignore[index]
+    words = (
+        f"Of images corrupted in {len(found.robustness)} ways it is right in "
+        f"{100 * mean_accuracy(found.robustness):.1f} % on average, of clean ones in "
+        f"{100 * found.result.acc:.1f} %. It suffers most from {text(worst)}."
+    )
+    caption = "Accuracy by corruption and severity"
+    return [paragraph(words), picture(pictures["robustness"], caption)]
 
 
 def origin(found: Found, run: dict[str, Any]) -> list[str]:

@@ -34,6 +34,9 @@ class EvalDataConfig:
     # Of folders: what to do with files that cannot be decoded, stop or skip.
     on_error: str | None = None
     max_pixels: int | None = None
+    # Evaluate only so many images, stratified.
+    val_subset: int | None = None
+    test_subset: int | None = None
 
 
 @dataclass
@@ -49,6 +52,9 @@ class EvalConfig:
     # Test-time augmentation, reported apart: flip averages each image's and its mirror image's
     # probabilities.
     tta: str = "none"
+    # Also evaluate the images corrupted in eight ways and five severities, which takes 40 times as
+    # long.
+    robustness: bool = False
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
 
     def __post_init__(self) -> None:

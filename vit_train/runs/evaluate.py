@@ -16,6 +16,7 @@ from torch import nn
 
 from vit_train.data.batches import EvalBatches, Normalize
 from vit_train.data.config import DataConfig
+from vit_train.data.corruptions import CORRUPTIONS, SEVERITIES, corrupted
 from vit_train.data.dataset import ImageSet
 from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import Splits
@@ -37,7 +38,15 @@ from vit_train.runs.builtin import FOLDER as BUILTIN
 from vit_train.runs.config import EvalConfig, ExplainConfig
 from vit_train.runs.evaluation_data import configured, evaluated_images
 from vit_train.runs.explain import Explainer, true_classes
-from vit_train.runs.load import Meta, calibration_file, encoder_of, load, run_folder
+from vit_train.runs.load import (
+    Meta,
+    calibration_file,
+    encoder_of,
+    load,
+    noted_temperatures,
+    run_folder,
+    temperature_key,
+)
 from vit_train.runs.summaries import read_curve
 from vit_train.runs.trained import Trained
 from vit_train.viz.curves import curves
@@ -99,6 +108,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
         facts=facts(config, data, evaluator) | {"images_per_s": round(speed, 1)},
         temperature=temperature(evaluator, config.split, splits),
         flipped=flipped(evaluator, images, result) if config.tta == "flip" else None,
+        robustness=robustness(evaluator, images) if config.robustness else None,
     )
     written = write_evaluation(folder, found)
     written += draw_pictures(folder, evaluator, images)
@@ -154,8 +164,8 @@ def temperature(evaluator: Evaluator, split: str, splits: Splits | None) -> floa
     result = evaluator(splits.val)
     assert isinstance(result, Classification)
     fitted = fitted_temperature(result.answers)
-    note = {"temperature": fitted, "images": len(splits.val), "checkpoint": meta.path.name}
-    write_json(calibration_file(meta.path), note | {"weights": meta.weights})
+    noted = noted_temperatures(meta.path) | {temperature_key(meta): fitted}
+    write_json(calibration_file(meta.path), {"temperatures": noted})
     return fitted
 
 
@@ -172,6 +182,24 @@ def flipped(evaluator: Evaluator, images: ImageSet, plain: Evaluation) -> Classi
     result = Classification.of(Answers(plain.answers.labels, np.logaddexp(*pair) - np.log(2)))
     logger.info(f"with the mirror images, tta=flip: {result_line(result)}")
     return result
+
+
+def robustness(evaluator: Evaluator, images: ImageSet) -> dict[str, list[float]]:
+    """Return the accuracy on corrupted images, by corruption, at each severity.
+
+    Raise ValueError for a task that does not classify.
+    """
+    if not evaluator.meta.task.needs_labels:
+        raise ValueError("robustness=true is for classifiers")
+    found: dict[str, list[float]] = {}
+    for name in CORRUPTIONS:
+        for severity in range(1, SEVERITIES + 1):
+            worse = replace(images, images=corrupted(images.images, name, severity))
+            result = evaluator(worse)
+            assert isinstance(result, Classification)
+            found.setdefault(name, []).append(result.acc)
+        logger.info(f"{name}: {', '.join(f'{acc:.1%}' for acc in found[name])}")
+    return found
 
 
 def draw_pictures(folder: Path, evaluator: Evaluator, images: ImageSet) -> list[str]:
@@ -222,6 +250,9 @@ def folder_name(config: EvalConfig, meta: Meta) -> str:
         parts += [place.name, hashlib.sha256(bytes(place)).hexdigest()[:6]]
     if config.data.image_size is not None:
         parts.append(f"{meta.image_shape[1]}px")
+    for subset in (config.data.val_subset, config.data.test_subset):
+        if subset is not None:
+            parts.append(f"{subset}images")
     if config.weights != "auto":
         parts.append(config.weights)
     return "-".join(re.sub(r"[^\w.]+", "_", part)[:60] for part in parts)

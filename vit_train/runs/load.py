@@ -156,16 +156,22 @@ def known_temperature(content: dict[str, Any], meta: Meta) -> float | None:
 
     What is not a temperature counts as unknown.
     """
-    value = content.get("temperature")
-    note = calibration_file(meta.path)
-    if value is None and note.is_file():
-        try:
-            noted = read_json(note)
-            same = (noted["checkpoint"], noted["weights"]) == (meta.path.name, meta.weights)
-            value = noted["temperature"] if same else None
-        except (Refused, LookupError, TypeError):
-            return None
+    value = content.get("temperature", noted_temperatures(meta.path).get(temperature_key(meta)))
     return value if isinstance(value, float) and 0 < value < math.inf else None
+
+
+def temperature_key(meta: Meta) -> str:
+    return f"{meta.path.name}, {meta.weights} weights"
+
+
+def noted_temperatures(checkpoint: Path) -> dict[str, Any]:
+    """Return the temperatures in a run's folder, by checkpoint and weights."""
+    file = calibration_file(checkpoint)
+    try:
+        noted = read_json(file)["temperatures"] if file.is_file() else {}
+    except (Refused, LookupError, TypeError):
+        return {}
+    return noted if isinstance(noted, dict) else {}
 
 
 def calibration_file(checkpoint: Path) -> Path:

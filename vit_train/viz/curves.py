@@ -121,3 +121,17 @@ def curves(
     )  # fmt: skip
     as_written(legend)
     return figure
+
+
+def draw_robustness(accuracies: dict[str, list[float]], clean: float) -> Figure:
+    """Draw the accuracy on corrupted images over the severity; `clean` is that at severity 0."""
+    figure = Figure(figsize=(6.2, 4), dpi=110, layout="constrained")
+    axis = figure.subplots()
+    for (name, values), color in zip(accuracies.items(), colors(len(accuracies)), strict=True):
+        line = [100 * clean, *(100 * value for value in values)]
+        axis.plot(range(len(line)), line, color=color, label=name, marker=".")
+    axis.set(xlabel="severity", ylabel="accuracy, %", ylim=(0, 100))
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
