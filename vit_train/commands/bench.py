@@ -35,7 +35,7 @@ def main() -> None:
     register_schemas()
     ConfigStore.instance().store(name="bench_schema", node=BenchConfig)
     with short_errors("vit-bench"):
-        run_or_help(job, ABOUT, (*GROUPS, "bench"))
+        run_or_help(job, ABOUT, (*GROUPS, "bench"), BenchConfig)
 
 
 if __name__ == "__main__":

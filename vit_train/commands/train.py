@@ -112,7 +112,7 @@ def main() -> None:
         if resume is not None:
             folder, _ = split_path(resume)
         sys.argv[1:] += for_hydra(folder)
-        run_or_help(job, ABOUT, GROUPS)
+        run_or_help(job, ABOUT, GROUPS, TrainConfig)
         SWEEP.report()
 
 

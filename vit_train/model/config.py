@@ -73,10 +73,14 @@ class ViTConfig(ModelConfig):
     pre_norm: bool = True
     # Learned scale and shift in the LayerNorms.
     norm_affine: bool = True
-    # patches, or a convolutional stem for patches of 4 (conv).
+    # What makes tokens of the image: patches, each mapped linearly, or for patches of 4 two
+    # convolutions (conv).
     stem: str = "patches"
+    # Pixels by which patches reach into their neighbors on every side.
     patch_overlap: int = 0
+    # LayerNorm of the queries and keys of each head.
     qk_norm: bool = False
+    # Begin with residual branches that give zero.
     zero_branches: bool = False
     qkv_bias: bool = True
     proj_bias: bool = True
@@ -95,8 +99,9 @@ class ViTConfig(ModelConfig):
     branch_dropout: float = 0.0
     # Probability of skipping a residual branch: 0 in the first block, rising to this in the last.
     drop_path: float = 0.0
-    # Linear layers: Xavier-uniform with zero biases and a zero head (xavier), or PyTorch's default
-    # (torch). Class token and positions: normal, with the standard deviations below.
+    # Linear layers: Xavier-uniform with zero biases and a zero head (xavier), the same but with
+    # attention that looks trained (mimetic), or PyTorch's default (torch). Class token and
+    # positions: normal, with the standard deviations below.
     init: str = "xavier"
     cls_std: float = 0.02
     pos_std: float = 0.02

@@ -44,7 +44,7 @@ def make_command(
         register_schemas()
         with short_errors(name):
             sys.argv[1:] = quote_values(sys.argv[1:], paths)
-            run_or_help(job, about, groups)
+            run_or_help(job, about, groups, settings)
 
     return main
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
+from vit_train.commands.cli.described import described
 from vit_train.commands.cli.overrides import settings_first
 from vit_train.config import CONF_DIR, named_choices
 
@@ -20,8 +21,11 @@ FLAGS.add_argument("--config-dir", "-cd", type=Path)
 FLAGS.add_argument("--run", "-r", "--multirun", "-m", action="store_true")
 
 
-def run_or_help(job: Callable[[], object], about: str, groups: Collection[str]) -> None:
-    """Run the job, or print its help if the arguments ask for it; `groups` are those it has."""
+def run_or_help(job: Callable[[], object], about: str, groups: Collection[str], kind: type) -> None:
+    """Run the job, or print its help if the arguments ask for it.
+
+    `groups` are those it has, and `kind` is the dataclass of its settings.
+    """
     sys.argv[1:] = settings_first(sys.argv[1:])
     if not {"--help", "-h"} & set(sys.argv[1:]):
         job()
@@ -38,7 +42,7 @@ def run_or_help(job: Callable[[], object], about: str, groups: Collection[str]) 
         print("\n== Groups, chosen by group=name ==")
         print(*group_lines(folders, groups), sep="\n")
     print("\n== All settings as they are now, changed by key=value ==")
-    print(settings.getvalue())
+    print(described(settings.getvalue(), kind))
     print("Add --cfg job to print the settings alone, --hydra-help for Hydra's own flags.")
 
 
