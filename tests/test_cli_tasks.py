@@ -32,7 +32,7 @@ def test_a_run_reports_its_loss_and_shows_pictures(run: Run, task: str) -> None:
     header = Path("run/metrics.csv").read_text(encoding="utf-8").splitlines()[0]
     assert header == "epoch,step,images_seen,lr,train_loss,val_loss,images_per_s,seconds"
     tags = EventAccumulator("run").Reload().Tags()
-    assert {"train/loss", "val/loss", "test/loss"} <= set(tags["scalars"])
+    assert {"train/loss", "val/loss", "final/test_loss_final"} <= set(tags["scalars"])
     assert not [tag for tag in tags["scalars"] if tag.endswith("acc")]
     assert set(tags["images"]) == {"data/train_augmented", "pictures"}
     with Image.open("run/pictures.png") as picture:

@@ -93,7 +93,6 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
     assert written["metrics.csv"] == Path("run/metrics.csv").stat().st_size
     scalars = EventAccumulator("run").Reload()
     for tag, value in {
-        "test/acc": results["final"]["acc"], "test/best/acc": results["best"]["acc"],
         "final/test_acc_final": results["final"]["acc"],
         "final/test_acc_best": results["best"]["acc"], "final/best_val_acc": best_val["acc"],
     }.items():  # fmt: skip

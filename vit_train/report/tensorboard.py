@@ -1,6 +1,7 @@
 """TensorBoard: curves, pictures, the config, final metrics."""
 
 import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,17 @@ from vit_train.engine.trainer import Trainer
 from vit_train.files.plain_values import flatten
 from vit_train.report.metrics import all_values
 from vit_train.viz.figures import ignore_missing_glyphs
+
+HOW_TO_READ = """\
+- **Custom scalars** has training and validation of each measure in one chart; **Scalars** has
+  every curve by itself. Steps are optimizer steps; `train/images_seen` tells the images.
+- Training is measured on augmented images while the weights change, validation on whole images
+  after each epoch.
+- **Images**: augmented training images, what the model makes of validation images after epochs,
+  and the figures of the test.
+- **Text**: the test results (`test`), and every setting (`config`).
+- **HParams** compares the runs below one folder by their settings and final results.
+"""
 
 
 class TensorBoard(Callback):
@@ -33,9 +45,16 @@ class TensorBoard(Callback):
             self.writer = None  # the writer's thread has ended
             raise
 
-    def config(self, text: str) -> None:
+    def begin(self, config: str, measures: Sequence[str]) -> None:
+        """Write what is known before the first step; `measures` are those of the objective."""
+        self._write("add_text", "how to read this page", HOW_TO_READ)
         # A code block by indentation, because a setting's value could end a fenced one.
-        self._write("add_text", "config", textwrap.indent(text, " " * 4))
+        self._write("add_text", "config", textwrap.indent(config, " " * 4))
+        both = {
+            name: {"training and validation": ["Multiline", [f"train/{name}", f"val/{name}"]]}
+            for name in measures
+        }
+        self._write("add_custom_scalars", both)
 
     def figure(self, tag: str, figure: Figure, step: int = 0) -> None:
         with ignore_missing_glyphs():
@@ -50,6 +69,8 @@ class TensorBoard(Callback):
             self.scalar(f"train/{tag}", value, log.step)
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
+        if log.step < trainer.loop.log_every:  # the beginning, or all of a very short run
+            self.on_log(trainer, log)
         if val is not None:
             self.evaluation("val", val, log.step)
         self.flush()
@@ -57,6 +78,15 @@ class TensorBoard(Callback):
     def flush(self) -> None:
         """Write everything recorded so far to the file."""
         self._write("flush")
+
+    def results(self, results: Mapping[str, Evaluation], step: int) -> None:
+        """Write the test results, by weights, as a table: as curves they would be single dots."""
+        names = list(dict.fromkeys(name for each in results.values() for name in all_values(each)))
+        rows = [["test images", *names], ["---"] * (1 + len(names))]
+        for weights, result in results.items():
+            values = all_values(result)
+            rows.append([f"{weights} weights", *(f"{values[name]:.4f}" for name in names)])
+        self._write("add_text", "test", "\n".join(f"| {' | '.join(row)} |" for row in rows), step)
 
     def evaluation(self, tag: str, result: Evaluation, step: int) -> None:
         for name, value in all_values(result).items():

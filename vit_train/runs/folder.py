@@ -128,7 +128,7 @@ class RunFolder(NoFolder):
         """Write everything that is known before the first step."""
         text = OmegaConf.to_yaml(OmegaConf.create(self.settings))
         if self.from_the_beginning:
-            self.board.config(text)
+            self.board.begin(text, self.setup.task.measures)
             sheet = image_grid(*first_batch(self.setup.image_loader, self.setup.data))
             self.board.figure("data/train_augmented", sheet)
         write_text(self.path / CONFIG, text)
@@ -162,9 +162,9 @@ class RunFolder(NoFolder):
         notes = {"best": " (selected on test)"} if selected_on == "test" else {}
         for name, result in results.items():
             logger.info(f"test, {name} weights{notes.get(name, '')}: {result_line(result)}")
+        self.board.results(results, trainer.step)
         for name, result in results.items():
             tag = "test" if name == "final" else f"test/{name}"
-            self.board.evaluation(tag, result, trainer.step)
             for metric, figure in figures(result, self.setup.data.classes):
                 self.board.figure(f"{tag}/{metric}", figure, trainer.step)
         self.board.close(self.settings, self.final_metrics(results))
