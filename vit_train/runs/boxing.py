@@ -51,10 +51,12 @@ def card(name: str, summary: dict[str, Any], found: dict[str, Any]) -> str:
     config, test, machine = summary["config"], summary["test"]["final"], summary["machine"]
     low, high = (percent(end) for end in test["acc_interval_95"])
     calibration, classes = found["calibration"], found["classes"]
-    settings = (f"{key} {value}" for key, value in config["model"].items() if key != "kernels")
+    shape = config["model"]
     about = (
-        f"A Vision Transformer with {summary['parameters']:,} parameters that says which of "
-        f"{len(classes)} classes an image is: {', '.join(classes)}."
+        f"A Vision Transformer that says which of {len(classes)} classes an image is: "
+        f"{', '.join(classes)}. It has {summary['parameters']:,} parameters, patches of "
+        f"{shape['patch_size']}, width {shape['embed_dim']}, {shape['depth']} layers and "
+        f"{shape['num_heads']} heads."
     )
     points = [
         f"**Trained** by `{summary['command']}` at commit {summary['commit'][:7]}, from random "
@@ -69,7 +71,6 @@ def card(name: str, summary: dict[str, Any], found: dict[str, Any]) -> str:
         f"before, {percent(calibration['ece_with_temperature'])} % after.",
         "**Limits**: it knows these classes alone, and images like those of its data set: small, "
         "with one object in the middle. Anything else gets one of the classes, too.",
-        f"**Settings**: {', '.join(settings)}.",
     ]
     lines = [f"# {PREFIX}{name}", "", *textwrap.wrap(about, WIDTH), ""]
     for point in points:
