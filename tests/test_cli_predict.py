@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +26,23 @@ def write_photo(path: Path, color: tuple[int, int, int], seed: int, size: tuple[
     Image.fromarray(pixels).save(path)
 
 
+TRAINED: list[Path] = []
+
+
 @pytest.fixture
-def colors(run: Run) -> Path:
-    """A run that has learned colors from a folder, whose test images are photos/test/CLASS/*."""
+def colors(run: Run, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Make run/, which has learned colors from a folder; its test images are photos/test/CLASS/*.
+
+    It is trained once; each test has a copy.
+    """
+    if not TRAINED:
+        learn_colors(run)
+        TRAINED.append(tmp_path_factory.mktemp("colors"))
+        shutil.copytree(".", TRAINED[0], dirs_exist_ok=True)
+    shutil.copytree(TRAINED[0], ".", dirs_exist_ok=True)
+
+
+def learn_colors(run: Run) -> None:
     for label, name in enumerate(CLASSES):
         color = tuple(255 * (2 - label == channel) for channel in range(3))
         for number in range(24):
@@ -38,7 +53,6 @@ def colors(run: Run) -> Path:
     more = ["train.epochs=6", "train.batch_size=16", "optim.lr=3e-3", "hydra.run.dir=run"]
     outcome = run("vit-train", *data, *SMALL_MODEL, *more)
     assert outcome.status == 0, outcome.err
-    return Path("run")
 
 
 def rows(path: str) -> list[dict[str, str]]:
