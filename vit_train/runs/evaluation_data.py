@@ -60,18 +60,22 @@ def evaluated_images(
 
 
 def run_images(config: DataConfig, split: str, meta: Meta) -> tuple[ImageSet, Splits | None]:
-    """Load and split the images as training does; without the splits if they are others."""
+    """Load and split the images as training does; without the splits if they are others.
+
+    Those of another size are others, because the temperature that is fitted on them is.
+    """
     data = config.load()
     if meta.task.needs_labels and list(data.classes) != meta.classes:
         raise ValueError(
             f"the data's classes are {listed(data.classes)}, the model's {listed(meta.classes)}"
         )
     splits = make_splits(data, config)
-    if config.image_size != meta.config.data.image_size or meta.fingerprint == data.fingerprint:
+    if meta.fingerprint == data.fingerprint:
         return splits.named(split), splits
-    logger.warning(
-        "the images are not those of the training run: some of them may have been trained on"
-    )
+    if config.image_size == meta.config.data.image_size:
+        logger.warning(
+            "the images are not those of the training run: some of them may have been trained on"
+        )
     return splits.named(split), None
 
 
