@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import ImageSet
-from vit_train.data.images import BrokenImage, only_our_limits
+from vit_train.data.images import BrokenImage
 from vit_train.data.paths import image_files
 from vit_train.engine.device import keep_freed_memory, pick_device
 from vit_train.engine.metrics import wilson_interval
@@ -73,8 +73,7 @@ def chosen_images(config: ExplainConfig, trained: Trained) -> tuple[Tensor, list
     pixels, names = [], []
     for path in image_files(config.images)[: config.count]:
         try:
-            with only_our_limits():
-                pixels.append(trained.pixels(path, config.max_pixels))
+            pixels.append(trained.pixels(path, config.max_pixels))
         except BrokenImage as error:
             logger.warning(f"{path} cannot be read: {error}")
             continue
@@ -183,19 +182,19 @@ class Explainer:
         order = maps.flatten(1).argsort(dim=1, descending=True)
         generator = torch.Generator().manual_seed(0)
         random = torch.rand(order.shape, generator=generator).argsort(dim=1)
+        said = self.said(part.images, order, 0.0)
         for title, each in ((f"{name}'s order", order), ("random order", random)):
-            kept = ", ".join(
-                f"{self.kept(part.images, each, share):.1%} at {share:.0%}" for share in DELETED
-            )
+            same = {share: self.said(part.images, each, share) == said for share in DELETED}
+            kept = ", ".join(f"{x.double().mean():.1%} at {share:.0%}" for share, x in same.items())
             logger.info(f"deleting patches in {title}, share of answers kept: {kept}")
 
     @torch.no_grad()
-    def kept(self, images: Tensor, order: Tensor, share: float) -> float:
-        """Return the share of answers that stay when this share of the patches is deleted."""
-        same, size = 0, self.model.config.patch_size
+    def said(self, images: Tensor, order: Tensor, share: float) -> Tensor:
+        """Return the answers (N,) to images without this share of their patches, in `order`."""
+        answers, size = [], self.model.config.patch_size
         for part, first in zip(images.split(BATCH), order.split(BATCH), strict=True):
             batch = self.normalized(part)
             first = first.to(batch.device)
             less = without_patches(batch, first, round(share * first.shape[1]), size)
-            same += int((self.model(less).argmax(1) == self.model(batch).argmax(1)).sum())
-        return same / len(images)
+            answers.append(self.model(less).argmax(1).cpu())
+        return torch.cat(answers)

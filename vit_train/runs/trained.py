@@ -37,8 +37,7 @@ class Trained(NamedTuple):
         Raise ValueError for what cannot be decoded.
         """
         try:
-            with only_our_limits():
-                pixels = self.pixels(image)
+            pixels = self.pixels(image)
         except BrokenImage as error:
             raise ValueError(f"cannot read {image}: {error}") from None
         normalize = Normalize(self.meta.statistics, torch.device("cpu"))
@@ -77,8 +76,7 @@ class Trained(NamedTuple):
             read, broken = [], {}
             for number, image in enumerate(images[first : first + AT_ONCE]):
                 try:
-                    with only_our_limits():
-                        read.append(self.pixels(image, max_pixels))
+                    read.append(self.pixels(image, max_pixels))
                 except BrokenImage as error:
                     broken[number] = f"{error}"
             said = iter(self.classify(torch.stack(read), topk) if read else [])
@@ -88,14 +86,15 @@ class Trained(NamedTuple):
     def pixels(self, image: Picture, max_pixels: int = MAX_PIXELS) -> Tensor:
         """Return an image at the model's size, uint8 (C,S,S); raise BrokenImage if it is none."""
         size = self.meta.image_shape[1]
-        if isinstance(image, str | Path):
-            pixels = read_image(Path(image), size, max_pixels)
-        else:
-            try:
-                opened = image if isinstance(image, Image.Image) else Image.fromarray(image)
-                pixels = square(opened, size)
-            except Exception as error:  # Pillow raises any kind of error for what it does not know
-                raise BrokenImage(str(error) or type(error).__name__) from error
+        with only_our_limits():
+            if isinstance(image, str | Path):
+                pixels = read_image(Path(image), size, max_pixels)
+            else:
+                try:
+                    opened = image if isinstance(image, Image.Image) else Image.fromarray(image)
+                    pixels = square(opened, size)
+                except Exception as error:  # Pillow raises any kind of error
+                    raise BrokenImage(str(error) or type(error).__name__) from error
         return torch.from_numpy(pixels.copy()).permute(2, 0, 1)
 
     @torch.no_grad()
