@@ -1,10 +1,12 @@
 """Text from outside is shown, and does nothing."""
 
+import io
 import json
 import warnings
 from pathlib import Path
 
 import numpy as np
+import pytest
 from conftest import SMALL_MODEL, Run, SmallRun
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from vit_train.engine.checkpoint import read_checkpoint, sealed
-from vit_train.text import markdown_cell, printable
+from vit_train.text import markdown_cell, print_signs_in_any_encoding, printable
 
 # Colours, a bell, another line, text that runs backwards, mathematics, Markdown, no UTF-8.
 NAMES = ["\x1b[31mred\x1b[2J\a", "a\nepoch 9 acc 99%", "\u202egpj", "$\\frac$", "|**b**|", "\udcff"]
@@ -35,6 +37,25 @@ def test_a_cell_stays_one(text: str) -> None:
 def test_plain_text_stays_as_it_is() -> None:
     for text in ("größe", "猫 🐈", "learned_2d", "[8, 16]", "1.5e-3", ""):
         assert printable(text) == text and markdown_cell(text) == text
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_terminal_of_any_encoding_shows_every_line(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr("sys.stdout", stream)
+    print_signs_in_any_encoding()
+    print("cat 3 × 4 █… ± 猫", flush=True)
+    shown = stream.buffer.getvalue().decode(encoding)
+    assert (
+        shown
+        == {
+            "ascii": "cat 3 x 4 #... +- \\u732b\n",
+            "latin-1": "cat 3 × 4 #... ± \\u732b\n",
+            "utf-8": "cat 3 × 4 █… ± 猫\n",
+        }[encoding]
+    )
 
 
 def test_names_of_classes_and_files_do_nothing_to_the_terminal(run: Run, tmp_path: Path) -> None:

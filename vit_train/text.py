@@ -3,8 +3,14 @@
 Control characters and markup in it have no effect.
 """
 
+import codecs
+import io
 import logging
 import re
+import sys
+
+# What stands for our own signs where a terminal's encoding lacks them.
+PLAIN = {"│": "|", "█": "#", "…": "...", "×": "x", "÷": "/", "–": "-", "−": "-", "±": "+-"}
 
 
 def printable(text: str, keep: str = "\n") -> str:
@@ -31,3 +37,20 @@ class PrintableFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
+
+
+def print_signs_in_any_encoding() -> None:
+    """Let stdout and stderr replace signs that their encoding lacks, instead of failing."""
+    codecs.register_error("vit_train.plain", plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="vit_train.plain")
+
+
+def plain(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Replace a sign for `codecs.register_error`: by one that looks alike, or by its number."""
+    assert isinstance(error, UnicodeEncodeError)
+    sign = error.object[error.start]
+    if sign in PLAIN:
+        return PLAIN[sign], error.start + 1
+    return codecs.backslashreplace_errors(error)

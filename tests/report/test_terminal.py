@@ -33,17 +33,37 @@ def test_each_class_has_its_own_accuracy() -> None:
     assert len({line.index("%") for line in lines}) == 1
 
 
-def test_an_epoch_is_a_line_with_training_and_validation(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_epoch_is_a_line_under_the_names_of_its_columns(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     log = TrainLog(3, 42, 1344, {"loss": 1.5, "acc": 0.25}, 2e-3, 640.4)
-    terminal = Terminal(steps_per_epoch=14, epochs=10)
     with caplog.at_level(logging.INFO):
-        terminal.on_epoch(None, log, RESULT)
+        for result in (RESULT, None):
+            terminal = Terminal(steps_per_epoch=14, epochs=3)
+            terminal.on_epoch(None, log, result)
         terminal.on_epoch(None, log, None)
     assert [record.getMessage() for record in caplog.records] == [
-        "epoch   3/10  │ train loss 1.500 acc 25.00%  │ val loss 1.235 acc 50.00%"
-        "  │ lr 2.0e-03  640 images/s",
-        "epoch   3/10  │ train loss 1.500 acc 25.00%  │ lr 2.0e-03  640 images/s",
+        "epoch    train loss     acc    val loss     acc       lr  images/s    left",
+        "   3/3        1.500  25.00%       1.235  50.00%  2.0e-03       640     0 s",
+        "epoch    train loss     acc       lr  images/s    left",
+        "   3/3        1.500  25.00%  2.0e-03       640     0 s",
+        "   3/3        1.500  25.00%  2.0e-03       640     0 s",
     ]
+
+
+@pytest.mark.parametrize("step, left", [(0, "4 min"), (8, "20 min")])
+def test_the_first_log_says_how_long_the_run_will_take(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, step: int, left: str
+) -> None:
+    clock = iter([0.0, 30.0, 31.0])
+    monkeypatch.setattr("vit_train.report.terminal.time.perf_counter", lambda: next(clock))
+    # 10 of 90 steps have been made, all of them or two, in half a minute.
+    log = TrainLog(1, 10, 320, {"loss": 1.5}, 2e-3, 10.4)
+    terminal = Terminal(steps_per_epoch=30, epochs=3, step=step)
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            terminal.on_log(None, log)
+    assert [r.getMessage() for r in caplog.records] == [f"about {left} left, at 10 images/s"]
 
 
 def test_parameters_are_counted_where_they_are() -> None:

@@ -30,7 +30,8 @@ from vit_train.report.metrics_csv import MetricsCsv
 from vit_train.report.pictures import Pictures
 from vit_train.report.summary import result_dict, write_json
 from vit_train.report.tensorboard import TensorBoard
-from vit_train.report.terminal import Terminal, parameter_breakdown, result_line
+from vit_train.report.terminal import Terminal, result_line
+from vit_train.runs.announce import closing, opening
 from vit_train.runs.load import MISFITS, load, run_metadata
 from vit_train.runs.lock import CONFIG
 from vit_train.runs.setup import Setup
@@ -39,6 +40,8 @@ from vit_train.viz.figures import image_grid
 from vit_train.viz.gallery import draw_gallery
 
 logger = logging.getLogger(__name__)
+# The files of a finished run that its last lines name.
+SHOWN = ("summary.json", "metrics.csv", "train.log", "pictures.png")
 
 
 class NoFolder:
@@ -89,12 +92,12 @@ class RunFolder(NoFolder):
         self.checkpoints = CheckpointManager(
             path / "checkpoints", about, self.config.checkpoint, self.flush
         )
-        begun = 0
+        step = 0
         if state:
             self.checkpoints.restore(state)
-            begun = int(state["epoch"])
+            step = int(state["step"])
         self.csv = MetricsCsv(path / "metrics.csv")
-        self.terminal = Terminal(len(setup.image_loader), self.config.train.epochs, begun)
+        self.terminal = Terminal(len(setup.image_loader), self.config.train.epochs, step)
 
     @property
     def best_score(self) -> float:
@@ -133,25 +136,7 @@ class RunFolder(NoFolder):
             self.board.figure("data/train_augmented", sheet)
         write_text(self.path / CONFIG, text)
         self.write_summary("running")
-        logger.info(self.opening_lines())
-
-    def opening_lines(self) -> str:
-        setup, sizes = self.setup, self.sizes
-        _, size, _ = setup.data.image_shape
-        several = f" in {setup.processes.count} processes" if setup.processes.count > 1 else ""
-        return (
-            f"{parameter_breakdown(setup.model)}\n"
-            f"{self.config.data.name}: {sizes['train']:,} training, {sizes['val']:,} validation, "
-            f"{sizes['test']:,} test images, {size} by {size}, {len(setup.data.classes)} classes\n"
-            f"{setup.precision.name} on {setup.device.type}{several}, run folder: {self.path}"
-            f"{left_out_line(setup.image_loader)}{self.origin}"
-        )
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        splits = self.setup.splits
-        val = 0 if splits.val is None else len(splits.val)
-        return {"train": len(self.setup.train_set), "val": val, "test": len(splits.test)}
+        logger.info(opening(self.setup, self.path, self.origin))
 
     def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
         """Write everything that is known after the last step.
@@ -181,7 +166,10 @@ class RunFolder(NoFolder):
             test={name: result_dict(result) for name, result in results.items()},
             seconds=round(trainer.seconds, 1),
         )
-        if not results:
+        if results:
+            files = sorted(file.name for file in self.path.iterdir() if file.name in SHOWN)
+            logger.info(closing(self.setup, self.path, [*files, "checkpoints/"]))
+        else:
             logger.info(
                 f"stopped after step {trainer.step}, {reason}. "
                 f"Resume with: {resume_command(self.path)}"
@@ -199,7 +187,7 @@ class RunFolder(NoFolder):
             "processes": setup.processes.count,
             "precision": setup.precision.name,
             "parameters": sum(parameter.numel() for parameter in setup.model.parameters()),
-            "images": self.sizes,
+            "images": setup.sizes,
             "config": self.settings,
         }
         write_json(self.path / "summary.json", known | results)
@@ -254,22 +242,10 @@ def refusing_other_runs() -> Iterator[None]:
 
 
 def origin(init_from: str | None, state: dict[str, Any] | None) -> str:
-    """Return a line about the weights that training starts from; "" for random weights."""
+    """Return words about the weights that training starts from; "" for random weights."""
     if state:
-        return f"\nresuming after step {state['step']}"
-    return f"\nbegins with the encoder of {init_from}" if init_from else ""
-
-
-def left_out_line(batches: TrainBatches) -> str:
-    """Return a line about the images that an epoch drops because they fill no batch; "" if none."""
-    if not batches.left_out:
-        return ""
-    count = "1 batch" if len(batches) == 1 else f"{len(batches):,} batches"
-    return (
-        f"\n{batches.images_per_epoch:,} images make {count} of "
-        f"{batches.batch_size:,}: each epoch shuffles them and leaves out the last "
-        f"{batches.left_out:,}"
-    )
+        return f"resuming after step {state['step']}"
+    return f"begins with the encoder of {init_from}" if init_from else ""
 
 
 def first_command(summary: Path) -> str:

@@ -52,15 +52,26 @@ class Setup:
     def val_loader(self) -> Iterable[Batch] | None:
         return None if self.splits.val is None else self.unaugmented(self.splits.val)
 
-    def training_tflop(self, images: int) -> float | None:
-        """Return the TFLOP of all matrix products in training on this number of images.
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Return the numbers of images that are trained on, validated on and tested on."""
+        val = 0 if self.splits.val is None else len(self.splits.val)
+        return {"train": len(self.train_set), "val": val, "test": len(self.splits.test)}
+
+    def flops(self, backward: bool) -> int | None:
+        """Return the FLOPs of all matrix products for one image, in training if `backward`.
 
         It is a measure of cost that machines share. None for tasks that add a decoder.
         """
         if not isinstance(self.config.task, ClassifyConfig):
             return None
         shape, classes = self.data.image_shape, len(self.data.classes)
-        return images * count_flops(self.config.model, shape, classes, backward=True) / 1e12
+        return count_flops(self.config.model, shape, classes, backward)
+
+    def training_tflop(self, images: int) -> float | None:
+        """Return the TFLOP of training on this number of images, if it is known."""
+        flops = self.flops(backward=True)
+        return None if flops is None else images * flops / 1e12
 
     @property
     def shown_loader(self) -> Iterable[Batch]:

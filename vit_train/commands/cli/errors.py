@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from vit_train.commands.cli.messages import explain, from_hydra
 from vit_train.limits import is_out_of_memory
-from vit_train.text import printable
+from vit_train.text import print_signs_in_any_encoding, printable
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 # Read before `short_errors` sets the variable for Hydra.
@@ -31,6 +31,7 @@ def short_errors(command: str) -> Iterator[None]:
 
     The same variable keeps Hydra from printing errors itself, so it is set here.
     """
+    print_signs_in_any_encoding()
     if SHOW_TRACEBACKS:
         yield
         return

@@ -1,0 +1,98 @@
+"""What a run says on the terminal before its first step and after its last."""
+
+import shlex
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from vit_train.data.batches import TrainBatches
+from vit_train.report.terminal import parameter_breakdown
+from vit_train.runs.setup import Setup
+from vit_train.tasks.config import ClassifyConfig
+
+# The width of lines, and of the words that begin them.
+WIDTH, MARGIN = 80, 8
+
+
+def opening(setup: Setup, path: Path, origin: str) -> str:
+    """Describe a run: its data, its model, its work, its folder `path`, and where it begins."""
+    lines = {
+        "data": data_line(setup),
+        "model": model_line(setup),
+        "work": work_line(setup),
+        "folder": str(path),
+        "from": origin,
+    }
+    return "\n".join(labelled(label, line) for label, line in lines.items() if line)
+
+
+def labelled(label: str, line: str) -> str:
+    return textwrap.fill(
+        line,
+        WIDTH,
+        initial_indent=f"{label:<{MARGIN}}",
+        subsequent_indent=" " * MARGIN,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def data_line(setup: Setup) -> str:
+    sizes, size = setup.sizes, setup.data.image_shape[1]
+    return (
+        f"{setup.config.data.name}: {sizes['train']:,} training, {sizes['val']:,} validation, "
+        f"{sizes['test']:,} test images, {size}×{size}, {len(setup.data.classes)} classes"
+    )
+
+
+def model_line(setup: Setup) -> str:
+    flops = setup.flops(backward=False)
+    cost = f"; {flops / 1e9:.3f} GFLOP for one image" if flops else ""
+    return f"{parameter_breakdown(setup.model)}{cost}"
+
+
+def work_line(setup: Setup) -> str:
+    epochs, batches = setup.config.train.epochs, setup.image_loader
+    processes = setup.processes.count
+    several = f" in {processes} processes" if processes > 1 else ""
+    tflop = setup.training_tflop(epochs * len(batches) * batches.batch_size)
+    cost = f", {tflop:,.0f} TFLOP" if tflop and tflop >= 1 else ""
+    steps = f"{counted(len(batches), 'step')} of {counted(batches.batch_size, 'image')}"
+    return (
+        f"{counted(epochs, 'epoch')} of {steps}{cost}, {setup.precision.name} on "
+        f"{setup.device.type}{several}{left_out(batches)}"
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def left_out(batches: TrainBatches) -> str:
+    """Return what to add about images that an epoch drops because they fill no batch."""
+    if not batches.left_out:
+        return ""
+    return (
+        f"; each epoch shuffles the {batches.images_per_epoch:,} images and leaves out the last "
+        f"{batches.left_out:,}, which fill no batch"
+    )
+
+
+def closing(setup: Setup, path: Path, files: Sequence[str]) -> str:
+    """Say which files a finished run has written into its folder, and what to do next with it."""
+    commands = dict(next_commands(setup, shlex.quote(str(path))))
+    width = max(map(len, commands))
+    next_steps = "\n".join(f"{command:<{width}}  {use}" for command, use in commands.items())
+    written = labelled("written", f"to {path}/: {', '.join(files)}")
+    return f"{written}\n{'next':<{MARGIN}}{textwrap.indent(next_steps, ' ' * MARGIN).lstrip()}"
+
+
+def next_commands(setup: Setup, run: str) -> Iterator[tuple[str, str]]:
+    """Yield commands that make sense for this run, each with its use."""
+    if isinstance(setup.config.task, ClassifyConfig):
+        yield f"vit-eval ckpt={run}", "what it gets wrong: report.html"
+        yield f"vit-predict ckpt={run} images=PHOTO.jpg", "what it says of an image"
+    else:
+        yield f"vit-eval ckpt={run}", "its pictures of test images"
+        yield f"vit-train init_from={run}", "a classifier that begins with it"
+    yield f"tensorboard --logdir {run}", "its curves"
