@@ -21,13 +21,14 @@ from matplotlib.figure import Figure
 
 from vit_train.commands import augment, bench, evaluate, explain, inspect, predict, results, train
 from vit_train.commands.cli.errors import FULL_ERROR
-from vit_train.report import evaluation as reporting
+from vit_train.report import metrics as measuring
 from vit_train.report.calibration import Calibration
 from vit_train.report.confusion import Confusion
 from vit_train.report.coverage import Coverage
 from vit_train.runs import evaluate as evaluating
 from vit_train.runs import explain as explaining
 from vit_train.runs import folder
+from vit_train.runs import validation_figures as validating
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
 if os.name != "posix":
@@ -127,20 +128,22 @@ def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def draw_once(where: object, name: str, words: Callable[..., tuple[object, ...]]) -> None:
         draw = getattr(where, name)
 
-        def drawn(*what: object) -> Figure:
+        def drawn(*what: object, **more: object) -> Figure:
             key = (sys.argv[0], name, *words(*what))
             if key in DRAWN:
                 return Figure()
             DRAWN.add(key)
-            return draw(*what)
+            return draw(*what, **more)
 
         monkeypatch.setattr(where, name, drawn)
 
     for metric in (Confusion, Calibration, Coverage):
         words = lambda self, answers, classes: (type(self), *classes)  # noqa: E731
         draw_once(metric, "draw", words)
-    draw_once(reporting, "draw_mistakes", lambda answers, images, classes: tuple(classes))
-    draw_once(explaining, "draw_maps", lambda images, maps, titles, legend: (legend,))
+    for where in (measuring, validating):
+        draw_once(where, "draw_mistakes", lambda answers, images, classes: tuple(classes))
+    for where in (explaining, validating):
+        draw_once(where, "draw_maps", lambda images, maps, titles, legend: (legend,))
     for name in ("draw_distances", "draw_filters"):
         draw_once(explaining, name, lambda *what: ())
     draw_once(evaluating, "curves", lambda *what: ())

@@ -47,8 +47,9 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -
     tags = events.Tags()
     assert {"train/loss", "train/acc", "train/lr", "train/images_per_s"} <= set(tags["scalars"])
     assert {"val/loss", "val/acc"} <= set(tags["scalars"])
-    drawn = [f"{tag}/{name}" for tag in ("test", "test/best") for name in METRICS]
-    assert tags["images"] == ["data/train_augmented", "pictures", *drawn]
+    val = [f"val/{name}" for name in ("pictures", "confusion", "mistakes", "relevance")]
+    test = [f"{tag}/{name}" for tag in ("test", "test/best") for name in (*METRICS, "mistakes")]
+    assert tags["images"] == ["train/augmented", *val, *test]
     assert {"config/text_summary", "how to read this page/text_summary"} <= set(tags["tensors"])
     (test,) = events.Tensors("test/text_summary")
     assert f"{summary['test']['final']['acc']:.4f}" in str(test.tensor_proto.string_val[0])
@@ -56,7 +57,7 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -
     curves = [tag for tag in tags["scalars"] if not tag.startswith("final/")]
     assert all(len(events.Scalars(tag)) > 1 for tag in curves), curves
     # Steps are optimizer steps, of which an epoch has 5; what stands at each is the table's.
-    assert (test.step, [event.step for event in events.Images("pictures")]) == (10, [5, 10])
+    assert (test.step, [event.step for event in events.Images("val/pictures")]) == (10, [5, 10])
     for name in ("loss", "acc"):
         points = [(event.step, event.value) for event in events.Scalars(f"val/{name}")]
         expected = [(int(row["step"]), float(row[f"val_{name}"])) for row in rows]

@@ -34,7 +34,7 @@ def test_a_run_reports_its_loss_and_shows_pictures(run: Run, task: str) -> None:
     tags = EventAccumulator("run").Reload().Tags()
     assert {"train/loss", "val/loss", "final/test_loss_final"} <= set(tags["scalars"])
     assert not [tag for tag in tags["scalars"] if tag.endswith("acc")]
-    assert set(tags["images"]) == {"data/train_augmented", "pictures"}
+    assert set(tags["images"]) == {"train/augmented", "val/pictures"}
     with Image.open("run/pictures.png") as picture:
         assert min(picture.size) > 200
 
@@ -55,7 +55,7 @@ def test_the_same_seed_gives_the_same_weights(run: Run, task: str) -> None:
 
 def test_without_validation_the_pictures_are_of_training_images(run: Run) -> None:
     train(run, "run", *DECODED["reconstruct"], "data.val=none", "train.epochs=1")
-    assert set(EventAccumulator("run").Reload().Tags()["images"]) >= {"pictures"}
+    assert set(EventAccumulator("run").Reload().Tags()["images"]) >= {"val/pictures"}
     assert Path("run/pictures.png").exists()
 
 

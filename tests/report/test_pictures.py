@@ -31,7 +31,7 @@ def test_what_is_evaluated_is_shown_at_its_step_and_the_latest_kept(
 
     board, path = TensorBoard(tmp_path), tmp_path / "pictures.png"
     pictures = Pictures(draw, board, path)
-    for epoch, grey, minutes in ((1, 50, 1), (2, 90, 1), (3, 120, 2), (4, 200, 1)):
+    for epoch, grey, minutes in ((1, 50, 1), (2, 90, 1), (3, 120, 4), (4, 200, 1)):
         now += 60 * minutes
         Trainer.finished = epoch == 4
         with torch.no_grad():
@@ -40,5 +40,5 @@ def test_what_is_evaluated_is_shown_at_its_step_and_the_latest_kept(
         pictures.on_epoch(Trainer, TrainLog(epoch, 10 * epoch, 0, {}, 0.1, 1), None)
     board.flush()
     assert (np.asarray(Image.open(path)) == 200).all()
-    events = EventAccumulator(str(tmp_path)).Reload().Images("pictures")
+    events = EventAccumulator(str(tmp_path)).Reload().Images("val/pictures")
     assert [event.step for event in events] == [10, 30, 40]

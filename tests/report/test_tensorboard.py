@@ -6,9 +6,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.hparams import plugin_data_pb2
+from tensorboard.plugins.hparams.backend_context import _sort_and_reduce_to_hparams_limit
+from torch import nn
 
 from vit_train.engine.answers import Answers
 from vit_train.engine.callbacks import TrainLog
@@ -22,7 +26,7 @@ RESULT = Classification(8, 0.75, 0.5, 0.875, [4, 0], [8, 0], ANSWERS)
 
 
 def trainer(log_every: int) -> SimpleNamespace:
-    return SimpleNamespace(loop=LoopConfig(log_every=log_every))
+    return SimpleNamespace(loop=LoopConfig(log_every=log_every), model=nn.Identity())
 
 
 def read(folder: Path) -> EventAccumulator:
@@ -31,7 +35,7 @@ def read(folder: Path) -> EventAccumulator:
 
 def test_every_number_stands_at_its_step_under_its_name(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path)
-    board.on_log(None, LOG)
+    board.on_log(trainer(log_every=20), LOG)
     board.on_epoch(trainer(log_every=20), LOG, RESULT)
     board.results({"final": RESULT}, 50)
     board.close({"model": {"depth": 2}}, {"test_acc_final": 0.5})
@@ -64,8 +68,49 @@ def test_training_and_validation_share_a_chart(tmp_path: Path) -> None:
     board.close({}, {})
     (layout,) = read(tmp_path).Tensors("custom_scalars__config__")
     charts = layout_pb2.Layout.FromString(layout.tensor_proto.string_val[0]).category
-    assert [chart.title for chart in charts] == ["loss", "acc"]
+    titles = [chart.title for chart in charts]
+    assert titles == ["loss", "acc", "schedule", "norms", "speed"]
     assert list(charts[1].chart[0].multiline.tag) == ["train/acc", "val/acc"]
+    assert [list(chart.multiline.tag) for chart in charts[3].chart] == [
+        ["gradient norm/.*"],
+        ["weight norm/.*"],
+    ]
+
+
+def test_the_norms_of_weights_and_gradients_are_those_of_each_layer(tmp_path: Path) -> None:
+    model = nn.Module()
+    model.embed = nn.Linear(3, 2)
+    model.blocks = nn.ModuleList(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)) for _ in range(2))
+    model.frozen = nn.Linear(2, 2).requires_grad_(False)
+    parts = {"embed": model.embed, "blocks.0": model.blocks[0], "blocks.1": model.blocks[1]}
+    for part in parts.values():
+        for parameter in part.parameters():
+            parameter.grad = torch.randn_like(parameter)
+    board = TensorBoard(tmp_path)
+    board.on_log(SimpleNamespace(model=model), LOG)
+    board.close({}, {})
+    events = read(tmp_path)
+    tags = {tag for tag in events.Tags()["scalars"] if "norm" in tag}
+    assert tags == {f"{kind} norm/{name}" for kind in ("weight", "gradient") for name in parts}
+    for name, part in parts.items():
+        whole = torch.cat([torch.stack((p, p.grad)).flatten(1) for p in part.parameters()], dim=1)
+        for kind, expected in zip(("weight", "gradient"), whole.norm(dim=1), strict=True):
+            (event,) = events.Scalars(f"{kind} norm/{name}")
+            assert event.step == 42 and event.value == pytest.approx(expected.item())
+
+
+def test_the_settings_that_were_typed_come_first(tmp_path: Path) -> None:
+    """As TensorBoard itself sorts them, and among the final results alone."""
+    board = TensorBoard(tmp_path)
+    board.scalar("train/loss", 2.0, 1)
+    board.close({"a": 1, "b": {"c": 2, "d": 3}, "e": 4}, {"acc": 1.0}, typed=["e", "b.d", "resume"])
+    (path,) = tmp_path.glob("events*")
+    loaded = EventAccumulator(str(path)).Reload()
+    content = loaded.SummaryMetadata("_hparams_/experiment").plugin_data.content
+    experiment = plugin_data_pb2.HParamsPluginData.FromString(content).experiment
+    _sort_and_reduce_to_hparams_limit(experiment)
+    assert [info.name for info in experiment.hparam_infos] == ["b.d", "e", "a", "b.c"]
+    assert [info.name.tag for info in experiment.metric_infos] == ["final/acc"]
 
 
 def test_a_run_that_is_shorter_than_a_log_has_curves(tmp_path: Path) -> None:

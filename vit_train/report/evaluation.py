@@ -13,7 +13,6 @@ from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.files.writing import replacing, require_own_folder, write_text
 from vit_train.report.calibration import calibration_error, cooled
 from vit_train.report.metrics import figures
-from vit_train.report.mistakes import draw_mistakes
 from vit_train.report.per_class import averages, class_reports
 from vit_train.report.predictions import predictions_csv
 from vit_train.report.summary import result_dict, write_json
@@ -52,10 +51,9 @@ def write_evaluation(folder: Path, found: Found) -> list[str]:
         return written
     table = predictions_csv(result.answers, found.names, found.classes)
     write_text(folder / "predictions.csv", table)
-    pictures = dict(figures(result, found.classes))
+    pictures = dict(figures(result, found.images, found.classes))
     if found.robustness is not None:
         pictures["robustness"] = draw_robustness(found.robustness, result.acc)
-    pictures["mistakes"] = draw_mistakes(result.answers, found.images, found.classes)
     for name, figure in pictures.items():
         save(figure, folder / f"{name}.png")
     return [*written, "predictions.csv", *(f"{name}.png" for name in pictures)]

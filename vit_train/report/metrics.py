@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.report.calibration import Calibration
 from vit_train.report.confusion import Confusion
 from vit_train.report.coverage import Coverage
+from vit_train.report.mistakes import draw_mistakes
 
 
 class Metric(Protocol):
@@ -43,8 +45,11 @@ def all_values(result: Evaluation) -> dict[str, float]:
     return values
 
 
-def figures(result: Evaluation, classes: Sequence[str]) -> Iterator[tuple[str, Figure]]:
-    """Yield the figure of every metric, with the metric's name."""
+def figures(
+    result: Evaluation, images: Tensor, classes: Sequence[str]
+) -> Iterator[tuple[str, Figure]]:
+    """Yield the figure of every metric and the mistakes among uint8 images (N,3,S,S), by name."""
     if isinstance(result, Classification):
         for name, metric in METRICS.items():
             yield name, metric.draw(result.answers, classes)
+        yield "mistakes", draw_mistakes(result.answers, images, classes)

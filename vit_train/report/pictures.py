@@ -1,8 +1,9 @@
-"""Pictures of a model's results on some validation images, drawn after epochs."""
+"""Pictures and figures of a model's results on validation images, drawn after epochs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from matplotlib.figure import Figure
 from PIL import Image
 from torch import nn
 
@@ -13,10 +14,12 @@ from vit_train.engine.trainer import Trainer
 from vit_train.files.writing import replacing
 from vit_train.report.tensorboard import TensorBoard
 
-# Of the time that drawing may take.
-SHARE = 0.01
+# Of the time that the pictures, and the figures, may take.
+SHARE = 0.005
 # Draws a model's results on the same images each time.
 Draw = Callable[[nn.Module], Image.Image]
+# Draws figures of a validation's result, each with its name.
+DrawFigures = Callable[[nn.Module, Evaluation], Iterable[tuple[str, Figure]]]
 
 
 class Pictures(Callback):
@@ -38,4 +41,18 @@ class Pictures(Callback):
     def write(self, picture: Image.Image, step: int) -> None:
         with replacing(self.path) as file:
             picture.save(file, "PNG")
-        self.board.picture("pictures", picture, step)
+        self.board.picture("val/pictures", picture, step)
+
+
+class Figures(Callback):
+    """Writes figures of the validation to TensorBoard, as often as `Pictures` writes pictures."""
+
+    def __init__(self, draw: DrawFigures, board: TensorBoard) -> None:
+        self.draw, self.board = draw, board
+        self.time = TimeShare(SHARE)
+
+    def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
+        if val is not None and (self.time.is_due or trainer.finished):
+            with self.time.spent():
+                for name, figure in self.draw(trainer.eval_model, val):
+                    self.board.figure(f"val/{name}", figure, log.step)

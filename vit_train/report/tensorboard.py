@@ -1,32 +1,48 @@
 """TensorBoard: curves, pictures, the config, final metrics."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
 
 from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
 from vit_train.files.plain_values import flatten
+from vit_train.report.layer_norms import layer_norms
 from vit_train.report.metrics import all_values
 from vit_train.viz.figures import ignore_missing_glyphs
 
 HOW_TO_READ = """\
-- **Custom scalars** has training and validation of each measure in one chart; **Scalars** has
-  every curve by itself. Steps are optimizer steps; `train/images_seen` tells the images.
+- **Custom scalars** reads from top to bottom: loss, accuracy, learning rate, norms, speed, with
+  training and validation of each measure in one chart. **Scalars** has every curve by itself. Steps
+  are optimizer steps; `train/images_seen` tells the images.
 - Training is measured on augmented images while the weights change, validation on whole images
   after each epoch.
-- **Images**: augmented training images, what the model makes of validation images after epochs,
-  and the figures of the test.
+- Norms: of the weights of each layer, and of the gradient, after clipping, in a single step.
+- **Images**: augmented training images; after epochs, what the validation confuses, its most wrong
+  answers, and what raised the class that the model says; at the end, the figures of the test.
 - **Text**: the test results (`test`), and every setting (`config`).
-- **HParams** compares the runs below one folder by their settings and final results.
+- **HParams** compares the runs below one folder: the settings that were typed come first.
 """
+GRADIENT, WEIGHT = "gradient norm", "weight norm"
+# Charts below those of the measures: each has its title and its tags, as regular expressions.
+CHARTS = {
+    "schedule": {"learning rate": ["train/lr"]},
+    "norms": {
+        f"{GRADIENT} of each layer": [f"{GRADIENT}/.*"],
+        f"{WEIGHT} of each layer": [f"{WEIGHT}/.*"],
+    },
+    "speed": {"images per second": ["train/images_per_s"]},
+}
 
 
 class TensorBoard(Callback):
@@ -40,7 +56,7 @@ class TensorBoard(Callback):
         if self.writer is None:
             self.writer = SummaryWriter(self.folder)
         try:
-            getattr(self.writer, kind)(*what, **more)
+            attrgetter(kind)(self.writer)(*what, **more)
         except OSError:
             self.writer = None  # the writer's thread has ended
             raise
@@ -51,10 +67,13 @@ class TensorBoard(Callback):
         # A code block by indentation, because a setting's value could end a fenced one.
         self._write("add_text", "config", textwrap.indent(config, " " * 4))
         both = {
-            name: {"training and validation": ["Multiline", [f"train/{name}", f"val/{name}"]]}
-            for name in measures
+            name: {"training and validation": [f"train/{name}", f"val/{name}"]} for name in measures
         }
-        self._write("add_custom_scalars", both)
+        charts = {
+            category: {title: ["Multiline", tags] for title, tags in each.items()}
+            for category, each in (both | CHARTS).items()
+        }
+        self._write("add_custom_scalars", charts)
 
     def figure(self, tag: str, figure: Figure, step: int = 0) -> None:
         with ignore_missing_glyphs():
@@ -67,6 +86,9 @@ class TensorBoard(Callback):
         counts = {"lr": log.lr, "images_per_s": log.images_per_s, "images_seen": log.images_seen}
         for tag, value in {**log.values, **counts}.items():
             self.scalar(f"train/{tag}", value, log.step)
+        for layer, (weight, gradient) in layer_norms(trainer.model.named_parameters()).items():
+            self.scalar(f"{WEIGHT}/{layer}", weight, log.step)
+            self.scalar(f"{GRADIENT}/{layer}", gradient, log.step)
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         if log.step < trainer.loop.log_every:  # the beginning, or all of a very short run
@@ -95,9 +117,23 @@ class TensorBoard(Callback):
     def scalar(self, tag: str, value: float, step: int) -> None:
         self._write("add_scalar", tag, value, step)
 
-    def close(self, config: dict[str, Any], metrics: dict[str, float]) -> None:
-        """Write the hyperparameters with the final metrics, and flush everything."""
-        flat = dict(flatten(config))
+    def close(
+        self, config: dict[str, Any], metrics: dict[str, float], typed: Collection[str] = ()
+    ) -> None:
+        """Write the hyperparameters with the final metrics, and flush everything.
+
+        TensorBoard shows first, and by default, the settings that it is told to differ between
+        runs: those that were `typed`.
+        """
         finals = {f"final/{name}": value for name, value in metrics.items()}
-        self._write("add_hparams", flat, finals, run_name=".")
+        experiment, *session = hparams(dict(flatten(config)), finals)
+        plugin = experiment.value[0].metadata.plugin_data
+        content = HParamsPluginData.FromString(plugin.content)
+        for info in content.experiment.hparam_infos:
+            info.differs = info.name in typed
+        plugin.content = content.SerializeToString()
+        for summary in (experiment, *session):
+            self._write("file_writer.add_summary", summary)
+        for name, value in finals.items():
+            self.scalar(name, value, 0)
         self._write("close")

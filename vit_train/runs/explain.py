@@ -13,14 +13,9 @@ from vit_train.data.images import BrokenImage
 from vit_train.data.paths import image_files
 from vit_train.engine.device import keep_freed_memory, pick_device
 from vit_train.engine.metrics import wilson_interval
-from vit_train.explain.attribution import (
-    attention,
-    attention_distances,
-    of_answer,
-    relevance,
-    rollout,
-)
+from vit_train.explain.attribution import attention_distances
 from vit_train.explain.filters import principal_filters
+from vit_train.explain.maps import answer_maps
 from vit_train.explain.scoring import pointing_hits, without_patches
 from vit_train.files.writing import require_own_folder
 from vit_train.model.vit import PatchEmbed, VisionTransformer
@@ -140,23 +135,13 @@ class Explainer:
 
     def explained(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the maps (B,G,G), probabilities (B,K) and explained classes (B,) of a batch."""
-        with torch.enable_grad():
-            logits, layers = self.model(batch, return_attention=True)
-            if self.config.target is None:
-                targets = logits.argmax(dim=1)
-            else:
-                number = self.meta.classes.index(self.config.target)
-                targets = torch.full_like(logits[:, 0], number, dtype=torch.long)
-            if self.config.method == "relevance":
-                chosen = logits.gather(1, targets.unsqueeze(1)).sum()
-                matrix = relevance(layers, torch.autograd.grad(chosen, layers))
-            elif self.config.method == "rollout":
-                matrix = rollout(layers)
-            else:
-                matrix = attention(layers, self.config.layer)
-        scaled = logits / (self.meta.temperature or 1.0)
-        maps = of_answer(matrix, self.has_class)
-        return maps.detach().cpu(), scaled.detach().softmax(1).cpu(), targets.cpu()
+        config = self.config
+        target = None if config.target is None else self.meta.classes.index(config.target)
+        maps, logits, targets = answer_maps(
+            self.model, batch, self.has_class, config.method, config.layer, target
+        )
+        chances = (logits / (self.meta.temperature or 1.0)).softmax(1)
+        return maps.cpu(), chances.cpu(), targets.cpu()
 
     @torch.no_grad()
     def distances(self, images: Tensor) -> list[list[float]]:

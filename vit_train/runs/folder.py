@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -27,7 +28,7 @@ from vit_train.report.bad_batch import BadBatchSaver
 from vit_train.report.disk_errors import ContinueOnDiskError
 from vit_train.report.metrics import figures
 from vit_train.report.metrics_csv import MetricsCsv
-from vit_train.report.pictures import Pictures
+from vit_train.report.pictures import Figures, Pictures
 from vit_train.report.summary import result_dict, write_json
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.report.terminal import Terminal, result_line
@@ -35,6 +36,7 @@ from vit_train.runs.announce import closing, opening
 from vit_train.runs.load import MISFITS, load, run_metadata
 from vit_train.runs.lock import CONFIG
 from vit_train.runs.setup import Setup
+from vit_train.runs.validation_figures import validation_figures
 from vit_train.viz.augmentation import label_title
 from vit_train.viz.figures import image_grid
 from vit_train.viz.gallery import draw_gallery
@@ -122,6 +124,7 @@ class RunFolder(NoFolder):
             batch = next(iter(setup.shown_loader))
             draw = partial(draw_gallery, setup.task, batch=batch, normalize=setup.normalize)
             writing.append(Pictures(draw, self.board, self.path / "pictures.png"))
+        writing.append(Figures(partial(validation_figures, setup), self.board))
         writing.append(self.checkpoints)
         if self.config.checkpoint.on_error == "continue":
             writing = [ContinueOnDiskError(writing)]
@@ -133,7 +136,7 @@ class RunFolder(NoFolder):
         if self.from_the_beginning:
             self.board.begin(text, self.setup.task.measures)
             sheet = image_grid(*first_batch(self.setup.image_loader, self.setup.data))
-            self.board.figure("data/train_augmented", sheet)
+            self.board.figure("train/augmented", sheet)
         write_text(self.path / CONFIG, text)
         self.write_summary("running")
         logger.info(opening(self.setup, self.path, self.origin))
@@ -150,9 +153,11 @@ class RunFolder(NoFolder):
         self.board.results(results, trainer.step)
         for name, result in results.items():
             tag = "test" if name == "final" else f"test/{name}"
-            for metric, figure in figures(result, self.setup.data.classes):
+            test, classes = self.setup.splits.test.images, self.setup.data.classes
+            for metric, figure in figures(result, test, classes):
                 self.board.figure(f"{tag}/{metric}", figure, trainer.step)
-        self.board.close(self.settings, self.final_metrics(results))
+        typed = re.findall(r"(?:^| )\+*([\w.]+)=", self.command)
+        self.board.close(self.settings, self.final_metrics(results), typed)
         self.write_summary(  # written last, because a "finished" run cannot be resumed
             "finished" if results else "interrupted",
             epochs=trainer.epoch,

@@ -12,19 +12,20 @@ from vit_train.viz.figures import shortened
 
 # Perceptually uniform, and also readable in gray.
 COLORS = "magma"
-COLUMNS = 4
 # How much of the map's color covers the gray image.
 COVER = 0.65
 # In inches: a column, a row, and what is below the rows.
 WIDTH, ROW, BELOW = 3.1, 1.85, 0.8
 
 
-def draw_maps(images: Tensor, maps: Tensor, titles: Sequence[str], legend: str) -> Figure:
+def draw_maps(
+    images: Tensor, maps: Tensor, titles: Sequence[str], legend: str, columns: int = 4
+) -> Figure:
     """Draw each of uint8 images (N,3,S,S) beside itself under its map (N,G,G), with a title.
 
     A map is scaled from 0 to its highest value, and each of its cells is shown as one color.
     """
-    columns = min(COLUMNS, len(images))
+    columns = min(columns, len(images))
     rows = -(-len(images) // columns)
     height = ROW * rows + BELOW
     figure = Figure(figsize=(WIDTH * columns, height), dpi=110)
@@ -41,7 +42,8 @@ def draw_maps(images: Tensor, maps: Tensor, titles: Sequence[str], legend: str) 
         both = np.concatenate([pixels, line, covered(pixels, cells.cpu().numpy())], axis=1)
         panel.imshow(both, interpolation="nearest")
         panel.set_title(shortened(title, 46), fontsize=9, pad=3, parse_math=False)
-    bar = figure.add_axes((0.3, 0.45 / height, 0.4, 0.12 / height))
+    share = max(0.4, 0.9 / columns)
+    bar = figure.add_axes(((1 - share) / 2, 0.45 / height, share, 0.12 / height))
     bar.imshow(np.linspace(0, 1, 256)[None], aspect="auto", cmap=COLORS)
     bar.set_yticks([])
     bar.set_xticks([0, 255], ["0", "highest of the image"], fontsize=8)

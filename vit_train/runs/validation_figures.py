@@ -1,0 +1,49 @@
+"""The figures that TensorBoard shows of a classifier's validation, while it trains."""
+
+from collections.abc import Iterator
+
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+
+from vit_train.data.dataset import ImageSet
+from vit_train.engine.metrics import Classification, Evaluation
+from vit_train.explain.maps import answer_maps
+from vit_train.model.vit import VisionTransformer
+from vit_train.report.metrics import METRICS
+from vit_train.report.mistakes import draw_mistakes
+from vit_train.runs.setup import Setup
+from vit_train.viz.heatmaps import draw_maps
+
+# Images that are shown with what their answers come from, one below the other: a card of
+# TensorBoard is as wide as one of them.
+SHOWN = 4
+
+
+def validation_figures(
+    setup: Setup, model: nn.Module, result: Evaluation
+) -> Iterator[tuple[str, Figure]]:
+    """Yield what is confused, the most wrong answers, and where some answers come from."""
+    images, classes = setup.splits.val, setup.data.classes
+    if images is None or not isinstance(result, Classification):
+        return
+    yield "confusion", METRICS["confusion"].draw(result.answers, classes)
+    yield "mistakes", draw_mistakes(result.answers, images.images, classes)
+    if isinstance(model, VisionTransformer):
+        shown = images.subset(torch.arange(min(SHOWN, len(images))))
+        yield "relevance", draw_relevance(setup, model, shown)
+
+
+def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> Figure:
+    """Draw what of each image raised the class that the model says, beside its true class."""
+    classes = setup.data.classes
+    was_training = model.training
+    model.eval()
+    batch = setup.normalize(shown.images.to(setup.device))
+    maps, _, said = answer_maps(model, batch, model.config.has_class_token)
+    model.train(was_training)
+    titles = [
+        f"true: {classes[label]}, said: {classes[answer]}"
+        for label, answer in zip(shown.labels.tolist(), said.tolist(), strict=True)
+    ]
+    return draw_maps(shown.images, maps, titles, "what raised the class", columns=1)
