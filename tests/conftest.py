@@ -25,6 +25,7 @@ from vit_train.report import metrics as measuring
 from vit_train.report.calibration import Calibration
 from vit_train.report.confusion import Confusion
 from vit_train.report.coverage import Coverage
+from vit_train.runs import comparison as comparing
 from vit_train.runs import evaluate as evaluating
 from vit_train.runs import explain as explaining
 from vit_train.runs import folder
@@ -147,6 +148,7 @@ def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("draw_distances", "draw_filters"):
         draw_once(explaining, name, lambda *what: ())
     draw_once(evaluating, "curves", lambda *what: ())
+    draw_once(comparing, "draw_differences", lambda *what: ())
     draw_once(folder, "image_grid", lambda images, titles: (images.shape, *titles))
     draw_once(evaluating, "draw_positions", lambda model: (model.config.positions, model.grid))
 

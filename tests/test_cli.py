@@ -297,3 +297,46 @@ def test_an_evaluation_at_another_size_or_of_other_weights_replaces_none(
     for name, size in sizes.items():
         result = json.loads(Path("run", name, "results.json").read_text(encoding="utf-8"))
         assert result["image_size"] == size and Path("run", name, "pictures.png").exists()
+
+
+def test_two_runs_are_compared_image_by_image(run: Run, small_run: SmallRun) -> None:
+    small_run("finished", "a"), small_run("averaged", "b")
+    outcome = run("vit-eval", "ckpt=[a,b]")
+    assert outcome.status == 0, outcome.err
+    (folder,) = Path("a").glob("eval-test-vs-b-*")
+    found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    said = []
+    for name in ("a", "b"):
+        with Path(name, "eval-test", "predictions.csv").open(encoding="utf-8") as file:
+            said.append(list(csv.DictReader(file)))
+    only = [
+        sum(x["correct"] > y["correct"] for x, y in zip(*order, strict=True))
+        for order in (said, said[::-1])
+    ]
+    (pair,) = found["pairs"]
+    assert [pair["only_first"], pair["only_second"], pair["images"]] == [*only, 60]
+    assert f"right on {only[0]} images" in outcome.out
+    with (folder / "differences.csv").open(encoding="utf-8") as file:
+        differing = [row["image"] for row in csv.DictReader(file)]
+    assert differing == [
+        x["image"] for x, y in zip(*said, strict=True) if x["predicted"] != y["predicted"]
+    ]
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "train.ema_decay" in page and "McNemar" in page and 'src="data:image/png' in page
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        (["ckpt=[a]"], "ckpt=[A,B] compares 2 to 8 checkpoints"),
+        (["ckpt=[a,missing]"], "missing"),
+        (["ckpt=[a,other]"], "were evaluated on different images"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(
+    run: Run, small_run: SmallRun, more: list[str], message: str
+) -> None:
+    small_run("finished", "a")
+    assert run("vit-train", *SMALL, "data.draw_seed=1", "hydra.run.dir=other").status == 0
+    outcome = run("vit-eval", *more)
+    assert outcome.status == 1 and message in outcome.err and "Traceback" not in outcome.err

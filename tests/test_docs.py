@@ -142,7 +142,7 @@ def workplace(
     small_cifar(monkeypatch, Path("data"), CIFAR10)
     small_cifar(monkeypatch, Path("data"), CIFAR100, "fine_labels")
     small_stl10(monkeypatch, Path("data"))
-    small_run("finished", "outputs/cifar10-tiny")
+    small_run("finished", "outputs/cifar10-tiny"), small_run("averaged", "outputs/cifar10-small")
     for name in ("cat", "dog"):
         Path("my_images", name).mkdir(parents=True)
         for number in range(20):

@@ -11,13 +11,19 @@ from vit_train.runs.config import EvalConfig
 ABOUT = """\
 vit-eval: evaluate a checkpoint, a run's best one, or the newest finished run in a folder.
 
-  vit-eval ckpt=outputs/cifar10-tiny split=test"""
+  vit-eval ckpt=outputs/cifar10-tiny split=test
+  vit-eval 'ckpt=[outputs/cifar10-tiny,outputs/cifar10-small]'"""
 
 
 def evaluate(config: EvalConfig) -> None:
-    from vit_train.runs.evaluate import evaluate_checkpoint
+    if isinstance(config.ckpt, list):
+        from vit_train.runs.comparison import compare_checkpoints
 
-    evaluate_checkpoint(config)
+        compare_checkpoints(config)
+    else:
+        from vit_train.runs.evaluate import evaluate_checkpoint
+
+        evaluate_checkpoint(config)
 
 
 def refuse_groups(arguments: Sequence[str]) -> None:

@@ -11,6 +11,8 @@ from vit_train.model.config import ModelConfig
 
 # The choices of a checkpoint's weights; auto takes the averaged weights if there are any.
 WEIGHTS = ("auto", "ema", "raw")
+# Checkpoints that vit-eval compares.
+MOST_COMPARED = 8
 # Test-time augmentations.
 TTA = ("none", "flip")
 MOST_PICTURES = 1000  # on one sheet; matplotlib takes minutes to lay out so many
@@ -43,7 +45,9 @@ class EvalDataConfig:
 class EvalConfig:
     """All settings of `vit-eval`; null means as in training."""
 
-    ckpt: str = "???"
+    # A run, a checkpoint, a folder of runs, or builtin:cifar10; of several, [A,B], vit-eval also
+    # says whether one is better.
+    ckpt: Any = "???"
     split: str = "test"
     weights: str = "auto"
     batch_size: int | None = None
@@ -58,6 +62,8 @@ class EvalConfig:
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
 
     def __post_init__(self) -> None:
+        if isinstance(self.ckpt, list) and not 2 <= len(self.ckpt) <= MOST_COMPARED:
+            raise ValueError(f"ckpt=[A,B] compares 2 to {MOST_COMPARED} checkpoints")
         require_choice("tta", self.tta, TTA)
         require_choice("split", self.split, ("train", "val", "test"))
         require_choice("weights", self.weights, WEIGHTS)

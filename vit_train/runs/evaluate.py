@@ -6,46 +6,33 @@ import math
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from torch import nn
 
-from vit_train.data.batches import EvalBatches, Normalize
 from vit_train.data.config import DataConfig
-from vit_train.data.corruptions import CORRUPTIONS, SEVERITIES, corrupted
 from vit_train.data.dataset import ImageSet
 from vit_train.data.memory import require_images_fit
-from vit_train.data.splits import Splits
-from vit_train.engine.answers import Answers
-from vit_train.engine.device import Precision, keep_freed_memory, pick_device, pick_precision
-from vit_train.engine.evaluation import evaluate
+from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.metrics import Classification, Evaluation
-from vit_train.engine.workers import make_workers
 from vit_train.files.reading import read_json
 from vit_train.files.writing import replacing, write_text
 from vit_train.model.vit import VisionTransformer
 from vit_train.report import provenance
-from vit_train.report.calibration import fitted_temperature
 from vit_train.report.evaluation import Found, save, write_evaluation
-from vit_train.report.html import report
-from vit_train.report.summary import write_json
+from vit_train.report.evaluation_page import report
 from vit_train.report.terminal import class_table, result_line
 from vit_train.runs.builtin import FOLDER as BUILTIN
 from vit_train.runs.config import EvalConfig, ExplainConfig
 from vit_train.runs.evaluation_data import configured, evaluated_images
+from vit_train.runs.evaluator import Evaluator, flipped, robustness, temperature
 from vit_train.runs.explain import Explainer, true_classes
 from vit_train.runs.load import (
     Meta,
-    calibration_file,
     encoder_of,
     load,
-    noted_temperatures,
     run_folder,
-    temperature_key,
 )
 from vit_train.runs.summaries import read_curve
 from vit_train.runs.trained import Trained
@@ -58,25 +45,15 @@ logger = logging.getLogger(__name__)
 SHOWN = 12
 
 
-class Evaluator:
-    """Evaluates a loaded model on sets of images, always in the same way."""
+class Evaluated(NamedTuple):
+    """A checkpoint that was evaluated: what was found, and the folder that it was written into."""
 
-    def __init__(self, model: nn.Module, meta: Meta, precision: Precision, batch_size: int) -> None:
-        self.model, self.meta, self.precision = model, meta, precision
-        self.batch_size = batch_size
-        self.normalize = Normalize(meta.statistics, precision.device)
-        self.workers = make_workers(model, precision, batch_size)
-
-    def batches(self, images: ImageSet) -> EvalBatches:
-        return EvalBatches(images, self.normalize, self.batch_size, self.precision.device)
-
-    def __call__(self, images: ImageSet) -> Evaluation:
-        batches = self.meta.task.eval_loader(self.batches(images))
-        with self.workers:
-            return evaluate(self.model, self.meta.task, batches, self.precision, self.workers)
+    meta: Meta
+    found: Found
+    folder: Path
 
 
-def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
+def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
     """Evaluate a checkpoint on one split, print the result and write all of it into a folder."""
     keep_freed_memory()
     device = pick_device(config.device)
@@ -114,7 +91,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluation:
     written += draw_pictures(folder, evaluator, images)
     written += write_report(folder, found, run_folder(meta.path), written)
     logger.info(f"written to {folder}/: {', '.join(written)}")
-    return result
+    return Evaluated(meta, found, folder)
 
 
 def say(result: Evaluation, config: EvalConfig, data: DataConfig, evaluator: Evaluator) -> None:
@@ -150,56 +127,6 @@ def facts(config: EvalConfig, data: DataConfig, evaluator: Evaluator) -> dict[st
         "commit": provenance.commit(),
         "date": provenance.today(),
     }
-
-
-def temperature(evaluator: Evaluator, split: str, splits: Splits | None) -> float | None:
-    """Fit the temperature of a classifier on the run's validation images and note it in its folder.
-
-    Return None if there are no such images beside those that are evaluated.
-    """
-    meta = evaluator.meta
-    own = splits is not None and meta.config.data.val == "split" and split != "val"
-    if not own or splits is None or splits.val is None or not meta.task.needs_labels:
-        return None
-    result = evaluator(splits.val)
-    assert isinstance(result, Classification)
-    fitted = fitted_temperature(result.answers)
-    noted = noted_temperatures(meta.path) | {temperature_key(meta): fitted}
-    write_json(calibration_file(meta.path), {"temperatures": noted})
-    return fitted
-
-
-def flipped(evaluator: Evaluator, images: ImageSet, plain: Evaluation) -> Classification:
-    """Evaluate the mean of each image's and its mirror image's probabilities.
-
-    Raise ValueError for a task that does not classify.
-    """
-    if not isinstance(plain, Classification):
-        raise ValueError("tta=flip is for classifiers")
-    mirrored = evaluator(replace(images, images=images.images.flip(3)))
-    assert isinstance(mirrored, Classification)
-    pair = plain.answers.log_probabilities, mirrored.answers.log_probabilities
-    result = Classification.of(Answers(plain.answers.labels, np.logaddexp(*pair) - np.log(2)))
-    logger.info(f"with the mirror images, tta=flip: {result_line(result)}")
-    return result
-
-
-def robustness(evaluator: Evaluator, images: ImageSet) -> dict[str, list[float]]:
-    """Return the accuracy on corrupted images, by corruption, at each severity.
-
-    Raise ValueError for a task that does not classify.
-    """
-    if not evaluator.meta.task.needs_labels:
-        raise ValueError("robustness=true is for classifiers")
-    found: dict[str, list[float]] = {}
-    for name in CORRUPTIONS:
-        for severity in range(1, SEVERITIES + 1):
-            worse = replace(images, images=corrupted(images.images, name, severity))
-            result = evaluator(worse)
-            assert isinstance(result, Classification)
-            found.setdefault(name, []).append(result.acc)
-        logger.info(f"{name}: {', '.join(f'{acc:.1%}' for acc in found[name])}")
-    return found
 
 
 def draw_pictures(folder: Path, evaluator: Evaluator, images: ImageSet) -> list[str]:

@@ -10,7 +10,7 @@ import torch
 from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.report.evaluation import Found
-from vit_train.report.html import report
+from vit_train.report.evaluation_page import report
 
 NAMES = ["<b>cat</b>", "dog & co", '"><script>alert(1)</script>']
 FACTS = {

@@ -1,0 +1,90 @@
+"""Two classifiers on the same images, against SciPy and counting one by one."""
+
+import csv
+import io
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binomtest
+
+from vit_train.engine.answers import Answers
+from vit_train.report.comparison_page import Pair
+from vit_train.report.paired import Paired, differences_csv, draw_differences, where_they_differ
+
+CLASSES = ("cat", "a, b", "<b>$x$</b>")
+
+
+def answers(seed: int, count: int = 60) -> Answers:
+    """Answers of one of several models to the same images."""
+    labels = np.random.default_rng(7).integers(0, 3, count)
+    logits = np.random.default_rng(seed).normal(size=(count, 3)) + np.eye(3)[labels]
+    return Answers(labels, logits)
+
+
+def test_the_counts_are_those_of_counting_one_by_one() -> None:
+    first, second = answers(0), answers(1)
+    right = list(zip(first.correct.tolist(), second.correct.tolist(), strict=True))
+    paired = Paired.of(first, second)
+    assert paired.only_first == right.count((True, False)) > 0
+    assert paired.only_second == right.count((False, True)) > 0
+    expected = first.correct.mean() - second.correct.mean()
+    assert paired.difference == pytest.approx(expected)
+    assert Paired.of(second, first).difference == pytest.approx(-expected)
+
+
+@pytest.mark.parametrize(
+    "a, b", [(0, 0), (1, 0), (5, 5), (3, 12), (40, 61), (1200, 1310), (0, 900)]
+)
+def test_the_p_value_is_that_of_the_exact_binomial_test(a: int, b: int) -> None:
+    expected = binomtest(a, a + b).pvalue if a + b else 1.0
+    assert Paired(10_000, a, b).p_value == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_interval_holds_the_true_difference_as_often_as_it_says() -> None:
+    """Of 1,000 samples, 95 % within three standard deviations."""
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(500, (0.10, 0.06, 0.84), size=1000)
+    held = sum(
+        low <= 0.04 <= high
+        for a, b, _ in counts.tolist()
+        for low, high in [Paired(500, a, b).interval]
+    )
+    assert abs(held / 1000 - 0.95) < 3 * math.sqrt(0.95 * 0.05 / 1000)
+
+
+def test_only_images_on_which_not_all_say_the_same_are_listed() -> None:
+    three = [answers(seed) for seed in range(3)]
+    names = [f"image {number}" for number in range(60)]
+    rows = list(csv.DictReader(io.StringIO(differences_csv(three, "ABC", names, CLASSES))))
+    said = np.stack([each.predicted for each in three])
+    expected = [names[i] for i in range(60) if len(set(said[:, i].tolist())) > 1]
+    assert [row["image"] for row in rows] == expected
+    for row in rows:
+        index = names.index(row["image"])
+        assert row["true"] == CLASSES[three[0].labels[index]]
+        for letter, each in zip("ABC", three, strict=True):
+            assert row[f"predicted_{letter}"] == CLASSES[each.predicted[index]]
+            assert float(row[f"probability_{letter}"]) == pytest.approx(
+                each.confidence[index], abs=1e-6
+            )
+
+
+def test_the_sheet_begins_with_the_most_wrong_of_those_that_one_alone_knows() -> None:
+    first, second = answers(0), answers(1)
+    chosen = where_they_differ(first, second, 5)
+    assert (first.correct[chosen] & ~second.correct[chosen]).all()
+    losses = second.losses[chosen]
+    assert (np.diff(losses) <= 0).all()
+    assert losses[0] == second.losses[first.correct & ~second.correct].max()
+    images = torch.zeros(60, 3, 8, 8, dtype=torch.uint8)
+    figure = draw_differences((first, second), ("A (run)", "B ($x$)"), images, CLASSES)
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts[0] == "Only A (run) is right" and "Only B ($x$) is right" in texts
+
+
+@pytest.mark.parametrize("a, b, verdict", [(5, 9, "may be chance"), (5, 30, "more than chance")])
+def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) -> None:
+    pair = Pair("A (x)", "B (y)", Paired(1000, a, b))
+    assert verdict in pair.in_words and f"{(a - b) / 10:+.2f} points" in pair.in_words

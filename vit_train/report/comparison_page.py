@@ -1,0 +1,93 @@
+"""report.html of several classifiers on the same images."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vit_train.engine.metrics import Classification
+from vit_train.report.evaluation import Found
+from vit_train.report.html import page, paragraph, picture, section, table, text
+from vit_train.report.paired import Paired
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two of the compared classifiers, by their names."""
+
+    first: str
+    second: str
+    paired: Paired
+
+    @property
+    def in_words(self) -> str:
+        paired = self.paired
+        low, high = (100 * end for end in paired.interval)
+        chance = f"p = {paired.p_value:.2g}" if paired.p_value >= 1e-4 else "p < 0.0001"
+        verdict = "They differ by more than chance."
+        if paired.p_value >= 0.05:
+            verdict = "That may be chance."
+        return (
+            f"{self.first} is right on {paired.only_first:,} images on which {self.second} is "
+            f"wrong, and wrong on {paired.only_second:,} on which that is right: a difference of "
+            f"{100 * paired.difference:+.2f} points (95 % interval {low:+.2f} to {high:+.2f}; "
+            f"McNemar's exact test: {chance}). {verdict}"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        paired = self.paired
+        return {
+            "first": self.first,
+            "second": self.second,
+            **asdict(paired),
+            "difference": paired.difference,
+            "interval_95": list(paired.interval),
+            "mcnemar_p": paired.p_value,
+        }
+
+
+def comparison_page(
+    names: Sequence[str],
+    found: Sequence[Found],
+    pairs: Sequence[Pair],
+    settings: Sequence[Sequence[str]],
+    pictures: Mapping[str, bytes],
+) -> str:
+    """Return the page; `settings` are those that differ, with the value of each model."""
+    facts = found[0].facts
+    lead = f"{len(found)} models on the same {found[0].result.count:,} images."
+    parts = [
+        f'<p class="lead">{lead}</p>',
+        table(
+            ("model", "right, %", "95 % interval", "loss", "images seen"),
+            [row(name, each) for name, each in zip(names, found, strict=True)],
+        ),
+        section("Is one better?", *(paragraph(text(pair.in_words)) for pair in pairs), LIMITS),
+    ]
+    if settings:
+        parts.append(section("How they were trained differently", table(("", *names), settings)))
+    shown = [
+        picture(png, f"Images on which one alone is right: {who}") for who, png in pictures.items()
+    ]
+    parts.append(section("Images on which they differ", *shown, MORE))
+    return page(f"{facts['data']}, {facts['split']} images: a comparison", parts)
+
+
+LIMITS = paragraph(
+    "Both answer the same images, so the test counts only those on which one alone is right. It "
+    "tells these trained models apart, not their recipes: another seed gives another model, and "
+    "vit-results compares recipes over several seeds."
+)
+MORE = paragraph("All images on which not all say the same are in differences.csv.")
+
+
+def row(name: str, found: Found) -> tuple[str, ...]:
+    result = found.result
+    assert isinstance(result, Classification)
+    low, high = result.interval
+    return (
+        name,
+        f"{100 * result.acc:.2f}",
+        f"{100 * low:.2f} to {100 * high:.2f}",
+        f"{result.loss:.4f}",
+        f"{found.facts['images_seen']:,}",
+    )

@@ -1,0 +1,196 @@
+"""report.html of an evaluation, for readers who know no more than the page."""
+
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from vit_train.engine.metrics import Classification, Evaluation
+from vit_train.report.calibration import calibration_error, cooled
+from vit_train.report.confusion import confusion_matrix
+from vit_train.report.evaluation import Found, mean_accuracy
+from vit_train.report.html import page, paragraph, picture, section, table, text
+from vit_train.report.per_class import averages, class_reports
+
+# Pairs of classes that are named as confused.
+PAIRS = 5
+
+
+def report(found: Found, run: dict[str, Any], pictures: dict[str, bytes]) -> str:
+    """Return the page; `run` is the summary of the run, `pictures` are PNG files by name."""
+    result = found.result
+    parts = [headline(found)]
+    if isinstance(result, Classification):
+        parts += [
+            section("Which classes are confused", *confused(found, pictures)),
+            section("Can its confidence be trusted?", *trust(found, pictures)),
+        ]
+    if found.robustness is not None:
+        parts.append(section("What it makes of bad images", *robustness(found, pictures)))
+    looks = [
+        picture(pictures[name], caption) for name, caption in LOOKS.items() if name in pictures
+    ]
+    if looks:
+        parts.append(section("Where it looks", *looks))
+    if "mistakes" in pictures:
+        parts.append(section("Its worst and its most doubtful answers", picture(
+            pictures["mistakes"], "Images with their true class and what the model said"
+        )))  # fmt: skip
+    if "curves" in pictures:
+        parts.append(section("How it learned", picture(
+            pictures["curves"], "Loss and accuracy over the images seen"
+        )))  # fmt: skip
+    parts.append(section("How to get the same", *origin(found, run)))
+    title = f"{found.facts['data']}, {found.facts['split']} images"
+    return page(title, parts)
+
+
+LOOKS = {
+    "maps": "Beside each image, what of it raised the class that the model said: bright patches",
+    "pictures": "What the model makes of some images",
+}
+
+
+def headline(found: Found) -> str:
+    result, facts = found.result, found.facts
+    lead = (
+        f"What a trained model, {text(facts['checkpoint'])}, says of {result.count:,} images of "
+        f"{text(facts['data'])}, {text(facts['image_size'])} by {text(facts['image_size'])} pixels."
+    )
+    return f'<p class="lead">{lead}</p><p class="big">{figure_of(result)}</p>{second(found)}'
+
+
+def figure_of(result: Evaluation) -> str:
+    if not isinstance(result, Classification):
+        return f"{result.loss:.4f} <small>mean loss</small>"
+    low, high = result.interval
+    return (
+        f"{100 * result.acc:.2f} % <small>right, 95 % interval {100 * low:.2f} to {100 * high:.2f}"
+        f"</small>"
+    )
+
+
+def second(found: Found) -> str:
+    result = found.result
+    if not isinstance(result, Classification):
+        return ""
+    words = f"The true class is among its five first in {100 * result.top5:.2f} %."
+    words += f" With {len(found.classes)} classes, guessing is right in {chance(result):.1f} %."
+    if found.facts.get("selected_on") == found.facts["split"]:
+        words += " The epoch was chosen on these images, which flatters the figure."
+    if found.flipped is not None:
+        acc = 100 * found.flipped.acc
+        words += f" Averaged with each image's mirror image it is right in {acc:.2f} %."
+    return paragraph(words)
+
+
+def chance(result: Classification) -> float:
+    """Return the accuracy, in percent, of always answering the most frequent class."""
+    return 100 * max(result.per_class_count) / result.count
+
+
+def confused(found: Found, pictures: dict[str, bytes]) -> list[str]:
+    """Return the most frequent confusions in words, the matrix, and each class's numbers."""
+    assert isinstance(found.result, Classification)
+    matrix = confusion_matrix(found.result.answers)
+    support = np.maximum(1, matrix.sum(axis=1))
+    wrong = matrix - np.diag(matrix.diagonal())
+    order = np.argsort(-wrong, axis=None, kind="stable")[:PAIRS]
+    pairs = [
+        f"<li>{text(found.classes[i])} taken for {text(found.classes[j])}: {wrong[i, j]:,} images, "
+        f"{100 * wrong[i, j] / support[i]:.1f} % of {text(found.classes[i])}</li>"
+        for i, j in zip(*np.unravel_index(order, wrong.shape), strict=True)
+        if wrong[i, j]
+    ]
+    reports = class_reports(found.result.answers, found.classes)
+    rows = [
+        (each.name, f"{each.precision:.3f}", f"{each.recall:.3f}", f"{each.f1:.3f}", each.support)
+        for each in (*reports, *averages(reports))
+    ]
+    parts = [paragraph("Most often:") + f"<ul>{''.join(pairs)}</ul>" if pairs else ""]
+    if "confusion" in pictures:
+        parts.append(picture(pictures["confusion"], "Share of each true class by predicted class"))
+    parts.append(table(("class", "precision", "recall", "F1", "images"), rows))
+    parts.append(
+        paragraph(
+            "Precision: of the images taken for a class, the share that are of it. Recall: of the "
+            "images of a class, the share that were taken for it. F1 is their harmonic mean."
+        )
+    )
+    return parts
+
+
+def trust(found: Found, pictures: dict[str, bytes]) -> list[str]:
+    """Return in words how confidence and accuracy agree, and the diagrams."""
+    assert isinstance(found.result, Classification)
+    answers = found.result.answers
+    sure, right = 100 * answers.confidence.mean(), 100 * found.result.acc
+    error = 100 * calibration_error(answers)
+    if error < 3:
+        verdict = "Yes: it is right about as often as it says."
+    else:
+        more = "less" if sure > right else "more"
+        verdict = f"Not as it is: it is right {more} often than it says."
+    words = (
+        f"{verdict} On average it gives its answers a probability of {sure:.1f} %, and "
+        f"{right:.1f} % of them are right; the expected calibration error is {error:.1f} %."
+    )
+    if found.temperature is not None:
+        after = 100 * calibration_error(cooled(answers, found.temperature))
+        words += (
+            f" Dividing its logits by {found.temperature:.2f}, a temperature fitted on validation "
+            f"images, makes that {after:.1f} %; vit-predict does so."
+        )
+    captions = {
+        "calibration": "Accuracy of the answers with each confidence; on the dashed line it is "
+        "right as often as it says",
+        "coverage": "How often it is right if it may leave out the images it doubts",
+    }
+    shown = (picture(pictures[name], words) for name, words in captions.items() if name in pictures)
+    return [paragraph(words), *shown]
+
+
+def robustness(found: Found, pictures: dict[str, bytes]) -> list[str]:
+    assert found.robustness is not None and isinstance(found.result, Classification)
+    worst = min(found.robustness, key=lambda name: mean(found.robustness[name]))  # type: ignore[index]
+    words = (
+        f"Of images corrupted in {len(found.robustness)} ways it is right in "
+        f"{100 * mean_accuracy(found.robustness):.1f} % on average, of clean ones in "
+        f"{100 * found.result.acc:.1f} %. It suffers most from {text(worst)}."
+    )
+    caption = "Accuracy by corruption and severity"
+    return [paragraph(words), picture(pictures["robustness"], caption)]
+
+
+def origin(found: Found, run: dict[str, Any]) -> list[str]:
+    """Return the command, what it was trained on, and what the figures do not say."""
+    facts = found.facts
+    config, machine, images = (part(run, name) for name in ("config", "machine", "images"))
+    rows = {
+        "trained with": run.get("command"),
+        "commit": run.get("commit"),
+        "training images": images.get("train"),
+        "images seen": facts.get("images_seen"),
+        "seed": config.get("seed"),
+        "parameters": run.get("parameters"),
+        "minutes": minutes(run.get("seconds")),
+        "machine": machine.get("gpu") or machine.get("cpu"),
+        "weights": f"{facts['weights']}, epoch {facts['epoch']}",
+        "evaluated": f"{facts['date']}, {facts.get('images_per_s', '?')} images a second",
+    }
+    known = [(name, value) for name, value in rows.items() if value not in (None, "")]
+    limits = (
+        "One run with one seed: another seed gives another figure. The interval covers the choice "
+        "of test images, not that of the seed, nor images of another kind than these."
+    )
+    return [table((), known), paragraph(limits)]
+
+
+def part(summary: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a part of a summary that somebody else may have written."""
+    found = summary.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def minutes(seconds: object) -> str | None:
+    return f"{seconds / 60:.1f}" if isinstance(seconds, int | float) else None

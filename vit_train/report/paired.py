@@ -1,0 +1,117 @@
+"""Classifiers on the same images: whether one is better, and on which images they differ."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from vit_train.engine.answers import Answers, Integers
+from vit_train.engine.metrics import Z
+from vit_train.text import printable
+from vit_train.viz.sheet import RIGHT, WRONG, Labelled, draw_sheet, said_line
+
+# Images in each section of the sheet.
+COUNT = 12
+
+
+@dataclass(frozen=True)
+class Paired:
+    """How two classifiers' answers to the same images differ."""
+
+    images: int
+    # Images on which only the first, and only the second, is right.
+    only_first: int
+    only_second: int
+
+    @classmethod
+    def of(cls, first: Answers, second: Answers) -> "Paired":
+        """Compare answers to the same images in the same order."""
+        a, b = first.correct, second.correct
+        return cls(len(a), int((a & ~b).sum()), int((b & ~a).sum()))
+
+    @property
+    def difference(self) -> float:
+        """Return the accuracy of the first less that of the second."""
+        return (self.only_first - self.only_second) / self.images
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Return the 95 % interval of the difference (Bonett & Price 2012, equation 6)."""
+        total = self.images + 2
+        a, b = (self.only_first + 1) / total, (self.only_second + 1) / total
+        half = Z * math.sqrt((a + b - (a - b) ** 2) / total)
+        return max(-1.0, a - b - half), min(1.0, a - b + half)
+
+    @property
+    def p_value(self) -> float:
+        """Return how probable so unequal counts are if both are equally good.
+
+        It is the two-sided exact test of McNemar (1947): each image on which one alone is right is
+        the toss of a coin.
+        """
+        tosses, fewer = self.only_first + self.only_second, min(self.only_first, self.only_second)
+        logs = [
+            math.lgamma(tosses + 1) - math.lgamma(k + 1) - math.lgamma(tosses - k + 1)
+            for k in range(fewer + 1)
+        ]
+        return min(1.0, 2 * math.fsum(math.exp(each - tosses * math.log(2)) for each in logs))
+
+
+def where_they_differ(right: Answers, wrong: Answers, count: int) -> Integers:
+    """Return images on which only `right` is right, those of the highest loss of `wrong` first."""
+    order: Integers = np.argsort(-wrong.losses, kind="stable")
+    return order[(right.correct & ~wrong.correct)[order]][:count]
+
+
+def draw_differences(
+    pair: tuple[Answers, Answers], names: tuple[str, str], images: Tensor, classes: Sequence[str]
+) -> Figure:
+    """Draw uint8 images (N,3,S,S) on which one alone is right, with what both say."""
+    sections = {}
+    for number, name in enumerate(names):
+        chosen = where_they_differ(pair[number], pair[1 - number], COUNT)
+        sections[f"Only {printable(name, keep='')} is right"] = [
+            Labelled(images[index], lines(pair, "AB", index, classes)) for index in chosen.tolist()
+        ]
+    return draw_sheet(sections)
+
+
+def lines(
+    pair: Sequence[Answers], letters: str, index: int, classes: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Return what each of the classifiers says of an image."""
+    said = []
+    for letter, answers in zip(letters, pair, strict=True):
+        predicted = int(answers.predicted[index])
+        color = RIGHT if answers.correct[index] else WRONG
+        said.append(said_line(letter, classes[predicted], answers.confidence[index], color))
+    return said
+
+
+def differences_csv(
+    all_answers: Sequence[Answers],
+    letters: Sequence[str],
+    names: Sequence[object],
+    classes: Sequence[str],
+) -> str:
+    """Return a table with a row for each image on which not all say the same."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    header = ["image", "true"]
+    for letter in letters:
+        header += [f"predicted_{letter}", f"probability_{letter}"]
+    writer.writerow(header)
+    said = np.stack([answers.predicted for answers in all_answers])  # (models, N)
+    labels = all_answers[0].labels
+    for index in np.flatnonzero((said != said[0]).any(axis=0)).tolist():
+        row = [printable(str(names[index]), keep=""), printable(classes[labels[index]], keep="")]
+        for answers in all_answers:
+            row.append(printable(classes[answers.predicted[index]], keep=""))
+            row.append(f"{answers.confidence[index]:.6f}")
+        writer.writerow(row)
+    return text.getvalue()

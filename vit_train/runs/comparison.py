@@ -1,0 +1,123 @@
+"""`vit-eval ckpt=[A,B]`: several checkpoints on the same images, compared pair by pair."""
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from string import ascii_uppercase
+
+from vit_train.config import as_dict
+from vit_train.engine.answers import Answers
+from vit_train.engine.metrics import Classification
+from vit_train.files.plain_values import flatten
+from vit_train.files.writing import require_own_folder, write_text
+from vit_train.report.comparison_page import Pair, comparison_page
+from vit_train.report.evaluation import Found, save
+from vit_train.report.paired import Paired, differences_csv, draw_differences
+from vit_train.report.summary import result_dict, write_json
+from vit_train.runs.config import EvalConfig
+from vit_train.runs.evaluate import Evaluated, evaluate_checkpoint
+from vit_train.runs.load import run_folder
+
+logger = logging.getLogger(__name__)
+
+
+def compare_checkpoints(config: EvalConfig) -> list[Paired]:
+    """Evaluate each checkpoint, and write how their answers differ into a folder of the first.
+
+    Raise ValueError for tasks that do not classify, and if the images are not the same.
+    """
+    runs = [evaluate_checkpoint(replace(config, ckpt=str(each))) for each in config.ckpt]
+    require_same_images([run.found for run in runs])
+    folder = comparison_folder(runs)
+    require_own_folder(folder)
+    folder.mkdir(exist_ok=True)
+    names = [
+        f"{letter} ({run_folder(run.meta.path).name})"
+        for letter, run in zip(ascii_uppercase, runs, strict=False)
+    ]
+    answers = [answers_of(run.found) for run in runs]
+    pairs, pictures = [], {}
+    for i, j in combinations(range(len(runs)), 2):
+        paired = Paired.of(answers[i], answers[j])
+        pairs.append(Pair(names[i], names[j], paired))
+        logger.info(pairs[-1].in_words)
+        file = folder / f"{ascii_uppercase[i]}-{ascii_uppercase[j]}.png"
+        first = runs[0].found
+        both = (answers[i], answers[j]), (names[i], names[j])
+        save(draw_differences(*both, first.images, first.classes), file)
+        pictures[f"{names[i]} and {names[j]}"] = file.read_bytes()
+    write(folder, names, runs, pairs, pictures)
+    return [pair.paired for pair in pairs]
+
+
+def write(
+    folder: Path,
+    names: Sequence[str],
+    runs: Sequence[Evaluated],
+    pairs: Sequence[Pair],
+    pictures: dict[str, bytes],
+) -> None:
+    """Write the numbers, the images on which not all say the same, and the page."""
+    first = runs[0].found
+    content = {
+        "models": [
+            {"name": name, **run.found.facts, "result": result_dict(run.found.result)}
+            for name, run in zip(names, runs, strict=True)
+        ],
+        "pairs": [pair.as_dict() for pair in pairs],
+    }
+    write_json(folder / "results.json", content)
+    letters = ascii_uppercase[: len(runs)]
+    table = differences_csv(
+        [answers_of(run.found) for run in runs], letters, first.names, first.classes
+    )
+    write_text(folder / "differences.csv", table)
+    page = comparison_page(
+        names, [run.found for run in runs], pairs, different_settings(runs), pictures
+    )
+    write_text(folder / "report.html", page)
+    logger.info(f"written to {folder}/: results.json, differences.csv, report.html, pictures")
+
+
+def answers_of(found: Found) -> Answers:
+    """Return the answers; raise ValueError for a task that does not classify."""
+    if not isinstance(found.result, Classification):
+        raise ValueError("ckpt=[A,B] compares classifiers")
+    return found.result.answers
+
+
+def require_same_images(found: Sequence[Found]) -> None:
+    first, *others = found
+    labels = answers_of(first).labels.tolist()
+    for other in others:
+        same = (
+            other.facts["data"] == first.facts["data"]
+            and list(other.classes) == list(first.classes)
+            and list(other.names) == list(first.names)
+            and answers_of(other).labels.tolist() == labels
+        )
+        if not same:
+            raise ValueError(
+                f"{first.facts['checkpoint']} and {other.facts['checkpoint']} were evaluated on "
+                "different images: name the same ones, for example by data.name= and data.root="
+            )
+
+
+def comparison_folder(runs: Sequence[Evaluated]) -> Path:
+    """Return a folder beside the first evaluation's, with a name of its own for these runs."""
+    first, *others = runs
+    paths = "\n".join(str(run.meta.path.resolve()) for run in runs)
+    mark = hashlib.sha256(paths.encode()).hexdigest()[:6]
+    against = "-".join(run_folder(run.meta.path).name for run in others)[:60]
+    return first.folder.with_name(f"{first.folder.name}-vs-{against}-{mark}")
+
+
+def different_settings(runs: Sequence[Evaluated]) -> list[tuple[str, ...]]:
+    """Return the settings of training that are not the same in all runs: key, value of each."""
+    flat = [dict(flatten(as_dict(run.meta.config))) for run in runs]
+    keys = dict.fromkeys(key for each in flat for key in each)
+    rows = [(key, *(str(each.get(key, "")) for each in flat)) for key in keys]
+    return [row for row in rows if len(set(row[1:])) > 1]

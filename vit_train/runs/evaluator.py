@@ -1,0 +1,91 @@
+"""A loaded model on sets of images: plain, mirrored, corrupted; and its temperature."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+from torch import nn
+
+from vit_train.data.batches import EvalBatches, Normalize
+from vit_train.data.corruptions import CORRUPTIONS, SEVERITIES, corrupted
+from vit_train.data.dataset import ImageSet
+from vit_train.data.splits import Splits
+from vit_train.engine.answers import Answers
+from vit_train.engine.device import Precision
+from vit_train.engine.evaluation import evaluate
+from vit_train.engine.metrics import Classification, Evaluation
+from vit_train.engine.workers import make_workers
+from vit_train.report.calibration import fitted_temperature
+from vit_train.report.summary import write_json
+from vit_train.report.terminal import result_line
+from vit_train.runs.load import Meta, calibration_file, noted_temperatures, temperature_key
+
+logger = logging.getLogger(__name__)
+
+
+class Evaluator:
+    """Evaluates a loaded model on sets of images, always in the same way."""
+
+    def __init__(self, model: nn.Module, meta: Meta, precision: Precision, batch_size: int) -> None:
+        self.model, self.meta, self.precision = model, meta, precision
+        self.batch_size = batch_size
+        self.normalize = Normalize(meta.statistics, precision.device)
+        self.workers = make_workers(model, precision, batch_size)
+
+    def batches(self, images: ImageSet) -> EvalBatches:
+        return EvalBatches(images, self.normalize, self.batch_size, self.precision.device)
+
+    def __call__(self, images: ImageSet) -> Evaluation:
+        batches = self.meta.task.eval_loader(self.batches(images))
+        with self.workers:
+            return evaluate(self.model, self.meta.task, batches, self.precision, self.workers)
+
+
+def temperature(evaluator: Evaluator, split: str, splits: Splits | None) -> float | None:
+    """Fit the temperature of a classifier on the run's validation images and note it in its folder.
+
+    Return None if there are no such images beside those that are evaluated.
+    """
+    meta = evaluator.meta
+    own = splits is not None and meta.config.data.val == "split" and split != "val"
+    if not own or splits is None or splits.val is None or not meta.task.needs_labels:
+        return None
+    result = evaluator(splits.val)
+    assert isinstance(result, Classification)
+    fitted = fitted_temperature(result.answers)
+    noted = noted_temperatures(meta.path) | {temperature_key(meta): fitted}
+    write_json(calibration_file(meta.path), {"temperatures": noted})
+    return fitted
+
+
+def flipped(evaluator: Evaluator, images: ImageSet, plain: Evaluation) -> Classification:
+    """Evaluate the mean of each image's and its mirror image's probabilities.
+
+    Raise ValueError for a task that does not classify.
+    """
+    if not isinstance(plain, Classification):
+        raise ValueError("tta=flip is for classifiers")
+    mirrored = evaluator(replace(images, images=images.images.flip(3)))
+    assert isinstance(mirrored, Classification)
+    pair = plain.answers.log_probabilities, mirrored.answers.log_probabilities
+    result = Classification.of(Answers(plain.answers.labels, np.logaddexp(*pair) - np.log(2)))
+    logger.info(f"with the mirror images, tta=flip: {result_line(result)}")
+    return result
+
+
+def robustness(evaluator: Evaluator, images: ImageSet) -> dict[str, list[float]]:
+    """Return the accuracy on corrupted images, by corruption, at each severity.
+
+    Raise ValueError for a task that does not classify.
+    """
+    if not evaluator.meta.task.needs_labels:
+        raise ValueError("robustness=true is for classifiers")
+    found: dict[str, list[float]] = {}
+    for name in CORRUPTIONS:
+        for severity in range(1, SEVERITIES + 1):
+            worse = replace(images, images=corrupted(images.images, name, severity))
+            result = evaluator(worse)
+            assert isinstance(result, Classification)
+            found.setdefault(name, []).append(result.acc)
+        logger.info(f"{name}: {', '.join(f'{acc:.1%}' for acc in found[name])}")
+    return found
