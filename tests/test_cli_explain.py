@@ -9,6 +9,7 @@ from conftest import SMALL, Run, SmallRun
 from PIL import Image
 
 import vit_train
+from vit_train.explain.cross_attention import masked, most_central, on_grid
 from vit_train.explain.scoring import pointing_hits, without_patches
 from vit_train.runs.config import METHODS, ExplainConfig
 from vit_train.runs.explain import Explainer
@@ -52,6 +53,39 @@ def test_what_cannot_be_explained_is_said(run: Run, small_run: SmallRun) -> None
     assert run("vit-train", "data.train_images=60", "data.test_images=20", *cnn).status == 0
     outcome = run("vit-explain", "ckpt=cnn")
     assert outcome.status == 1 and "needs a classifier with attention" in outcome.err
+
+
+@pytest.mark.parametrize("task", ["reconstruct", "autoregress"])
+def test_a_decoder_shows_what_it_takes_a_hidden_patch_from(run: Run, task: str) -> None:
+    quick = [*SMALL, f"task={task}", "train.epochs=1", "hydra.run.dir=run"]
+    assert run("vit-train", *quick).status == 0
+    outcome = run("vit-explain", "ckpt=run", "count=3", "layer=0")
+    assert outcome.status == 0, outcome.err
+    with Image.open("run/explain/decoder.png") as picture:
+        assert min(picture.size) > 150
+    outcome = run("vit-explain", "ckpt=run", "layer=7")
+    assert outcome.status == 1 and "layer=7: the decoder has the layers 0 to" in outcome.err
+
+
+def test_cross_attention_stands_where_the_visible_patches_are() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(2, 3, 9, 1 + 4, generator=generator)  # the class token comes first
+    visible = torch.stack([torch.randperm(9, generator=generator)[:4] for _ in range(2)])
+    maps = on_grid(weights, visible, grid=3)
+    for image in range(2):
+        for query in range(9):
+            expected = torch.zeros(9)
+            for token, patch in enumerate(visible[image].tolist(), start=1):
+                expected[patch] = sum(weights[image, head, query, token] for head in range(3)) / 3
+            torch.testing.assert_close(maps[image, query].flatten(), expected)
+    assert most_central(torch.tensor([[0, 8, 5], [4, 3, 2]]), 3).tolist() == [5, 4]
+    images = torch.zeros(2, 3, 6, 6, dtype=torch.uint8)
+    shown = masked(images, visible, torch.tensor([0, 1]), patch_size=2)[:, :, ::2, ::2].flatten(2)
+    for image, query in enumerate((0, 1)):
+        for patch in range(9):
+            color = [0, 0, 0] if patch in visible[image] else [200, 200, 200]
+            color = [200, 40, 40] if patch == query else color
+            assert shown[image, :, patch].tolist() == color
 
 
 def test_what_raises_a_class_is_the_gradient_of_its_logit(small_run: SmallRun) -> None:

@@ -77,6 +77,10 @@ def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(run: Run) -> None:
         assert [row["predicted_3"] for row in said] == [row["predicted_3"] for row in evaluated]
     right = [row["image"].split("/")[2] == row["predicted"] for row in rows("after.csv")]
     assert np.mean(right) == result["result"]["acc"]
+    overlaid = run("vit-predict", "ckpt=run", "images=photos/test", "overlay=true")
+    assert overlaid.status == 0 and "explained: run/predicted.png" in overlaid.out, overlaid.err
+    with Image.open("run/predicted.png") as picture:
+        assert min(picture.size) > 300
     for row, plain in zip(rows("before.csv"), evaluated, strict=True):
         assert float(row["probability"]) == pytest.approx(float(plain["probability"]), abs=1e-5)
     trained = vit_train.load("run")

@@ -85,6 +85,9 @@ class PredictConfig:
     out: str | None = None
     # The number of most probable classes to name.
     topk: int = 3
+    # Also draw the first images with what of them raised the answer: into a PNG file beside `out`
+    # or, without it, into predicted.png in the run's folder.
+    overlay: bool = False
     weights: str = "auto"
     device: str = "auto"
     # Images with more pixels than this count as files that cannot be decoded.

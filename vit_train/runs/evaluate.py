@@ -140,7 +140,7 @@ def draw_pictures(folder: Path, evaluator: Evaluator, images: ImageSet) -> list[
     if isinstance(model, VisionTransformer):
         explainer = Explainer(Trained(model, evaluator.meta), ExplainConfig(ckpt=""))
         shown = images.subset(torch.arange(min(SHOWN, len(images))))
-        explainer.draw_maps(folder, shown.images, true_classes(shown, evaluator.meta))
+        explainer.draw_maps(folder / "maps.png", shown.images, true_classes(shown, evaluator.meta))
         written.append("maps.png")
     encoder = encoder_of(model)
     if encoder is not None and len(encoder.pos_embed):

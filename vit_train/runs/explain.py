@@ -18,10 +18,12 @@ from vit_train.explain.filters import principal_filters
 from vit_train.explain.maps import answer_maps
 from vit_train.explain.scoring import pointing_hits, without_patches
 from vit_train.files.writing import require_own_folder
+from vit_train.model.mae import Autoencoder
 from vit_train.model.vit import PatchEmbed, VisionTransformer
 from vit_train.report.evaluation import save
 from vit_train.runs.config import ExplainConfig
 from vit_train.runs.evaluation_data import configured, evaluated_images
+from vit_train.runs.explain_decoder import draw_decoder
 from vit_train.runs.load import Meta, load, run_folder
 from vit_train.runs.trained import Trained
 from vit_train.viz.heatmaps import draw_distances, draw_filters, draw_maps
@@ -42,16 +44,21 @@ DELETED = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
 def explain_answers(config: ExplainConfig) -> None:
     """Draw where the answers come from, and what is known of heads and filters.
 
-    Raise ValueError for a model without attention, and for a layer or class that it does not have.
+    Of a model that predicts pixels, draw where its decoder takes a hidden patch from. Raise
+    ValueError for a model without attention, and for a layer or class that it does not have.
     """
     keep_freed_memory()
     device = pick_device(config.device)
     trained = load(config.ckpt, device, config.weights)
-    explainer = Explainer(trained, config)
+    explainer = None if isinstance(trained.model, Autoencoder) else Explainer(trained, config)
     folder = Path(config.out) if config.out else run_folder(trained.meta.path) / "explain"
     require_own_folder(folder)
     images, truths = chosen_images(config, trained)
     folder.mkdir(parents=True, exist_ok=True)
+    if explainer is None:
+        draw_decoder(trained, images, config.layer, folder / "decoder.png")
+        logger.info(f"written to {folder}/: decoder.png")
+        return
     written = explainer.draw(folder, images, truths)
     logger.info(f"written to {folder}/: {', '.join(written)}")
     if config.score:
@@ -109,7 +116,7 @@ class Explainer:
 
     def draw(self, folder: Path, images: Tensor, truths: Sequence[str]) -> list[str]:
         """Draw everything into the folder and return the files' names."""
-        self.draw_maps(folder, images, truths)
+        self.draw_maps(folder / "maps.png", images, truths)
         save(draw_distances(self.distances(images), images.shape[-1]), folder / "distances.png")
         written = ["maps.png", "distances.png"]
         if isinstance(self.model.patch_embed, PatchEmbed):
@@ -118,8 +125,11 @@ class Explainer:
             written.append("filters.png")
         return written
 
-    def draw_maps(self, folder: Path, images: Tensor, truths: Sequence[str]) -> None:
-        """Draw uint8 images (N,3,S,S) with their maps; `truths` is what is known of each."""
+    def draw_maps(self, path: Path, images: Tensor, truths: Sequence[str]) -> None:
+        """Draw uint8 images (N,3,S,S) with their maps into a PNG file.
+
+        `truths` is what is known of each image.
+        """
         parts = [self.explained(self.normalized(each)) for each in images.split(BATCH)]
         maps, chances, targets = (torch.cat(each) for each in zip(*parts, strict=True))
         titles = [
@@ -128,7 +138,7 @@ class Explainer:
         ]
         layer = self.config.layer % self.model.config.depth
         legend = LEGENDS[self.config.method].format(layer=layer)
-        save(draw_maps(images, maps, titles, legend), folder / "maps.png")
+        save(draw_maps(images, maps, titles, legend), path)
 
     def normalized(self, images: Tensor) -> Tensor:
         return self.normalize(images.to(self.normalize.shift.device))

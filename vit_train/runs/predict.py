@@ -1,16 +1,26 @@
 """`vit-predict` after its arguments are accepted: classify files, tell what they are."""
 
+import contextlib
 import logging
+from collections.abc import Sequence
+from pathlib import Path
 
+import torch
+from torch import Tensor
+
+from vit_train.data.images import BrokenImage
 from vit_train.data.paths import image_files
 from vit_train.engine.device import keep_freed_memory, pick_device
 from vit_train.report.predicted import shown, terminal_line, written_to
-from vit_train.runs.config import PredictConfig
-from vit_train.runs.load import load
+from vit_train.runs.config import ExplainConfig, PredictConfig
+from vit_train.runs.explain import Explainer
+from vit_train.runs.load import load, run_folder
 
 logger = logging.getLogger(__name__)
 # Lines on the terminal if everything also goes to a file.
 SHOWN = 10
+# Images that are drawn with what raised the answer.
+DRAWN = 24
 # Characters of a path that are shown.
 WIDTH = 60
 
@@ -22,6 +32,7 @@ def predict_images(config: PredictConfig) -> None:
     """
     keep_freed_memory()
     trained = load(config.ckpt, pick_device(config.device), config.weights)
+    explainer = Explainer(trained, ExplainConfig(ckpt="")) if config.overlay else None
     paths = image_files(config.images)
     said = trained.stream(paths, config.topk, config.max_pixels)
     failures: list[str] = []
@@ -36,6 +47,26 @@ def predict_images(config: PredictConfig) -> None:
     if len(failures) == len(paths):
         raise ValueError(f"none of the {len(paths)} images can be read: {failures[0]}")
     report(config, len(paths), len(failures), trained.meta.temperature)
+    if explainer is not None:
+        logger.info(f"the first of them, explained: {draw_overlays(config, explainer, paths)}")
+
+
+def draw_overlays(config: PredictConfig, explainer: Explainer, paths: Sequence[Path]) -> Path:
+    """Draw the first images that can be read, with what of them raised the answer."""
+    trained = explainer.trained
+    images: dict[Path, Tensor] = {}
+    for path in paths:
+        if len(images) == DRAWN:
+            break
+        with contextlib.suppress(BrokenImage):
+            images[path] = trained.pixels(path, config.max_pixels)
+    if config.out is None:
+        drawn = run_folder(trained.meta.path) / "predicted.png"
+        drawn.parent.mkdir(parents=True, exist_ok=True)  # of a model that travels with the package
+    else:
+        drawn = Path(config.out).with_suffix(".png")
+    explainer.draw_maps(drawn, torch.stack(list(images.values())), [path.name for path in images])
+    return drawn
 
 
 def report(config: PredictConfig, count: int, failures: int, temperature: float | None) -> None:
