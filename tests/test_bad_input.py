@@ -45,6 +45,8 @@ TRAIN = {
     "train.micro_batch=0": "train.micro_batch=0 must be at least 1",
     "train.micro_batch=-1": "train.micro_batch=-1 must be at least 1",
     "train.eval_batch_size=0": "train.eval_batch_size=0 must be at least 1",
+    "train.patience=0": "train.patience=0 must be at least 1",
+    "train.patience=2 data.val=none": "train.patience=2 needs validation images: data.val=none",
     "train.log_every=0": "train.log_every=0 must be at least 1",
     "train.ema_decay=1": "train.ema_decay=1.0 must be between 0 and 1, or null",
     "train.max_minutes=0": "train.max_minutes=0.0 must be positive, or null",

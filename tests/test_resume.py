@@ -128,7 +128,7 @@ def test_a_finished_run_says_so(run: Run, small_run: SmallRun) -> None:
     assert "cannot change seed when resuming" in run("vit-train", "resume=run", "seed=1").err
     longer = run("vit-train", "resume=run", "train.epochs=4")
     assert longer.status == 1 and longer.err.endswith(
-        "a finished run stays as it is; init_from=run starts another with its encoder\n"
+        "a finished run stays as it is; extend=run trains it further in a new folder\n"
     )
     added = run("vit-train", "resume=run", "+train.epoch=5")
     assert added.status == 1 and "did you mean train.epochs?" in added.err

@@ -1,7 +1,7 @@
 """The composed, typed config of each command, and the folder of the YAML files."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -39,7 +39,7 @@ GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
 # What runs have that began before a group's name could be chosen.
 UNNAMED = {"optim": "adamw"}
 # Settings that change no result: how often something is reported or saved, and the machine.
-# A name that ends with a dot stands for all settings below it.
+# A name that ends with a dot stands for all settings below it: see `is_among`.
 INCIDENTAL = (
     *("train.log_every", "train.max_minutes", "checkpoint."),
     *("device", "data.root", "data.download", "data.urls"),
@@ -65,6 +65,8 @@ class TrainConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     # Resume this run (its folder, or one of its checkpoints) with its own settings.
     resume: str | None = None
+    # Train this finished run for train.epochs more epochs, in a new folder, with its own settings.
+    extend: str | None = None
     # Start from the encoder of this run (its folder or a checkpoint) instead of random weights.
     init_from: str | None = None
     seed: int = 0
@@ -80,6 +82,11 @@ class TrainConfig:
         require_choice("device", self.device, DEVICES)
         require_choice("precision", self.precision, PRECISIONS)
         require_choice("compile", str(self.compile).lower(), COMPILE)
+        if self.train.patience is not None and self.data.val == "none":
+            raise ValueError(
+                f"train.patience={self.train.patience} needs validation images: data.val=none has "
+                "none"
+            )
 
 
 def with_defaults(config: TrainConfig) -> TrainConfig:
@@ -96,7 +103,12 @@ def with_defaults(config: TrainConfig) -> TrainConfig:
 
 def is_incidental(key: str) -> bool:
     """Return whether a setting, such as `train.log_every`, changes no result."""
-    return any(key == name or (name[-1] == "." and key.startswith(name)) for name in INCIDENTAL)
+    return is_among(key, INCIDENTAL)
+
+
+def is_among(key: str, names: Iterable[str]) -> bool:
+    """Return whether a setting is one of these; a name that ends with a dot means all below it."""
+    return any(key == name or (name[-1] == "." and key.startswith(name)) for name in names)
 
 
 def register_schemas() -> None:

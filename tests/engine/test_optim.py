@@ -6,7 +6,7 @@ from torch import nn
 
 from vit_train.engine.config import AdamWConfig
 from vit_train.engine.optim import Optimizer, Optimizers, make_adamw
-from vit_train.engine.schedule import learning_rate
+from vit_train.engine.schedule import Start, learning_rate
 from vit_train.engine.weight_average import WeightAverage
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
@@ -38,6 +38,13 @@ def test_the_schedule_climbs_in_a_line_and_falls_as_a_cosine() -> None:
     assert all(a > b for a, b in pairwise(rates[10:]))
     late = [learning_rate(s, AdamWConfig(lr=1.0, warmup_epochs=99), 5, 2) for s in range(10)]
     assert max(late) == late[-1] == 1.0
+
+
+def test_an_extended_schedule_climbs_from_where_the_other_ended() -> None:
+    config, start = AdamWConfig(lr=1.0, min_lr=0.1, warmup_epochs=2), Start(7, 40, lr=0.3)
+    rates = [learning_rate(step, config, 5, 10, start) for step in range(40, 91)]
+    assert rates[:10] == pytest.approx([0.3 + 0.07 * (i + 1) for i in range(10)])
+    assert rates[10:] == [learning_rate(step, config, 5, 10) for step in range(10, 51)]
 
 
 def test_the_average_follows_its_recurrence() -> None:

@@ -79,6 +79,16 @@ def test_what_may_change_a_result_makes_a_group() -> None:
     assert len(group_runs([pets, other])) == 1
 
 
+def test_extended_runs_are_grouped_by_how_long_those_before_them_were() -> None:
+    runs = [summary(0.5, seed) for seed in (0, 1, 0, 0)]
+    for each, folder, epochs in zip(runs, "abc", (30, 30, 10), strict=False):
+        each["config"]["extend"] = folder
+        each["extends"] = [{"run": "first", "epochs": 5}, {"run": folder, "epochs": epochs}]
+    groups = group_runs(runs)
+    assert [group.settings["extend"] for group in groups] == ["10 epochs", "30 epochs", "null"]
+    assert [len(group.runs) for group in groups] == [1, 2, 1]
+
+
 def test_a_label_says_no_more_than_tells_the_groups_apart() -> None:
     runs = [summary(0.5, name="vit"), summary(0.6, name="cnn", widths=[8], depth=3)]
     assert [group.label for group in group_runs(runs)] == ["model=cnn, …", "model=vit, …"]

@@ -19,7 +19,7 @@ from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import run_or_help
 from vit_train.commands.cli.naming import is_named, register_run_name
 from vit_train.commands.cli.overrides import quote_values, quoted
-from vit_train.commands.cli.resuming import resume_argument, resumed_config
+from vit_train.commands.cli.resuming import extended_config, resume_argument, resumed_config
 from vit_train.commands.cli.sweep import Sweep
 from vit_train.config import CONF_DIR, GROUPS, TrainConfig, register_schemas, typed
 from vit_train.runs.lock import new_run, sole_writer
@@ -55,10 +55,13 @@ def job(composed: DictConfig) -> float | None:
 
 
 def start(composed: DictConfig, settings: HydraConf) -> float | None:
-    """Start a new run in a folder of its own; return its score."""
+    """Start a new run, which may extend another, in a folder of its own; return its score."""
     folder = Path(settings.runtime.output_dir)
     with new_run(folder, is_named(settings)) if IS_MAIN else nullcontext(folder) as path:
-        config = typed(composed, TrainConfig)
+        if composed.extend is None:
+            config = typed(composed, TrainConfig)
+        else:
+            config = extended_config(composed, settings.overrides.task)
         from vit_train.runs.train import train_in_held_folder
 
         return score(train_in_held_folder(config, path))
@@ -107,7 +110,7 @@ def main() -> None:
     register_schemas()
     register_run_name()
     with short_errors("vit-train"):
-        sys.argv[1:] = quote_values(sys.argv[1:], ("resume", "init_from", "data.root"))
+        sys.argv[1:] = quote_values(sys.argv[1:], ("resume", "extend", "init_from", "data.root"))
         resume, folder = resume_argument(sys.argv[1:]), None
         if resume is not None:
             folder, _ = split_path(resume)

@@ -132,6 +132,12 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     return content
 
 
+def fingerprint(path: Path) -> str:
+    """Return the checksum in a checkpoint's seal, which tells it from any other file."""
+    with open_regular(path) as file:
+        return file.read()[-SEAL_LENGTH:].removeprefix(SEAL).decode()
+
+
 def next_best(path: Path) -> str:
     """Return a hint that names the newest other intact checkpoint in the folder, if any."""
     other = newest_whole(path.parent, without=path)

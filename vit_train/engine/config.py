@@ -127,6 +127,9 @@ class LoopConfig:
     """Length, batch sizes and limits of the training loop."""
 
     epochs: int = 30
+    # Stop early once so many epochs in a row have not improved validation; null never does. The
+    # learning rate's schedule remains that of train.epochs.
+    patience: int | None = None
     # Images per optimizer step.
     batch_size: int = 64
     # Images computed at once; their gradients are summed. null picks what is fastest on the device.
@@ -147,7 +150,14 @@ class LoopConfig:
     max_skips: int = 10
 
     def __post_init__(self) -> None:
-        for field in ("epochs", "batch_size", "micro_batch", "eval_batch_size", "log_every"):
+        for field in (
+            "epochs",
+            "patience",
+            "batch_size",
+            "micro_batch",
+            "eval_batch_size",
+            "log_every",
+        ):
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise ValueError(f"train.{field}={value} must be at least 1")

@@ -7,7 +7,7 @@ around the model: once a step's gradients are computed, they are summed in a sin
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -98,6 +98,16 @@ def join_processes(device: torch.device) -> Processes:
         # gloo exchanges CPU tensors, even where nccl exchanges those on GPUs.
         dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     return Processes(dist.get_rank(), count)
+
+
+def joined_zeros(like: Sequence[Tensor]) -> list[Tensor]:
+    """Return zeros in the shape of each tensor, all views of one tensor, which comes last."""
+    multiple = 64  # so that each view begins at a full vector of the device
+    sizes = [-(-tensor.numel() // multiple) * multiple for tensor in like]
+    joined = like[0].new_zeros(sum(sizes), requires_grad=False)
+    parts = joined.split(sizes)
+    views = [part[: t.numel()].view(t.shape) for part, t in zip(parts, like, strict=True)]
+    return [*views, joined]
 
 
 def leave_processes() -> None:

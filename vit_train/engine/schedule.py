@@ -1,19 +1,38 @@
 """The learning rate as a pure function of the step."""
 
 import math
+from dataclasses import dataclass
 
 from vit_train.engine.config import OptimConfig
 
 
-def learning_rate(step: int, config: OptimConfig, steps_per_epoch: int, epochs: int) -> float:
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins to count: at zero or, if it extends another run, where that one ended."""
+
+    epoch: int = 0
+    step: int = 0
+    # The learning rate from which the warm-up leads to the peak.
+    lr: float = 0.0
+
+
+FRESH = Start()
+
+
+def learning_rate(
+    step: int, config: OptimConfig, steps_per_epoch: int, epochs: int, start: Start = FRESH
+) -> float:
     """Return the learning rate of a step, counted from 0.
 
-    It is a linear warm-up, followed by half a cosine (Loshchilov & Hutter 2017).
+    It is a linear warm-up, followed by half a cosine (Loshchilov & Hutter 2017). A run that extends
+    another has both once more, from the rate at which that one ended: re-warming and re-decaying
+    (Ibrahim et al. 2024, arXiv:2403.08763).
     """
+    step -= start.step
     total = steps_per_epoch * epochs
     warmup = min(round(config.warmup_epochs * steps_per_epoch), total)
     if step < warmup:
-        return config.lr * (step + 1) / warmup
+        return start.lr + (config.lr - start.lr) * (step + 1) / warmup
     progress = (step - warmup) / max(1, total - warmup)
     cosine = (1 + math.cos(math.pi * min(1.0, progress))) / 2
     return config.min_lr + (config.lr - config.min_lr) * cosine

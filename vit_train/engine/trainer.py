@@ -11,28 +11,27 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from vit_train.engine import trainer_state
 from vit_train.engine.averages import Averages
 from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.compile import compiles
 from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.device import Precision
-from vit_train.engine.distributed import ALONE, Processes
+from vit_train.engine.distributed import ALONE, Processes, joined_zeros
 from vit_train.engine.evaluation import evaluate
 from vit_train.engine.graphed_step import GraphedStep
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.nonfinite import NonFiniteGuard
 from vit_train.engine.objective import Objective
 from vit_train.engine.optim import Optimizers
-from vit_train.engine.schedule import learning_rate
+from vit_train.engine.patience import Patience
+from vit_train.engine.schedule import FRESH, learning_rate
 from vit_train.engine.train_loader import Batch, TrainLoader
 from vit_train.engine.weight_average import WeightAverage
 from vit_train.engine.workers import has_dropout, make_workers
 from vit_train.rng import per_image_generators
 
 logger = logging.getLogger(__name__)
-
-# The attributes that count how far a run has come.
-COUNTERS = ("step", "epoch", "batch", "images_seen")
 
 
 class RunConfig(Protocol):
@@ -86,6 +85,7 @@ class Trainer:
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
         self.step = self.epoch = self.batch = self.images_seen = 0
+        self.start, self.patience = FRESH, Patience(self.loop.patience)
         # Points of the training curves: over the epoch, and since the last log.
         self.epoch_averages, self.log_averages = (
             Averages(objective.measures, precision.device) for _ in range(2)
@@ -111,6 +111,7 @@ class Trainer:
                 began = time.perf_counter()
                 self.epoch_averages.reset()
                 val = self.validate()
+                self.patience.note(val)
                 self.epoch, self.batch = self.epoch + 1, 0
                 self.notify("on_epoch", log, val)
                 for averages in (self.epoch_averages, self.log_averages):
@@ -219,7 +220,12 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        return self.epoch == self.loop.epochs
+        return self.epoch == self.last_epoch or self.patience.is_over
+
+    @property
+    def last_epoch(self) -> int:
+        """Return the epoch with which the schedule ends, counted from 1."""
+        return self.start.epoch + self.loop.epochs
 
     @property
     def eval_model(self) -> nn.Module:
@@ -233,7 +239,8 @@ class Trainer:
 
     def lr_at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
-        return learning_rate(step, self.optim, len(self.train_loader), self.loop.epochs)
+        epochs, steps = self.loop.epochs, len(self.train_loader)
+        return learning_rate(step, self.optim, steps, epochs, self.start)
 
     def is_finite(self, loss: Tensor, norm: Tensor) -> Tensor:
         """Return whether loss and gradient are finite, as a boolean tensor () on the device.
@@ -268,47 +275,19 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Return everything that training changes; raise NonFinite as the guard says."""
         self.nonfinite.check(self.step)
-        return {
-            "model": self.model.state_dict(),
-            "ema": self.ema.model.state_dict() if self.ema else None,
-            "optimizers": self.optimizers.state_dict(),
-            "scaler": self.scaler.state_dict(),
-            "whole": self.epoch_averages.state_dict(),
-            "recent": self.log_averages.state_dict(),
-            "seconds": self.seconds,
-            "skipped": self.nonfinite.skipped,
-            **{name: getattr(self, name) for name in COUNTERS},
-        }
+        return trainer_state.state_of(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from where `state_dict` was taken, even in the middle of an epoch.
 
         Raise ValueError, KeyError or TypeError for the state of another run.
         """
-        self.model.load_state_dict(state["model"])
-        if self.ema:
-            self.ema.model.load_state_dict(state["ema"])
-        # Runs from before there could be several optimizers have the state of one.
-        self.optimizers.load_state_dict(state.get("optimizers") or [state["optimizer"]])
-        self.scaler.load_state_dict(state["scaler"])
-        self.epoch_averages.load_state_dict(state["whole"])
-        self.log_averages.load_state_dict(state["recent"])
-        self.began = time.perf_counter() - float(state["seconds"])
-        self.nonfinite.skipped = int(state["skipped"])
-        for name in COUNTERS:
-            setattr(self, name, int(state[name]))
-        self.nonfinite.read_until = self.step
-        in_epoch = 0 <= self.batch <= len(self.train_loader)
-        in_run = in_epoch and 0 <= self.epoch <= self.loop.epochs
-        if not in_run or min(self.step, self.images_seen, self.nonfinite.skipped) < 0:
-            raise ValueError(f"there is no batch {self.batch} of epoch {self.epoch} in this run")
+        trainer_state.restore(self, state)
 
+    def extend(self, state: dict[str, Any]) -> None:
+        """Begin where another run ended, with a warm-up and a cosine of this run's own.
 
-def joined_zeros(like: Sequence[Tensor]) -> list[Tensor]:
-    """Return zeros in the shape of each tensor, all views of one tensor, which comes last."""
-    multiple = 64  # so that each view begins at a full vector of the device
-    sizes = [-(-tensor.numel() // multiple) * multiple for tensor in like]
-    joined = like[0].new_zeros(sum(sizes), requires_grad=False)
-    parts = joined.split(sizes)
-    views = [part[: t.numel()].view(t.shape) for part, t in zip(parts, like, strict=True)]
-    return [*views, joined]
+        The epochs and steps go on counting, so that images come in new orders. Raise as
+        `load_state_dict` does.
+        """
+        trainer_state.extend(self, state)

@@ -4,9 +4,12 @@ import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from vit_train.config import TrainConfig
 from vit_train.data.batches import TrainBatches
 from vit_train.report.terminal import parameter_breakdown
+from vit_train.runs.extension import Earlier
 from vit_train.runs.setup import Setup
 from vit_train.tasks.config import ClassifyConfig
 
@@ -24,6 +27,19 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
         "from": origin,
     }
     return "\n".join(labelled(label, line) for label, line in lines.items() if line)
+
+
+def origin(config: TrainConfig, state: dict[str, Any] | None, earlier: Earlier | None) -> str:
+    """Return words about the weights that training starts from; "" for random weights."""
+    if state:
+        return f"resuming after step {state['step']}"
+    if earlier:
+        return (
+            f"extends {earlier.folder} after epoch {earlier.chain[-1].epochs}: the learning rate "
+            f"leads to {config.optim.lr:g} within {config.optim.warmup_epochs:g} epochs, then to "
+            f"{config.optim.min_lr:g}"
+        )
+    return f"begins with the encoder of {config.init_from}" if config.init_from else ""
 
 
 def labelled(label: str, line: str) -> str:

@@ -32,7 +32,8 @@ from vit_train.report.pictures import Figures, Pictures
 from vit_train.report.summary import result_dict, write_json
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.report.terminal import Terminal, result_line
-from vit_train.runs.announce import closing, opening
+from vit_train.runs.announce import closing, opening, origin
+from vit_train.runs.extension import Earlier, as_dicts, noted
 from vit_train.runs.load import MISFITS, load, run_metadata
 from vit_train.runs.lock import CONFIG
 from vit_train.runs.setup import Setup
@@ -73,33 +74,44 @@ class NoFolder:
 class RunFolder(NoFolder):
     """The folder of a new or `resumed` run.
 
-    `state` is the content of the checkpoint to resume from; None means the run's beginning.
+    `state` is the content of the checkpoint to resume from; None means the run's beginning, which
+    is the end of the `earlier` run, if there is one.
     """
 
     def __init__(
-        self, setup: Setup, path: Path, state: dict[str, Any] | None, resumed: bool
+        self,
+        setup: Setup,
+        path: Path,
+        state: dict[str, Any] | None,
+        earlier: Earlier | None,
+        resumed: bool,
     ) -> None:
         self.setup, self.config, self.path = setup, setup.config, path
         self.settings = as_dict(self.config)
-        self.origin = origin(self.config.init_from, state)
+        self.origin = origin(self.config, state, earlier)
         self.from_the_beginning = state is None
         require_own_folder(path / "checkpoints")
         if resumed:
             remove_partial(path / "checkpoints")
             remove_partial(path, seconds=60)  # vit-eval may be writing there now
             truncate_reports(path, state["written"] if state else {})
+        if earlier:
+            earlier.continue_curve(path)
         self.command = first_command(path / "summary.json") if state else provenance.command_line()
+        self.extends = as_dicts(earlier.chain if earlier else noted(state or {}))
         about = run_metadata(self.settings, setup.data, setup.statistics, provenance.versions())
+        about["extends"] = self.extends
         self.board = TensorBoard(path)
         self.checkpoints = CheckpointManager(
             path / "checkpoints", about, self.config.checkpoint, self.flush
         )
-        step = 0
+        first = self.extends[-1] if self.extends else {"epochs": 0, "steps": 0}
+        last, step = first["epochs"] + self.config.train.epochs, first["steps"]
         if state:
             self.checkpoints.restore(state)
             step = int(state["step"])
         self.csv = MetricsCsv(path / "metrics.csv")
-        self.terminal = Terminal(len(setup.image_loader), self.config.train.epochs, step)
+        self.terminal = Terminal(len(setup.image_loader), last, step)
 
     @property
     def best_score(self) -> float:
@@ -158,8 +170,14 @@ class RunFolder(NoFolder):
                 self.board.figure(f"{tag}/{metric}", figure, trainer.step)
         typed = re.findall(r"(?:^| )\+*([\w.]+)=", self.command)
         self.board.close(self.settings, self.final_metrics(results), typed)
+        if results and trainer.patience.is_over:
+            logger.info(
+                f"stopped early after epoch {trainer.epoch}: no better epoch in the last "
+                f"{trainer.patience.epochs} (train.patience)"
+            )
         self.write_summary(  # written last, because a "finished" run cannot be resumed
             "finished" if results else "interrupted",
+            stopped_early=trainer.patience.is_over,
             epochs=trainer.epoch,
             steps=trainer.step,
             images_seen=trainer.images_seen,
@@ -194,6 +212,7 @@ class RunFolder(NoFolder):
             "parameters": sum(parameter.numel() for parameter in setup.model.parameters()),
             "images": setup.sizes,
             "config": self.settings,
+            "extends": self.extends,
         }
         write_json(self.path / "summary.json", known | results)
 
@@ -221,20 +240,33 @@ class RunFolder(NoFolder):
         return f". {whole} is intact; resume with: {resume_command(run)}"
 
 
-def open_folder(setup: Setup, path: Path, state: dict[str, Any] | None, resumed: bool) -> NoFolder:
-    """Open the run's folder in the main process; raise ValueError if `state` is of other images."""
-    make = partial(RunFolder, setup, path, state, resumed) if setup.processes.is_main else NoFolder
-    if state is None:
+def open_folder(
+    setup: Setup,
+    path: Path,
+    state: dict[str, Any] | None,
+    earlier: Earlier | None,
+    resumed: bool,
+) -> NoFolder:
+    """Open the run's folder in the main process.
+
+    Raise ValueError if `state`, or the state of the `earlier` run, is of other images.
+    """
+    before = earlier.state if earlier else state
+    parts = setup, path, state, earlier, resumed
+    make = partial(RunFolder, *parts) if setup.processes.is_main else NoFolder
+    if before is None:
         return make()
-    with refusing_other_runs():
-        if state["fingerprint"] != setup.data.fingerprint:
+    with refusing_other_runs("extend" if earlier else "resume"):
+        if before["fingerprint"] != setup.data.fingerprint:
             raise ValueError("the images on disk are not those it was trained on")
         return make()
 
 
 @contextmanager
-def refusing_other_runs() -> Iterator[None]:
+def refusing_other_runs(way: str) -> Iterator[None]:
     """Raise ValueError if the block fails because the checkpoint belongs to another run.
+
+    `way` is what was asked for, resume or extend.
 
     Its checksum was valid, so an error in restoring its state means that the state does not fit.
     """
@@ -243,14 +275,7 @@ def refusing_other_runs() -> Iterator[None]:
     except Refused:
         raise
     except (*MISFITS, ValueError) as error:
-        raise ValueError(f"resume: this checkpoint is not from this run: {error}") from error
-
-
-def origin(init_from: str | None, state: dict[str, Any] | None) -> str:
-    """Return words about the weights that training starts from; "" for random weights."""
-    if state:
-        return f"resuming after step {state['step']}"
-    return f"begins with the encoder of {init_from}" if init_from else ""
+        raise ValueError(f"{way}: this checkpoint is not from this run: {error}") from error
 
 
 def first_command(summary: Path) -> str:

@@ -1,8 +1,9 @@
-"""A folder of runs stands for the newest finished run in it."""
+"""A folder of runs stands for the newest finished run in it; a finished run can be extended."""
 
 import logging
 from pathlib import Path
 
+from vit_train.runs.builtin import PREFIX
 from vit_train.runs.lock import CONFIG
 from vit_train.runs.resume import is_finished
 
@@ -23,3 +24,21 @@ def run_at(path: Path) -> Path:
         raise ValueError(f"none of the runs in {path} is finished: name one of them")
     logger.info(f"taking the newest finished run: {run}")
     return run
+
+
+def finished_run(path: str) -> Path:
+    """Return the folder of the finished run that `extend=` means, or raise ValueError."""
+    if path.startswith(PREFIX):
+        raise ValueError(
+            f"extend={path}: a model that travels with the package has no optimizer state; "
+            f"init_from={path} starts from its encoder"
+        )
+    if not Path(path).is_dir():
+        raise ValueError(f"extend={path}: there is no such folder of a run")
+    folder = run_at(Path(path))
+    if not is_finished(folder):
+        raise ValueError(
+            f"extend={path}: this is no finished run; vit-train resume={folder} finishes one that "
+            "was stopped"
+        )
+    return folder

@@ -185,11 +185,14 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
 def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     """Return all settings that may have affected the result, by dotted key.
 
-    A setting that is newer than the run has its default; the precision is the one that was used.
+    A setting that is newer than the run has its default; the precision is the one that was used. Of
+    a run that was extended, its length counts and not its folder, which each seed has of its own.
     """
     config = summary["config"]
     settings = dict(flatten(default_settings(config))) | dict(flatten(config))
     settings["precision"] = summary.get("precision", settings["precision"])
+    if summary.get("extends"):
+        settings["extend"] = f"{summary['extends'][-1]['epochs']} epochs"
     images = {"data.root"} if settings.get("data.name") == "folder" else set()
     return {
         key: value for key, value in settings.items() if key in images or not is_incidental(key)

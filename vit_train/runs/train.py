@@ -18,6 +18,7 @@ from vit_train.engine.nonfinite import NonFinite
 from vit_train.engine.trainer import Trainer
 from vit_train.limits import is_out_of_memory
 from vit_train.report.run_log import logged_to, shown_on_terminal
+from vit_train.runs.extension import Earlier, read_earlier
 from vit_train.runs.folder import NoFolder, open_folder, refusing_other_runs
 from vit_train.runs.lock import new_run
 from vit_train.runs.setup import Setup, set_up
@@ -61,15 +62,21 @@ def train_in_held_folder(
         with logged_to(path / "train.log", processes.is_main):
             checkpoint = processes.broadcast(checkpoint)
             state = None if checkpoint is None else read_checkpoint(checkpoint)
-            setup = set_up(config, precision, processes, fresh=state is None)
-            folder = open_folder(setup, path, state, resumed)
-            return run(setup, folder, state)
+            earlier = None if state else read_earlier(config)
+            setup = set_up(config, precision, processes, fresh=not (state or earlier))
+            folder = open_folder(setup, path, state, earlier, resumed)
+            return run(setup, folder, state, earlier)
     finally:
         leave_processes()
 
 
-def run(setup: Setup, folder: NoFolder, state: dict[str, Any] | None) -> Outcome:
-    """Train from the first step, or the one after `state`, to the end and write the summary."""
+def run(
+    setup: Setup, folder: NoFolder, state: dict[str, Any] | None, earlier: Earlier | None
+) -> Outcome:
+    """Train from the first step, or the one after `state`, to the end and write the summary.
+
+    The first step is that after the end of the `earlier` run, if there is one.
+    """
     trainer = Trainer(
         model=setup.model,
         objective=setup.task,
@@ -83,7 +90,9 @@ def run(setup: Setup, folder: NoFolder, state: dict[str, Any] | None) -> Outcome
     if compiles(setup.config.compile, setup.device):
         compile_step(trainer, setup)
     if state:
-        resume(trainer, state)
+        go_on(trainer, state, "resume")
+    elif earlier:
+        go_on(trainer, earlier.state, "extend")
     folder.open()
     with with_advice(setup, folder):
         with folder.bar(), stop_on_signals(trainer) as interruption:
@@ -108,10 +117,13 @@ def compile_step(trainer: Trainer, setup: Setup) -> None:
         compile_model(setup.model, setup.task, sample, setup.precision)
 
 
-def resume(trainer: Trainer, state: dict[str, Any]) -> None:
-    """Restore the trainer and the random states from a checkpoint's content."""
-    with refusing_other_runs():
-        trainer.load_state_dict(state)
+def go_on(trainer: Trainer, state: dict[str, Any], way: str) -> None:
+    """Resume from a checkpoint's content, or extend it, with its random states."""
+    with refusing_other_runs(way):
+        if way == "resume":
+            trainer.load_state_dict(state)
+        else:
+            trainer.extend(state)
         if trainer.processes.is_main:  # the others have their own states
             set_rng_states(state["rng"])
 

@@ -1,18 +1,28 @@
 """The name of a new run's folder: what was chosen on the command line."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from hydra.conf import HydraConf
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from vit_train.runs.lock import CONFIG
+
 
 def run_name(overrides: Sequence[str], otherwise: str) -> str:
-    """Return the name of the experiment, A+B for several, or `otherwise` if none is chosen."""
+    """Return the name of the experiment, A+B for several, or `otherwise` if none is chosen.
+
+    A run that extends another stands beside it: outputs/cifar10-tiny/TIME.
+    """
     chosen = None
     for override in OverridesParser.create().parse_overrides(list(overrides)):
+        value = override.value()
+        if override.key_or_group == "extend" and isinstance(value, str):
+            path = Path(value).resolve()
+            return (path.parent if (path / CONFIG).exists() else path).name or otherwise
         if override.key_or_group == "experiment":
-            chosen = override.value()
+            chosen = value
     names = chosen if isinstance(chosen, list) else [chosen]
     return "+".join(str(name) for name in names if name is not None) or otherwise
 

@@ -1,14 +1,27 @@
-"""`vit-train resume=RUN`: the run's own settings, and the changes to them that are allowed."""
+"""`vit-train resume=RUN` and `extend=RUN`: its own settings, and what may be changed of them."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from vit_train.config import TrainConfig, from_checkpoint, is_incidental, require_known
+from vit_train.config import (
+    TrainConfig,
+    from_checkpoint,
+    is_among,
+    is_incidental,
+    require_known,
+)
 from vit_train.files.plain_values import flatten
+from vit_train.runs.newest import finished_run
 from vit_train.runs.resume import own_settings
+
+# What an extended run may change. The optimizer's kind and whether weights are averaged cannot
+# change, because their state goes on, nor what an epoch is (the batch size).
+EXTENDED = ("train", "train.", "optim", "optim.", "augment", "augment.", "task.label_smoothing")
+KEPT = ("optim.name", "train.ema_decay", "train.batch_size")
 
 
 def resume_argument(arguments: Sequence[str]) -> str | None:
@@ -37,43 +50,78 @@ def resumed_config(
 
     Raise ValueError for a change that would make it a different run.
     """
+    advice = "leave it out, or start a new run"
+    if finished:
+        advice = f"a finished run stays as it is; extend={folder} trains it further in a new folder"
+    settings = own_settings(folder, checkpoint)
+    return changed("resume", settings, composed, overrides, advice)
+
+
+def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
+    """Return the settings of the run that `extend=` names, with the changes from the command line.
+
+    Raise ValueError if it is not finished, or for a change that its state does not allow.
+    """
+    folder = finished_run(composed.extend)
+    if "train.epochs" not in keys_of(overrides):
+        raise ValueError(f"extend={composed.extend} needs train.epochs=N, how many more")
+    settings = own_settings(folder, None) | {"extend": str(folder)}
+    return changed("extend", settings, composed, overrides, "leave it out, or start a new run")
+
+
+def changed(
+    argument: str,
+    stored: dict[str, Any],
+    composed: DictConfig,
+    overrides: Sequence[str],
+    advice: str,
+) -> TrainConfig:
+    """Return a run's settings with the changes from the command line, if `argument` allows them.
+
+    Raise ValueError, with the advice, for any other.
+    """
     require_known(composed)
-    settings = OmegaConf.create(own_settings(folder, checkpoint))
+    settings = OmegaConf.create(stored)
     OmegaConf.resolve(composed)
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    keys = [override.key_or_group for override in parsed if override.key_or_group != "resume"]
+    keys = [key for key in keys_of(overrides) if key != argument]
     own, requested = (
         dict(flatten(OmegaConf.to_container(config)))  # type: ignore[arg-type]
         for config in (settings, composed)
     )
-    advice = "leave it out, or start a new run"
-    if finished:
-        advice = (
-            f"a finished run stays as it is; init_from={folder} starts another with its encoder"
-        )
     for key in keys:
-        differing = [name for name in concerned(key, own) if own[name] != requested.get(name)]
+        fixed = concerned(key, own, argument)
+        differing = [name for name in fixed if own[name] != requested.get(name)]
         if differing:
             values = ", ".join(f"{name}={own[name]}" for name in differing[:3])
-            raise ValueError(f"cannot change {key} when resuming (this run has {values}): {advice}")
-    for key in filter(may_change, keys):
+            doing = {"resume": "resuming", "extend": "extending"}[argument]
+            raise ValueError(f"cannot change {key} when {doing} (this run has {values}): {advice}")
+    for key in (key for key in keys if may_change(key, argument)):
         OmegaConf.update(settings, key, OmegaConf.select(composed, key))
     return from_checkpoint(OmegaConf.to_container(settings))  # type: ignore[arg-type]
 
 
-def concerned(key: str, settings: Iterable[str]) -> list[str]:
+def keys_of(overrides: Sequence[str]) -> list[str]:
+    """Return the settings and groups that these arguments name."""
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return [override.key_or_group for override in parsed]
+
+
+def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
     """Return those settings that a key or a group sets and that may not change.
 
     An `experiment` may set any of them, so all are returned for it.
     """
-    fixed = [name for name in settings if name != "resume" and not may_change(name)]
+    fixed = [name for name in settings if name != argument and not may_change(name, argument)]
     below = [name for name in fixed if name == key or name.startswith(f"{key}.")]
-    return below or ([] if may_change(key) else fixed)
+    return below or ([] if may_change(key, argument) else fixed)
 
 
-def may_change(key: str) -> bool:
-    """Return whether the setting changes no result, or changes it by rounding only.
+def may_change(key: str, argument: str) -> bool:
+    """Return whether the setting may have another value than in the run that `argument` names.
 
-    On a GPU another train.micro_batch draws different dropout, too.
+    When resuming, it may if that changes no result, or changes it by rounding only. On a GPU
+    another train.micro_batch draws different dropout, too.
     """
-    return is_incidental(key) or key == "train.micro_batch"
+    if is_incidental(key) or key == "train.micro_batch":
+        return True
+    return argument == "extend" and is_among(key, EXTENDED) and not is_among(key, KEPT)

@@ -1,0 +1,141 @@
+"""A finished run is trained further in a new folder, and a run stops early when it may."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import SMALL_MODEL, Run, SmallRun
+from test_resume import Killed, assert_same_run, rows, scalars
+
+from vit_train.commands.cli.resuming import may_change
+from vit_train.engine import checkpoint_manager
+from vit_train.engine.checkpoint import read_checkpoint, sealed
+
+MORE = ["train.epochs=2", "optim.lr=5e-4", "checkpoint.every_steps=3"]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def summary(folder: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(Path(folder, "summary.json").read_text(encoding="utf-8"))
+    return content
+
+
+def dies_after(saves: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = checkpoint_manager.save_checkpoint
+
+    def dying(*what: object, **more: object) -> None:
+        nonlocal saves
+        if saves == 0:
+            raise Killed
+        saves -= 1
+        save(*what, **more)
+
+    monkeypatch.setattr(checkpoint_manager, "save_checkpoint", dying)
+
+
+def test_a_finished_run_is_extended_and_stays_as_it_was(
+    run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = small_run("averaged", "runs/first")
+    before = digests(first)
+    outcome = run("vit-train", "extend=runs", *MORE, "hydra.run.dir=runs/second")
+    assert outcome.status == 0, outcome.err
+    assert "from    extends runs/first after epoch 2" in outcome.out and "   4/4   " in outcome.out
+    # All of its state: the moments, the average and the counters go on.
+    state = read_checkpoint(Path("runs/second/checkpoints/last.pt"))
+    assert state["optimizers"][0]["state"][0]["step"] == 20 and state["step"] == 20
+    assert state["ema"] is not None and state["images_seen"] == 640
+    table = rows(Path("runs/second"))
+    assert table[:2] == rows(first) and [row["epoch"] for row in table] == ["1", "2", "3", "4"]
+    assert [step for step, _ in scalars(Path("runs/second"))["val/loss"]] == [15, 20]
+    assert float(table[2]["lr"]) == 5e-4  # at the end of one epoch of warm-up
+    said = summary("runs/second")
+    last = first / "checkpoints/last.pt"
+    (noted,) = said["extends"]
+    seal = last.read_bytes()[-64:].decode()
+    assert (noted["run"], noted["epochs"], noted["images_seen"]) == ("runs/first", 2, 320)
+    assert noted["fingerprint"] == seal and said["images_seen"] == 640 and said["epochs"] == 4
+    assert said["best_val"]["epoch"] in (3, 4)
+
+    # Killed before its first checkpoint, then stopped after a step: the same bits in the end.
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        dies_after(0, patch)
+        run("vit-train", "extend=runs/first", *MORE, "hydra.run.dir=killed")
+    for limit in ("1e-9", "null"):
+        outcome = run("vit-train", "resume=killed", f"train.max_minutes={limit}")
+        assert outcome.status == 0, outcome.err
+        if limit != "null":  # a step away from where the first run ended
+            weights = read_checkpoint(Path("killed/checkpoints/last.pt"))["model"]
+            for name, weight in read_checkpoint(last)["model"].items():
+                torch.testing.assert_close(weights[name], weight, rtol=0, atol=2e-4)
+    assert_same_run(Path("runs/second"), Path("killed"))
+    assert summary("killed")["extends"][0]["fingerprint"] == seal
+
+    # And further, beside the run that is extended, with the settings that it has.
+    outcome = run("vit-train", "extend=runs/second", "train.epochs=1")
+    assert outcome.status == 0, outcome.err
+    (third,) = (path for path in Path("outputs/runs").iterdir())
+    again = summary(str(third))
+    assert [each["epochs"] for each in again["extends"]] == [2, 4] and again["epochs"] == 5
+    assert again["config"]["optim"]["lr"] == 5e-4 and again["config"]["train"]["epochs"] == 1
+    assert digests(first) == before
+
+
+def test_what_cannot_be_extended_is_refused(run: Run, small_run: SmallRun) -> None:
+    small_run("interrupted", "unfinished")
+    first = small_run("finished")
+    more = "train.epochs=2"
+    for arguments, words in {
+        "extend=run": "extend=run needs train.epochs=N, how many more",
+        f"extend=nowhere {more}": "extend=nowhere: there is no such folder",
+        f"extend=unfinished {more}": "no finished run; vit-train resume=unfinished finishes one",
+        f"extend=builtin:cifar10 {more}": "init_from=builtin:cifar10 starts from its encoder",
+        f"extend=run {more} data=cifar10": "cannot change data when extending (this run has data",
+    }.items():
+        outcome = run("vit-train", *arguments.split(), "hydra.run.dir=new")
+        assert outcome.status == 1 and words in outcome.err, outcome.err
+        assert "Traceback" not in outcome.err and not Path("new").exists()
+    content = read_checkpoint(first / "checkpoints/last.pt")
+    for change, words in (
+        ({"format": "vit_train checkpoint 1"}, "not a checkpoint of this version of vit-train"),
+        ({"fingerprint": "0"}, "the images on disk are not those it was trained on"),
+        ({"batch": 3}, "its last checkpoint is not from the end of an epoch"),
+    ):
+        (first / "checkpoints/last.pt").write_bytes(sealed(content | change))
+        outcome = run("vit-train", "extend=run", more, "hydra.run.dir=new")
+        assert outcome.status == 1 and words in outcome.err, outcome.err
+        assert "Traceback" not in outcome.err and not Path("new").exists()
+
+
+def test_what_may_change_when_a_run_is_extended() -> None:
+    may = "optim.lr optim.weight_decay train.patience augment augment.policy task.label_smoothing"
+    may_not = "optim.name train.ema_decay train.batch_size data.train_subset model.depth seed task"
+    assert all(may_change(key, "extend") for key in may.split())
+    assert not any(may_change(key, "extend") for key in may_not.split())
+    assert not any(may_change(key, "resume") for key in f"{may} {may_not}".split())
+
+
+def test_a_run_stops_early_when_validation_no_longer_improves(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Weights that stay as they are: no epoch is better than the first.
+    few = [*SMALL_MODEL, "data.train_images=60", "data.test_images=20", "checkpoint.every_steps=1"]
+    still = [*few, "optim.lr=1e-12", "train.epochs=9", "train.patience=2"]
+    outcome = run("vit-train", *still, "hydra.run.dir=whole")
+    assert outcome.status == 0, outcome.err
+    assert "stopped early after epoch 3: no better epoch in the last 2" in outcome.out
+    said = summary("whole")
+    assert said["status"] == "finished" and said["stopped_early"] and said["epochs"] == 3
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        dies_after(4, patch)  # one a step, the best one and that of its epoch: in the second
+        run("vit-train", *still, "hydra.run.dir=killed")
+    outcome = run("vit-train", "resume=killed")
+    assert outcome.status == 0, outcome.err
+    assert_same_run(Path("whole"), Path("killed"))
