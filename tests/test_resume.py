@@ -26,7 +26,10 @@ from vit_train.runs import folder as run_folder
 STEPS = ["train.epochs=3", "train.log_every=2", "checkpoint.every_steps=3"]
 CONFIGS = {
     "plain": [],
-    "noisy": ["train.ema_decay=0.9", "train.micro_batch=8", "augment=strong", "model.dropout=0.1"],
+    "noisy": [
+        *("train.ema_decay=0.9", "train.micro_batch=8", "augment=strong", "model.dropout=0.1"),
+        *("data.sampler=balanced", "task.class_weights=[1,2,3,4,5,1,2,3,4,5]"),
+    ],
     "reconstruct": ["task=reconstruct", "task.decoder_depth=1"],
     "cnn": ["model=cnn", "model.widths=[4,8]"],
     "saved at an epoch's last step": ["checkpoint.every_steps=5"],

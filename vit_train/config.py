@@ -81,6 +81,11 @@ class TrainConfig:
     def __post_init__(self) -> None:
         require_choice("device", self.device, DEVICES)
         require_choice("precision", self.precision, PRECISIONS)
+        if self.data.sampler == "balanced" and getattr(self.task, "class_weights", None) == "auto":
+            raise ValueError(
+                "task.class_weights=auto and data.sampler=balanced each make up for uneven "
+                "classes: choose one of them"
+            )
         require_choice("compile", str(self.compile).lower(), COMPILE)
         if self.train.patience is not None and self.data.val == "none":
             raise ValueError(

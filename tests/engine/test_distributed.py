@@ -53,12 +53,13 @@ def result(processes: Processes) -> dict:
     photos = ImageSet(pixels, torch.randint(10, (47,), generator=generator))
     normalize = Normalize(Statistics((0.5,) * 3, (0.25,) * 3), CPU)
     place = processes.rank, processes.count
-    train = TrainBatches(photos, 10, normalize, AUGMENT, 10, 0, CPU, *place)
+    train = TrainBatches(photos, 10, normalize, AUGMENT, 10, 0, CPU, *place, "balanced")
     some = photos.subset(torch.arange(43))
     val = EvalBatches(some, normalize, 5, CPU, *place)
 
     vit = ViTConfig(embed_dim=16, depth=2, patch_size=4, dropout=0.1, drop_path=0.2)
-    task = Classify(ClassifyConfig(), vit, (3, 8, 8), 10)
+    task = Classify(ClassifyConfig(class_weights=[0.5, 1, 2, 3, 4] * 2), vit, (3, 8, 8), 10)
+    task.prepare(photos.labels)
     torch.manual_seed(0)
     model = task.build_model().double()
     loop = LoopConfig(epochs=5, batch_size=10, micro_batch=3)  # 4 steps each

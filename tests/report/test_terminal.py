@@ -12,13 +12,14 @@ from vit_train.report.terminal import Terminal, class_table, parameter_breakdown
 RESULT = Classification(
     count=2000, loss=1.23456, acc=0.5, top5=0.875,
     per_class_correct=[300, 700, 0], per_class_count=[1200, 800, 0],
-    answers=Answers(np.empty(0, int), np.empty((0, 3))),
+    answers=Answers(np.array([0, 0, 1, 1]), np.eye(3)[[0, 1, 1, 1]]),
 )  # fmt: skip
 
 
 def test_a_result_is_said_with_its_interval() -> None:
     assert result_line(RESULT) == (
-        "top-1 50.00% (95 % interval 47.81% to 52.19%)  top-5 87.50%  loss 1.2346  on 2,000 images"
+        "top-1 50.00% (95 % interval 47.81% to 52.19%)  balanced 75.00%  top-5 87.50%  loss 1.2346"
+        "  on 2,000 images"
     )
     assert result_line(Evaluation(count=2000, loss=1.23456)) == "loss 1.2346 on 2,000 images"
 

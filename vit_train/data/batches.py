@@ -1,6 +1,7 @@
 """Batches cut from tensors on the model's device, without workers or per-image Python."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from vit_train.data.augment.operations import Round, apply_round
 from vit_train.data.augment.policies import POLICIES
 from vit_train.data.augment.rectangles import Rectangles
 from vit_train.data.dataset import ImageSet, Statistics
+from vit_train.data.sampling import ORDERS
 from vit_train.data.transfer import place, to_device
 
 Batch = tuple[Tensor, Tensor]
@@ -71,6 +73,7 @@ class DrawnBatches:
 class TrainBatches(DrawnBatches):
     """Shuffled, augmented batches; batch b of epoch e is a pure function of the seed, e and b.
 
+    `sampler` says how an epoch takes the images: a choice of `data.sampling.ORDERS`.
     A batch is images (B,C,S,S) float32 and labels (B,) or mixed targets (B,K). With several
     processes, each makes its share, `rank` of `ranks`, of one batch. An incomplete last batch is
     dropped (another epoch's order will include its images), unless the whole set is smaller than
@@ -88,7 +91,9 @@ class TrainBatches(DrawnBatches):
         device: torch.device,
         rank: int = 0,
         ranks: int = 1,
+        sampler: str = "shuffled",
     ) -> None:
+        self.order = partial(ORDERS[sampler], data.labels.cpu())
         self.images_per_epoch, self.device = len(data), device
         self.labels = data.labels.to(device)
         self.normalize = normalize
@@ -119,7 +124,7 @@ class TrainBatches(DrawnBatches):
         return slice(self.rank * count // self.ranks, (self.rank + 1) * count // self.ranks)
 
     def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
-        order = torch.from_numpy(self.generator(epoch).permutation(self.images_per_epoch))
+        order = self.order(self.generator(epoch))
         for number in range(first, len(self)):
             index = order[number * self.batch_size : (number + 1) * self.batch_size]
             yield self.draw(index, self.generator(epoch, number))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vit_train.data.dataset import Dataset
 
 VAL_CHOICES = ("split", "none", "test")
+SAMPLERS = ("shuffled", "balanced")
 # What to do on an error: stop, or skip what is bad.
 ON_ERROR_CHOICES = ("stop", "skip")
 FORMER_WORDS = {"refuse": "stop"}
@@ -38,12 +39,17 @@ class DataConfig:
     train_subset: int | None = None
     val_subset: int | None = None
     test_subset: int | None = None
+    # How an epoch takes the training images: shuffled, each once; or balanced, as many images, but
+    # every class equally often, so that those of rare classes are repeated.
+    sampler: str = "shuffled"
     # Seed of the splits and subsets; not the training seed, so that runs stay comparable.
     split_seed: int = 0
 
     def __post_init__(self) -> None:
         if self.val not in VAL_CHOICES:
             raise ValueError(f"data.val={self.val} must be one of: {', '.join(VAL_CHOICES)}")
+        if self.sampler not in SAMPLERS:
+            raise ValueError(f"data.sampler={self.sampler} must be one of: {', '.join(SAMPLERS)}")
         if not 0 < self.val_fraction < 1:
             raise ValueError(f"data.val_fraction={self.val_fraction} must be between 0 and 1")
         for key in ("image_size", "train_subset", "val_subset", "test_subset"):

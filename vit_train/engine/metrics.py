@@ -66,6 +66,11 @@ class Classification(Evaluation):
         return wilson_interval(round(self.acc * self.count), self.count)
 
 
+def is_uneven(counts: Sequence[int]) -> bool:
+    """Return whether the largest class has at least three times as many images as the smallest."""
+    return max(counts) >= 3 * min(counts)
+
+
 # 5 % of the standard normal distribution lies outside ±Z.
 Z = 1.959964
 

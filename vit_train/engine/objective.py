@@ -16,9 +16,14 @@ class Objective(Protocol):
 
     # The names of what is measured in a training step; the first is minimized.
     measures: ClassVar[tuple[str, ...]]
+    # Whether images have weights, so that a step's loss is the mean over weights.
+    weighs: bool = False
 
     def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
-        """Return each of `measures`, summed over the images of a batch: (M,)."""
+        """Return each of `measures`, summed over the images of a batch: (M,).
+
+        If the objective `weighs`, its loss is multiplied by weights, and their sum follows: (M+1,).
+        """
         ...
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:

@@ -79,8 +79,9 @@ class Trainer:
         self.optimizers = Optimizers(self.optim.make(model), self.parameters)
         self.optimizers.use(self.workers)
         # What a step sums over micro-batches and processes: the gradients, and the step sums (M,).
+        count = len(objective.measures) + objective.weighs
         *self.gradients, self.sums, self.summed = joined_zeros(
-            [*self.parameters, self.parameters[0].new_zeros(len(objective.measures))]
+            [*self.parameters, self.parameters[0].new_zeros(count)]
         )
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
@@ -181,20 +182,21 @@ class Trainer:
             self.sums += part
             torch._foreach_add_(self.gradients, gradients)
         self.processes.all_reduce(self.summed)
+        sums = self.mean_over_weights(count) if self.objective.weighs else self.sums
 
         # Clip.
         self.optimizers.unscale(self.scaler)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.clip_norm or math.inf)
 
         # Step.
-        finite = self.is_finite(self.sums[0], norm)
+        finite = self.is_finite(sums[0], norm)
         self.nonfinite.note(number, finite)
         self.optimizers.set_lr(lr)
         self.optimizers.step(self.scaler, finite)
         self.scaler.update()
         if self.ema:
             self.ema.update(average_rate * finite)
-        sums = self.sums.masked_fill(~finite, 0)
+        sums = sums.masked_fill(~finite, 0)
         for averages in (self.epoch_averages, self.log_averages):
             averages.add(sums, finite * count)
 
@@ -210,6 +212,16 @@ class Trainer:
             sums = self.objective.step_sums(self.model, images, targets)
         loss = self.scaler.scale(sums[0] / count)
         return sums.detach(), torch.autograd.grad(loss, self.parameters)
+
+    def mean_over_weights(self, count: int) -> Tensor:
+        """Divide the batch's gradients by its weights instead of its `count`; return its sums (M,).
+
+        So does torch's CrossEntropyLoss(weight=…). The weights of all micro-batches and processes
+        are known only now.
+        """
+        factor = count / self.sums[-1]
+        torch._foreach_mul_(self.gradients, factor)
+        return torch.cat((self.sums[:1] * factor, self.sums[1:-1]))
 
     def validate(self) -> Evaluation | None:
         return None if self.val_loader is None else self.evaluate(self.eval_model, self.val_loader)

@@ -13,6 +13,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.trainer import Trainer
+from vit_train.report.confusion import Confusion
 from vit_train.text import printable
 
 logger = logging.getLogger(__name__)
@@ -118,9 +119,11 @@ def result_line(result: Evaluation) -> str:
     if not isinstance(result, Classification):
         return f"loss {result.loss:.4f} on {result.count:,} images"
     low, high = result.interval
+    balanced = Confusion().values(result.answers)["balanced_acc"]
     return (
         f"top-1 {result.acc:.2%} (95 % interval {low:.2%} to {high:.2%})  "
-        f"top-5 {result.top5:.2%}  loss {result.loss:.4f}  on {result.count:,} images"
+        f"balanced {balanced:.2%}  top-5 {result.top5:.2%}  loss {result.loss:.4f}  "
+        f"on {result.count:,} images"
     )
 
 

@@ -8,10 +8,12 @@ from typing import Any
 
 from vit_train.config import TrainConfig
 from vit_train.data.batches import TrainBatches
+from vit_train.engine.metrics import is_uneven
 from vit_train.report.terminal import parameter_breakdown
 from vit_train.runs.extension import Earlier
 from vit_train.runs.setup import Setup
 from vit_train.tasks.config import ClassifyConfig
+from vit_train.text import printable
 
 # The width of lines, and of the words that begin them.
 WIDTH, MARGIN = 80, 8
@@ -40,6 +42,25 @@ def origin(config: TrainConfig, state: dict[str, Any] | None, earlier: Earlier |
             f"{config.optim.min_lr:g}"
         )
     return f"begins with the encoder of {config.init_from}" if config.init_from else ""
+
+
+def uneven_classes(setup: Setup) -> str:
+    """Say which settings make up for uneven classes; "" if one is chosen, or classes are even."""
+    weighs = setup.config.data.sampler == "balanced" or setup.task.weighs
+    if weighs or not setup.task.needs_labels:
+        return ""
+    classes = setup.data.classes
+    counts = setup.train_set.labels.bincount(minlength=len(classes)).tolist()
+    if not is_uneven(counts):
+        return ""
+    most, fewest = counts.index(max(counts)), counts.index(min(counts))
+    ways = ["data.sampler=balanced takes every class equally often"]
+    if isinstance(setup.config.task, ClassifyConfig):
+        ways.append("task.class_weights=auto gives rare classes more weight in the loss")
+    return printable(
+        f"uneven classes: {counts[most]:,} training images of {classes[most]}, {counts[fewest]:,} "
+        f"of {classes[fewest]}. {', '.join(ways)}"
+    )
 
 
 def labelled(label: str, line: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from vit_train.engine.metrics import interval_of_mean
+from vit_train.engine.metrics import interval_of_mean, is_uneven
 from vit_train.files.writing import replacing, write_text
 from vit_train.runs.summaries import Group, group_runs, read_summaries, short_name, short_value
 from vit_train.text import markdown_cell, printable
@@ -73,7 +73,15 @@ def table(groups: Sequence[Group]) -> str:
     header = [*map(short_name, keys), "parameters", "seeds"]
     header += [title("test", "final weights"), "95 % interval", title("test", "best epoch")]
     header += [title("validation", "best epoch"), title("training", "last epoch")]
-    header += ["images seen", "training TFLOP", "minutes", "minutes in steps", "commit", "machine"]
+    header += [
+        title("balanced test", "final weights"),
+        "images seen",
+        "training TFLOP",
+        "minutes",
+        "minutes in steps",
+        "commit",
+        "machine",
+    ]
     rows = []
     for group in groups:
         on_test = {run["selected_on"] for run in group.runs} == {"test"}
@@ -88,6 +96,7 @@ def table(groups: Sequence[Group]) -> str:
                 + (" (selected on test)" if on_test else ""),
                 "" if on_test else measure.text(group.values("best_val", measure.name)),
                 measure.text(group.last_epochs(f"train_{measure.name}")),
+                measure.text(balanced(group)),
                 f"{mean(group.values('images_seen')):,.0f}",
                 tflop(group),
                 f"{mean(group.values('seconds')) / 60:.1f}",
@@ -101,6 +110,13 @@ def table(groups: Sequence[Group]) -> str:
         f"| {' | '.join(markdown_cell(row[place]) for place in filled)} |"
         for row in (header, ["---"] * len(header), *rows)
     )
+
+
+def balanced(group: Group) -> list[float]:
+    """Return the balanced test accuracies of the final weights; [] if the classes are even."""
+    counts = group.values("test", "final", "per_class_count")
+    uneven = any(is_uneven(count) for count in counts if count)  # type: ignore[arg-type]
+    return group.values("test", "final", "balanced_acc") if uneven else []
 
 
 def tflop(group: Group) -> str:

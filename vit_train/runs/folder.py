@@ -32,7 +32,7 @@ from vit_train.report.pictures import Figures, Pictures
 from vit_train.report.summary import result_dict, write_json
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.report.terminal import Terminal, result_line
-from vit_train.runs.announce import closing, opening, origin
+from vit_train.runs.announce import closing, opening, origin, uneven_classes
 from vit_train.runs.extension import Earlier, as_dicts, noted
 from vit_train.runs.load import MISFITS, load, run_metadata
 from vit_train.runs.lock import CONFIG
@@ -152,6 +152,8 @@ class RunFolder(NoFolder):
         write_text(self.path / CONFIG, text)
         self.write_summary("running")
         logger.info(opening(self.setup, self.path, self.origin))
+        if warning := uneven_classes(self.setup):
+            logger.warning(warning)
 
     def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
         """Write everything that is known after the last step.

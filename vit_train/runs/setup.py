@@ -121,6 +121,9 @@ def set_up(
         train_set = with_unlabelled(train_set, data.unlabelled)
     statistics = channel_statistics(train_set.images)
     normalize = Normalize(statistics, device)
+    if config.data.sampler == "balanced" and not task.needs_labels:
+        raise ValueError(f"data.sampler=balanced needs labels: task={config.task.name} has none")
+    task.prepare(train_set.labels.to(device))
     image_loader = TrainBatches(
         train_set,
         len(data.classes),
@@ -131,6 +134,7 @@ def set_up(
         device,
         rank=processes.rank,
         ranks=processes.count,
+        sampler=config.data.sampler,
     )
     return Setup(
         config=config,

@@ -14,9 +14,9 @@ from vit_train.tasks.task import Task
 
 
 class Classify(Task):
-    """Task with cross-entropy as its loss; the targets are smoothed in training.
+    """Task with cross-entropy as its loss; in training, targets are smoothed and classes weighted.
 
-    Raises ValueError for fewer than two classes.
+    Raises ValueError for fewer than two classes, and for another number of weights.
     """
 
     measures = ("loss", "acc")
@@ -35,6 +35,14 @@ class Classify(Task):
                 "the images of each class into a separate folder"
             )
         self.label_smoothing = config.label_smoothing
+        self.given_weights = config.class_weights
+        if isinstance(self.given_weights, list) and len(self.given_weights) != num_classes:
+            raise ValueError(
+                f"task.class_weights has {len(self.given_weights)} weights, but there are "
+                f"{num_classes} classes: give one a class, in alphabetical order for data=folder"
+            )
+        self.weighs = self.given_weights is not None
+        self.weights: Tensor | None = None  # (K,)
         self.model, self.image_shape, self.num_classes = model, image_shape, num_classes
         if isinstance(model, ViTConfig) and model.has_class_token:
             heads = (f"head {number + 1}" for number in range(model.num_heads))
@@ -43,13 +51,32 @@ class Classify(Task):
     def build_model(self) -> nn.Module:
         return self.model.build(self.image_shape, self.num_classes)
 
+    def prepare(self, labels: Tensor) -> None:
+        if self.given_weights == "auto":
+            self.weights = balanced_weights(labels, self.num_classes)
+        elif self.weighs:
+            self.weights = torch.tensor(self.given_weights, device=labels.device).float()
+
     def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         logits = model(images)
-        loss = F.cross_entropy(
-            logits, targets, label_smoothing=self.label_smoothing, reduction="sum"
+        loss = self.loss_sum(logits, targets)
+        sums = [loss, correct_answers(logits.detach(), targets).to(loss.dtype)]
+        if self.weights is not None:
+            # Of mixed targets torch takes the mean over images.
+            mixed = targets.ndim > 1
+            sums.append(
+                loss.new_full((), len(targets)) if mixed else self.weights[targets].sum().to(loss)
+            )
+        return torch.stack(sums)
+
+    def loss_sum(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the sum over a batch of what is minimized, from logits (B,K)."""
+        weights = self.weights
+        if weights is not None:  # never in half precision
+            weights = weights.to(torch.promote_types(logits.dtype, torch.float32))
+        return F.cross_entropy(
+            logits, targets, weights, label_smoothing=self.label_smoothing, reduction="sum"
         )
-        correct = correct_answers(logits.detach(), targets)
-        return torch.stack((loss, correct.to(loss.dtype)))
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """Return each image's label and logits, (B,1+K)."""
@@ -69,6 +96,16 @@ class Classify(Task):
         maps = class_token_maps(attention[-1])
         together = overlay(images, maps.mean(1), mode="bilinear")
         return [images, together, *(overlay(images, head) for head in maps.unbind(1))]
+
+
+def balanced_weights(labels: Tensor, num_classes: int) -> Tensor:
+    """Return n / (k · count) for each class (K,), scikit-learn's "balanced", for labels (N,).
+
+    k counts the classes that occur; the others have weight 1.
+    """
+    counts = labels.bincount(minlength=num_classes)
+    weights = len(labels) / ((counts > 0).sum() * counts.clamp(min=1))
+    return weights.where(counts > 0, 1.0).float()
 
 
 def correct_answers(logits: Tensor, targets: Tensor) -> Tensor:

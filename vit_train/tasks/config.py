@@ -5,7 +5,7 @@ one is made, so that bad values are rejected at once.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vit_train.model.config import ModelConfig
 
@@ -38,10 +38,20 @@ class ClassifyConfig(TaskConfig):
     name: str = "classify"
     # The share of the target that is spread evenly over all classes (Szegedy et al. 2016).
     label_smoothing: float = 0.1
+    # A weight for each class in the loss: auto, inversely to the number of its training images, or
+    # a list with one number a class. A step's loss is the mean over weights.
+    class_weights: Any = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"task.label_smoothing={self.label_smoothing} must be in [0, 1)")
+        weights = self.class_weights
+        listed = isinstance(weights, list) and bool(weights) and all(map(is_positive, weights))
+        if not (weights in (None, "auto") or listed):
+            raise ValueError(
+                f"task.class_weights={weights} must be auto, null, or a list with one positive "
+                "number a class, such as [1,2.5,1]"
+            )
 
     def make(
         self, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
@@ -49,6 +59,10 @@ class ClassifyConfig(TaskConfig):
         from vit_train.tasks.classify import Classify
 
         return Classify(self, model, image_shape, num_classes)
+
+
+def is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
 @dataclass

@@ -27,6 +27,10 @@ class Task(Objective, Protocol):
         """Build the task's model with newly initialized weights."""
         ...
 
+    def prepare(self, labels: Tensor) -> None:
+        """Take what the loss needs to know of the training images' labels (N,), on their device."""
+        return None
+
     def train_loader(self, batches: TrainBatches) -> TrainLoader:
         """Return batches of the same images with this task's targets, which may be the labels."""
         return batches

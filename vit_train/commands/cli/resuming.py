@@ -20,7 +20,10 @@ from vit_train.runs.resume import own_settings
 
 # What an extended run may change. The optimizer's kind and whether weights are averaged cannot
 # change, because their state goes on, nor what an epoch is (the batch size).
-EXTENDED = ("train", "train.", "optim", "optim.", "augment", "augment.", "task.label_smoothing")
+EXTENDED = (
+    *("train", "train.", "optim", "optim.", "augment", "augment."),
+    *("task.label_smoothing", "task.class_weights", "data.sampler"),
+)
 KEPT = ("optim.name", "train.ema_decay", "train.batch_size")
 
 

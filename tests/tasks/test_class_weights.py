@@ -1,0 +1,80 @@
+"""Weights of classes in the loss, compared with torch's own and scikit-learn's."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from sklearn.utils.class_weight import compute_class_weight
+from torch import Tensor, nn
+
+from vit_train.config import TrainConfig
+from vit_train.engine.config import AdamWConfig, LoopConfig
+from vit_train.engine.device import Precision
+from vit_train.engine.trainer import Trainer
+from vit_train.model.config import ModelConfig
+from vit_train.tasks.classify import Classify, balanced_weights
+from vit_train.tasks.config import ClassifyConfig
+
+WEIGHTS = [0.3, 1.0, 2.5]
+
+
+class Data:
+    """Six batches of eight float64 samples, with labels or with mixed targets."""
+
+    batch_size = 8
+
+    def __init__(self, mixed: bool) -> None:
+        self.x = torch.randn(48, 5, dtype=torch.float64)
+        self.y = torch.rand(48, 3).double().softmax(1) if mixed else torch.randint(3, (48,))
+
+    def __len__(self) -> int:
+        return 6
+
+    def draws(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from list(zip(self.x.split(8), self.y.split(8), strict=True))[first:]
+
+    def batch(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x, y
+
+    epoch = draws
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_a_step_is_on_torchs_weighted_mean(mixed: bool, smoothing: float) -> None:
+    """Also in micro-batches that do not divide the batch, each with other weights."""
+    data, model, reference = Data(mixed), nn.Linear(5, 3).double(), nn.Linear(5, 3).double()
+    reference.load_state_dict(model.state_dict())
+    task = Classify(
+        ClassifyConfig(label_smoothing=smoothing, class_weights=WEIGHTS),
+        ModelConfig(),
+        (1, 1, 5),
+        3,
+    )
+    task.prepare(torch.zeros(1, dtype=torch.long))
+    settings = AdamWConfig(lr=0.02, warmup_epochs=0, min_lr=0.02, weight_decay=0, clip_norm=0.05)
+    config = TrainConfig(train=LoopConfig(epochs=1, batch_size=8, micro_batch=3), optim=settings)
+    precision = Precision("fp32", torch.device("cpu"))
+    trainer = Trainer(model, task, data, None, config, precision)
+    log = trainer.train_epoch()
+
+    loss_of = nn.CrossEntropyLoss(torch.tensor(WEIGHTS).double(), label_smoothing=smoothing)
+    optimizer = torch.optim.AdamW(reference.parameters(), lr=0.02, weight_decay=0)
+    losses = []
+    for x, y in data.draws(0):
+        optimizer.zero_grad()
+        loss = loss_of(reference(x), y)
+        losses.append(loss.item())
+        loss.backward()
+        nn.utils.clip_grad_norm_(reference.parameters(), 0.05)
+        optimizer.step()
+    torch.testing.assert_close(model.weight, reference.weight, rtol=0, atol=1e-7)
+    assert log is not None and log.values["loss"] == pytest.approx(sum(losses) / 6, rel=1e-6)
+
+
+def test_automatic_weights_are_scikit_learns() -> None:
+    labels = torch.tensor([0] * 7 + [1] * 2 + [3] * 5)
+    expected = compute_class_weight("balanced", classes=np.array([0, 1, 3]), y=labels.numpy())
+    weights = balanced_weights(labels, 4)
+    assert weights[[0, 1, 3]].tolist() == pytest.approx(expected.tolist()) and weights[2] == 1
