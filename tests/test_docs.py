@@ -58,7 +58,10 @@ CONFIGS = {
     "vit-inspect": ("vit_inspect", InspectConfig),
 }
 # Recipes, other people's clusters and whole sweeps: what they ask for is composed, not run.
-EXPENSIVE = ("experiment=", "hydra/launcher=", "hydra.searchpath=", "--config-dir", "resume=")
+EXPENSIVE = (
+    *("experiment=", "hydra/launcher=", "hydra.searchpath=", "--config-dir", "resume="),
+    "data.cv_folds=",
+)
 TINY = [*SMALL_MODEL, "train.epochs=1", "train.batch_size=8", "train.eval_batch_size=8"]
 
 

@@ -97,3 +97,30 @@ def test_subsets_are_stratified_and_drawn_by_the_seed() -> None:
     assert ids(parts(0).train) == ids(parts(0).train) != ids(parts(1).train)
     assert ids(parts(0).val) == ids(parts(0).val) != ids(parts(1).val)
     assert ids(parts(0).test) == ids(parts(0).test) != ids(parts(1).test)
+
+
+@pytest.mark.parametrize("folds", [2, 3, 5])
+@pytest.mark.parametrize("own", [False, True])
+def test_every_image_is_validated_on_in_exactly_one_fold(folds: int, own: bool) -> None:
+    """Those that a source sets apart for validation are among them."""
+    data = Dataset(DATA.train, DATA.test, DATA.classes, numbered(17, 2000) if own else None)
+    everything = ids(DATA.train) | (ids(data.val) if own else set())
+    parts = [make_splits(data, DataConfig(cv_folds=folds, cv_fold=k)) for k in range(folds)]
+    validated = [number for part in parts for number in ids(part.val)]
+    assert sorted(validated) == sorted(everything)
+    counts = torch.stack([part.val.labels.bincount(minlength=3) for part in parts])
+    assert (counts.amax(0) - counts.amin(0)).max() <= 1
+    assert counts.sum(1).max() - counts.sum(1).min() <= 1
+    for part in parts:
+        assert ids(part.train) == everything - ids(part.val) and ids(part.test) == ids(DATA.test)
+        for images in (part.train, part.val):  # an image keeps its label
+            numbers = images.images.flatten() % 1000
+            assert torch.equal(images.labels, (numbers % 4).clamp(max=2))
+    again = make_splits(data, DataConfig(cv_folds=folds, cv_fold=0, split_seed=1))
+    assert ids(again.val) != ids(parts[0].val)
+
+
+def test_a_fold_needs_an_image() -> None:
+    few = Dataset(numbered(4, 0), numbered(4, 1000), DATA.classes)
+    with pytest.raises(ValueError, match="cv_folds=5 needs as many images, but there are 4"):
+        make_splits(few, DataConfig(cv_folds=5, cv_fold=0))

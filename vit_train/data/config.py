@@ -35,6 +35,10 @@ class DataConfig:
     # test: validate on the test set, to follow published protocols; results are labeled as such.
     val: str = "split"
     val_fraction: float = 0.1
+    # Cross-validation: of so many folds of the training images, stratified, validate on number
+    # cv_fold, counted from 0, and train on the others.
+    cv_folds: int | None = None
+    cv_fold: int | None = None
     # Stratified random subsets; those of training and validation are taken after their split.
     train_subset: int | None = None
     val_subset: int | None = None
@@ -56,9 +60,29 @@ class DataConfig:
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise ValueError(f"data.{key}={value} must be at least 1")
+        self.require_fold()
         if self.val_subset is not None and self.val == "none":
             raise ValueError(
                 f"data.val_subset={self.val_subset} needs validation images: data.val=none has none"
+            )
+
+    def require_fold(self) -> None:
+        """Raise ValueError unless cv_folds and cv_fold are both given, and fit, or neither is."""
+        folds, fold = self.cv_folds, self.cv_fold
+        if folds is None and fold is None:
+            return
+        if folds is None:
+            raise ValueError(f"data.cv_fold={fold} needs data.cv_folds=N, the number of folds")
+        if folds < 2:
+            raise ValueError(f"data.cv_folds={folds} must be at least 2")
+        if fold is None:
+            raise ValueError(f"data.cv_folds={folds} needs data.cv_fold=0 to {folds - 1}")
+        if not 0 <= fold < folds:
+            raise ValueError(f"data.cv_fold={fold} must be 0 to {folds - 1}, the last of {folds}")
+        if self.val != "split":
+            raise ValueError(
+                f"data.cv_folds={folds} validates on a part of the training images, but "
+                f"data.val={self.val} does not"
             )
 
     def load(self) -> "Dataset":
@@ -123,6 +147,11 @@ class Stl10Config(ArchiveConfig):
         super().__post_init__()
         if self.fold is not None and not 0 <= self.fold < FOLDS:
             raise ValueError(f"data.fold={self.fold} must be 0 to {FOLDS - 1}, or null for all")
+        if self.fold is not None and self.cv_folds is not None:
+            raise ValueError(
+                f"data.fold={self.fold} trains on an official fold, data.cv_folds={self.cv_folds} "
+                "makes its own: choose one of them"
+            )
 
     def load(self) -> "Dataset":
         from vit_train.data.stl10 import load_stl10

@@ -36,6 +36,14 @@ class ImageSet:
     def all_names(self) -> NDArray[Any]:
         return np.arange(len(self)) if self.names is None else self.names
 
+    def with_others(self, others: "ImageSet") -> "ImageSet":
+        """Return these images and others of the same size, without masks."""
+        return ImageSet(
+            torch.cat((self.images, others.images)),
+            torch.cat((self.labels, others.labels)),
+            names=np.concatenate((self.all_names, others.all_names)),
+        )
+
     def subset(self, index: Tensor) -> "ImageSet":
         masks = None if self.masks is None else self.masks[index]
         return ImageSet(

@@ -26,11 +26,14 @@ class Splits:
 def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
     """Split validation images off the training set if the source has none, then take the subsets.
 
-    All splits and subsets are stratified and seeded.
+    With data.cv_folds, one fold of all images that are not for testing is for validation. All
+    splits and subsets are stratified and seeded.
     """
     train, test = dataset.train, subset(dataset.test, "test_subset", config)
     val = dataset.val if config.val == "split" else None
-    if config.val == "split" and val is None:
+    if config.cv_folds is not None:
+        train, val = one_fold(train if val is None else train.with_others(val), config)
+    elif config.val == "split" and val is None:
         remedy = "set data.val=none to do without"
         train, val = set_apart(
             train, config.val_fraction, config.split_seed, "validation", "val_fraction", remedy
@@ -40,6 +43,25 @@ def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
     if val is not None:
         val = subset(val, "val_subset", config)
     return Splits(subset(train, "train_subset", config), val, test)
+
+
+def one_fold(images: ImageSet, config: DataConfig) -> tuple[ImageSet, ImageSet]:
+    """Return the images of all other folds, for training, and those of data.cv_fold.
+
+    Every image is in exactly one fold. The images are shuffled and dealt out in turn, class after
+    class, so that the sizes of the folds, and of a class in them, differ by one at most. Raise
+    ValueError if there are fewer images than folds.
+    """
+    folds, fold = config.cv_folds, config.cv_fold
+    assert folds is not None and fold is not None
+    if folds > len(images):
+        raise ValueError(f"data.cv_folds={folds} needs as many images, but there are {len(images)}")
+    generator = torch.Generator().manual_seed(config.split_seed)
+    shuffled = torch.randperm(len(images), generator=generator)
+    by_class = shuffled[images.labels[shuffled].argsort(stable=True)]
+    dealt = torch.arange(len(images)) % folds == fold
+    train, val = (by_class[part].sort().values for part in (~dealt, dealt))
+    return images.subset(train), images.subset(val)
 
 
 def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:

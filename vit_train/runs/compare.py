@@ -70,18 +70,11 @@ def table(groups: Sequence[Group]) -> str:
     measure = common_measure(groups)
     keys = list(dict.fromkeys(key for group in groups for key in group.settings))
     title = measure.column.format
-    header = [*map(short_name, keys), "parameters", "seeds"]
+    header = [*map(short_name, keys), "parameters", "seeds", "folds"]
     header += [title("test", "final weights"), "95 % interval", title("test", "best epoch")]
-    header += [title("validation", "best epoch"), title("training", "last epoch")]
-    header += [
-        title("balanced test", "final weights"),
-        "images seen",
-        "training TFLOP",
-        "minutes",
-        "minutes in steps",
-        "commit",
-        "machine",
-    ]
+    header += [title("validation", "best epoch"), title("validation", "last epoch, mean of folds")]
+    header += [title("training", "last epoch"), title("balanced test", "final weights")]
+    header += ["images seen", "training TFLOP", "minutes", "minutes in steps", "commit", "machine"]
     rows = []
     for group in groups:
         on_test = {run["selected_on"] for run in group.runs} == {"test"}
@@ -89,12 +82,14 @@ def table(groups: Sequence[Group]) -> str:
             [
                 *(short_value(group.settings.get(key, "")) for key in keys),
                 f"{group.runs[0]['parameters']:,}",
-                ", ".join(str(run["config"]["seed"]) for run in group.runs),
+                each_once(str(run["config"]["seed"]) for run in group.runs),
+                group.folds,
                 measure.text(group.values("test", "final", measure.name)),
                 interval(group),
                 measure.text(group.values("test", "best", measure.name))
                 + (" (selected on test)" if on_test else ""),
                 "" if on_test else measure.text(group.values("best_val", measure.name)),
+                measure.text(group.last_epochs(f"val_{measure.name}") if group.folds else []),
                 measure.text(group.last_epochs(f"train_{measure.name}")),
                 measure.text(balanced(group)),
                 f"{mean(group.values('images_seen')):,.0f}",

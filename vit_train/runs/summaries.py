@@ -1,4 +1,4 @@
-"""Summaries and curves of finished runs, in groups of runs that differ only in their seeds."""
+"""Summaries and curves of finished runs, in groups that differ only in their seeds and folds."""
 
 import csv
 import io
@@ -18,11 +18,13 @@ from vit_train.text import printable
 from vit_train.viz.figures import shortened
 
 logger = logging.getLogger(__name__)
+# Runs that differ in these alone are repetitions of one another.
+REPEATED = ("seed", "data.cv_fold")
 
 
 @dataclass
 class Group:
-    """Runs that differ only in their seed, one per seed."""
+    """Runs that differ only in their seed and in the fold of cross-validation, one for each."""
 
     settings: dict[str, Any]
     runs: list[dict[str, Any]] = field(default_factory=list)
@@ -39,6 +41,13 @@ class Group:
             if value is not None:
                 found.append(value)
         return found
+
+    @property
+    def folds(self) -> str:
+        """Return which folds of cross-validation there are: "0, 1, 2 of 5"; "" for none."""
+        data = [run["config"]["data"] for run in self.runs]
+        present = sorted({int(each["cv_fold"]) for each in data if each.get("cv_fold") is not None})
+        return f"{', '.join(map(str, present))} of {data[0]['cv_folds']}" if present else ""
 
     def last_epochs(self, column: str) -> list[float]:
         """Return the column's last value in each run's metrics.csv; [] if one file is missing."""
@@ -157,9 +166,12 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
 
 
 def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
-    """Group and sort runs by the settings that differ and can change a result, except the seed."""
+    """Group and sort runs by the settings that differ and can change a result.
+
+    Runs that differ in their seeds or folds alone are of one group.
+    """
     flat = [settings_of(summary) for summary in summaries]
-    keys = list(dict.fromkeys(key for settings in flat for key in settings if key != "seed"))
+    keys = list(dict.fromkeys(key for settings in flat for key in settings if key not in REPEATED))
 
     def differs(key: str) -> bool:
         present = {str(settings[key]) for settings in flat if key in settings}
@@ -176,7 +188,7 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
         group = groups.setdefault(identity(settings, differing), Group(own, telling=telling))
         group.runs.append(summary)
     for group in groups.values():
-        group.runs = one_a_seed(group.runs)
+        group.runs = one_each(group.runs)
     return sorted(
         groups.values(), key=lambda group: [rank(group.settings.get(k)) for k in differing]
     )
@@ -199,11 +211,18 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def one_a_seed(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the last run of each seed; a repeated one would make the spread look too small."""
-    last = {run["config"]["seed"]: run for run in runs}
+def one_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the last run of each seed and fold.
+
+    A repeated one would make the spread look too small.
+    """
+
+    def place(run: dict[str, Any]) -> tuple[Any, Any]:
+        return run["config"]["seed"], run["config"]["data"].get("cv_fold")
+
+    last = {place(run): run for run in runs}
     for run in runs:
-        kept = last[run["config"]["seed"]]
+        kept = last[place(run)]
         if run is not kept:
             logger.warning(printable(f"skipped, because {kept['file']} repeats it: {run['file']}"))
     return list(last.values())

@@ -1,0 +1,27 @@
+"""Cross-validation: a run for each fold, and one row for all of them."""
+
+import csv
+from pathlib import Path
+from statistics import mean, stdev
+
+from conftest import SMALL_MODEL, Run
+
+
+def last_accuracy(folder: Path) -> float:
+    with (folder / "metrics.csv").open(encoding="utf-8") as file:
+        return 100 * float(list(csv.DictReader(file))[-1]["val_acc"])
+
+
+def test_the_folds_of_a_sweep_are_one_row(run: Run) -> None:
+    data = ["data.train_images=61", "data.test_images=20", "data.cv_folds=3", "train.epochs=1"]
+    sweep = ["-m", "data.cv_fold=0,1,2", "hydra.sweep.dir=runs"]
+    outcome = run("vit-train", *SMALL_MODEL, *data, *sweep)
+    assert outcome.status == 0, outcome.err
+    assert "41 training, 20 validation" in outcome.out and "3 of 3 jobs finished" in outcome.out
+    table = run("vit-results", "runs").out.splitlines()
+    header, _, row = (line.strip("| ").split(" | ") for line in table if line.startswith("|"))
+    cells = dict(zip(header, row, strict=True))
+    found = [last_accuracy(Path("runs", fold)) for fold in "012"]
+    title = "validation accuracy, last epoch, mean of folds (%)"
+    assert cells[title] == f"{mean(found):.2f} ± {stdev(found):.2f}" and stdev(found) > 0
+    assert cells["folds"] == "0, 1, 2 of 3" and cells["seeds"] == "0"
