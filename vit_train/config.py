@@ -45,7 +45,10 @@ INCIDENTAL = (
     *("device", "data.root", "data.download", "data.urls"),
 )
 # What a setting without a default must name.
-NEEDED = {"ckpt": "PATH, a run's folder or a checkpoint"}
+NEEDED = {
+    "ckpt": "PATH, a run's folder or a checkpoint",
+    "task.teacher": "RUN, a trained classifier",
+}
 NOT_TAKEN_AWAY = "a setting can be changed, but not removed"
 PACKAGE = Path(__file__).parent
 # In the wheel conf/ is a subpackage; in a checkout it is at the top level.

@@ -28,6 +28,8 @@ from vit_train.runs.resume import is_finished, newest_checkpoint, split_path
 if TYPE_CHECKING:
     from vit_train.runs.train import Outcome
 
+# The settings that are paths; the first is the one that a bare path may mean.
+PATHS = ("resume", "extend", "init_from", "data.root", "task.teacher")
 ABOUT = """\
 vit-train: train a Vision Transformer on small images.
 
@@ -110,7 +112,7 @@ def main() -> None:
     register_schemas()
     register_run_name()
     with short_errors("vit-train"):
-        sys.argv[1:] = quote_values(sys.argv[1:], ("resume", "extend", "init_from", "data.root"))
+        sys.argv[1:] = quote_values(sys.argv[1:], PATHS)
         resume, folder = resume_argument(sys.argv[1:]), None
         if resume is not None:
             folder, _ = split_path(resume)

@@ -25,6 +25,7 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
         "data": data_line(setup),
         "model": model_line(setup),
         "work": work_line(setup),
+        "teacher": teacher_line(setup),
         "folder": str(path),
         "from": origin,
     }
@@ -101,6 +102,15 @@ def work_line(setup: Setup) -> str:
     )
 
 
+def teacher_line(setup: Setup) -> str:
+    """Return words about the teacher; "" for none."""
+    if not setup.teacher:
+        return ""
+    accuracy = setup.teacher["val_acc"]
+    known = "" if accuracy is None else f", right on {accuracy:.2%} of the validation images"
+    return f"{setup.teacher['checkpoint']}, {setup.teacher['weights']} weights{known}"
+
+
 def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
@@ -126,7 +136,7 @@ def closing(setup: Setup, path: Path, files: Sequence[str]) -> str:
 
 def next_commands(setup: Setup, run: str) -> Iterator[tuple[str, str]]:
     """Yield commands that make sense for this run, each with its use."""
-    if isinstance(setup.config.task, ClassifyConfig):
+    if setup.task.needs_labels:
         yield f"vit-eval ckpt={run}", "what it gets wrong: report.html"
         yield f"vit-predict ckpt={run} images=PHOTO.jpg", "what it says of an image"
     else:

@@ -100,7 +100,7 @@ class RunFolder(NoFolder):
         self.command = first_command(path / "summary.json") if state else provenance.command_line()
         self.extends = as_dicts(earlier.chain if earlier else noted(state or {}))
         about = run_metadata(self.settings, setup.data, setup.statistics, provenance.versions())
-        about["extends"] = self.extends
+        about |= {"extends": self.extends, "teacher": setup.teacher}
         self.board = TensorBoard(path)
         self.checkpoints = CheckpointManager(
             path / "checkpoints", about, self.config.checkpoint, self.flush
@@ -215,6 +215,7 @@ class RunFolder(NoFolder):
             "images": setup.sizes,
             "config": self.settings,
             "extends": self.extends,
+            "teacher": setup.teacher or None,
         }
         write_json(self.path / "summary.json", known | results)
 
@@ -261,6 +262,8 @@ def open_folder(
     with refusing_other_runs("extend" if earlier else "resume"):
         if before["fingerprint"] != setup.data.fingerprint:
             raise ValueError("the images on disk are not those it was trained on")
+        if before.get("teacher", {}).get("fingerprint") != setup.teacher.get("fingerprint"):
+            raise ValueError(f"its teacher was not what {setup.teacher['checkpoint']} is now")
         return make()
 
 

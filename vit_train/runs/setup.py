@@ -1,8 +1,9 @@
 """The parts of a run, built as its config says."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,8 @@ class Setup:
     task: Task
     model: nn.Module
     image_loader: TrainBatches
+    # What is known of the teacher, for the provenance; empty without one.
+    teacher: dict[str, Any] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
@@ -61,7 +64,8 @@ class Setup:
     def flops(self, backward: bool) -> int | None:
         """Return the FLOPs of all matrix products for one image, in training if `backward`.
 
-        It is a measure of cost that machines share. None for tasks that add a decoder.
+        It is a measure of cost that machines share. None for tasks that add a decoder
+        or a teacher.
         """
         if not isinstance(self.config.task, ClassifyConfig):
             return None

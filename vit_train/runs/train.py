@@ -22,6 +22,7 @@ from vit_train.runs.extension import Earlier, read_earlier
 from vit_train.runs.folder import NoFolder, open_folder, refusing_other_runs
 from vit_train.runs.lock import new_run
 from vit_train.runs.setup import Setup, set_up
+from vit_train.runs.teacher import with_teacher
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def train_in_held_folder(
             state = None if checkpoint is None else read_checkpoint(checkpoint)
             earlier = None if state else read_earlier(config)
             setup = set_up(config, precision, processes, fresh=not (state or earlier))
+            setup = with_teacher(setup)
             folder = open_folder(setup, path, state, earlier, resumed)
             return run(setup, folder, state, earlier)
     finally:

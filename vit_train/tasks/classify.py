@@ -59,7 +59,7 @@ class Classify(Task):
 
     def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         logits = model(images)
-        loss = self.loss_sum(logits, targets)
+        loss = self.loss_sum(logits, targets, images)
         sums = [loss, correct_answers(logits.detach(), targets).to(loss.dtype)]
         if self.weights is not None:
             # Of mixed targets torch takes the mean over images.
@@ -69,8 +69,8 @@ class Classify(Task):
             )
         return torch.stack(sums)
 
-    def loss_sum(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the sum over a batch of what is minimized, from logits (B,K)."""
+    def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
+        """Return the sum over a batch of what is minimized, given the images' logits (B,K)."""
         weights = self.weights
         if weights is not None:  # never in half precision
             weights = weights.to(torch.promote_types(logits.dtype, torch.float32))

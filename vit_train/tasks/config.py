@@ -12,6 +12,8 @@ from vit_train.model.config import ModelConfig
 if TYPE_CHECKING:
     from vit_train.tasks.task import Task
 
+DISTILLATIONS = ("soft", "hard")
+
 
 @dataclass
 class TaskConfig:
@@ -32,19 +34,28 @@ class TaskConfig:
 
 
 @dataclass
-class ClassifyConfig(TaskConfig):
+class LabelsConfig(TaskConfig):
+    """Base of the tasks that classify images."""
+
+    # The share of the target that is spread evenly over all classes (Szegedy et al. 2016).
+    label_smoothing: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"task.label_smoothing={self.label_smoothing} must be in [0, 1)")
+
+
+@dataclass
+class ClassifyConfig(LabelsConfig):
     """Classification of images."""
 
     name: str = "classify"
-    # The share of the target that is spread evenly over all classes (Szegedy et al. 2016).
-    label_smoothing: float = 0.1
     # A weight for each class in the loss: auto, inversely to the number of its training images, or
     # a list with one number a class. A step's loss is the mean over weights.
     class_weights: Any = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"task.label_smoothing={self.label_smoothing} must be in [0, 1)")
+        super().__post_init__()
         weights = self.class_weights
         listed = isinstance(weights, list) and bool(weights) and all(map(is_positive, weights))
         if not (weights in (None, "auto") or listed):
@@ -59,6 +70,41 @@ class ClassifyConfig(TaskConfig):
         from vit_train.tasks.classify import Classify
 
         return Classify(self, model, image_shape, num_classes)
+
+
+@dataclass
+class DistillConfig(LabelsConfig):
+    """Classification of images that a trained classifier, the teacher, helps to learn."""
+
+    name: str = "distill"
+    # The teacher: a run (its folder or a checkpoint) or builtin:NAME, of any model, with the same
+    # classes and image size.
+    teacher: str = "???"
+    # What is learned from it: soft, its probabilities (Hinton et al. 2015), or hard, the class that
+    # it predicts (Touvron et al. 2021).
+    distillation: str = "soft"
+    # The share of the loss that the teacher has; the labels have the rest.
+    alpha: float = 0.5
+    # By which the logits of both are divided for soft distillation: higher shows more of what the
+    # teacher thinks of the other classes.
+    temperature: float = 3.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.distillation not in DISTILLATIONS:
+            choices = ", ".join(DISTILLATIONS)
+            raise ValueError(f"task.distillation={self.distillation} must be one of: {choices}")
+        if not 0 < self.alpha <= 1:
+            raise ValueError(f"task.alpha={self.alpha} must be greater than 0, and at most 1")
+        if not self.temperature > 0:
+            raise ValueError(f"task.temperature={self.temperature} must be positive")
+
+    def make(
+        self, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
+    ) -> "Task":
+        from vit_train.tasks.distill import Distill
+
+        return Distill(self, model, image_shape, num_classes)
 
 
 def is_positive(value: object) -> bool:
@@ -127,6 +173,7 @@ class AutoregressConfig(DecodeConfig):
 
 TASK_CONFIGS: dict[str, type[TaskConfig]] = {
     "classify": ClassifyConfig,
+    "distill": DistillConfig,
     "reconstruct": ReconstructConfig,
     "autoregress": AutoregressConfig,
 }

@@ -1,0 +1,65 @@
+"""The trained classifier that teaches a run: found, checked, and noted in its provenance."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vit_train.engine.checkpoint import fingerprint
+from vit_train.engine.evaluation import evaluate
+from vit_train.engine.metrics import Classification
+from vit_train.runs.load import Meta, load
+from vit_train.runs.newest import run_at
+from vit_train.runs.setup import Setup
+from vit_train.tasks.config import DistillConfig
+from vit_train.tasks.distill import Distill, Teacher
+from vit_train.viz.figures import listed
+
+
+def with_teacher(setup: Setup) -> Setup:
+    """Give the task its teacher and note what it is, if the task has one.
+
+    Its accuracy is that on this run's validation images. Raise ValueError if it cannot teach them.
+    """
+    config, task = setup.config.task, setup.task
+    if not (isinstance(config, DistillConfig) and isinstance(task, Distill)):
+        return setup
+    try:
+        run = run_at(Path(config.teacher))
+        model, meta = load(run, setup.device)
+        require_fitting(meta, setup)
+    except ValueError as error:
+        raise ValueError(f"task.teacher={config.teacher}: {error}") from error
+    task.teacher = Teacher(model, meta.statistics, setup.statistics).to(setup.device)
+    facts: dict[str, Any] = {
+        "run": str(run),
+        "checkpoint": str(meta.path),
+        "weights": meta.weights,
+        "fingerprint": fingerprint(meta.path),
+        "val_acc": None,
+    }
+    if setup.val_loader is not None:
+        on_validation = evaluate(
+            task.teacher, task, setup.val_loader, setup.precision, processes=setup.processes
+        )
+        assert isinstance(on_validation, Classification)
+        facts["val_acc"] = on_validation.acc
+    # A folder of runs means another run once a newer one is finished: its name is kept instead.
+    named = replace(setup.config, task=replace(config, teacher=str(run)))
+    return replace(setup, config=named, teacher=facts)
+
+
+def require_fitting(meta: Meta, setup: Setup) -> None:
+    """Raise ValueError unless the teacher classifies such images into the same classes."""
+    if not meta.task.needs_labels:
+        raise ValueError(f"a run with task={meta.config.task.name} does not classify images")
+    if meta.classes != list(setup.data.classes):
+        raise ValueError(
+            f"its classes are {listed(meta.classes)}, but those of this run's data are "
+            f"{listed(setup.data.classes)}"
+        )
+    if meta.image_shape != setup.data.image_shape:
+        sizes = meta.image_shape[1], setup.data.image_shape[1]
+        raise ValueError(
+            f"it was trained on images of {sizes[0]} by {sizes[0]}, but this run has {sizes[1]} by "
+            f"{sizes[1]}: set data.image_size={sizes[0]}"
+        )
