@@ -31,6 +31,8 @@ def composed(kind: type, **chosen: str) -> DictConfig:
     assert isinstance(config, DictConfig)
     if "data" in parts:
         config.data.root = "x"
+    if chosen.get("task") == "distill":
+        config.task.teacher = "x"
     return config
 
 

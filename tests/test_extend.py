@@ -79,11 +79,12 @@ def test_a_finished_run_is_extended_and_stays_as_it_was(
     assert summary("killed")["extends"][0]["fingerprint"] == seal
 
     # And further, beside the run that is extended, with the settings that it has.
-    outcome = run("vit-train", "extend=runs/second", "train.epochs=1")
+    more = ["train.epochs=1", "train.max_minutes=1e-9"]
+    outcome = run("vit-train", "extend=runs/second", *more)
     assert outcome.status == 0, outcome.err
     (third,) = (path for path in Path("outputs/runs").iterdir())
     again = summary(str(third))
-    assert [each["epochs"] for each in again["extends"]] == [2, 4] and again["epochs"] == 5
+    assert [each["epochs"] for each in again["extends"]] == [2, 4] and again["steps"] == 21
     assert again["config"]["optim"]["lr"] == 5e-4 and again["config"]["train"]["epochs"] == 1
     assert digests(first) == before
 
@@ -127,14 +128,14 @@ def test_a_run_stops_early_when_validation_no_longer_improves(
 ) -> None:
     # Weights that stay as they are: no epoch is better than the first.
     few = [*SMALL_MODEL, "data.train_images=60", "data.test_images=20", "checkpoint.every_steps=1"]
-    still = [*few, "optim.lr=1e-12", "train.epochs=9", "train.patience=2"]
+    still = [*few, "optim.lr=1e-12", "train.epochs=9", "train.patience=1"]
     outcome = run("vit-train", *still, "hydra.run.dir=whole")
     assert outcome.status == 0, outcome.err
-    assert "stopped early after epoch 3: no better epoch in the last 2" in outcome.out
+    assert "stopped early after epoch 2: no better epoch in the last 1" in outcome.out
     said = summary("whole")
-    assert said["status"] == "finished" and said["stopped_early"] and said["epochs"] == 3
+    assert said["status"] == "finished" and said["stopped_early"] and said["epochs"] == 2
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        dies_after(4, patch)  # one a step, the best one and that of its epoch: in the second
+        dies_after(3, patch)  # one after each step, the best one, and one after its epoch
         run("vit-train", *still, "hydra.run.dir=killed")
     outcome = run("vit-train", "resume=killed")
     assert outcome.status == 0, outcome.err

@@ -124,3 +124,19 @@ def test_a_fold_needs_an_image() -> None:
     few = Dataset(numbered(4, 0), numbered(4, 1000), DATA.classes)
     with pytest.raises(ValueError, match="cv_folds=5 needs as many images, but there are 4"):
         make_splits(few, DataConfig(cv_folds=5, cv_fold=0))
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"cv_fold": 0}, "data.cv_fold=0 needs data.cv_folds=N, the number of folds"),
+        ({"cv_folds": 5}, "data.cv_folds=5 needs data.cv_fold=0 to 4"),
+        ({"cv_folds": 1, "cv_fold": 0}, "data.cv_folds=1 must be at least 2"),
+        ({"cv_folds": 5, "cv_fold": -1}, "data.cv_fold=-1 must be 0 to 4, the last of 5"),
+        ({"cv_folds": 5, "cv_fold": 1, "val": "test"}, "data.val=test does not"),
+        ({"sampler": "even"}, "data.sampler=even must be one of: shuffled, balanced"),
+    ],
+)
+def test_what_is_no_split_is_refused(settings: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        DataConfig(**settings)

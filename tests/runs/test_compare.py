@@ -89,6 +89,27 @@ def test_extended_runs_are_grouped_by_how_long_those_before_them_were() -> None:
     assert [len(group.runs) for group in groups] == [1, 2, 1]
 
 
+def test_balanced_accuracy_is_shown_where_the_test_classes_are_uneven() -> None:
+    title, runs = "balanced test accuracy, final weights (%)", [summary(0.5), summary(0.6, 1)]
+    for each, balanced in zip(runs, (0.4, 0.44), strict=True):
+        each["test"]["final"] |= {"balanced_acc": balanced, "per_class_count": [400, 600]}
+    (row,) = cells(table(group_runs(runs)))
+    assert title not in row
+    for each in runs:
+        each["test"]["final"]["per_class_count"] = [200, 600]
+    (row,) = cells(table(group_runs(runs)))
+    assert row[title] == "42.00 ± 2.83"
+
+
+def test_folds_are_one_group_and_each_counts_once() -> None:
+    runs = [summary(0.5, seed) for seed in (0, 0, 0, 1)]
+    for each, fold in zip(runs, (0, 1, 1, 1), strict=True):
+        each["config"]["data"] |= {"cv_folds": 5, "cv_fold": fold}
+        each["file"] = "summary.json"
+    (group,) = group_runs(runs)
+    assert len(group.runs) == 3 and group.folds == "0, 1 of 5"
+
+
 def test_a_label_says_no_more_than_tells_the_groups_apart() -> None:
     runs = [summary(0.5, name="vit"), summary(0.6, name="cnn", widths=[8], depth=3)]
     assert [group.label for group in group_runs(runs)] == ["model=cnn, …", "model=vit, …"]
@@ -216,13 +237,15 @@ def test_results_of_real_runs(run: Run, small_run: SmallRun) -> None:
     assert refused.status == 1 and "vit-results: nothing does not exist" in refused.err
 
 
-def test_an_unfinished_run_is_said_with_how_to_finish_it(run: Run, small_run: SmallRun) -> None:
+def test_an_unfinished_run_is_said_with_how_to_finish_it(
+    run: Run, small_run: SmallRun, caplog: pytest.LogCaptureFixture
+) -> None:
     small_run("finished", "runs/0")
     small_run("interrupted", "runs/1")
     outcome = run("vit-results", "runs")
     assert outcome.status == 0
-    # On stderr but for Hydra's logging, which the runs of this process have set up.
-    said = outcome.out + outcome.err
+    # On stderr but for Hydra's logging, which the runs of this process may have set up.
+    said = outcome.out + outcome.err + caplog.text
     assert "has not finished (interrupted): runs/1. " in said
     assert "Finish it with: vit-train resume=runs/1\n" in said
 
