@@ -79,13 +79,14 @@ def test_a_finished_run_is_extended_and_stays_as_it_was(
     assert summary("killed")["extends"][0]["fingerprint"] == seal
 
     # And further, beside the run that is extended, with the settings that it has.
-    more = ["train.epochs=1", "train.max_minutes=1e-9"]
+    more = ["train.epochs=6", "train.max_minutes=1e-9"]
     outcome = run("vit-train", "extend=runs/second", *more)
     assert outcome.status == 0, outcome.err
     (third,) = (path for path in Path("outputs/runs").iterdir())
     again = summary(str(third))
     assert [each["epochs"] for each in again["extends"]] == [2, 4] and again["steps"] == 21
-    assert again["config"]["optim"]["lr"] == 5e-4 and again["config"]["train"]["epochs"] == 1
+    assert again["config"]["optim"]["lr"] == 5e-4 and again["config"]["train"]["epochs"] == 6
+    assert again["config"]["optim"]["warmup_epochs"] == 3
     assert digests(first) == before
 
 

@@ -63,13 +63,18 @@ def resumed_config(
 def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
     """Return the settings of the run that `extend=` names, with the changes from the command line.
 
-    Raise ValueError if it is not finished, or for a change that its state does not allow.
+    Unless it is given, the warm-up takes the same share of the epochs as in that run. Raise
+    ValueError if it is not finished, or for a change that its state does not allow.
     """
     folder = finished_run(composed.extend)
     if "train.epochs" not in keys_of(overrides):
         raise ValueError(f"extend={composed.extend} needs train.epochs=N, how many more")
     settings = own_settings(folder, None) | {"extend": str(folder)}
-    return changed("extend", settings, composed, overrides, "leave it out, or start a new run")
+    config = changed("extend", settings, composed, overrides, "leave it out, or start a new run")
+    if not {"optim", "optim.warmup_epochs"} & set(keys_of(overrides)):
+        longer = config.train.epochs / from_checkpoint(settings).train.epochs
+        config.optim.warmup_epochs = round(config.optim.warmup_epochs * longer, 3)
+    return config
 
 
 def changed(
