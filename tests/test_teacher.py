@@ -40,7 +40,7 @@ def test_a_student_learns_from_a_finished_run(run: Run) -> None:
     mixed = ["task.alpha=0.7", "task.temperature=2", "train.max_minutes=1e-9"]
     outcome = run("vit-train", *STUDENT, *mixed, "hydra.run.dir=student")
     assert outcome.status == 0, outcome.err
-    assert "teacher teachers/first/checkpoints/last.pt, raw weights, right on" in outcome.out
+    assert "teacher teachers/first (last.pt, raw weights), right on" in outcome.out
 
     # It goes on with this teacher and no other.
     path = Path(teacher, "checkpoints/last.pt")

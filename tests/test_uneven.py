@@ -15,9 +15,9 @@ WAYS = ("data.sampler=balanced", "task.class_weights=auto")
 
 @pytest.fixture
 def images(tmp_path: Path) -> np.ndarray:
-    """Folders of 50 cats and 10 dogs that nothing tells apart, for training and for testing."""
+    """Folders of 25 cats and 5 dogs that nothing tells apart, for training and for testing."""
     gray = np.full((8, 8, 3), 127, np.uint8)
-    for part, counts in (("train", {"cat": 50, "dog": 10}), ("test", {"cat": 9, "dog": 3})):
+    for part, counts in (("train", {"cat": 25, "dog": 5}), ("test", {"cat": 3, "dog": 1})):
         for name, count in counts.items():
             folder = tmp_path / "images" / part / name
             folder.mkdir(parents=True)
@@ -29,10 +29,10 @@ def images(tmp_path: Path) -> np.ndarray:
 def test_each_setting_gives_both_classes_the_same_chance(run: Run, images: np.ndarray) -> None:
     data = ["data=folder", "data.root=images", "data.image_size=8", "data.val=none"]
     model = ["model.embed_dim=8", "model.depth=1", "model.patch_size=8", "model.head=gap"]
-    loop = ["train.epochs=8", "train.batch_size=20", "optim.lr=0.05", "augment=none"]
+    loop = ["train.epochs=8", "train.batch_size=10", "optim.lr=0.05", "augment=none"]
     quiet = [*data, *model, *loop, "task.label_smoothing=0"]
     outcome = run("vit-train", *quiet, "train.max_minutes=1e-9")
-    assert "uneven classes: 50 training images of cat, 10 of dog" in outcome.out
+    assert "uneven classes: 25 training images of cat, 5 of dog" in outcome.out
     assert all(way in outcome.out for way in WAYS)
     for way in WAYS:
         folder = way.partition(".")[0]

@@ -106,9 +106,9 @@ def teacher_line(setup: Setup) -> str:
     """Return words about the teacher; "" for none."""
     if not setup.teacher:
         return ""
-    accuracy = setup.teacher["val_acc"]
+    facts, accuracy = setup.teacher, setup.teacher["val_acc"]
     known = "" if accuracy is None else f", right on {accuracy:.2%} of the validation images"
-    return f"{setup.teacher['checkpoint']}, {setup.teacher['weights']} weights{known}"
+    return f"{facts['run']} ({Path(facts['checkpoint']).name}, {facts['weights']} weights){known}"
 
 
 def counted(number: int, noun: str) -> str:
