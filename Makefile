@@ -5,7 +5,7 @@ PORT ?= 6006
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev train test torture lint format typecheck tensorboard clean
+.PHONY: help setup setup-dev train test interop torture lint format typecheck tensorboard clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -22,6 +22,10 @@ help: ## list the targets
 	$(INSTALL) --editable '.[dev]'
 	touch $@
 
+.venv/installed-interop: .venv/installed-dev
+	$(INSTALL) --editable '.[interop]'
+	touch $@
+
 setup: .venv/installed ## create .venv and install the project (CPU=1: PyTorch without CUDA)
 
 setup-dev: .venv/installed-dev ## add what the developers use: tests, linters, sweepers
@@ -31,6 +35,9 @@ train: setup ## train ViT-Tiny on the built-in shapes (ARGS="train.epochs=2" add
 
 test: setup-dev ## run the tests (ARGS="-m slow" adds pytest options)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+
+interop: .venv/installed-interop ## run the tests with other libraries: timm, torchvision, transformers, vit-pytorch
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m interop $(ARGS)
 
 torture: setup-dev ## kill training 140 times at random, then 15 minutes of hostile input (ARGS="--minutes 60 --kills 500")
 	PYTHONPATH=tests $(BIN)/python -m torture $(ARGS)

@@ -235,7 +235,7 @@ def test_every_file_that_is_named_exists(page: Path) -> None:
 
 def test_the_map_names_every_module() -> None:
     text = text_of(ROOT / "docs/architecture.md")
-    for room in ("runs", "explain", "viz", "engine", "model", "data", "tasks"):
+    for room in ("runs", "explain", "viz", "engine", "layouts", "model", "data", "tasks"):
         for path in (ROOT / "vit_train" / room).glob("*.py"):
             assert path.name in {"__init__.py", "config.py"} or path.name in text, path
     for path in (ROOT / "vit_train").iterdir():

@@ -81,7 +81,7 @@ class RunFolder(NoFolder):
     ) -> None:
         self.setup, self.config, self.path = setup, setup.config, path
         self.settings = as_dict(self.config)
-        self.origin = origin(self.config.init_from, state)
+        self.origin = origin(setup, state)
         self.from_the_beginning = state is None
         require_own_folder(path / "checkpoints")
         if resumed:
@@ -246,11 +246,9 @@ def refusing_other_runs() -> Iterator[None]:
         raise ValueError(f"resume: this checkpoint is not from this run: {error}") from error
 
 
-def origin(init_from: str | None, state: dict[str, Any] | None) -> str:
+def origin(setup: Setup, state: dict[str, Any] | None) -> str:
     """Return words about the weights that training starts from; "" for random weights."""
-    if state:
-        return f"resuming after step {state['step']}"
-    return f"begins with the encoder of {init_from}" if init_from else ""
+    return f"resuming after step {state['step']}" if state else setup.origin
 
 
 def first_command(summary: Path) -> str:

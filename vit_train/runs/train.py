@@ -61,7 +61,7 @@ def train_in_held_folder(
         with logged_to(path / "train.log", processes.is_main):
             checkpoint = processes.broadcast(checkpoint)
             state = None if checkpoint is None else read_checkpoint(checkpoint)
-            setup = set_up(config, precision, processes, fresh=state is None)
+            setup = set_up(config, precision, processes, state)
             folder = open_folder(setup, path, state, resumed)
             return run(setup, folder, state)
     finally:
