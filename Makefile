@@ -36,7 +36,7 @@ train: setup ## train ViT-Tiny on the built-in shapes (ARGS="train.epochs=2" add
 test: setup-dev ## run the tests (ARGS="-m slow" adds pytest options)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
-interop: .venv/installed-interop ## run the tests with other libraries: timm, torchvision, transformers, vit-pytorch
+interop: .venv/installed-interop ## run the tests with other libraries: timm, torchvision, transformers, vit-pytorch, ONNX
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m interop $(ARGS)
 
 torture: setup-dev ## kill training 140 times at random, then 15 minutes of hostile input (ARGS="--minutes 60 --kills 500")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SMALL, Run, SmallRun
+from conftest import SMALL, Run
 from torch import Tensor
 
 import vit_train
@@ -51,35 +51,36 @@ def words_of(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_weights_are_taken_and_what_is_taken_is_said(run: Run) -> None:
-    state = weights()
-    save("theirs/model.safetensors", {k: v.bfloat16() for k, v in state.items()})
+def test_weights_are_taken_and_layers_learn_at_their_own_rates(run: Run) -> None:
+    """One step of AdamW without decay moves a weight by its learning rate, here a small one."""
+    state = {key: value.bfloat16() for key, value in weights().items()}
+    save("theirs/model.safetensors", state)
     config = {"architecture": "vit_x", "model_args": {"num_heads": 4}, "num_classes": 10}
     config["pretrained_cfg"] = {"mean": MEAN, "std": STD}
     Path("theirs/config.json").write_text(json.dumps(config), encoding="utf-8")
-    outcome = run("vit-train", *TRAIN, "init_from=theirs")
+    rates = ["optim.lr=1e-3", "optim.layer_decay=0.1", "optim.head_lr_scale=3"]
+    rates += ["optim.weight_decay=0", "optim.warmup_epochs=0", "train.batch_size=54"]
+    outcome = run("vit-train", *TRAIN, *rates, "init_from=theirs")
     assert outcome.status == 0, outcome.err
     said = words_of(Path("run/train.log").read_text(encoding="utf-8"))
     assert "the encoder of theirs (timm's layout), its 101 positions resized to 65;" in said
     assert "its head is taken, for the same number of classes, whose names are not known" in said
     model, meta = vit_train.load("run/checkpoints/last.pt")
     assert (list(meta.statistics.mean), list(meta.statistics.std)) == (MEAN, STD)
-    for key, value in model.state_dict().items():
-        if key != "pos_embed.0.weight":
-            expected = state[key].bfloat16().float()
-            torch.testing.assert_close(value, expected, rtol=0, atol=1e-6)
-
-
-def test_the_normalization_can_be_set_and_resuming_keeps_it(run: Run) -> None:
-    torch.save({"model_ema": weights()}, "x.pth")
-    set_ = ["data.mean=[0.1,0.2,0.3]", "data.std=[1,2,3]", "train.max_minutes=1e-9"]
-    outcome = run("vit-train", *TRAIN, *set_, "init_from=x.pth", "data.num_classes=9")
-    said = words_of(outcome.out)
-    assert outcome.status == 0 and "it knows 10 classes, the data have 9" in said
-    assert "how many heads it has: model.num_heads=4 as set" in said
-    Path("x.pth").unlink()
-    assert run("vit-train", "resume=run", "train.max_minutes=null").status == 0
-    assert vit_train.load("run")[1].statistics == ((0.1, 0.2, 0.3), (1.0, 2.0, 3.0))
+    moved = {
+        key: (value - state[key].float()).abs().mean()
+        for key, value in model.state_dict().items()
+        if key != "pos_embed.0.weight"
+    }
+    for key, expected in {
+        "patch_embed.proj.weight": 1e-6,
+        "blocks.0.mlp.fc1.weight": 1e-5,
+        "blocks.1.mlp.fc1.weight": 1e-4,
+        "norm.weight": 1e-3,
+        "head.weight": 3e-3,
+    }.items():
+        assert moved[key] == pytest.approx(expected, rel=0.2), key
+    assert max(moved.values()) < 4e-3
 
 
 def bare(code: str) -> bytes:
@@ -200,9 +201,8 @@ def test_a_refusal_is_short_at_the_command_line(run: Run) -> None:
 
 
 def test_a_preset_that_fits_is_named() -> None:
-    for name, config in vit_presets().items():
-        assert preset_of(config) == name
-    assert preset_of(CONFIG) is None
+    preset = "vit_small_patch16_224"
+    assert preset_of(vit_presets()[preset]) == preset and preset_of(CONFIG) is None
 
 
 def test_the_built_in_model_is_one_to_start_from() -> None:
@@ -211,57 +211,34 @@ def test_the_built_in_model_is_one_to_start_from() -> None:
     assert len(found.state["head.weight"]) == 10 and not found.left
 
 
-def test_a_frozen_encoder_stays_the_same_to_the_bit_and_can_be_resumed(
-    run: Run, small_run: SmallRun
-) -> None:
-    small_run("finished", "before")
-    probe = [*SMALL, "init_from=before", "train.freeze=encoder", "optim.lr=0.1"]
-    probe += ["train.ema_decay=0.5", "model.dropout=0.1"]
-    stop = ["train.max_minutes=1e-9", "hydra.run.dir=stopped"]
-    assert run("vit-train", *probe, *stop).status == 0
-    assert run("vit-train", "resume=stopped", "train.max_minutes=null").status == 0
-    assert run("vit-train", *probe, "hydra.run.dir=whole").status == 0
-    before = vit_train.load("before")[0].state_dict()
-    resumed, whole = (
-        vit_train.load(f"{name}/checkpoints/last.pt")[0].state_dict()
-        for name in ("stopped", "whole")
-    )
-    for key, value in whole.items():
-        assert torch.equal(value, resumed[key])
-        assert torch.equal(value, before[key]) is not key.startswith("head.")
-    kept = torch.load("whole/checkpoints/last.pt", weights_only=True)["optimizers"]
+def test_a_frozen_encoder_stays_the_same_to_the_bit_also_when_resumed(run: Run) -> None:
+    """And so does the normalization, which is set here."""
+    state = weights()
+    torch.save({"model_ema": state}, "x.pth")
+    probe = [*TRAIN, "init_from=x.pth", "train.freeze=encoder", "optim.lr=0.1", "train.epochs=2"]
+    probe += ["data.image_size=40", "train.ema_decay=0.5"]
+    stop = ["data.mean=[0.1,0.2,0.3]", "data.std=[1,2,3]", "train.max_minutes=1e-9"]
+    outcome = run("vit-train", *probe, *stop)
+    said = "the file does not say how many heads it has: model.num_heads=4 as set"
+    assert outcome.status == 0 and said in words_of(outcome.out)
+    Path("x.pth").unlink()
+    assert run("vit-train", "resume=run", "train.max_minutes=null").status == 0
+    model, meta = vit_train.load("run/checkpoints/last.pt")
+    assert meta.statistics == ((0.1, 0.2, 0.3), (1.0, 2.0, 3.0))
+    for key, value in TIMM.to_theirs(model.state_dict()).items():
+        if key.startswith("head."):
+            assert not torch.equal(value, state[key])
+        else:
+            assert torch.equal(value, state[key])
+    kept = torch.load("run/checkpoints/last.pt", weights_only=True)["optimizers"]
     assert [len(each["state"]) for each in kept] == [2]  # the head's weight and bias
 
 
 def test_a_random_encoder_is_not_frozen(run: Run) -> None:
     for more, words in (
         (["train.freeze=encoder"], "needs pretrained weights to keep: init_from=RUN"),
-        (["train.freeze=all"], "train.freeze=all must be one of: encoder"),
         (["train.freeze=encoder", "model=cnn"], "train.freeze=encoder needs a Vision Transformer"),
     ):
         settings = [each for each in FEW if "model" not in each]
         outcome = run("vit-train", *settings, *more)
         assert outcome.status == 1 and words in outcome.err, outcome.err
-
-
-@pytest.mark.parametrize("optim", ["adamw", "muon"])
-def test_layers_learn_at_their_own_rates(run: Run, optim: str) -> None:
-    """One step without decay: AdamW moves a weight by its rate, Muon by up to 0.2 of it."""
-    save("x.safetensors", weights())
-    decayed = [*TRAIN, "init_from=x.safetensors", f"optim={optim}", "optim.layer_decay=0.1"]
-    decayed += ["optim.head_lr_scale=3", "optim.weight_decay=0", "optim.warmup_epochs=0"]
-    decayed += ["optim.lr=1e-3", "train.batch_size=54", "data.image_size=40", "precision=fp32"]
-    outcome = run("vit-train", *decayed)
-    assert outcome.status == 0, outcome.err
-    after = vit_train.load("run/checkpoints/last.pt")[0].state_dict()
-    before = weights()
-    moved = {key: (after[key] - before.get(key, after[key])).abs().mean() for key in after}
-    block, near = (1.0, 0.2) if optim == "adamw" else (0.12, 0.7)
-    for key, expected in {
-        "patch_embed.proj.weight": 1e-6,
-        "blocks.0.mlp.fc1.weight": block * 1e-5,
-        "blocks.1.mlp.fc1.weight": block * 1e-4,
-        "norm.weight": 1e-3,
-        "head.weight": 3e-3,
-    }.items():
-        assert moved[key] == pytest.approx(expected, rel=near), key

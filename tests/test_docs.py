@@ -33,6 +33,7 @@ from vit_train.runs import train as training
 from vit_train.runs.config import (
     EvalConfig,
     ExplainConfig,
+    ExportConfig,
     InspectConfig,
     PredictConfig,
     SheetConfig,
@@ -56,6 +57,7 @@ CONFIGS = {
     "vit-explain": ("vit_explain", ExplainConfig),
     "vit-augment": ("vit_augment", SheetConfig),
     "vit-inspect": ("vit_inspect", InspectConfig),
+    "vit-export": ("vit_export", ExportConfig),
 }
 # Recipes, other people's clusters and whole sweeps: what they ask for is composed, not run.
 EXPENSIVE = ("experiment=", "hydra/launcher=", "hydra.searchpath=", "--config-dir", "resume=")

@@ -6,7 +6,7 @@ Files have other names than the modules of transformers 5, in which a state dict
 import re
 from dataclasses import replace
 
-from vit_train.layouts.layout import PLAIN, Facts, Files, Layout, Misfit, State
+from vit_train.layouts.layout import PLAIN, Facts, Files, Layout, Misfit, State, Subject
 
 EMBEDDINGS = {
     "cls_token": "embeddings.cls_token",
@@ -18,6 +18,8 @@ OUTER = {"norm.": "layernorm.", "head.": "classifier."}
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 # Its names of activation functions, and this program's.
 ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
+# Pillow's number of its bilinear filter.
+BILINEAR = 2
 # Names that mean there are none.
 UNNAMED = re.compile(r"LABEL_\d+")
 
@@ -43,6 +45,48 @@ def facts(files: Files) -> Facts:
     if images.get("do_normalize") is False and mean is not None:
         mean, std = [0.0] * len(mean), [1.0] * len(mean)
     return Facts(settings, classes if named else None, mean, std)
+
+
+def files(subject: Subject) -> Files:
+    """Return the two files with which from_pretrained builds a model and its preprocessing."""
+    config, (channels, size, _) = subject.config, subject.image_shape
+    names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    labels = {str(number): name for number, name in enumerate(subject.classes)}
+    model = {
+        "architectures": ["ViTForImageClassification"],
+        "model_type": "vit",
+        "hidden_size": config.embed_dim,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.num_heads,
+        "intermediate_size": config.hidden_dim,
+        "hidden_act": names[config.activation],
+        "layer_norm_eps": config.norm_eps,
+        "qkv_bias": config.qkv_bias,
+        "image_size": size,
+        "patch_size": config.patch_size,
+        "num_channels": channels,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "id2label": labels,
+        "label2id": {name: int(number) for number, name in labels.items()},
+        "torch_dtype": "float32",
+    }
+    # ViT's own processor does not crop: it would squeeze images that are not square.
+    images = {
+        "image_processor_type": "CLIPImageProcessor",
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": {"shortest_edge": size},
+        "resample": BILINEAR,
+        "do_center_crop": True,
+        "crop_size": {"height": size, "width": size},
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": subject.mean,
+        "image_std": subject.std,
+    }
+    return {"config.json": model, "preprocessor_config.json": images}
 
 
 def with_prefix(state: State) -> State:
@@ -75,6 +119,7 @@ HUGGING_FACE = Layout(
     },
     norm_eps=1e-12,
     facts=facts,
+    files=files,
     unused={
         "pooler.": "the pooler",
         "decoder.": "the decoder",

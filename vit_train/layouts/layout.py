@@ -56,12 +56,27 @@ class Facts:
     std: list[float] | None = None
 
 
+@dataclass(frozen=True)
+class Subject:
+    """A model that a library's config files are to describe."""
+
+    config: ViTConfig
+    image_shape: tuple[int, int, int]
+    classes: list[str]
+    mean: list[float]
+    std: list[float]
+
+
 # The JSON files beside the weights, by name.
 Files = Mapping[str, Mapping[str, Any]]
 
 
 def no_facts(files: Files) -> Facts:
     return Facts()
+
+
+def no_files(subject: Subject) -> Files:
+    return {}
 
 
 @dataclass(frozen=True)
@@ -83,8 +98,9 @@ class Layout:
     norm_eps: float
     # Beginnings of names that are not needed, and what they are.
     unused: Mapping[str, str] = field(default_factory=dict)
-    # What its config files say.
+    # What its config files say, and these files for a model.
     facts: Callable[[Files], Facts] = no_facts
+    files: Callable[[Subject], Files] = no_files
     # What some files put before these names.
     prefixes: tuple[str, ...] = ()
     # Between their tensors and those of the table, where names are not all that differs.

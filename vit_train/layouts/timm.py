@@ -5,7 +5,7 @@
 
 from typing import Any
 
-from vit_train.layouts.layout import BLOCK, PLAIN, Facts, Files, Layout
+from vit_train.layouts.layout import BLOCK, PLAIN, Facts, Files, Layout, Subject
 
 # Heads of the architectures whose name says their size, as in vit_small_patch16_224.
 HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16}
@@ -36,6 +36,57 @@ def facts(files: Files) -> Facts:
     )
 
 
+def files(subject: Subject) -> Files:
+    """Return the config.json with which timm.create_model("local-dir:…") builds a model."""
+    config, (channels, size, _) = subject.config, subject.image_shape
+    # The sizes are given; of what has no setting there, only the LayerNorms' eps depends on it.
+    clip = "clip_" if config.norm_eps == CLIP_EPS else ""
+    model = {
+        "img_size": size,
+        "patch_size": config.patch_size,
+        "in_chans": channels,
+        "num_classes": len(subject.classes),
+        "embed_dim": config.embed_dim,
+        "depth": config.depth,
+        "num_heads": config.num_heads,
+        "mlp_ratio": ratio(config.hidden_dim, config.embed_dim),
+        "qkv_bias": config.qkv_bias,
+        "qk_norm": config.qk_norm,
+        "class_token": config.has_class_token,
+        "global_pool": "token" if config.has_class_token else "avg",
+        "fc_norm": False,
+        "pre_norm": False,
+        "act_layer": config.activation,
+    }
+    images = {
+        "input_size": [channels, size, size],
+        "fixed_input_size": True,
+        "mean": subject.mean,
+        "std": subject.std,
+        "interpolation": "bilinear",
+        "crop_pct": 1.0,
+        "custom_load": False,
+        "first_conv": "patch_embed.proj",
+        "classifier": "head",
+    }
+    described = {
+        "architecture": f"vit_base_patch16_{clip}224",
+        "num_classes": len(subject.classes),
+        "num_features": config.embed_dim,
+        "global_pool": model["global_pool"],
+        "label_names": subject.classes,
+        "model_args": model,
+        "pretrained_cfg": images,
+    }
+    return {"config.json": described}
+
+
+def ratio(hidden: int, width: int) -> float:
+    """Return the mlp_ratio of which timm makes this hidden width, int(width · ratio)."""
+    exact = hidden / width
+    return exact if int(width * exact) == hidden else (hidden + 0.5) / width
+
+
 TIMM = Layout(
     library="timm",
     names={
@@ -51,9 +102,11 @@ TIMM = Layout(
     holds={
         **PLAIN,
         "head": ("token", "gap"),
+        "proj_bias": (True,),
         "norm_eps": (EPS, CLIP_EPS),
     },
     norm_eps=EPS,
     facts=facts,
+    files=files,
     unused={"mask_token": "the token of hidden patches", "decoder": "the decoder"},
 )

@@ -8,7 +8,7 @@ import difflib
 import json
 import math
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -35,6 +35,8 @@ from vit_train.runs.load import MISFITS, encoder_of, load, statistics_of
 from vit_train.runs.lock import CONFIG
 
 State = dict[str, Tensor]
+# What the weights of a name are called where they come from.
+Names = Callable[[str], Iterable[str]]
 TIMM = "timm:"
 # The files that hold a folder's weights, the first of them that exists, and those beside them.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -167,11 +169,12 @@ def from_own(state: State, description: str) -> Pretrained:
         require_plain(about, "its metadata", JSON_NODES)
         require_config(about["config"], "its config")
         config = require_vit(from_checkpoint(about["config"]).model)
-        channels, classes = int(about["image_shape"][0]), [str(name) for name in about["classes"]]
+        channels, size, _ = map(int, about["image_shape"])
+        classes = [str(name) for name in about["classes"]]
         statistics = statistics_of(about, channels)
     except (*MISFITS, json.JSONDecodeError) as error:
         raise Refused("its metadata are not those of a model of this program") from error
-    require_whole(state, config, names=lambda key: (key,))
+    require_whole(state, config, (channels, size), names=lambda key: (key,))
     return Pretrained("", numbers(state), config, channels, classes, statistics)
 
 
@@ -232,8 +235,8 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
         "positions_at": "stem",
     }
     config = replace(wanted, **plain, **settings)
-    require_whole(ours, config, layout.theirs)
-    channels = channels_of(ours, config)
+    channels = ours["patch_embed.proj.weight"].shape[1]
+    require_whole(ours, config, (channels, image_size(ours, config)), layout.theirs)
     return Pretrained(
         library=layout.library,
         state=numbers(ours),
@@ -256,25 +259,27 @@ def known_statistics(facts: Facts, channels: int) -> Statistics | None:
         raise Misfit("its config's mean and std cannot normalize images") from error
 
 
-def channels_of(state: State, config: ViTConfig) -> int:
-    return state["patch_embed.proj.weight"].shape[1] if config.stem != "conv" else 3
-
-
-def require_whole(state: State, config: ViTConfig, names: Any) -> None:
-    """Raise Misfit, in the library's `names`, unless the weights are all that the model has.
-
-    A head is not needed.
-    """
-    extra = int(config.has_class_token)
-    tokens = state["pos_embed.0.weight"].shape[1] if config.positions == "learned" else extra + 1
+def image_size(state: State, config: ViTConfig) -> int:
+    """Return the size of images that the positions are for; raise Misfit if it is not square."""
+    if config.positions == "none":
+        return config.patch_size
+    tokens, extra = state["pos_embed.0.weight"].shape[1], int(config.has_class_token)
     side = math.isqrt(max(0, tokens - extra))
     if side**2 != tokens - extra or side == 0:
         raise Misfit(f"its {tokens} positions are not those of a square image")
+    return side * config.patch_size
+
+
+def require_whole(state: State, config: ViTConfig, images: tuple[int, int], names: Names) -> None:
+    """Raise Misfit, in the library's `names`, unless the weights are all that the model has.
+
+    `images` are the channels and the size of its images. A head is not needed.
+    """
+    channels, size = images
     classes = len(state["head.weight"]) if "head.weight" in state else 1
-    channels = channels_of(state, config)
 
     def build() -> nn.Module:
-        return VisionTransformer(config, side * config.patch_size, channels, classes)
+        return VisionTransformer(config, size, channels, classes)
 
     expected = on_meta(build, config).state_dict()
     if "head.weight" not in state:
