@@ -65,6 +65,7 @@ def test_weights_are_taken_and_layers_learn_at_their_own_rates(run: Run) -> None
     said = words_of(Path("run/train.log").read_text(encoding="utf-8"))
     assert "the encoder of theirs (timm's layout), its 101 positions resized to 65;" in said
     assert "its head is taken, for the same number of classes, whose names are not known" in said
+    assert "images are normalized as its were" in said
     model, meta = vit_train.load("run/checkpoints/last.pt")
     assert (list(meta.statistics.mean), list(meta.statistics.std)) == (MEAN, STD)
     moved = {
@@ -146,6 +147,10 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         lambda: save("x.safetensors", {"conv1.weight": torch.ones(3, 3)}),
         "its weights (conv1.weight, …) are in no layout that is known: timm, torchvision,",
     ),
+    "a description of ours": (
+        lambda: save("x.safetensors", weights(), {"vit_train": '{"config": {}}'}),
+        "x.safetensors: the config's model must be one of: vit, cnn, resnet",
+    ),
     "a lost weight": (changed(lambda state: state.pop(KEY)), f"it lacks {KEY}"),
     "a lost block": (
         changed(lambda state: [state.pop(k) for k in list(state) if "blocks.0.mlp" in k]),
@@ -221,6 +226,7 @@ def test_a_frozen_encoder_stays_the_same_to_the_bit_also_when_resumed(run: Run) 
     outcome = run("vit-train", *probe, *stop)
     said = "the file does not say how many heads it has: model.num_heads=4 as set"
     assert outcome.status == 0 and said in words_of(outcome.out)
+    assert "set; the encoder is not trained" in words_of(outcome.out)
     Path("x.pth").unlink()
     assert run("vit-train", "resume=run", "train.max_minutes=null").status == 0
     model, meta = vit_train.load("run/checkpoints/last.pt")

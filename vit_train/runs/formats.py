@@ -25,7 +25,8 @@ from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.report.summary import write_json
 from vit_train.runs.deployed import Deployed
-from vit_train.runs.pretrained import OWN, WEIGHT_FILES, pretrained
+from vit_train.runs.pretrained import OWN, pretrained
+from vit_train.runs.weight_files import WEIGHT_FILES
 
 # Of images, as the network takes them, the logits.
 Answer = Callable[[Tensor], Tensor]

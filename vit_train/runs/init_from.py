@@ -91,8 +91,8 @@ def in_words(source: str, found: Pretrained, ours: Encoder, fresh: str) -> str:
     if fresh:
         lines.append(f"its head is not taken: {fresh}")
     else:
-        known = "" if found.classes is not None else ", whose names are not known"
-        lines.append(f"its head is taken, for the same number of classes{known}")
+        unknown = "the same number of classes, whose names are not known"
+        lines.append(f"its head is taken, for {'the same classes' if found.classes else unknown}")
     if found.left:
         lines.append(f"left out: {listed(found.left)}")
     if found.heads_assumed:

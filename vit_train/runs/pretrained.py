@@ -7,8 +7,7 @@ known of the model that they belong to.
 import difflib
 import json
 import math
-import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -19,12 +18,8 @@ from torch import Tensor, nn
 
 from vit_train.config import from_checkpoint
 from vit_train.data.dataset import Statistics
-from vit_train.engine.checkpoint import has_seal
-from vit_train.engine.foreign import kind
-from vit_train.engine.safetensors_file import is_safetensors, read_safetensors
-from vit_train.engine.torch_file import read_torch_file
 from vit_train.files.plain_values import Refused, require_config, require_plain
-from vit_train.files.reading import JSON_NODES, open_regular, read_json
+from vit_train.files.reading import JSON_NODES
 from vit_train.layouts.known import layout_of, unwrapped
 from vit_train.layouts.layout import Facts, Layout, Misfit, described
 from vit_train.model.config import ViTConfig, require_vit
@@ -32,16 +27,12 @@ from vit_train.model.memory import on_meta
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.builtin import PREFIX as BUILTIN
 from vit_train.runs.load import MISFITS, encoder_of, load, statistics_of
-from vit_train.runs.lock import CONFIG
+from vit_train.runs.weight_files import CONFIG_FILES, read_object, read_weights, weights_file
 
 State = dict[str, Tensor]
 # What the weights of a name are called where they come from.
 Names = Callable[[str], Iterable[str]]
 TIMM = "timm:"
-# The files that hold a folder's weights, the first of them that exists, and those beside them.
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-CONFIG_FILES = ("config.json", "preprocessor_config.json")
-SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 # Where a safetensors file of this program describes its model.
 OWN = "vit_train"
 # The width of the heads of nearly all published models.
@@ -81,31 +72,6 @@ def pretrained(source: str, wanted: ViTConfig) -> Pretrained:
         raise ValueError(f"init_from={source}: {error}") from error
 
 
-def weights_file(path: Path) -> Path | None:
-    """Return the file of weights that a path means; None if it is a run's, or does not exist.
-
-    Raise Refused for a folder that holds neither weights nor a run.
-    """
-    if path.is_file():
-        with open_regular(path) as file:
-            return None if has_seal(file) else path
-    if not path.is_dir() or any(path.glob("*/summary.json")):
-        return None
-    if (path / "checkpoints").exists() or (path / CONFIG).exists():
-        return None
-    named = [path / name for name in WEIGHT_FILES if (path / name).is_file()]
-    others = [each for each in path.iterdir() if each.suffix in SUFFIXES and each.is_file()]
-    if named or len(others) == 1:
-        return (named or others)[0]
-    if any(path.glob("*.index.json")):
-        raise Refused("its weights are in several files: save them in one")
-    several = f" ({len(others)} files: name one of them)" if others else ""
-    raise Refused(
-        f"the folder holds neither a run nor weights{several}: {', '.join(WEIGHT_FILES)}, or one "
-        f"file with a name that ends in {', '.join(SUFFIXES)}"
-    )
-
-
 def from_run(source: str) -> Pretrained:
     """Return the encoder of a run and, if it is a classifier, its head."""
     model, meta = load(source)
@@ -138,30 +104,6 @@ def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
     return translated(state, layout, facts, wanted)
 
 
-def read_weights(path: Path) -> tuple[Any, dict[str, str]]:
-    """Return the content of a file and, of safetensors, its metadata; raise Refused on failure."""
-    with open_regular(path) as file:
-        head = file.read(9)
-        if path.suffix == ".safetensors" or is_safetensors(head, path.stat().st_size):
-            return read_safetensors(file)
-        if zipfile.is_zipfile(file):
-            return read_torch_file(file), {}
-        if head[:1] == b"\x80":
-            raise Refused(
-                "it is a bare pickle, which could run code when it is read: save the weights anew, "
-                "as safetensors or with torch.save of PyTorch 1.6 or later"
-            )
-        raise Refused(f"it is {kind(file)}")
-
-
-def read_object(path: Path) -> Mapping[str, Any]:
-    """Return the JSON object in a file; empty if there is no such file."""
-    content = read_json(path) if path.exists() else {}
-    if not isinstance(content, dict):
-        raise Refused(f"{path} is not a JSON object")
-    return content
-
-
 def from_own(state: State, description: str) -> Pretrained:
     """Return the model of a safetensors file that this program exported."""
     try:
@@ -172,9 +114,9 @@ def from_own(state: State, description: str) -> Pretrained:
         channels, size, _ = map(int, about["image_shape"])
         classes = [str(name) for name in about["classes"]]
         statistics = statistics_of(about, channels)
+        require_whole(state, config, (channels, size), names=lambda key: (key,))
     except (*MISFITS, json.JSONDecodeError) as error:
         raise Refused("its metadata are not those of a model of this program") from error
-    require_whole(state, config, (channels, size), names=lambda key: (key,))
     return Pretrained("", numbers(state), config, channels, classes, statistics)
 
 

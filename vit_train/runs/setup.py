@@ -77,7 +77,8 @@ class Setup:
 
     def training_tflop(self, images: int) -> float | None:
         """Return the TFLOP of training on this number of images, if it is known."""
-        flops = self.flops(backward=True)
+        # Of a frozen encoder the gradient is not computed; the head's own is next to nothing.
+        flops = self.flops(backward=self.config.train.freeze is None)
         return None if flops is None else images * flops / 1e12
 
     @property
@@ -160,8 +161,24 @@ def set_up(
         task=task,
         model=model.to(device),
         image_loader=image_loader,
-        origin=origin.words,
+        origin=in_words(origin, config, statistics),
     )
+
+
+def in_words(origin: Origin, config: TrainConfig, statistics: Statistics) -> str:
+    """Say where the weights come from, and what becomes of them; "" for random ones."""
+    if not origin.words:
+        return ""
+    if statistics is origin.statistics:
+        normalized = "; images are normalized as its were"
+    elif origin.statistics is None and config.data.mean is None:
+        normalized = (
+            "; how its images were normalized is not known: data.mean= and data.std= set it"
+        )
+    else:
+        normalized = ""
+    frozen = "; the encoder is not trained" if config.train.freeze else ""
+    return f"{origin.words}{normalized}{frozen}"
 
 
 def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
