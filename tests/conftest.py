@@ -19,7 +19,17 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from matplotlib.figure import Figure
 
-from vit_train.commands import augment, bench, evaluate, explain, inspect, predict, results, train
+from vit_train.commands import (
+    augment,
+    bench,
+    evaluate,
+    explain,
+    export,
+    inspect,
+    predict,
+    results,
+    train,
+)
 from vit_train.commands.cli.errors import FULL_ERROR
 from vit_train.report import metrics as measuring
 from vit_train.report.calibration import Calibration
@@ -49,6 +59,7 @@ MAINS = {
     "vit-explain": explain.main,
     "vit-augment": augment.main,
     "vit-inspect": inspect.main,
+    "vit-export": export.main,
     "vit-bench": bench.main,
     "vit-results": results.main,
 }

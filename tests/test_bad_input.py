@@ -99,7 +99,7 @@ TRAIN = {
     "augment=heavy": "there is no augment=heavy: choose light, none or strong\n",
     "augment=stong": "there is no augment=stong: did you mean augment=strong?\n",
     "data=imagenet": "cifar10",
-    "model=huge": "there is no model=huge: choose base, cnn, resnet, small or tiny\n",
+    "model=huge": "there is no model=huge: choose base, cnn, resnet, small, tiny, vit_base_",
     "augment=[light,stong]": "there is no augment=stong\n",
     "task=classification": "classify",
     "experiment=imagenet": "vit_tiny_5k",

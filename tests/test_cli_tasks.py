@@ -103,8 +103,8 @@ def test_a_classifier_begins_with_the_encoder_and_a_fresh_head(run: Run) -> None
 def test_an_encoder_that_does_not_fit_is_refused_by_what_differs(run: Run) -> None:
     train(run, "mae", *DECODED["reconstruct"], "train.epochs=1")
     refused = {
-        "model.depth=1": "differs in model.depth=2",
-        "model.head=gap": "differs in model.has_class_token=True",
+        "model.depth=1": "which fits with model.depth=2\n",
+        "model.head=gap": "which fits with model.head=token\n",
         "model=cnn": "only a Vision Transformer",
         "init_from=nowhere": "no checkpoint at nowhere",
     }

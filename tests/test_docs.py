@@ -33,6 +33,7 @@ from vit_train.runs import train as training
 from vit_train.runs.config import (
     EvalConfig,
     ExplainConfig,
+    ExportConfig,
     InspectConfig,
     PredictConfig,
     SheetConfig,
@@ -56,6 +57,7 @@ CONFIGS = {
     "vit-explain": ("vit_explain", ExplainConfig),
     "vit-augment": ("vit_augment", SheetConfig),
     "vit-inspect": ("vit_inspect", InspectConfig),
+    "vit-export": ("vit_export", ExportConfig),
 }
 # Recipes, other people's clusters and whole sweeps: what they ask for is composed, not run.
 EXPENSIVE = (
@@ -239,7 +241,7 @@ def test_every_file_that_is_named_exists(page: Path) -> None:
 
 def test_the_map_names_every_module() -> None:
     text = text_of(ROOT / "docs/architecture.md")
-    for room in ("runs", "explain", "viz", "engine", "model", "data", "tasks"):
+    for room in ("runs", "explain", "viz", "engine", "layouts", "model", "data", "tasks"):
         for path in (ROOT / "vit_train" / room).glob("*.py"):
             assert path.name in {"__init__.py", "config.py"} or path.name in text, path
     for path in (ROOT / "vit_train").iterdir():

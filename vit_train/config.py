@@ -136,6 +136,18 @@ def named_choices() -> dict[str, set[str]]:
     return {group: set(classes) for group, classes in CHOSEN_BY_NAME.items() if group != "model"}
 
 
+def vit_presets() -> dict[str, ViTConfig]:
+    """Return the Vision Transformers in conf/model, by name."""
+    schema = f"model_{ViTConfig.name}_schema"
+    found = {}
+    for file in sorted((CONF_DIR / "model").glob("*.yaml")):
+        values: Any = OmegaConf.load(file)
+        if schema in str(values.pop("defaults", "")):
+            merged = OmegaConf.merge(OmegaConf.structured(ViTConfig), values)
+            found[file.stem] = OmegaConf.to_object(merged)
+    return found  # type: ignore[return-value]
+
+
 Config = TypeVar("Config")
 
 

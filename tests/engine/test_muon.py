@@ -112,6 +112,14 @@ def test_a_step_that_is_not_finite_changes_nothing() -> None:
     assert not torch.equal(before[0]["blocks.0.mlp.fc1.weight"], model.blocks[0].mlp.fc1.weight)
 
 
+def test_frozen_blocks_leave_adamw_alone() -> None:
+    model = VisionTransformer(TINY)
+    model.blocks.requires_grad_(False)
+    (adamw,) = make_muon(model, MuonConfig())
+    trained = {p for group in adamw.param_groups for p in group["params"]}
+    assert trained == {p for p in model.parameters() if p.requires_grad}
+
+
 @pytest.mark.parametrize("field, value", [("momentum", 1.0), ("momentum", float("nan"))])
 def test_bad_settings_are_refused(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"optim.{field}="):

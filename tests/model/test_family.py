@@ -15,7 +15,8 @@ from vit_train.model.convert import (
     unfold_to_convolution,
 )
 from vit_train.model.memory import on_meta
-from vit_train.model.vit import Block, PatchEmbed, VisionTransformer
+from vit_train.model.stem import PatchEmbed
+from vit_train.model.vit import Block, VisionTransformer
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig
 
 # What another program may call its maps.

@@ -4,6 +4,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
+from vit_train.model.memory import on_meta
 
 # At 32×32×3 and 10 classes. With patch P, width D, depth L, hidden width F and N = (32/P)²:
 #   patches 3P²D + D, class token and positions D(N + 2),
@@ -13,6 +14,9 @@ PARAMETERS = {
     "tiny": 1_205_898,  # P 4, D 128, L 6, F 512
     "small": 3_722_250,  # P 4, D 256, L 7, F 512
     "base": 21_342_346,  # P 4, D 384, L 12, F 1536
+    "vit_tiny_patch16_224": 5_489_482,  # P 16, D 192, L 12, F 768
+    "vit_small_patch16_224": 21_595_786,  # P 16, D 384, L 12, F 1536
+    "vit_base_patch16_224": 85_658_890,  # P 16, D 768, L 12, F 3072
     "cnn": 141_354,
     "resnet": 175_258,
 }
@@ -30,11 +34,14 @@ def test_table_lists_exactly_the_files_in_conf_model():
 
 @pytest.mark.parametrize("preset", PARAMETERS)
 def test_preset_has_exactly_this_many_parameters(preset):
-    model = load(preset).build((3, 32, 32), 10)
+    config = load(preset)
+    model = on_meta(lambda: config.build((3, 32, 32), 10), config)
     assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[preset]
 
 
 # The heads share the width between them: their number does not show in the parameter count.
-@pytest.mark.parametrize("preset, heads", [("tiny", 4), ("small", 4), ("base", 6)])
+@pytest.mark.parametrize(
+    "preset, heads", [("tiny", 4), ("small", 4), ("base", 6), ("vit_base_patch16_224", 12)]
+)
 def test_preset_has_this_many_heads(preset, heads):
     assert load(preset).num_heads == heads

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 
 from vit_train.model.config import ViTConfig
 from vit_train.model.mae import Autoregressor, MaskedAutoencoder
-from vit_train.model.vit import ConvStem, VisionTransformer
+from vit_train.model.stem import ConvStem
+from vit_train.model.vit import VisionTransformer
 
 
 def test_it_is_two_convolutions_with_pooling() -> None:

@@ -30,6 +30,11 @@ class DataConfig:
     download: bool = False
     # Resize every image to this size once, while loading; null keeps the source's own size.
     image_size: int | None = None
+    # Mean and standard deviation of each channel, of pixels from 0 to 1, by which images are
+    # normalized; null: those of the pretrained model (init_from=) where they are known, else those
+    # of the training images.
+    mean: list[float] | None = None
+    std: list[float] | None = None
     # split: the source's own validation images, else a share of its training set.
     # none: no validation, no best checkpoint.
     # test: validate on the test set, to follow published protocols; results are labeled as such.
@@ -61,6 +66,14 @@ class DataConfig:
             if value is not None and value < 1:
                 raise ValueError(f"data.{key}={value} must be at least 1")
         self.require_fold()
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("data.mean and data.std belong together: set both or none")
+        mean, std = self.mean or [], self.std or []
+        if len(mean) != len(std) or not min(std, default=1) > 0:
+            raise ValueError(
+                f"data.mean={mean}, data.std={std} must be one number a channel, and those of std "
+                "positive"
+            )
         if self.val_subset is not None and self.val == "none":
             raise ValueError(
                 f"data.val_subset={self.val_subset} needs validation images: data.val=none has none"

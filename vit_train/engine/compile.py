@@ -34,7 +34,7 @@ def compile_model(
         with torch.random.fork_rng(devices):
             with precision.autocast():
                 loss = objective.step_sums(model, *piece)[0]
-            torch.autograd.grad(loss, list(model.parameters()))
+            torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])
         return True
     except Exception as error:  # a compiler may raise anything; training works without it
         model._compiled_call_impl = None

@@ -16,6 +16,7 @@ FORMER_WORDS = {"go_on": "continue"}
 # Whether to compile; auto: on a GPU.
 COMPILE = ("auto", "true", "false")
 PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16")
+FREEZE = ("encoder",)
 
 
 def require_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
@@ -36,6 +37,11 @@ class OptimConfig:
     warmup_epochs: float = 1.0
     # Maximum norm of the gradient; null does not clip.
     clip_norm: float | None = 1.0
+    # For fine-tuning: each block's learning rate is that of the next one times this, and the
+    # embedding of patches has the smallest (BEiT, MAE: 0.65 to 0.75); null is one rate for all.
+    layer_decay: float | None = None
+    # The head's learning rate, in those of the other weights.
+    head_lr_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.lr > 0:  # written so that NaN is rejected, too
@@ -46,9 +52,16 @@ class OptimConfig:
             raise ValueError(f"optim.warmup_epochs={self.warmup_epochs} must not be negative")
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise ValueError(f"optim.clip_norm={self.clip_norm} must be positive, or null")
+        if self.layer_decay is not None and not 0 < self.layer_decay <= 1:
+            raise ValueError(f"optim.layer_decay={self.layer_decay} must be in (0, 1], or null")
+        if not self.head_lr_scale > 0:
+            raise ValueError(f"optim.head_lr_scale={self.head_lr_scale} must be positive")
 
     def make(self, model: "nn.Module") -> "list[Optimizer]":
-        """Return the optimizers of the model: each parameter belongs to exactly one of them."""
+        """Return the optimizers of the model: each of its parameters belongs to exactly one.
+
+        Those that do not require gradients are in none.
+        """
         raise NotImplementedError
 
 
@@ -136,6 +149,8 @@ class LoopConfig:
     # A model with BatchNorm always takes the whole batch, because it needs the batch's statistics.
     micro_batch: int | None = None
     eval_batch_size: int = 256
+    # Train only the rest: encoder, for a linear probe of pretrained weights (init_from=).
+    freeze: str | None = None
     # Evaluate an exponential moving average of the weights with this decay; null keeps none.
     ema_decay: float | None = None
     # Steps between two points of the training curves.
@@ -164,6 +179,8 @@ class LoopConfig:
         if self.max_minutes is not None and self.max_minutes <= 0:
             raise ValueError(f"train.max_minutes={self.max_minutes} must be positive, or null")
         require_choice("train.on_nonfinite", self.on_nonfinite, ON_NONFINITE)
+        if self.freeze is not None:
+            require_choice("train.freeze", self.freeze, FREEZE)
         if self.max_skips < 0:
             raise ValueError(f"train.max_skips={self.max_skips} must not be negative")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:

@@ -12,7 +12,7 @@ from vit_train.files.plain_values import Refused
 
 EXPECTED = (
     "not a checkpoint of this version of vit-train: give a run's folder, or last.pt or best.pt in "
-    "its checkpoints/"
+    "its checkpoints/ (init_from= also takes weights of other libraries)"
 )
 UNKNOWN = "damaged, or not a checkpoint of this version of vit-train"
 

@@ -120,11 +120,14 @@ def newton_schulz(matrices: Tensor) -> Tensor:
 def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
     """Return Muon for the matrices of the model's blocks, and AdamW for everything else.
 
-    Raise ValueError if there are no such matrices.
+    Where the blocks are not trained, that is all. Raise ValueError if there are no such matrices.
     """
-    matrices = block_matrices(model)
-    if not matrices:
+    blocks = block_matrices(model)
+    if not blocks:
         raise ValueError("optim=muon needs a model with blocks of linear layers: use optim=adamw")
+    matrices = {weight: parts for weight, parts in blocks.items() if weight.requires_grad}
+    if not matrices:
+        return [make_adamw(model, config)]
     lr = rate_on(next(iter(matrices)).device, config.lr)
     muon = Muon(matrices.items(), lr, config.momentum, config.weight_decay)
     return [muon, make_adamw(model, config, elsewhere=matrices)]

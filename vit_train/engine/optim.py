@@ -3,7 +3,7 @@
 A new optimizer is a config class with a `make`, and a line in OPTIM_CONFIGS (engine/config.py).
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -35,11 +35,11 @@ class AdamW(torch.optim.AdamW, Optimizer):
 def make_adamw(
     model: nn.Module, config: AdamWConfig, elsewhere: Collection[nn.Parameter] = ()
 ) -> AdamW:
-    """Return an AdamW optimizer of all weights that are not `elsewhere`, in another optimizer.
+    """Return an AdamW optimizer of all trained weights that are not `elsewhere`.
 
     It decays the linear and convolution weights and nothing else.
     """
-    own = [parameter for parameter in model.parameters() if parameter not in elsewhere]
+    own = [p for p in model.parameters() if p.requires_grad and p not in elsewhere]
     matrices = {
         module.weight for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)
     }
@@ -66,14 +66,37 @@ def rate_on(device: torch.device, lr: float) -> float | Tensor:
     return torch.tensor(lr, device=device) if device.type == "cuda" else lr
 
 
+NO_SCALES: Mapping[nn.Parameter, float] = {}
+
+
+def split(group: dict[str, Any], scales: Mapping[nn.Parameter, float]) -> Iterator[dict[str, Any]]:
+    """Yield a parameter group's parts, each of one scale of the learning rate."""
+    parts: dict[float, list[nn.Parameter]] = {}
+    for parameter in group["params"]:
+        parts.setdefault(scales.get(parameter, 1.0), []).append(parameter)
+    for scale, parameters in parts.items():
+        lr = group["lr"].clone() if isinstance(group["lr"], Tensor) else group["lr"]
+        scaled = scale * group.get("lr_scale", 1.0)
+        yield {**group, "params": parameters, "lr": lr, "lr_scale": scaled}
+
+
 class Optimizers:
     """Optimizers side by side, each with its own parameters of one model.
 
-    Raises ValueError unless each of the `parameters` belongs to exactly one of them.
+    `scales` are the parameters whose learning rate is another, in those of the rest. Raises
+    ValueError unless each of the `parameters` belongs to exactly one optimizer.
     """
 
-    def __init__(self, optimizers: Sequence[Optimizer], parameters: Iterable[nn.Parameter]) -> None:
+    def __init__(
+        self,
+        optimizers: Sequence[Optimizer],
+        parameters: Iterable[nn.Parameter],
+        scales: Mapping[nn.Parameter, float] = NO_SCALES,
+    ) -> None:
         self.optimizers = optimizers
+        for optimizer in optimizers if scales else ():
+            groups = optimizer.param_groups
+            optimizer.param_groups = [part for group in groups for part in split(group, scales)]
         owned = sorted(id(p) for group in self.groups for p in group["params"])
         if owned != sorted(map(id, parameters)):
             raise ValueError("each parameter of the model must belong to exactly one optimizer")

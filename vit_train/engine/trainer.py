@@ -20,6 +20,7 @@ from vit_train.engine.device import Precision
 from vit_train.engine.distributed import ALONE, Processes, joined_zeros
 from vit_train.engine.evaluation import evaluate
 from vit_train.engine.graphed_step import GraphedStep
+from vit_train.engine.layer_rates import rate_scales
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.nonfinite import NonFiniteGuard
 from vit_train.engine.objective import Objective
@@ -76,7 +77,8 @@ class Trainer:
         on_cpu = precision.device.type == "cpu"
         self.per_image_rng = on_cpu and not compiled and has_dropout(model, "rate")
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.optimizers = Optimizers(self.optim.make(model), self.parameters)
+        scales = rate_scales(model, self.optim)
+        self.optimizers = Optimizers(self.optim.make(model), self.parameters, scales)
         self.optimizers.use(self.workers)
         # What a step sums over micro-batches and processes: the gradients, and the step sums (M,).
         count = len(objective.measures) + objective.weighs

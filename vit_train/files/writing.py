@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,26 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)  # on a full disk every byte counts
+        raise
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Make a folder that takes the name `path` when the block has ended and it is on disk.
+
+    Raise Refused if there is one already. After a failure everything is as it was.
+    """
+    if path.is_symlink() or path.exists():
+        raise Refused(f"{path} exists already: remove it, or name another folder")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir()
+        yield partial
+        sync_folder(partial)
+        partial.rename(path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
         raise
 
 

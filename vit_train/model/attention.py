@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.model.layers import Dropout, LayerNorm, on_cpu_or_else
+from vit_train.model.layers import Dropout, MakeNorm, on_cpu_or_else
 from vit_train.model.pos_embed import AttentionPositions
 
 
@@ -138,7 +138,7 @@ class Attention(nn.Module):
         qkv_bias: bool = True,
         proj_bias: bool = True,
         relative: AttentionPositions | None = None,
-        qk_norm: bool = False,
+        qk_norm: MakeNorm | None = None,
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
@@ -147,7 +147,7 @@ class Attention(nn.Module):
         self.relative = relative
         width = dim // num_heads
         self.q_norm, self.k_norm = (
-            LayerNorm(width, kernels) if qk_norm else nn.Identity() for _ in range(2)
+            nn.Identity() if qk_norm is None else qk_norm(width) for _ in range(2)
         )
         self.dropout = Dropout(dropout)
         self.attention = ATTENTIONS[kernels]

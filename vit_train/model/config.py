@@ -17,7 +17,7 @@ CHOICES = {
     "positions_at": ("stem", "layers", "shared"),
     "head": ("token", "token_mlp", "gap"),
     "init": ("xavier", "mimetic", "torch"),
-    "stem": ("patches", "conv"),
+    "stem": ("patches", "normed_patches", "conv"),
 }
 
 
@@ -26,6 +26,7 @@ ENCODER_SHAPE = (
     *("patch_size", "embed_dim", "depth", "num_heads", "hidden_dim", "activation", "pre_norm"),
     *("norm_affine", "qkv_bias", "proj_bias", "mlp_bias"),
     *("positions", "positions_at", "has_class_token", "stem", "patch_overlap", "qk_norm"),
+    "norm_eps",
 )
 
 
@@ -73,8 +74,10 @@ class ViTConfig(ModelConfig):
     pre_norm: bool = True
     # Learned scale and shift in the LayerNorms.
     norm_affine: bool = True
-    # What makes tokens of the image: patches, each mapped linearly, or for patches of 4 two
-    # convolutions (conv).
+    # What all LayerNorms add to the variance. Other libraries' models have 1e-6 or 1e-12.
+    norm_eps: float = 1e-5
+    # What makes tokens of the image: patches, each mapped linearly; the same with a LayerNorm
+    # before and after (normed_patches); or for patches of 4 two convolutions (conv).
     stem: str = "patches"
     # Pixels by which patches reach into their neighbors on every side.
     patch_overlap: int = 0
@@ -128,6 +131,8 @@ class ViTConfig(ModelConfig):
         for field in ("dropout", "branch_dropout", "drop_path"):
             if not 0 <= getattr(self, field) < 1:
                 raise ValueError(f"model.{field}={getattr(self, field)} must be in [0, 1)")
+        if not self.norm_eps > 0:
+            raise ValueError(f"model.norm_eps={self.norm_eps} must be positive")
         if self.patch_overlap < 0:
             raise ValueError(f"model.patch_overlap={self.patch_overlap} must not be negative")
         if self.stem == "conv" and (self.patch_size != 4 or self.patch_overlap):
@@ -135,6 +140,8 @@ class ViTConfig(ModelConfig):
                 "model.stem=conv has patches of 4 that overlap in its own way: set "
                 "model.patch_size=4, model.patch_overlap=0"
             )
+        if self.stem == "normed_patches" and self.patch_overlap:
+            raise ValueError("model.stem=normed_patches needs model.patch_overlap=0")
         for field in ("cls_std", "pos_std"):
             if getattr(self, field) < 0:
                 raise ValueError(f"model.{field}={getattr(self, field)} must not be negative")
@@ -246,12 +253,19 @@ MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
 
 
 def differences(one: ViTConfig, other: ViTConfig) -> list[str]:
-    """Return the settings of `one` that make its encoder's weights unusable in `other`."""
+    """Return the settings of `one` that make its encoder's weights unusable in `other`.
+
+    They are written as on the command line, where they make `other` fit.
+    """
+    differing = [f for f in ENCODER_SHAPE if getattr(one, f) != getattr(other, f)]
+    typed = {"hidden_dim": f"mlp_dim={one.hidden_dim}", "has_class_token": f"head={one.head}"}
     return [
-        f"model.{field}={getattr(one, field)}"
-        for field in ENCODER_SHAPE
-        if getattr(one, field) != getattr(other, field)
+        f"model.{typed.get(field, f'{field}={shown(getattr(one, field))}')}" for field in differing
     ]
+
+
+def shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def require_vit(config: ModelConfig) -> ViTConfig:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
 from vit_train.model.init import init_weights
-from vit_train.model.layers import Dropout, LayerNorm, Mlp, init_normal
+from vit_train.model.layers import Dropout, Mlp, init_normal, norms_of
 from vit_train.model.pos_embed import POSITIONS, AbsolutePositions, chosen_positions
 
 # Each layer's self-attention (B,H,N,N) and attention to the encoder's tokens (B,H,N,T).
@@ -25,15 +25,13 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        dim, kernels, affine = config.embed_dim, config.kernels, config.norm_affine
+        dim, kernels, norm = config.embed_dim, config.kernels, norms_of(config)
 
         def attention() -> Attention:
             biases = config.qkv_bias, config.proj_bias
             return Attention(dim, config.num_heads, config.dropout, kernels, *biases)
 
-        self.norm1, self.norm2, self.norm3 = (
-            LayerNorm(dim, kernels, affine=affine) for _ in range(3)
-        )
+        self.norm1, self.norm2, self.norm3 = norm(dim), norm(dim), norm(dim)
         self.self_attn, self.cross_attn = attention(), attention()
         self.mlp = Mlp(
             dim, config.hidden_dim, config.dropout, kernels, config.activation, config.mlp_bias
@@ -97,7 +95,7 @@ class Decoder(nn.Module):
         self.mask_token = nn.Parameter(torch.empty(1, 1, dim))
         self.pos_embed = positions(grid, dim, has_class=False)
         self.blocks = nn.ModuleList(DecoderBlock(config) for _ in range(config.depth))
-        self.norm = LayerNorm(dim, config.kernels, affine=config.norm_affine)
+        self.norm = norms_of(config)(dim)
         init_weights(self, config)
         # With the standard deviation of the positions, not of the class token: the positions are
         # all that distinguishes the copies of the mask token.

@@ -7,6 +7,7 @@ two would cost about 30 % of the training speed.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from vit_train.model.config import ViTConfig
 from vit_train.model.functional import gelu_tanh
 from vit_train.rng import PER_IMAGE, bernoulli
 
@@ -164,6 +166,16 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.normalize(x, self.weight, self.bias, self.eps)
+
+
+MakeNorm = Callable[[int], LayerNorm]
+
+
+def norms_of(config: ViTConfig) -> MakeNorm:
+    """Return what makes a model's LayerNorms, from their width."""
+    return partial(
+        LayerNorm, kernels=config.kernels, eps=config.norm_eps, affine=config.norm_affine
+    )
 
 
 class Dropout(nn.Module):

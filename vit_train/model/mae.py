@@ -11,7 +11,8 @@ from vit_train.model.config import ViTConfig
 from vit_train.model.decoder import Decoder, DecoderAttention
 from vit_train.model.init import init_weights
 from vit_train.model.patches import patchify, unpatchify
-from vit_train.model.vit import Encoder, PatchEmbed
+from vit_train.model.stem import PatchEmbed
+from vit_train.model.vit import Encoder
 
 
 class Autoencoder(nn.Module):

@@ -144,10 +144,11 @@ class LearnedTable2D(AbsolutePositions):
         return table.unsqueeze(0)
 
     def resized(self, state: State) -> State:
-        lines = {key: state[key].t()[None, :, :, None] for key in ("columns", "rows")}
+        # As rows: PyTorch's antialiased interpolation is wrong along a column of width 1.
+        lines = {key: state[key].t()[None, :, None] for key in ("columns", "rows")}
         grid = len(self.columns)
-        resized = {key: interpolate(line, grid, 1) for key, line in lines.items()}  # (1,D/2,grid,1)
-        return state | {key: line[0, :, :, 0].t() for key, line in resized.items()}
+        resized = {key: interpolate(line, 1, grid) for key, line in lines.items()}  # (1,D/2,1,grid)
+        return state | {key: line[0, :, 0].t() for key, line in resized.items()}
 
 
 class FixedTable(Table):
@@ -305,7 +306,10 @@ def resize_positions(state: State, model: nn.Module) -> State:
 
 
 def interpolate(cells: Tensor, height: int, width: int) -> Tensor:
-    """Interpolate to (B,C,height,width); return the same tensor if it already has that size."""
+    """Interpolate to (B,C,height,width), as timm does.
+
+    Return the same tensor if it already has that size.
+    """
     if cells.shape[2:] == (height, width):
         return cells
-    return F.interpolate(cells, (height, width), mode="bicubic", align_corners=False)
+    return F.interpolate(cells, (height, width), mode="bicubic", antialias=True)

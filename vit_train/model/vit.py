@@ -1,68 +1,35 @@
 """The Vision Transformer (Dosovitskiy et al. 2021, arXiv:2010.11929), from top to bottom.
 
-Images are cut into patches (PatchEmbed, equation 1), which go through N blocks of attention and MLP
+Images are cut into patches (equation 1, stem.py), which go through N blocks of attention and MLP
 (Block, equations 2 and 3). Together these are the Encoder. A head classifies its output
 (equation 4).
 """
 
+from functools import partial
 from typing import overload
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
 from vit_train.model.init import init_weights
-from vit_train.model.layers import Dropout, DropPath, Head, LayerNorm, Mlp, init_normal
-from vit_train.model.patches import patchify
+from vit_train.model.layers import (
+    Dropout,
+    DropPath,
+    Head,
+    LayerNorm,
+    Mlp,
+    init_normal,
+    norms_of,
+)
 from vit_train.model.pos_embed import (
     AbsolutePositions,
     AttentionPositions,
     PositionEmbedding,
     chosen_positions,
 )
-
-
-class PatchEmbed(nn.Module):
-    """Patch embedding (x_p E in equation 1): (B,C,S,S) → (B,N,D), N = (S/P)² patches in row order.
-
-    Cutting P×P patches and mapping each linearly is the same as a P×P convolution with stride P,
-    whose weights these are; one matrix product is faster. Patches that overlap reach `overlap`
-    pixels further on every side.
-    """
-
-    def __init__(self, in_channels: int, embed_dim: int, patch_size: int, overlap: int = 0) -> None:
-        super().__init__()
-        size = patch_size + 2 * overlap
-        self.proj = nn.Conv2d(in_channels, embed_dim, size, stride=patch_size, padding=overlap)
-
-    def forward(self, images: Tensor) -> Tensor:
-        weight, bias = self.proj.weight, self.proj.bias
-        if self.proj.padding != (0, 0):
-            embedded = self.proj(images).flatten(2).transpose(1, 2)
-        else:
-            embedded = F.linear(patchify(images, weight.shape[-1]), weight.flatten(1), bias)
-        # The residual stream starts here and keeps the weights' precision, even under autocast.
-        return embedded.to(weight.dtype)  # type: ignore[no-any-return]
-
-
-class ConvStem(nn.Module):
-    """A convolutional stem instead of the patch embedding: (B,C,S,S) → (B,N,D), P = 4.
-
-    Two 3×3 convolutions, each with ReLU and a 3×3 max pooling of stride 2 (the tokenizer of
-    Hassani et al. 2021, arXiv:2104.05704).
-    """
-
-    def __init__(self, in_channels: int, embed_dim: int, hidden: int = 64) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, hidden, 3, padding=1, bias=False)
-        self.conv2 = nn.Conv2d(hidden, embed_dim, 3, padding=1, bias=False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = F.max_pool2d(F.relu(self.conv1(images)), 3, stride=2, padding=1)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 3, stride=2, padding=1)
-        return x.flatten(2).transpose(1, 2).to(self.conv1.weight.dtype)
+from vit_train.model.stem import make_stem
 
 
 class Block(nn.Module):
@@ -78,9 +45,9 @@ class Block(nn.Module):
         relative: AttentionPositions | None = None,
     ) -> None:
         super().__init__()
-        dim, kernels, affine = config.embed_dim, config.kernels, config.norm_affine
+        dim, kernels, norm = config.embed_dim, config.kernels, norms_of(config)
         self.pre_norm = config.pre_norm
-        self.norm1 = LayerNorm(dim, kernels, affine=affine)
+        self.norm1 = norm(dim)
         self.attn = Attention(
             dim,
             config.num_heads,
@@ -89,9 +56,9 @@ class Block(nn.Module):
             config.qkv_bias,
             config.proj_bias,
             relative,
-            config.qk_norm,
+            partial(LayerNorm, kernels=kernels, eps=config.norm_eps) if config.qk_norm else None,
         )
-        self.norm2 = LayerNorm(dim, kernels, affine=affine)
+        self.norm2 = norm(dim)
         self.mlp = Mlp(
             dim, config.hidden_dim, config.dropout, kernels, config.activation, config.mlp_bias
         )
@@ -135,11 +102,7 @@ class Encoder(nn.Module):
         self.config = config
         dim, self.grid = config.embed_dim, image_size // config.patch_size
         self.image_shape = (in_channels, image_size, image_size)
-        self.patch_embed = (
-            ConvStem(in_channels, dim)
-            if config.stem == "conv"
-            else PatchEmbed(in_channels, dim, config.patch_size, config.patch_overlap)
-        )
+        self.patch_embed = make_stem(config, in_channels)
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if config.has_class_token else None
         positions = chosen_positions(config)
         self.pos_embed = self.make_tables(positions)
@@ -149,7 +112,7 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(
             Block(config, rate, self.make_attention_positions(positions)) for rate in rates
         )
-        self.norm = LayerNorm(dim, config.kernels, affine=config.norm_affine)
+        self.norm = norms_of(config)(dim)
         init_weights(self, config)
         if self.cls_token is not None:
             init_normal(self.cls_token, config.cls_std)
@@ -188,7 +151,8 @@ class Encoder(nn.Module):
         patches = self.patch_embed(images)  # (B,N,D)
         if self.cls_token is None:
             return patches  # type: ignore[no-any-return]
-        return torch.cat((self.cls_token.expand(len(images), -1, -1), patches), dim=1)
+        # Not len(images), which an exported program would take for a constant.
+        return torch.cat((self.cls_token.expand(images.shape[0], -1, -1), patches), dim=1)
 
     def encode(
         self,

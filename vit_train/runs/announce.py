@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from vit_train.config import TrainConfig
 from vit_train.data.batches import TrainBatches
 from vit_train.engine.metrics import is_uneven
 from vit_train.report.terminal import parameter_breakdown
@@ -32,17 +31,17 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
     return "\n".join(labelled(label, line) for label, line in lines.items() if line)
 
 
-def origin(config: TrainConfig, state: dict[str, Any] | None, earlier: Earlier | None) -> str:
+def origin(setup: Setup, state: dict[str, Any] | None, earlier: Earlier | None) -> str:
     """Return words about the weights that training starts from; "" for random weights."""
     if state:
         return f"resuming after step {state['step']}"
     if earlier:
+        optim = setup.config.optim
         return (
             f"extends {earlier.folder} after epoch {earlier.chain[-1].epochs}: the learning rate "
-            f"leads to {config.optim.lr:g} within {config.optim.warmup_epochs:g} epochs, then to "
-            f"{config.optim.min_lr:g}"
+            f"leads to {optim.lr:g} within {optim.warmup_epochs:g} epochs, then to {optim.min_lr:g}"
         )
-    return f"begins with the encoder of {config.init_from}" if config.init_from else ""
+    return setup.origin
 
 
 def uneven_classes(setup: Setup) -> str:

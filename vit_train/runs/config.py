@@ -20,6 +20,8 @@ PICTURES = (".png", ".pdf", ".svg")
 TABLES = (".csv", ".jsonl")
 # Ways to say which patches an answer comes from.
 METHODS = ("relevance", "rollout", "attention")
+# What vit-export writes.
+FORMATS = ("onnx", "torch", "safetensors", "timm", "hf")
 
 
 @dataclass
@@ -135,6 +137,32 @@ class ExplainConfig:
             raise ValueError(f"score={self.score} must not be negative")
         if self.count > MOST_PICTURES:
             raise ValueError(f"count={self.count}: at most {MOST_PICTURES:,} images are drawn")
+
+
+@dataclass
+class ExportConfig:
+    """All settings of `vit-export`."""
+
+    ckpt: str = "???"
+    # onnx; torch: a program of torch.export; safetensors: the weights as they are here; timm or hf
+    # (Hugging Face): a folder that these libraries open.
+    format: str = "onnx"
+    # The file or folder to write; null: model.onnx and the like, in export/ in the run's folder.
+    out: str | None = None
+    # onnx and torch: take images as uint8 and normalize them; false takes normalized floats.
+    normalise: bool = True
+    weights: str = "auto"
+    # The test images on which the export is checked, too, where they are present.
+    data: EvalDataConfig = field(default_factory=EvalDataConfig)
+
+    def __post_init__(self) -> None:
+        require_choice("format", self.format, FORMATS)
+        require_choice("weights", self.weights, WEIGHTS)
+        if not self.normalise and self.format not in FORMATS[:2]:
+            raise ValueError(
+                f"normalise=false is for format={' and '.join(FORMATS[:2])}: the others hold "
+                "weights, not the work on images"
+            )
 
 
 @dataclass

@@ -19,7 +19,8 @@ from vit_train.explain.maps import answer_maps
 from vit_train.explain.scoring import pointing_hits, without_patches
 from vit_train.files.writing import require_own_folder
 from vit_train.model.mae import Autoencoder
-from vit_train.model.vit import PatchEmbed, VisionTransformer
+from vit_train.model.stem import PatchEmbed
+from vit_train.model.vit import VisionTransformer
 from vit_train.report.evaluation import save
 from vit_train.runs.config import ExplainConfig
 from vit_train.runs.evaluation_data import configured, evaluated_images

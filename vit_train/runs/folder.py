@@ -88,7 +88,7 @@ class RunFolder(NoFolder):
     ) -> None:
         self.setup, self.config, self.path = setup, setup.config, path
         self.settings = as_dict(self.config)
-        self.origin = origin(self.config, state, earlier)
+        self.origin = origin(setup, state, earlier)
         self.from_the_beginning = state is None
         require_own_folder(path / "checkpoints")
         if resumed:

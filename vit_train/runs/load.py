@@ -15,7 +15,6 @@ from vit_train.engine.config import require_choice
 from vit_train.files.plain_values import Refused, require_config
 from vit_train.files.reading import read_json
 from vit_train.limits import gigabytes, is_out_of_memory
-from vit_train.model.config import differences
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
@@ -232,25 +231,6 @@ def pick_weights(content: dict[str, Any], asked: str) -> str:
     if asked == "ema" and not averaged:
         raise ValueError("weights=ema, but this run kept no average (train.ema_decay)")
     return "ema" if averaged and asked != "raw" else "raw"
-
-
-def init_encoder(path: str | Path, model: nn.Module) -> None:
-    """Copy the encoder of a trained model into the model: everything but its head or decoder.
-
-    Learned positions are resized if the images have another size. Raise ValueError if either model
-    has no encoder, or if their shapes differ.
-    """
-    trained, _ = load(path)
-    theirs, ours = encoder_of(trained), encoder_of(model)
-    if theirs is None or ours is None:
-        raise ValueError(f"init_from={path}: only a Vision Transformer can start from another")
-    differing = differences(theirs.config, ours.config)
-    if theirs.image_shape[0] != ours.image_shape[0]:
-        differing.append("channels")
-    if differing:
-        raise ValueError(f"init_from={path} has an encoder that differs in {', '.join(differing)}")
-    state = resize_positions(theirs.encoder_state(), ours)
-    ours.load_state_dict(state, strict=False)
 
 
 def encoder_of(model: nn.Module) -> Encoder | None:

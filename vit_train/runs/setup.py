@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vit_train.config import TrainConfig
 from vit_train.data.batches import Batch, EvalBatches, Normalize, TrainBatches
+from vit_train.data.config import DataConfig
 from vit_train.data.dataset import Dataset, ImageSet, Statistics, channel_statistics
 from vit_train.data.splits import Splits, make_splits
 from vit_train.engine.device import Precision
@@ -19,14 +20,18 @@ from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import require_memory
 from vit_train.model.flops import count_flops
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta
-from vit_train.runs.load import init_encoder
+from vit_train.runs.init_from import Origin, start_from
+from vit_train.runs.load import encoder_of, statistics_of
 from vit_train.tasks.config import ClassifyConfig
 from vit_train.tasks.task import Task
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A run's model, task and data; `image_loader` yields augmented batches of `train_set`."""
+    """A run's model, task and data; `image_loader` yields augmented batches of `train_set`.
+
+    `origin` says in words where the model's first weights come from; "" means random ones.
+    """
 
     config: TrainConfig
     precision: Precision
@@ -39,6 +44,8 @@ class Setup:
     task: Task
     model: nn.Module
     image_loader: TrainBatches
+    # Words about the weights that training starts from; none for random ones.
+    origin: str
     # What is known of the teacher, for the provenance; empty without one.
     teacher: dict[str, Any] = field(default_factory=dict)
 
@@ -74,7 +81,8 @@ class Setup:
 
     def training_tflop(self, images: int) -> float | None:
         """Return the TFLOP of training on this number of images, if it is known."""
-        flops = self.flops(backward=True)
+        # Of a frozen encoder the gradient is not computed; the head's own is next to nothing.
+        flops = self.flops(backward=self.config.train.freeze is None)
         return None if flops is None else images * flops / 1e12
 
     @property
@@ -98,9 +106,16 @@ class Setup:
 
 
 def set_up(
-    config: TrainConfig, precision: Precision, processes: Processes, fresh: bool = True
+    config: TrainConfig,
+    precision: Precision,
+    processes: Processes,
+    state: dict[str, Any] | None = None,
 ) -> Setup:
-    """Load the data and build the model; unless it is `fresh`, its weights are loaded later."""
+    """Load the data and build the model.
+
+    `state` is the content of the checkpoint to resume from or to extend, whose weights are loaded
+    later.
+    """
     torch.manual_seed(config.seed)
     config.model.require_known_parts()  # before data are downloaded
     data = config.data.load()
@@ -113,8 +128,11 @@ def set_up(
             f"model.name={config.model.name} has BatchNorm, which needs the whole batch: train it "
             "in one process"
         )
-    if fresh and config.init_from is not None:
-        init_encoder(config.init_from, model)
+    origin = Origin()
+    if state is None and config.init_from is not None:
+        origin = start_from(config.init_from, model, list(data.classes))
+    if config.train.freeze == "encoder":
+        freeze_encoder(model, config)
 
     if processes.rank:
         # On a GPU each process draws its own dropout.
@@ -123,7 +141,7 @@ def set_up(
     train_set, device = splits.train, precision.device
     if data.unlabelled is not None and not task.needs_labels:
         train_set = with_unlabelled(train_set, data.unlabelled)
-    statistics = channel_statistics(train_set.images)
+    statistics = chosen_statistics(config.data, state, origin.statistics, train_set.images)
     normalize = Normalize(statistics, device)
     if config.data.sampler == "balanced" and not task.needs_labels:
         raise ValueError(f"data.sampler=balanced needs labels: task={config.task.name} has none")
@@ -152,7 +170,58 @@ def set_up(
         task=task,
         model=model.to(device),
         image_loader=image_loader,
+        origin=in_words(origin, config, statistics),
     )
+
+
+def in_words(origin: Origin, config: TrainConfig, statistics: Statistics) -> str:
+    """Say where the weights come from, and what becomes of them; "" for random ones."""
+    if not origin.words:
+        return ""
+    if statistics is origin.statistics:
+        normalized = "; images are normalized as its were"
+    elif origin.statistics is None and config.data.mean is None:
+        normalized = (
+            "; how its images were normalized is not known: data.mean= and data.std= set it"
+        )
+    else:
+        normalized = ""
+    frozen = "; the encoder is not trained" if config.train.freeze else ""
+    return f"{origin.words}{normalized}{frozen}"
+
+
+def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
+    """Let training leave the encoder as it is; raise ValueError if there is none to keep."""
+    encoder = encoder_of(model)
+    if encoder is None:
+        raise ValueError(
+            f"train.freeze=encoder needs a Vision Transformer, but model.name={config.model.name}"
+        )
+    if config.init_from is None:
+        raise ValueError("train.freeze=encoder needs pretrained weights to keep: init_from=RUN")
+    kept = encoder.encoder_state()
+    for name, parameter in encoder.named_parameters():
+        parameter.requires_grad_(name not in kept)
+
+
+def chosen_statistics(
+    config: DataConfig, state: dict[str, Any] | None, pretrained: Statistics | None, images: Tensor
+) -> Statistics:
+    """Return the mean and std to normalize images with.
+
+    They are those of the resumed run, or those that are set, or those that the pretrained model has
+    seen, or the training images' own. Raise ValueError if they are for other images.
+    """
+    channels = images.shape[1]
+    if state is not None:
+        return statistics_of(state, channels)
+    if config.mean is not None and config.std is not None:
+        if len(config.mean) != channels:
+            raise ValueError(
+                f"data.mean={config.mean} must have {channels} numbers, one for each channel"
+            )
+        return Statistics(tuple(config.mean), tuple(config.std))
+    return pretrained or channel_statistics(images)
 
 
 def require_room(config: TrainConfig, task: Task, image_size: int) -> None:

@@ -64,7 +64,7 @@ def train_in_held_folder(
             checkpoint = processes.broadcast(checkpoint)
             state = None if checkpoint is None else read_checkpoint(checkpoint)
             earlier = None if state else read_earlier(config)
-            setup = set_up(config, precision, processes, fresh=not (state or earlier))
+            setup = set_up(config, precision, processes, earlier.state if earlier else state)
             setup = with_teacher(setup)
             folder = open_folder(setup, path, state, earlier, resumed)
             return run(setup, folder, state, earlier)

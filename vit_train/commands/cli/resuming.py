@@ -18,13 +18,16 @@ from vit_train.files.plain_values import flatten
 from vit_train.runs.newest import finished_run
 from vit_train.runs.resume import own_settings
 
-# What an extended run may change. The optimizer's kind and whether weights are averaged cannot
-# change, because their state goes on, nor what an epoch is (the batch size).
+# What an extended run may change. The optimizer's kind and groups and the average of the weights
+# cannot, because their state goes on, nor what an epoch is (the batch size).
 EXTENDED = (
     *("train", "train.", "optim", "optim.", "augment", "augment."),
     *("task.label_smoothing", "task.class_weights", "data.sampler"),
 )
-KEPT = ("optim.name", "train.ema_decay", "train.batch_size")
+KEPT = (
+    *("optim.name", "optim.layer_decay", "optim.head_lr_scale"),
+    *("train.ema_decay", "train.batch_size", "train.freeze"),
+)
 
 
 def resume_argument(arguments: Sequence[str]) -> str | None:

@@ -1,0 +1,1 @@
+"""Tests with other libraries, which the extra `interop` installs: `pytest -m interop`."""

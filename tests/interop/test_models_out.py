@@ -1,0 +1,165 @@
+"""Exported models answer the same in other libraries: `pytest -m interop`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Run
+from PIL import Image
+from torch import Tensor
+
+import vit_train
+from interop.models import (
+    CLASSES,
+    DEPTH,
+    DIM,
+    HEADS,
+    MLP,
+    PATCH,
+    SIZE,
+    logits_of,
+    perturbed,
+    torchvision_model,
+)
+from vit_train.layouts.torchvision import TORCHVISION
+from vit_train.model.config import ViTConfig
+from vit_train.model.vit import VisionTransformer
+from vit_train.runs.trained import Trained
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.filterwarnings("default"),  # of the other libraries
+]
+SMALL = [
+    *(f"model.patch_size={PATCH}", f"model.embed_dim={DIM}", f"model.depth={DEPTH}"),
+    *(f"model.num_heads={HEADS}", f"model.mlp_dim={MLP}", f"data.image_size={SIZE}"),
+    *("data.train_images=100", "data.test_images=70", "train.epochs=1", "optim.lr=0.01"),
+    "hydra.run.dir=run",
+]
+
+
+def trained(run: Run, *settings: str) -> Trained:
+    outcome = run("vit-train", *SMALL, *settings)
+    assert outcome.status == 0, outcome.err
+    return vit_train.load("run")
+
+
+def exported(run: Run, form: str, *settings: str) -> str:
+    outcome = run("vit-export", "ckpt=run", f"format={form}", *settings)
+    assert outcome.status == 0, outcome.err
+    said = outcome.out + outcome.err
+    assert "the same top-1 on 256 of 256 random images, logits to" in said
+    assert "the same top-1 on 70 of 70 test images, logits to" in said
+    return said
+
+
+def images(count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(2)
+    return torch.randint(256, (count, 3, SIZE, SIZE), dtype=torch.uint8, generator=generator)
+
+
+def our_logits(model: Trained, batch: Tensor) -> Tensor:
+    mean, std = (torch.tensor(each).view(-1, 1, 1) for each in model.meta.statistics)
+    return model.model((batch / 255 - mean) / std).detach()
+
+
+ONNX = [
+    ["model.kernels=scratch"],
+    ["model.kernels=fused", "model.head=gap", "model.positions=sincos_2d"],
+    ["model.positions=relative", "model.head=token_mlp", "model.activation=gelu_tanh"],
+    ["model.positions=rotary_2d", "model.embed_dim=12", "model.qk_norm=true"],
+    ["model.pre_norm=false", "model.stem=conv", "model.positions_at=layers"],
+]
+
+
+@pytest.mark.parametrize("settings", ONNX, ids=" ".join)
+def test_onnx_answers_the_same_at_every_batch_size(run: Run, settings: list[str]) -> None:
+    import onnxruntime
+
+    model = trained(run, *settings)
+    exported(run, "onnx")
+    session = onnxruntime.InferenceSession("run/export/model.onnx")
+    for count in (1, 5, 64):
+        (logits,) = session.run(None, {"images": images(count).numpy()})
+        expected = our_logits(model, images(count))
+        assert logits.shape == (count, 10) and expected.abs().max() > 0
+        torch.testing.assert_close(torch.from_numpy(logits), expected, rtol=1e-4, atol=1e-5)
+    about = session.get_modelmeta().custom_metadata_map
+    assert json.loads(about["classes"]) == model.meta.classes
+    assert json.loads(about["mean"]) == list(model.meta.statistics.mean)
+    assert json.loads(about["config"])["model"]["depth"] == DEPTH
+    assert "10 classes" not in Path("run/export/model.onnx.md").read_text(encoding="utf-8")
+
+
+def test_onnx_of_a_cnn_and_of_normalized_images(run: Run) -> None:
+    import onnxruntime
+
+    quick = [each for each in SMALL if not each.startswith("model.")]
+    assert run("vit-train", "model=resnet", *quick).status == 0
+    exported(run, "onnx", "normalise=false", "out=here/x.onnx")
+    model = vit_train.load("run")
+    batch = torch.randn(5, 3, SIZE, SIZE)
+    session = onnxruntime.InferenceSession("here/x.onnx")
+    (logits,) = session.run(None, {"images": batch.numpy()})
+    expected = model.model(batch).detach()
+    torch.testing.assert_close(torch.from_numpy(logits), expected, rtol=1e-4, atol=1e-5)
+
+
+TIMM: list[list[str]] = [
+    [],
+    ["model.norm_eps=1e-6", "model.qkv_bias=false", "model.qk_norm=true"],
+    ["model.head=gap", "model.positions=sincos_2d", "model.activation=gelu_tanh"],
+    ["model.embed_dim=33", "model.mlp_dim=45", "model.positions=learned"],
+]
+
+
+@pytest.mark.parametrize("settings", TIMM, ids=" ".join)
+def test_timm_opens_what_is_written_for_it(run: Run, settings: list[str]) -> None:
+    import timm
+
+    model = trained(run, *settings)
+    exported(run, "timm", "out=theirs")
+    theirs = timm.create_model("local-dir:theirs", pretrained=True).eval()
+    assert theirs.pretrained_cfg["label_names"] == model.meta.classes
+    mean, std = (torch.tensor(theirs.pretrained_cfg[k]).view(-1, 1, 1) for k in ("mean", "std"))
+    batch = images(5)
+    expected = our_logits(model, batch)
+    torch.testing.assert_close(theirs((batch / 255 - mean) / std), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings", [[], ["model.norm_eps=1e-12", "model.qkv_bias=false"]], ids=str
+)
+def test_hugging_face_opens_what_is_written_for_it(run: Run, settings: list[str]) -> None:
+    from transformers import AutoImageProcessor, AutoModelForImageClassification, pipeline
+
+    model = trained(run, *settings)
+    exported(run, "hf", "out=theirs")
+    theirs = AutoModelForImageClassification.from_pretrained("theirs").eval()
+    assert [theirs.config.id2label[n] for n in range(10)] == model.meta.classes
+    batch = images(5)
+    mean, std = (torch.tensor(each).view(-1, 1, 1) for each in model.meta.statistics)
+    given = logits_of(theirs, (batch / 255 - mean) / std)
+    torch.testing.assert_close(given, our_logits(model, batch), rtol=1e-4, atol=1e-5)
+
+    smooth = np.linspace(0, 255, 60)[:, None, None] * np.linspace(0.2, 1, 3 * 40).reshape(1, 40, 3)
+    photo = Image.fromarray(smooth.astype(np.uint8))
+    pixels = AutoImageProcessor.from_pretrained("theirs")(photo, return_tensors="pt").pixel_values
+    assert pixels.shape == (1, 3, SIZE, SIZE)
+    assert (pixels[0] - model.preprocess(photo)).abs().max() < 0.05
+    answer: Any = pipeline("image-classification", model="theirs")(photo)
+    assert {each["label"] for each in answer} <= set(model.meta.classes)
+
+
+def test_torchvision_takes_our_weights() -> None:
+    config = ViTConfig(
+        patch_size=PATCH, embed_dim=DIM, depth=DEPTH, num_heads=HEADS, mlp_dim=MLP, norm_eps=1e-6
+    )
+    model = perturbed(VisionTransformer(config, SIZE, 3, CLASSES))
+    theirs = torchvision_model()
+    theirs.load_state_dict(TORCHVISION.to_theirs(model.state_dict()))
+    batch = torch.randn(3, 3, SIZE, SIZE, dtype=torch.float64)
+    torch.testing.assert_close(theirs(batch), model(batch), rtol=0, atol=1e-9)

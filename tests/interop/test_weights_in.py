@@ -1,0 +1,225 @@
+"""Weights of other libraries give the same answers here: `pytest -m interop`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import SMALL, Run
+from torch import Tensor, nn
+
+import vit_train
+from interop.models import (
+    CLASSES,
+    DEPTH,
+    DIM,
+    FORMS,
+    HEADS,
+    MEAN,
+    MLP,
+    MODELS,
+    PATCH,
+    SIZE,
+    STD,
+    hf_config,
+    hf_model,
+    logits_of,
+    perturbed,
+    timm_model,
+)
+from vit_train.layouts.known import layout_of
+from vit_train.model.config import ViTConfig
+from vit_train.model.pos_embed import resize_positions
+from vit_train.model.vit import VisionTransformer
+from vit_train.runs.pretrained import pretrained
+
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.filterwarnings("default"),  # of the other libraries
+]
+WANTED = ViTConfig(embed_dim=DIM, num_heads=HEADS)
+FITTING = [
+    *(f"model.patch_size={PATCH}", f"model.embed_dim={DIM}", f"model.depth={DEPTH}"),
+    *(f"model.num_heads={HEADS}", f"model.mlp_dim={MLP}", f"data.image_size={SIZE}"),
+    *(f"data.num_classes={CLASSES}", "data.train_images=100", "data.test_images=20"),
+    *("train.epochs=1", "optim.lr=1e-12", "hydra.run.dir=run"),
+]
+
+
+def images(size: int = SIZE) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(3, 3, size, size, generator=generator, dtype=torch.float64)
+
+
+def ours_of(path: str, wanted: ViTConfig = WANTED) -> VisionTransformer:
+    found = pretrained(path, wanted)
+    model = VisionTransformer(found.config, SIZE, 3, len(found.state["head.weight"])).double()
+    model.load_state_dict(found.state)
+    return model.eval()
+
+
+@pytest.mark.parametrize("library, form", FORMS, ids=str)
+def test_a_model_gives_the_same_logits(library: str, form: dict[str, Any], tmp_path: Path) -> None:
+    theirs = MODELS[library](**form)
+    torch.save({"state_dict": {f"module.{k}": v for k, v in theirs.state_dict().items()}},
+               tmp_path / "x.pth")  # fmt: skip
+    settings = {"activation": "gelu_tanh"} if "hidden_act" in form else {}
+    if library == "Hugging Face":
+        (tmp_path / "config.json").write_text(hf_config(**form).to_json_string(), encoding="utf-8")
+    model = ours_of(str(tmp_path / "x.pth"), ViTConfig(embed_dim=DIM, num_heads=HEADS, **settings))
+    batch = images()
+    expected = logits_of(theirs, batch)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(model(batch), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("library, form", FORMS, ids=str)
+def test_there_and_back_is_the_same_to_the_bit(library: str, form: dict[str, Any]) -> None:
+    theirs = MODELS[library](**form).state_dict()
+    layout = layout_of(theirs)
+    ours, left = layout.to_ours(theirs)
+    back = layout.to_theirs(ours)
+    assert not left and back.keys() == theirs.keys()
+    assert all(torch.equal(value, theirs[key]) for key, value in back.items())
+
+
+def test_the_gradients_are_timms(tmp_path: Path) -> None:
+    theirs = timm_model()
+    torch.save(theirs.state_dict(), tmp_path / "x.pth")
+    model = ours_of(str(tmp_path / "x.pth"))
+    gradients = []
+    for each in (model, theirs):
+        F.cross_entropy(each(images()), torch.arange(3)).backward()
+        gradients.append({name: p.grad for name, p in each.named_parameters()})
+    expected, _ = layout_of(theirs.state_dict()).to_ours(gradients[1])
+    torch.testing.assert_close(gradients[0], expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [8, 12, 20, 32])
+def test_positions_are_resized_as_timm_does(size: int) -> None:
+    from timm.layers import resample_abs_pos_embed
+
+    model = VisionTransformer(ViTConfig(embed_dim=16), SIZE)
+    other = VisionTransformer(ViTConfig(embed_dim=16), size)
+    resized = resize_positions(model.state_dict(), other)["pos_embed.0.weight"]
+    expected = resample_abs_pos_embed(model.pos_embed[0].weight, [size // 4] * 2)
+    torch.testing.assert_close(resized, expected, rtol=0, atol=1e-5)
+
+
+def test_a_preset_is_timms_model_of_the_same_name() -> None:
+    import timm
+
+    from vit_train.config import vit_presets
+
+    preset = "vit_tiny_patch16_224"
+    theirs = perturbed(timm.create_model(preset, pretrained=False))
+    model = vit_presets()[preset].build((3, 224, 224), 1000).double().eval()
+    model.load_state_dict(layout_of(theirs.state_dict()).to_ours(theirs.state_dict())[0])
+    with torch.no_grad():
+        expected, given = theirs(images(224)), model(images(224))
+    torch.testing.assert_close(given, expected, rtol=0, atol=1e-9)
+
+
+def began(run: Run, source: str, *more: str) -> tuple[nn.Module, Any, str]:
+    """The model of a run whose learning rate is so small that it stays where it began."""
+    outcome = run("vit-train", *FITTING, *more, f"init_from={source}")
+    assert outcome.status == 0, outcome.err
+    model, meta = vit_train.load("run/checkpoints/last.pt")
+    return model, meta, " ".join(outcome.out.split())
+
+
+def test_a_run_begins_with_a_folder_of_hugging_face(run: Run) -> None:
+    from transformers import ViTImageProcessor
+
+    theirs = hf_model().float()
+    theirs.save_pretrained("theirs")
+    ViTImageProcessor(image_mean=MEAN, image_std=STD).save_pretrained("theirs")
+    model, meta, said = began(run, "theirs", "model.norm_eps=1e-12")
+    assert list(meta.statistics.mean) == MEAN and list(meta.statistics.std) == STD
+    assert "its head is taken, for the same number of classes, whose names are not known" in said
+    batch = images().float()
+    torch.testing.assert_close(model(batch), logits_of(theirs, batch), rtol=0, atol=1e-4)
+
+
+def test_a_run_begins_with_a_folder_of_timm(run: Run) -> None:
+    import timm
+    from timm.models import save_for_hf
+
+    sizes = {"img_size": SIZE, "patch_size": PATCH, "embed_dim": DIM, "depth": DEPTH}
+    sizes |= {"num_heads": HEADS, "mlp_ratio": MLP / DIM, "num_classes": CLASSES + 1}
+    theirs = perturbed(timm.create_model("vit_tiny_patch16_224", **sizes)).float()
+    save_for_hf(theirs, "theirs", model_args=sizes, safe_serialization=True)
+    model, meta, said = began(run, "theirs", "model.norm_eps=1e-6")
+    assert list(meta.statistics.mean) == [0.5, 0.5, 0.5]
+    assert f"its head is not taken: it knows {CLASSES + 1} classes, the data have 7" in said
+    assert "does not say how many heads" not in said
+    torch.testing.assert_close(model.cls_token, theirs.cls_token)
+    assert model.head.weight.abs().max() < 1e-6
+
+
+def test_timm_downloads_what_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import timm
+
+    theirs = timm_model().float()
+    theirs.pretrained_cfg = {"mean": tuple(MEAN), "std": tuple(STD)}
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained: theirs)
+    model, meta, said = began(run, "timm:vit_tiny_patch16_224", "model.norm_eps=1e-6")
+    assert list(meta.statistics.mean) == MEAN and "timm's layout" in said
+    batch = images().float()
+    torch.testing.assert_close(model(batch), theirs(batch), rtol=0, atol=1e-4)
+
+
+def test_what_timm_cannot_do_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import timm
+
+    def fail(name: str, pretrained: bool) -> None:
+        raise OSError("no route to host\nand much more")
+
+    outcome = run("vit-train", *SMALL, "init_from=timm:vit_tinny_patch16_224")
+    assert outcome.status == 1 and "did you mean vit_tiny_patch16_224" in outcome.err
+    monkeypatch.setattr(timm, "create_model", fail)
+    outcome = run("vit-train", *SMALL, "init_from=timm:vit_tiny_patch16_224")
+    assert outcome.status == 1 and "which needs a network: no route to host\n" in outcome.err
+
+
+def test_an_encoder_without_a_classifier_is_taken_without_its_pooler(run: Run) -> None:
+    from transformers import ViTModel
+
+    theirs = perturbed(ViTModel(hf_config(), add_pooling_layer=True)).float()
+    theirs.save_pretrained("theirs")
+    _, _, said = began(run, "theirs", "model.norm_eps=1e-12")
+    assert "left out: pooler.dense.bias, pooler.dense.weight" in said
+    assert "its head is not taken: there is none" in said
+
+
+def test_a_distilled_deit_is_refused_with_its_reason(run: Run) -> None:
+    from timm.models.deit import VisionTransformerDistilled
+    from transformers import DeiTConfig, DeiTForImageClassification
+
+    config = {k: v for k, v in hf_config().to_dict().items() if k in vars(DeiTConfig())}
+    DeiTForImageClassification(DeiTConfig(**config)).save_pretrained("theirs")
+    theirs = VisionTransformerDistilled(img_size=SIZE, patch_size=4, embed_dim=DIM, depth=2)
+    torch.save(theirs.state_dict(), "distilled.pth")
+    for source in ("theirs", "distilled.pth"):
+        outcome = run("vit-train", *FITTING, f"init_from={source}")
+        assert outcome.status == 1 and "a distillation token: take the same" in outcome.err
+
+
+def test_a_file_of_the_safetensors_library_is_read(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    from vit_train.engine.safetensors_file import read_safetensors, write_safetensors
+
+    dtypes = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool]
+    state = {str(d): torch.randint(0, 2, (3, 5)).to(d) for d in dtypes}
+    state |= {"scalar": torch.tensor(2.5), "empty": torch.zeros(0, 3)}
+    save_file(state, tmp_path / "theirs", {"a": json.dumps({"b": "ü"})})
+    with (tmp_path / "theirs").open("rb") as file:
+        read, metadata = read_safetensors(file)
+    assert metadata == {"a": json.dumps({"b": "ü"})} and read.keys() == state.keys()
+    with (tmp_path / "ours").open("wb") as file:
+        write_safetensors(file, state, metadata)
+    for each in (read, load_file(tmp_path / "ours")):
+        assert all(torch.equal(each[k], v) and each[k].dtype == v.dtype for k, v in state.items())

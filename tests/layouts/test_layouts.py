@@ -1,0 +1,112 @@
+"""Each layout is read and written by one table: there and back is the same model, to the bit."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from vit_train.layouts.huggingface import HUGGING_FACE
+from vit_train.layouts.known import LAYOUTS, layout_of, unwrapped
+from vit_train.layouts.layout import Layout, Misfit, described
+from vit_train.layouts.timm import TIMM
+from vit_train.layouts.torchvision import TORCHVISION
+from vit_train.layouts.vit_pytorch import VIT_PYTORCH
+from vit_train.model.config import ViTConfig
+from vit_train.model.vit import VisionTransformer
+
+SMALL = ViTConfig(embed_dim=12, depth=2, num_heads=3, mlp_dim=20)
+# Of each layout one model, with the settings that it needs.
+BASE: dict[str, dict[str, Any]] = {
+    "vit-pytorch": {"stem": "normed_patches", "qkv_bias": False},
+    "timm": {"norm_eps": 1e-6},
+}
+each_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.marks[1])
+
+
+def model_for(layout: Layout, **settings: Any) -> VisionTransformer:
+    """A model whose every weight is random."""
+    config = replace(SMALL, **BASE.get(layout.library, {}) | settings)
+    assert not layout.refused(config)
+    model = VisionTransformer(config, 16, 3, 5)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    return model
+
+
+@each_layout
+@pytest.mark.parametrize("head", ["token", "token_mlp", "gap"])
+@pytest.mark.parametrize("patch_size", [2, 8])
+def test_there_and_back_is_the_same_to_the_bit(layout: Layout, head: str, patch_size: int) -> None:
+    if head not in layout.holds["head"]:
+        assert f"model.head={head}" in layout.refused(replace(SMALL, head=head))
+        return
+    model = model_for(layout, head=head, patch_size=patch_size)
+    state = model.state_dict()
+    theirs = layout.to_theirs(state)
+    assert layout_of(theirs) is layout
+    ours, left = layout.to_ours({f"{key}": value.clone() for key, value in theirs.items()})
+    assert not left and ours.keys() == state.keys()
+    assert all(torch.equal(value, state[key]) for key, value in ours.items())
+    shown = described(ours)
+    assert not [key for key in shown if key != "mlp_dim" and shown[key] != vars(model.config)[key]]
+
+
+@pytest.mark.parametrize(
+    "layout, settings, refused",
+    [
+        (TIMM, {"pre_norm": False}, "model.pre_norm=False"),
+        (TIMM, {"positions": "relative"}, "model.positions=relative"),
+        (TIMM, {"stem": "conv"}, "model.stem=conv"),
+        (TIMM, {"norm_eps": 1e-3}, "model.norm_eps=0.001"),
+        (TORCHVISION, {"qkv_bias": False}, "model.qkv_bias=False"),
+        (TORCHVISION, {"head": "gap"}, "model.head=gap"),
+        (HUGGING_FACE, {"head": "gap"}, "model.head=gap"),
+        (HUGGING_FACE, {"qk_norm": True}, "model.qk_norm=True"),
+        (VIT_PYTORCH, {"stem": "patches", "qkv_bias": False}, "model.stem=patches"),
+    ],
+)
+def test_what_a_layout_cannot_hold_is_named(
+    layout: Layout, settings: dict[str, Any], refused: str
+) -> None:
+    assert refused in layout.refused(replace(SMALL, **settings))
+
+
+STATE = TIMM.to_theirs(VisionTransformer(SMALL, 16, 3, 5).state_dict())
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        STATE,
+        {"state_dict": STATE, "epoch": 3},
+        {"model": {f"module.{key}": value for key, value in STATE.items()}},
+        {"model": {"x": torch.ones(1)}, "model_ema": STATE},
+        {"state_dict": {"model": {f"module._orig_mod.{k}": v for k, v in STATE.items()}}},
+        STATE | {"epoch": 3},
+    ],
+    ids=str,
+)
+def test_a_state_dict_is_found_in_what_wraps_it(wrapped: dict[str, Any]) -> None:
+    assert list(unwrapped(wrapped)) == list(STATE)
+
+
+@pytest.mark.parametrize("content", [[1], {}, {"epoch": 3}, {"model": {"args": 3}}, "text"])
+def test_what_holds_no_weights_is_refused(content: Any) -> None:
+    with pytest.raises(Misfit, match="it holds no"):
+        unwrapped(content)
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("dist_token", "a distillation token: take the same"),
+        ("blocks.0.ls1.gamma", "LayerScale"),
+        ("fc_norm.weight", "a LayerNorm after pooling"),
+        ("reg_token", "register tokens"),
+        ("more.weight", "it has more.weight, which a Vision Transformer"),
+    ],
+)
+def test_weights_that_have_no_place_are_refused_with_what_they_are(name: str, words: str) -> None:
+    with pytest.raises(Misfit, match=words):
+        TIMM.to_ours(STATE | {name: torch.ones(1)})

@@ -1,0 +1,161 @@
+"""vit-export: what is written answers the same, and what cannot be written is refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Run, SmallRun
+
+import vit_train
+from vit_train.engine.safetensors_file import read_safetensors
+from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
+from vit_train.runs import export as exporting
+from vit_train.runs import formats
+from vit_train.runs.deployed import deployed
+from vit_train.runs.pretrained import pretrained
+from vit_train.runs.trained import Trained
+from vit_train.tasks.config import ReconstructConfig
+from vit_train.tasks.task import Task
+
+SAID = "the same top-1 on 256 of 256 random images, logits to"
+
+
+def test_a_program_of_torch_answers_at_every_batch_size(run: Run, small_run: SmallRun) -> None:
+    model, meta = vit_train.load(small_run("finished"))
+    outcome = run("vit-export", "ckpt=run", "format=torch")
+    assert outcome.status == 0, outcome.err
+    assert SAID in outcome.out and "60 of 60 test images" in outcome.out
+    about = {"vit_train.json": ""}
+    program = torch.export.load("run/export/model.pt2", extra_files=about).module()
+    mean, std = (torch.tensor(each).view(-1, 1, 1) for each in meta.statistics)
+    for count in (1, 5, 64):
+        images = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8)
+        expected = model((images / 255 - mean) / std)
+        torch.testing.assert_close(program(images), expected, rtol=1e-4, atol=1e-5)
+    assert json.loads(about["vit_train.json"])["classes"] == meta.classes
+    card = Path("run/export/model.pt2.md").read_text(encoding="utf-8")
+    assert all(words in card for words in (SAID, "test images, final weights", "torch.export.load"))
+
+
+@pytest.fixture
+def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "RANDOM_IMAGES", 8)
+
+
+def test_safetensors_are_weights_to_start_from(run: Run, few_images: None) -> None:
+    outcome = run("vit-export", "ckpt=builtin:cifar10", "format=safetensors", "out=x.safetensors")
+    assert outcome.status == 0 and "on 8 of 8 random images" in outcome.out, outcome.err
+    assert "not checked on test images: cannot read CIFAR-10" in outcome.out
+    model, meta = vit_train.load("builtin:cifar10")
+    found = pretrained("x.safetensors", ViTConfig())
+    assert all(torch.equal(value, found.state[key]) for key, value in model.state_dict().items())
+    assert (found.classes, found.statistics) == (meta.classes, meta.statistics)
+    with Path("x.safetensors").open("rb") as file:
+        about = json.loads(read_safetensors(file)[1]["vit_train"])
+    assert about["images_seen"] == 674_880 and "/" not in about["config"]["data"]["root"]
+
+
+@pytest.mark.parametrize("form, source", [("timm", "builtin:cifar10"), ("hf", "run")])
+def test_a_folder_for_a_library_is_read_back_without_it(
+    run: Run,
+    small_run: SmallRun,
+    form: str,
+    source: str,
+    few_images: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Positions that are no table there become one; the bits are the same."""
+    small_run("finished")
+    monkeypatch.setattr(formats.util, "find_spec", lambda package: None)
+    outcome = run("vit-export", f"ckpt={source}", f"format={form}", "out=theirs")
+    assert outcome.status == 0 and "random images, logits to 0.0e+00" in outcome.out, outcome.err
+    assert "## Use" in Path("theirs/README.md").read_text(encoding="utf-8")
+    model, meta = vit_train.load(source)
+    found = pretrained("theirs", ViTConfig())
+    assert found.classes == meta.classes and found.config.num_heads == model.config.num_heads
+    assert torch.equal(found.state["pos_embed.0.weight"], model.pos_embed[0]())
+
+
+CANNOT = [
+    (CnnConfig(), "timm", "model.name=cnn: choose format=onnx or torch"),
+    (CnnConfig(), "safetensors", "model.name=cnn: choose format=onnx or torch"),
+    (
+        ViTConfig(positions="relative", pre_norm=False),
+        "hf",
+        "model.pre_norm=False, model.positions=relative: choose format=onnx, torch or safetensors",
+    ),
+    (ViTConfig(qkv_bias=False, mlp_bias=False), "timm", "model.mlp_bias=False: choose format=onnx"),
+]
+
+
+@pytest.mark.parametrize("config, form, words", CANNOT, ids=str)
+def test_what_a_format_cannot_hold_is_refused_with_those_that_can(
+    config: ModelConfig, form: str, words: str
+) -> None:
+    _, meta = vit_train.load("builtin:cifar10")
+    meta = replace(meta, config=replace(meta.config, model=config))
+    model = Trained(config.build(meta.image_shape, 10), meta)
+    with pytest.raises(ValueError, match=f"format={form} has no place for {words}"):
+        exporting.require_room_for(deployed(model, True), form)
+
+
+def test_only_classifiers_are_exported(run: Run) -> None:
+    outcome = run("vit-export", "ckpt=builtin:cifar10", "format=hf")
+    assert outcome.status == 1 and "format=hf has no place for model.head=gap: " in outcome.err
+    model, meta = vit_train.load("builtin:cifar10")
+    task: Task = ReconstructConfig().make(meta.config.model, meta.image_shape, 10)
+    with pytest.raises(ValueError, match="only classifiers are exported"):
+        deployed(Trained(model, replace(meta, task=task)), True)
+
+
+@pytest.mark.parametrize("form, out", [("safetensors", "x.safetensors"), ("hf", "theirs")])
+def test_an_export_that_answers_otherwise_is_not_kept(
+    run: Run,
+    small_run: SmallRun,
+    form: str,
+    out: str,
+    few_images: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small_run("finished")
+    monkeypatch.setattr(formats.util, "find_spec", lambda package: None)
+    reopened = formats.reopened
+    monkeypatch.setattr(
+        formats, "reopened", lambda *what: lambda images: reopened(*what)(images) * 1.001
+    )
+    Path("old").mkdir()
+    if form == "hf":
+        refused = run("vit-export", "ckpt=run", "format=hf", "out=old")
+        assert refused.status == 1 and "old exists already: remove it" in refused.err
+    before = set(Path().iterdir())
+    outcome = run("vit-export", "ckpt=run", f"format={form}", f"out={out}")
+    assert outcome.status == 1 and set(Path().iterdir()) == before
+    assert "the export answers otherwise, so it is not kept: the same top-1 on 8 of" in outcome.err
+
+
+def test_bad_settings_are_refused_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting.util, "find_spec", lambda package: None)
+    for settings, words in {
+        "format=tflite": "format=tflite must be one of: onnx, torch, safetensors, timm, hf",
+        "format=hf normalise=false": "normalise=false is for format=onnx and torch",
+        "format=torch out=x.bin": "out=x.bin must end in .pt2 for format=torch",
+        "format=onnx": "needs onnx, onnxscript, onnxruntime: pip install -e '.[export]'",
+        "format=torch": "no checkpoint at nowhere",
+    }.items():
+        outcome = run("vit-export", "ckpt=nowhere", *settings.split())
+        assert outcome.status == 1 and words in outcome.err, outcome.err
+
+
+def test_answers_that_differ_by_rounding_are_the_same_class() -> None:
+    expected = torch.tensor([[1.0, 1.0 - 1e-6, 0.0], [2.0, 0.0, 1.0]])
+    found = exporting.Agreement()
+    found.add(expected, expected + torch.tensor([[-2e-6, 0, 0], [0, 0, 0]]))
+    assert found.passed and found.same == 2
+    found.add(expected, expected.flip(1))
+    assert not found.passed and found.same == 2
+    for other in (torch.nan, torch.inf):
+        found = exporting.Agreement()
+        found.add(expected, torch.full((2, 3), other))
+        assert not found.passed

@@ -1,0 +1,149 @@
+"""A trained classifier as it is handed on: what is exported, and what is said of it."""
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vit_train.config import as_dict
+from vit_train.data.batches import Normalize
+from vit_train.layouts.layout import Layout, Subject
+from vit_train.model.attention import Attention, scratch_attention
+from vit_train.model.config import ViTConfig
+from vit_train.model.vit import VisionTransformer
+from vit_train.report import provenance
+from vit_train.runs.load import Meta
+from vit_train.runs.trained import Trained
+
+State = dict[str, Tensor]
+
+
+class Network(nn.Module):
+    """The network of a program: images (N,C,S,S) to logits (N,K).
+
+    The images are uint8, and normalized here; or, without `normalise`, normalized float32.
+    """
+
+    def __init__(self, model: nn.Module, normalize: Normalize, normalise: bool) -> None:
+        super().__init__()
+        self.model, self.normalise = model, normalise
+        self.scale: Tensor
+        self.shift: Tensor
+        self.register_buffer("scale", normalize.scale)
+        self.register_buffer("shift", normalize.shift)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.normalise:
+            images = images.to(self.scale.dtype) * self.scale + self.shift
+        return self.model(images)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A trained classifier, and the same with PyTorch's kernels, which every format can hold."""
+
+    trained: Trained
+    fused: nn.Module
+    normalise: bool
+
+    @property
+    def meta(self) -> Meta:
+        return self.trained.meta
+
+    @property
+    def network(self) -> Network:
+        normalize = Normalize(self.meta.statistics, torch.device("cpu"))
+        return Network(self.fused, normalize, self.normalise).eval()
+
+    @property
+    def example(self) -> Tensor:
+        """Return two images of the kind that `network` takes."""
+        dtype = torch.uint8 if self.normalise else torch.float32
+        return torch.zeros(2, *self.meta.image_shape, dtype=dtype)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Return what travels with the weights: settings, classes, preprocessing, provenance.
+
+        Paths of the machine that trained them are left out.
+        """
+        meta = self.meta
+        config = as_dict(meta.config) | {"init_from": None, "resume": None}
+        config["data"] |= {"root": "data", "download": False}
+        _, size, _ = meta.image_shape
+        return {
+            "classes": meta.classes,
+            "image_shape": list(meta.image_shape),
+            "mean": list(meta.statistics.mean),
+            "std": list(meta.statistics.std),
+            "temperature": meta.temperature,
+            "preprocessing": f"RGB; the shorter side scaled to {size} pixels (bilinear, "
+            "antialiased), the center cropped; then / 255, − mean, / std for each channel",
+            "input": "uint8 images, normalized inside" if self.normalise else "normalized images",
+            "config": config,
+            "weights": meta.weights,
+            "epoch": meta.epoch,
+            "images_seen": meta.images_seen,
+            "data_fingerprint": meta.fingerprint,
+            "versions": meta.versions,
+            "exported": {"date": provenance.today(), "versions": provenance.versions()},
+        }
+
+    @property
+    def about_json(self) -> str:
+        return json.dumps(self.about)
+
+    @property
+    def subject(self) -> Subject:
+        """Return what config files of another library describe, with one table of positions."""
+        meta = self.meta
+        config = plain_config(self.fused)
+        statistics = [list(values) for values in meta.statistics]
+        return Subject(config, meta.image_shape, meta.classes, *statistics)
+
+    def refused(self, layout: Layout) -> list[str]:
+        """Return the settings that a layout cannot hold, or the model if it is none for it."""
+        if not isinstance(self.fused, VisionTransformer):
+            return [f"model.name={self.meta.config.model.name}"]
+        return layout.refused(plain_config(self.fused))
+
+    def state_in(self, layout: Layout) -> State:
+        """Return the weights under a library's names."""
+        assert isinstance(self.fused, VisionTransformer)
+        return layout.to_theirs(plain_state(self.fused))
+
+
+def deployed(trained: Trained, normalise: bool) -> Deployed:
+    """Return a classifier with PyTorch's kernels; raise ValueError for other models."""
+    meta = trained.meta
+    if not meta.task.needs_labels:
+        raise ValueError(f"task={meta.config.task.name}: only classifiers are exported")
+    config = meta.config.model
+    if isinstance(config, ViTConfig):
+        config = replace(config, kernels="fused", init="torch")  # the fastest; it is overwritten
+    fused = config.build(meta.image_shape, len(meta.classes))
+    fused.load_state_dict(trained.model.state_dict())
+    for part in fused.modules():
+        # PyTorch's ONNX exporter fails on its own fused attention with a bias.
+        if isinstance(part, Attention) and part.relative is not None:
+            part.attention = scratch_attention
+    return Deployed(trained, fused.eval(), normalise)
+
+
+def plain_config(model: nn.Module) -> ViTConfig:
+    """Return a model's config, with learned positions for any others that are one table."""
+    assert isinstance(model, VisionTransformer)
+    config = model.config
+    one_table = len(model.pos_embed) == 1 and config.positions_at == "stem"
+    return replace(config, positions="learned") if one_table else config
+
+
+def plain_state(model: VisionTransformer) -> State:
+    """Return the weights of a model, those of its positions as the table that they make."""
+    state = model.state_dict()
+    if plain_config(model).positions != "learned":
+        return state
+    rest = {key: value for key, value in state.items() if not key.startswith("pos_embed.")}
+    return rest | {"pos_embed.0.weight": model.pos_embed[0]().detach()}

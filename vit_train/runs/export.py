@@ -1,0 +1,148 @@
+"""`vit-export`: write a trained model in another format, and check that it answers the same."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vit_train.data.batches import Normalize
+from vit_train.engine.device import keep_freed_memory
+from vit_train.runs.config import ExportConfig
+from vit_train.runs.deployed import Deployed, deployed
+from vit_train.runs.evaluation_data import configured, evaluated_images
+from vit_train.runs.formats import WRITERS, Answer
+from vit_train.runs.load import load, run_folder
+from vit_train.runs.model_card import model_card
+
+logger = logging.getLogger(__name__)
+RANDOM_IMAGES, BATCH = 256, 50
+# The largest difference of logits that counts as rounding, in the largest logit.
+TOLERANCE = 1e-4
+
+
+def export(config: ExportConfig) -> Path:
+    """Write the model; return the path.
+
+    Raise ValueError if the format cannot hold the model or misses a package, or if what was written
+    answers otherwise than the model; nothing is left then.
+    """
+    keep_freed_memory()
+    chosen = WRITERS[config.format]
+    require_packages(config.format)
+    if chosen.suffix and config.out is not None and Path(config.out).suffix != chosen.suffix:
+        raise ValueError(f"out={config.out} must end in {chosen.suffix} for format={config.format}")
+    model = deployed(
+        load(config.ckpt, "cpu", config.weights, config.data.image_size), config.normalise
+    )
+    require_room_for(model, config.format)
+    out = default_path(config, model) if config.out is None else Path(config.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    sets = dict(image_sets(config, model))
+
+    def check(answer: Answer) -> str:
+        said = [compared(model, answer, name, images) for name, images in sets.items()]
+        return model_card(model, config.format, out.name, said)
+
+    chosen.write(model, out, check)
+    logger.info(f"written: {out}")
+    return out
+
+
+def default_path(config: ExportConfig, model: Deployed) -> Path:
+    folder = run_folder(model.meta.path) / "export"
+    suffix = WRITERS[config.format].suffix
+    return folder / (f"model{suffix}" if suffix else config.format)
+
+
+def require_room_for(model: Deployed, name: str) -> None:
+    """Raise ValueError, naming settings and formats, if a format cannot hold the model."""
+    refused = WRITERS[name].refused(model)
+    if refused:
+        *others, last = (other for other, each in WRITERS.items() if not each.refused(model))
+        raise ValueError(
+            f"format={name} has no place for {', '.join(refused)}: choose "
+            f"format={', '.join(others)} or {last}"
+        )
+
+
+def require_packages(name: str) -> None:
+    missing = [package for package in WRITERS[name].needs if util.find_spec(package) is None]
+    if missing:
+        raise ValueError(
+            f"format={name} needs {', '.join(missing)}: pip install -e '.[export]' in the checkout"
+        )
+
+
+def image_sets(config: ExportConfig, model: Deployed) -> Iterator[tuple[str, Tensor]]:
+    """Yield images, uint8 (N,C,S,S), with what they are: random ones, and the run's test images."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (RANDOM_IMAGES, *model.meta.image_shape)
+    yield "random images", torch.randint(256, shape, dtype=torch.uint8, generator=generator)
+    try:
+        data = configured(config.data, model.meta)
+        images, _ = evaluated_images(data, config.data, "test", model.meta)
+    except (ValueError, OSError) as error:
+        reason = str(error).partition("\n")[0][:200]
+        logger.info(f"not checked on test images: {reason}")
+        return
+    yield "test images", images.images
+
+
+@dataclass
+class Agreement:
+    """How an export's answers compare with the model's."""
+
+    count: int = 0
+    # Images whose most probable class is the same, or differs by rounding alone.
+    same: int = 0
+    # The largest difference of two logits, and the largest logit.
+    difference: float = 0.0
+    largest: float = 0.0
+
+    def add(self, expected: Tensor, given: Tensor) -> None:
+        """Compare the logits (N,K) of a batch."""
+        self.count += len(expected)
+        self.largest = max(self.largest, expected.abs().max().item())
+        differing = (expected - given).abs().max()
+        self.difference = max(self.difference, differing.nan_to_num(torch.inf).item())
+        chosen = expected.gather(1, given.argmax(1, keepdim=True)).squeeze(1)
+        tie = expected.amax(1) - chosen <= TOLERANCE * expected.abs().amax(1)
+        self.same += int(tie.sum())
+
+    @property
+    def relative(self) -> float:
+        return self.difference / self.largest if self.difference else 0.0
+
+    @property
+    def passed(self) -> bool:
+        return self.same == self.count and self.relative <= TOLERANCE
+
+
+@torch.no_grad()
+def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
+    """Compare an export's answers with the model's; return the figures in words.
+
+    Raise ValueError if they differ by more than rounding.
+    """
+    normalize, found = Normalize(model.meta.statistics, torch.device("cpu")), Agreement()
+    for batch in images.split(BATCH):
+        pixels = normalize(batch)
+        expected = model.trained.model(pixels)
+        given = answer(batch if model.normalise else pixels)
+        if given.shape != expected.shape:
+            raise ValueError(
+                f"the export answers {tuple(given.shape)}, not {tuple(expected.shape)}"
+            )
+        found.add(expected, given)
+    said = (
+        f"the same top-1 on {found.same:,} of {found.count:,} {name}, logits to "
+        f"{found.relative:.1e} of the largest"
+    )
+    if not found.passed:
+        raise ValueError(f"the export answers otherwise, so it is not kept: {said}")
+    logger.info(f"checked: {said}")
+    return said

@@ -1,0 +1,238 @@
+"""The formats of `vit-export`: how each is written, and how it is opened again to be checked.
+
+A new format is a class with `write` and `open`, and a line in WRITERS; its name is one of FORMATS.
+"""
+
+import contextlib
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib import import_module, util
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from vit_train.data.batches import Normalize
+from vit_train.engine.safetensors_file import write_safetensors
+from vit_train.files.writing import new_folder, replacing, write_text
+from vit_train.layouts.huggingface import HUGGING_FACE
+from vit_train.layouts.layout import Layout
+from vit_train.layouts.timm import TIMM
+from vit_train.model.config import ViTConfig
+from vit_train.model.vit import VisionTransformer
+from vit_train.report.summary import write_json
+from vit_train.runs.deployed import Deployed
+from vit_train.runs.pretrained import OWN, pretrained
+from vit_train.runs.weight_files import WEIGHT_FILES
+
+# Of images, as the network takes them, the logits.
+Answer = Callable[[Tensor], Tensor]
+# What checks an export, and returns its model card.
+Check = Callable[[Answer], str]
+CARD = "README.md"
+
+
+class Format(Protocol):
+    """A format: it writes a file or folder whole or not at all, and only if the check passes."""
+
+    # What follows the name of a file; "" for a folder.
+    suffix: ClassVar[str]
+    # Packages without which it cannot be written.
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    def refused(self, model: Deployed) -> list[str]:
+        """Return what of the model the format cannot hold."""
+        return []
+
+    def write(self, model: Deployed, out: Path, check: Check) -> None:
+        """Write, open, check; raise what `check` raises, and leave nothing then."""
+        ...
+
+
+class File(Format):
+    """A format that is one file, with the model card beside it."""
+
+    def write(self, model: Deployed, out: Path, check: Check) -> None:
+        with replacing(out) as file:
+            file.write(self.content(model))
+            file.flush()
+            card = check(self.open(Path(file.name), model))
+        write_text(out.with_name(f"{out.name}.md"), card)
+
+    def content(self, model: Deployed) -> bytes:
+        raise NotImplementedError
+
+    def open(self, path: Path, model: Deployed) -> Answer:
+        raise NotImplementedError
+
+
+@contextlib.contextmanager
+def refusals_of_torch() -> Iterator[None]:
+    """Raise ValueError if PyTorch cannot make a program of a model, for whatever reason."""
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise ValueError(f"PyTorch cannot export this model: {reason}") from error
+
+
+class Onnx(File):
+    """ONNX, which runs without PyTorch."""
+
+    suffix = ".onnx"
+    needs = ("onnx", "onnxscript", "onnxruntime")
+
+    def content(self, model: Deployed) -> bytes:
+        with refusals_of_torch():
+            program = torch.onnx.export(
+                model.network,
+                (model.example,),
+                dynamo=True,
+                dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+                input_names=["images"],
+                output_names=["logits"],
+                verbose=False,
+            )
+        assert program is not None
+        proto: Any = program.model_proto
+        for key, value in model.about.items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            proto.metadata_props.add(key=key, value=text)
+        return bytes(proto.SerializeToString())
+
+    def open(self, path: Path, model: Deployed) -> Answer:
+        session = import_module("onnxruntime").InferenceSession(
+            str(path), providers=["CPUExecutionProvider"]
+        )
+        return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+
+
+class Program(File):
+    """A program of torch.export, which runs without this package."""
+
+    suffix = ".pt2"
+
+    def content(self, model: Deployed) -> bytes:
+        batch = ({0: torch.export.Dim("batch", min=1)},)
+        with refusals_of_torch():
+            program = torch.export.export(model.network, (model.example,), dynamic_shapes=batch)
+        buffer = io.BytesIO()
+        torch.export.save(program, buffer, extra_files={f"{OWN}.json": model.about_json})
+        return buffer.getvalue()
+
+    def open(self, path: Path, model: Deployed) -> Answer:
+        return torch.export.load(io.BytesIO(path.read_bytes())).module()
+
+
+class Safetensors(File):
+    """The weights as they are here, for init_from=."""
+
+    suffix = ".safetensors"
+
+    def refused(self, model: Deployed) -> list[str]:
+        config = model.meta.config.model
+        return [] if isinstance(config, ViTConfig) else [f"model.name={config.name}"]
+
+    def content(self, model: Deployed) -> bytes:
+        buffer = io.BytesIO()
+        write_safetensors(buffer, model.fused.state_dict(), {OWN: model.about_json})
+        return buffer.getvalue()
+
+    def open(self, path: Path, model: Deployed) -> Answer:
+        return reopened(path, model)
+
+
+class Folder(Format):
+    """A folder in the layout of a library, with the model card in it.
+
+    It is opened by the library or, where that is not installed, read back here.
+    """
+
+    suffix = ""
+    layout: ClassVar[Layout]
+    # The package that opens it.
+    package: ClassVar[str]
+
+    def refused(self, model: Deployed) -> list[str]:
+        return model.refused(self.layout)
+
+    def write(self, model: Deployed, out: Path, check: Check) -> None:
+        with new_folder(out) as folder:
+            with replacing(folder / WEIGHT_FILES[0]) as file:
+                write_safetensors(file, model.state_in(self.layout), {"format": "pt"})
+            for name, content in self.layout.files(model.subject).items():
+                write_json(folder / name, dict(content))
+            if util.find_spec(self.package) is None:
+                answer = reopened(folder, model)
+            else:
+                answer = normalized(self.open(folder), model)
+            write_text(folder / CARD, check(answer))
+
+    def open(self, folder: Path) -> nn.Module:
+        """Return the library's model."""
+        raise NotImplementedError
+
+
+class Timm(Folder):
+    """A folder that timm.create_model("local-dir:FOLDER", pretrained=True) opens."""
+
+    layout, package = TIMM, "timm"
+
+    def open(self, folder: Path) -> nn.Module:
+        model: nn.Module = import_module("timm").create_model(
+            f"local-dir:{folder}", pretrained=True
+        )
+        return model.eval()
+
+
+class HuggingFace(Folder):
+    """A folder that ViTForImageClassification.from_pretrained opens."""
+
+    layout, package = HUGGING_FACE, "transformers"
+
+    def open(self, folder: Path) -> nn.Module:
+        opened: Any = import_module("transformers").ViTForImageClassification
+        return Logits(opened.from_pretrained(folder).eval())
+
+
+class Logits(nn.Module):
+    """The logits alone of a model of Hugging Face."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.model(images).logits  # type: ignore[no-any-return]
+
+
+def normalized(network: nn.Module, model: Deployed) -> Answer:
+    """Return how a library's model answers for uint8 images."""
+    normalize = Normalize(model.meta.statistics, torch.device("cpu"))
+    return lambda images: network(normalize(images))
+
+
+def reopened(path: Path, model: Deployed) -> Answer:
+    """Return how weights answer that are read back from a file or folder, as init_from= does."""
+    config = model.meta.config.model
+    assert isinstance(config, ViTConfig)
+    found = pretrained(str(path), config)
+    _, size, _ = model.meta.image_shape
+    fast = replace(found.config, init="torch")  # it is overwritten
+    network = VisionTransformer(fast, size, found.channels, len(found.state["head.weight"]))
+    network.load_state_dict(found.state)
+    assert found.statistics is not None
+    normalize = Normalize(found.statistics, torch.device("cpu"))
+    return lambda images: network.eval()(normalize(images))
+
+
+WRITERS: dict[str, Format] = {
+    "onnx": Onnx(),
+    "torch": Program(),
+    "safetensors": Safetensors(),
+    "timm": Timm(),
+    "hf": HuggingFace(),
+}

@@ -1,0 +1,129 @@
+"""The model card of an export: what it is, what it learned from, how good it is, how to use it."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from vit_train.files.reading import read_json
+from vit_train.report.provenance import today
+from vit_train.runs.deployed import Deployed
+from vit_train.runs.load import run_folder
+from vit_train.text import markdown_cell, printable
+
+# How each format is opened; NAME is the file or folder.
+USE = {
+    "onnx": """\
+import onnxruntime
+
+session = onnxruntime.InferenceSession("NAME")
+(logits,) = session.run(None, {"images": images})  # INPUT""",
+    "torch": """\
+import torch
+
+model = torch.export.load("NAME").module()
+logits = model(images)  # INPUT""",
+    "safetensors": "# vit-train init_from=NAME",
+    "timm": """\
+import timm
+
+model = timm.create_model("local-dir:NAME", pretrained=True).eval()
+logits = model(images)  # normalized float32 (N, C, S, S)""",
+    "hf": """\
+from transformers import pipeline
+
+print(pipeline("image-classification", model="NAME")("photo.jpg"))""",
+}
+LIBRARIES = {"onnx": "onnx", "timm": "timm", "hf": "transformers"}
+
+
+def model_card(model: Deployed, form: str, name: str, checks: Sequence[str]) -> str:
+    """Return the card in Markdown, with the head that the Hugging Face Hub reads.
+
+    `checks` are the figures of the comparison with the model it was made from.
+    """
+    meta = model.meta
+    parameters = sum(each.numel() for each in model.fused.parameters())
+    channels, size, _ = meta.image_shape
+    library = LIBRARIES.get(form)
+    shape = f"uint8 (N, {channels}, {size}, {size})"
+    images = shape if model.normalise else f"normalized float32 (N, {channels}, {size}, {size})"
+    head = ["---", *([f"library_name: {library}"] if library else []),
+            "tags:", "- image-classification", "---"]  # fmt: skip
+    settings = meta.config.model.size_settings
+    lines = [
+        *head,
+        "",
+        f"# A classifier of {meta.config.data.name} images",
+        "",
+        f"An image classifier with {parameters:,} parameters ({settings}), trained with vit_train "
+        f"{markdown_cell(meta.versions.get('vit_train', ''))} on `data={meta.config.data.name}`: "
+        f"epoch {meta.epoch}, {meta.images_seen:,} images seen, {meta.weights} weights. Exported "
+        f"on {today()}.",
+        "",
+        f"**Classes**: {', '.join(map(markdown_cell, meta.classes))}.",
+        "",
+        f"**Images**: {model.about['preprocessing']}; mean {numbers(meta.statistics.mean)}, std "
+        f"{numbers(meta.statistics.std)}.",
+        "",
+        "**Checked** against the model it was made from:",
+        "",
+        *(f"- {check}" for check in checks),
+        "",
+        *results(run_folder(meta.path)),
+        "## Use",
+        "",
+        "```python",
+        printable(USE[form].replace("NAME", name).replace("INPUT", images), keep="\n"),
+        "```",
+        "",
+        "## Limits",
+        "",
+        "It knows these classes alone, and images like those it was trained on: anything else gets "
+        "one of the classes, too.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def numbers(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.4f}" for value in values)
+
+
+def results(run: Path) -> list[str]:
+    """Return the lines about the run's summary and evaluations; none if there are none."""
+    rows = list(result_rows(run))
+    if not rows:
+        return []
+    head = ["| evaluated on | accuracy | 95 % interval | images |", "|---|---|---|---|"]
+    return ["## Results", "", *trained_by(run), *head, *rows, ""]
+
+
+def trained_by(run: Path) -> list[str]:
+    """Return the command and the commit that the run's summary names; nothing if it has none."""
+    try:
+        summary: Any = read_json(run / "summary.json")
+        command = printable(str(summary["command"]), keep="").replace("`", "'")
+        commit = markdown_cell(str(summary.get("commit")))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []
+    return [f"Trained by `{command}` at commit {commit}.", ""]
+
+
+def result_rows(run: Path) -> Iterator[str]:
+    """Yield a row for each result in the run's summary and in its evaluations."""
+    files = [run / "summary.json", *sorted(run.glob("eval-*/results.json"))]
+    for file in files:
+        try:
+            content: Any = read_json(file)
+            if file.name == "summary.json":
+                test = content["test"]
+                found = {f"test images, {weights} weights": test[weights] for weights in test}
+            else:
+                found = {file.parent.name: content["result"]}
+            for what, result in found.items():
+                low, high = result["acc_interval_95"]
+                yield (
+                    f"| {markdown_cell(what)} | {100 * result['acc']:.2f} % | "
+                    f"{100 * low:.2f} to {100 * high:.2f} | {result['count']:,} |"
+                )
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            continue  # a run that was copied without them, or a damaged file

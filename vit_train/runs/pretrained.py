@@ -1,0 +1,256 @@
+"""Pretrained models to start from: runs of this program, and weights of other libraries.
+
+Wherever they come from, the result is the same: weights under this program's names, and what is
+known of the model that they belong to.
+"""
+
+import difflib
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vit_train.config import from_checkpoint
+from vit_train.data.dataset import Statistics
+from vit_train.files.plain_values import Refused, require_config, require_plain
+from vit_train.files.reading import JSON_NODES
+from vit_train.layouts.known import layout_of, unwrapped
+from vit_train.layouts.layout import Facts, Layout, Misfit, described
+from vit_train.model.config import ViTConfig, require_vit
+from vit_train.model.memory import on_meta
+from vit_train.model.vit import VisionTransformer
+from vit_train.runs.builtin import PREFIX as BUILTIN
+from vit_train.runs.load import MISFITS, encoder_of, load, statistics_of
+from vit_train.runs.weight_files import CONFIG_FILES, read_object, read_weights, weights_file
+
+State = dict[str, Tensor]
+# What the weights of a name are called where they come from.
+Names = Callable[[str], Iterable[str]]
+TIMM = "timm:"
+# Where a safetensors file of this program describes its model.
+OWN = "vit_train"
+# The width of the heads of nearly all published models.
+HEAD_DIM = 64
+ACTIVATIONS = {"GELU": "gelu", "GELUTanh": "gelu_tanh"}
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """The weights of a trained Vision Transformer, and what is known of it."""
+
+    # The library in whose layout they were; "" for runs of this program.
+    library: str
+    state: State
+    config: ViTConfig
+    channels: int
+    # The names of its classes, None where they are not known.
+    classes: list[str] | None
+    statistics: Statistics | None
+    # Names of weights that were left out.
+    left: tuple[str, ...] = ()
+    # Whether the number of heads was not known, so that it is the one that was wanted.
+    heads_assumed: bool = False
+
+
+def pretrained(source: str, wanted: ViTConfig) -> Pretrained:
+    """Read the model that `init_from=source` names, for a model of the config `wanted`.
+
+    Raise ValueError if there is none, or if it is not a Vision Transformer of this kind.
+    """
+    try:
+        if source.startswith(TIMM):
+            return from_timm(source.removeprefix(TIMM), wanted)
+        file = None if source.startswith(BUILTIN) else weights_file(Path(source))
+        return from_run(source) if file is None else from_file(file, wanted)
+    except ValueError as error:
+        raise ValueError(f"init_from={source}: {error}") from error
+
+
+def from_run(source: str) -> Pretrained:
+    """Return the encoder of a run and, if it is a classifier, its head."""
+    model, meta = load(source)
+    encoder = encoder_of(model)
+    if encoder is None:
+        raise Misfit("only a Vision Transformer can start from another")
+    is_classifier = isinstance(encoder, VisionTransformer)
+    return Pretrained(
+        library="",
+        state=encoder.state_dict() if is_classifier else encoder.encoder_state(),
+        config=encoder.config,
+        channels=encoder.image_shape[0],
+        classes=meta.classes,
+        statistics=meta.statistics,
+    )
+
+
+def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
+    """Read weights, and the config files beside them."""
+    content, metadata = read_weights(path)
+    if OWN in metadata:
+        return from_own(content, metadata[OWN])
+    files = {name: read_object(path.with_name(name)) for name in CONFIG_FILES}
+    state = unwrapped(content)
+    layout = layout_of(state)
+    try:
+        facts = layout.facts(files)
+    except MISFITS as error:
+        raise Refused(f"{path.with_name(CONFIG_FILES[0])} does not describe a model") from error
+    return translated(state, layout, facts, wanted)
+
+
+def from_own(state: State, description: str) -> Pretrained:
+    """Return the model of a safetensors file that this program exported."""
+    try:
+        about = json.loads(description)
+        require_plain(about, "its metadata", JSON_NODES)
+        require_config(about["config"], "its config")
+        config = require_vit(from_checkpoint(about["config"]).model)
+        channels, size, _ = map(int, about["image_shape"])
+        classes = [str(name) for name in about["classes"]]
+        statistics = statistics_of(about, channels)
+        require_whole(state, config, (channels, size), names=lambda key: (key,))
+    except (*MISFITS, json.JSONDecodeError) as error:
+        raise Refused("its metadata are not those of a model of this program") from error
+    return Pretrained("", numbers(state), config, channels, classes, statistics)
+
+
+def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
+    """Let timm download a model and build it; raise ValueError if it cannot."""
+    try:
+        timm = import_module("timm")
+    except ImportError as error:
+        raise Misfit("this needs timm: pip install -e '.[timm]' in the checkout") from error
+    if not timm.is_model(name):
+        near = difflib.get_close_matches(name, timm.list_models("*it_*"), n=3)
+        hint = f": did you mean {', '.join(near)}?" if near else ""
+        raise Misfit(f"timm has no model {name}{hint}")
+    try:
+        model = timm.create_model(name, pretrained=True)
+    except Exception as error:  # of the network, of the hub's client, or of timm
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise Misfit(f"timm cannot download {name}, which needs a network: {reason}") from error
+    state = model.state_dict()
+    return translated(state, layout_of(state), facts_of(model), wanted)
+
+
+def facts_of(model: nn.Module) -> Facts:
+    """Return what a model that timm has built says of itself."""
+    block: Any = model.get_submodule("blocks.0")
+    images = vars(model).get("pretrained_cfg", {})
+    activation = type(block.mlp.act).__name__
+    if activation not in ACTIVATIONS:
+        raise Misfit(f"its activation is {activation}, not one of: {', '.join(ACTIVATIONS)}")
+    settings = {
+        "num_heads": block.attn.num_heads,
+        "norm_eps": block.norm1.eps,
+        "activation": ACTIVATIONS[activation],
+    }
+    mean, std = images.get("mean"), images.get("std")
+    return Facts(settings, images.get("label_names"), mean, std)
+
+
+def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) -> Pretrained:
+    """Return a library's model as one of this program; raise Misfit if it is none."""
+    ours, left = layout.to_ours(state)
+    shown = described(ours)
+    if facts.settings.get("head", shown["head"]) != shown["head"]:
+        raise Misfit("it averages its tokens, the class token among them")
+    known = {"norm_eps": layout.norm_eps, "activation": "gelu"}
+    settings: dict[str, Any] = known | shown | dict(facts.settings)
+    assumed = "num_heads" not in settings
+    if assumed:
+        width = settings["embed_dim"]
+        same = width == wanted.embed_dim and width % wanted.num_heads == 0
+        settings["num_heads"] = wanted.num_heads if same else max(1, width // HEAD_DIM)
+    if not all(isinstance(settings[key], int | float) for key in ("num_heads", "norm_eps")):
+        raise Misfit("its config.json has no number of heads, or no eps")
+    plain: dict[str, Any] = {
+        "pre_norm": True,
+        "norm_affine": True,
+        "patch_overlap": 0,
+        "positions_at": "stem",
+    }
+    config = replace(wanted, **plain, **settings)
+    channels = ours["patch_embed.proj.weight"].shape[1]
+    require_whole(ours, config, (channels, image_size(ours, config)), layout.theirs)
+    return Pretrained(
+        library=layout.library,
+        state=numbers(ours),
+        config=config,
+        channels=channels,
+        classes=facts.classes,
+        statistics=known_statistics(facts, channels),
+        left=tuple(left),
+        heads_assumed=assumed,
+    )
+
+
+def known_statistics(facts: Facts, channels: int) -> Statistics | None:
+    """Return how a library's model wants its images normalized, if that is known."""
+    if facts.mean is None or facts.std is None:
+        return None
+    try:
+        return statistics_of({"mean": facts.mean, "std": facts.std}, channels)
+    except (TypeError, ValueError) as error:
+        raise Misfit("its config's mean and std cannot normalize images") from error
+
+
+def image_size(state: State, config: ViTConfig) -> int:
+    """Return the size of images that the positions are for; raise Misfit if it is not square."""
+    if config.positions == "none":
+        return config.patch_size
+    tokens, extra = state["pos_embed.0.weight"].shape[1], int(config.has_class_token)
+    side = math.isqrt(max(0, tokens - extra))
+    if side**2 != tokens - extra or side == 0:
+        raise Misfit(f"its {tokens} positions are not those of a square image")
+    return side * config.patch_size
+
+
+def require_whole(state: State, config: ViTConfig, images: tuple[int, int], names: Names) -> None:
+    """Raise Misfit, in the library's `names`, unless the weights are all that the model has.
+
+    `images` are the channels and the size of its images. A head is not needed.
+    """
+    channels, size = images
+    classes = len(state["head.weight"]) if "head.weight" in state else 1
+
+    def build() -> nn.Module:
+        return VisionTransformer(config, size, channels, classes)
+
+    expected = on_meta(build, config).state_dict()
+    if "head.weight" not in state:
+        expected = {key: value for key, value in expected.items() if "head." not in key}
+    lacking = [each for key in expected if key not in state for each in names(key)]
+    if lacking:
+        raise Misfit(f"it lacks {listed(lacking)}")
+    for key, value in state.items():
+        if key not in expected:
+            raise Misfit(f"it has {listed(names(key))}, for which this model has no place")
+        if value.shape != expected[key].shape:
+            shapes = f"{tuple(value.shape)}, not {tuple(expected[key].shape)}"
+            raise Misfit(f"{listed(names(key))} has the shape {shapes}")
+
+
+def listed(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(name[:80] for name in names[:3]) + more
+
+
+def numbers(state: State) -> State:
+    """Return the weights in at least single precision; raise Misfit if any is no finite number."""
+    for key, value in state.items():
+        if not value.is_floating_point():
+            raise Misfit(f"{key} holds {str(value.dtype).removeprefix('torch.')}, not real numbers")
+        if not value.isfinite().all():
+            raise Misfit(f"{key} holds NaN or infinity: the weights are damaged")
+    return {
+        key: value.to(torch.promote_types(value.dtype, torch.float32))
+        for key, value in state.items()
+    }
