@@ -83,7 +83,7 @@ def test_stl10_trains_on_a_fold(run: Run, tmp_path: Path, monkeypatch: pytest.Mo
         "model.patch_size=16",
     )  # fmt: skip
     assert outcome.status == 0, outcome.err
-    assert "6 training, 0 validation, 20 test images, 96 by 96" in outcome.out
+    assert "6 training, 0 validation, 20 test images, 96×96" in outcome.out
 
 
 def test_a_folder_without_a_root_says_so(run: Run) -> None:

@@ -85,7 +85,7 @@ STATE = TIMM.to_theirs(VisionTransformer(SMALL, 16, 3, 5).state_dict())
         {"state_dict": {"model": {f"module._orig_mod.{k}": v for k, v in STATE.items()}}},
         STATE | {"epoch": 3},
     ],
-    ids=str,
+    ids=["bare", "state_dict", "module", "model_ema", "both", "beside"],
 )
 def test_a_state_dict_is_found_in_what_wraps_it(wrapped: dict[str, Any]) -> None:
     assert list(unwrapped(wrapped)) == list(STATE)

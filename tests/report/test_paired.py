@@ -10,8 +10,11 @@ import torch
 from scipy.stats import binomtest
 
 from vit_train.engine.answers import Answers
+from vit_train.engine.metrics import Classification
 from vit_train.report.comparison_page import Pair
+from vit_train.report.evaluation import Found
 from vit_train.report.paired import Paired, differences_csv, draw_differences, where_they_differ
+from vit_train.runs.comparison import require_same_images
 
 CLASSES = ("cat", "a, b", "<b>$x$</b>")
 
@@ -88,3 +91,17 @@ def test_the_sheet_begins_with_the_most_wrong_of_those_that_one_alone_knows() ->
 def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) -> None:
     pair = Pair("A (x)", "B (y)", Paired(1000, a, b))
     assert verdict in pair.in_words and f"{(a - b) / 10:+.2f} points" in pair.in_words
+
+
+def found(names: list[int], data: str = "cifar10", seed: int = 0) -> Found:
+    each = answers(seed, count=4)
+    facts = {"data": data, "checkpoint": f"run{seed}/best.pt"}
+    return Found(Classification.of(each), torch.zeros(4, 3, 8, 8), names, CLASSES, facts)
+
+
+def test_only_answers_to_the_same_images_are_compared() -> None:
+    first = found([0, 1, 2, 3])
+    require_same_images([first, found([0, 1, 2, 3], seed=1)])
+    for other in (found([0, 1, 2, 4]), found([0, 1, 2, 3], data="folder")):
+        with pytest.raises(ValueError, match=r"run0/best\.pt .* evaluated on different images"):
+            require_same_images([first, other])
