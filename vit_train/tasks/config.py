@@ -4,6 +4,7 @@ A new task is a config class with a `make`, and a line in TASK_CONFIGS. Torch is
 one is made, so that bad values are rejected at once.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +109,9 @@ class DistillConfig(LabelsConfig):
 
 
 def is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 < value < math.inf
 
 
 @dataclass
