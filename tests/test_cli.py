@@ -315,7 +315,7 @@ def test_two_runs_are_compared_image_by_image(run: Run, small_run: SmallRun) -> 
     ]
     (pair,) = found["pairs"]
     assert [pair["only_first"], pair["only_second"], pair["images"]] == [*only, 60]
-    assert f"right on {only[0]} images" in outcome.out
+    assert f"A (a) alone is right on {only[0]} images" in outcome.out
     with (folder / "differences.csv").open(encoding="utf-8") as file:
         differing = [row["image"] for row in csv.DictReader(file)]
     assert differing == [

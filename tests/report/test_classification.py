@@ -12,6 +12,8 @@ from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification
 from vit_train.report.calibration import (
     BINS,
+    COLDEST,
+    HOTTEST,
     Calibration,
     calibration_error,
     cooled,
@@ -128,8 +130,9 @@ def test_the_temperature_is_the_best_there_is(sureness: float) -> None:
 
 def test_perfect_and_meaningless_answers_have_a_finite_temperature() -> None:
     labels = np.arange(6) % 3
-    assert 0 < fitted_temperature(Answers(labels, np.eye(3)[labels])) < 0.05
-    assert 0 < fitted_temperature(Answers(labels, np.eye(3)[(labels + 1) % 3])) < 1000
+    assert fitted_temperature(Answers(labels, np.eye(3)[labels])) == pytest.approx(COLDEST)
+    wrong = Answers(labels, np.eye(3)[(labels + 1) % 3])
+    assert fitted_temperature(wrong) == pytest.approx(HOTTEST)
 
 
 @kinds

@@ -78,7 +78,7 @@ def test_it_says_in_words_what_was_found() -> None:
     assert "83.33 %" in words and "guessing is right in 33.3 %" in words
     assert "<b>cat</b> taken for dog & co: 4 images, 40.0 % of <b>cat</b>" in words
     assert "it is right less often than it says" in words
-    assert "Dividing its logits by 2.00" in words
+    assert "vit-predict divides its logits by 2.00" in words
     assert "mirror image it is right in 83.33 %" in words
     assert "0.714" in words  # the precision of dog & co, 10 of 14
 

@@ -1,5 +1,6 @@
 """Models that travel with the package, and how they are packed."""
 
+import html
 import json
 import re
 from pathlib import Path
@@ -78,4 +79,7 @@ def test_packing_keeps_the_answers_and_forgets_the_machine(
     assert f"**Test accuracy** {accuracy:.2f} %" in (box / "mine.md").read_text(encoding="utf-8")
     outcome = run("vit-eval", "ckpt=builtin:mine")
     assert outcome.status == 0 and Path("outputs/builtin-mine/eval-test/results.json").exists()
-    assert {path.name for path in box.iterdir()} == {"mine.pt", "mine.md"}
+    assert {path.suffix for path in box.iterdir()} == {".pt", ".md", ".json", ".csv"}
+    page = Path("outputs/builtin-mine/eval-test/report.html").read_text(encoding="utf-8")
+    assert summary["command"] in html.unescape(page) and "How it learned" in page
+    assert "builtin:mine" in page and str(box) not in page

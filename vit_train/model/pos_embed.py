@@ -156,7 +156,10 @@ class FixedTable(Table):
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
         super().__init__(grid, dim, has_class)
-        self.register_buffer("weight", self.computed(grid, dim, has_class).unsqueeze(0))
+        table = torch.empty(1, grid**2 + has_class, dim)
+        if not table.is_meta:  # where arithmetic would load PyTorch's compiler, which takes seconds
+            table = self.computed(grid, dim, has_class).unsqueeze(0)
+        self.register_buffer("weight", table)
 
     def computed(self, grid: int, dim: int, has_class: bool) -> Tensor:
         """Return the table (T,D)."""

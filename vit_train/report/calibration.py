@@ -12,7 +12,7 @@ from vit_train.viz.figures import PALETTE
 
 BINS = 15
 # Temperatures beyond these say that logits mean nothing, or that they are all right.
-COLDEST, HOTTEST = 1e-2, 1e2
+COLDEST, HOTTEST = 0.1, 10.0
 
 
 class Bins(NamedTuple):
@@ -82,7 +82,7 @@ def fitted_temperature(answers: Answers) -> float:
     """Return the T for which softmax(logits / T) has the least cross-entropy (Guo et al. 2017).
 
     The loss is convex in 1/T, so that its derivative, the mean of E[logit] − logit of the label, is
-    bisected.
+    bisected between COLDEST and HOTTEST.
     """
 
     def slope(inverse: float) -> float:

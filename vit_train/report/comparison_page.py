@@ -27,8 +27,8 @@ class Pair:
         if paired.p_value >= 0.05:
             verdict = "That may be chance."
         return (
-            f"{self.first} is right on {paired.only_first:,} images on which {self.second} is "
-            f"wrong, and wrong on {paired.only_second:,} on which that is right: a difference of "
+            f"{self.first} alone is right on {paired.only_first:,} images, {self.second} alone on "
+            f"{paired.only_second:,}: a difference of "
             f"{100 * paired.difference:+.2f} points (95 % interval {low:+.2f} to {high:+.2f}; "
             f"McNemar's exact test: {chance}). {verdict}"
         )

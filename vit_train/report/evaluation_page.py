@@ -128,6 +128,8 @@ def trust(found: Found, pictures: dict[str, bytes]) -> list[str]:
     error = 100 * calibration_error(answers)
     if error < 3:
         verdict = "Yes: it is right about as often as it says."
+    elif abs(sure - right) < 1:
+        verdict = "On average, but not at each confidence: see the diagram."
     else:
         more = "less" if sure > right else "more"
         verdict = f"Not as it is: it is right {more} often than it says."
@@ -136,10 +138,12 @@ def trust(found: Found, pictures: dict[str, bytes]) -> list[str]:
         f"{right:.1f} % of them are right; the expected calibration error is {error:.1f} %."
     )
     if found.temperature is not None:
-        after = 100 * calibration_error(cooled(answers, found.temperature))
+        mended = cooled(answers, found.temperature)
         words += (
-            f" Dividing its logits by {found.temperature:.2f}, a temperature fitted on validation "
-            f"images, makes that {after:.1f} %; vit-predict does so."
+            f" vit-predict divides its logits by {found.temperature:.2f}, the temperature that is "
+            f"best for the loss on validation images. Here that changes the loss from "
+            f"{answers.losses.mean():.4f} to {mended.losses.mean():.4f}, and the calibration error "
+            f"to {100 * calibration_error(mended):.1f} %."
         )
     captions = {
         "calibration": "Accuracy of the answers with each confidence; on the dashed line it is "
@@ -176,6 +180,7 @@ def origin(found: Found, run: dict[str, Any]) -> list[str]:
         "minutes": minutes(run.get("seconds")),
         "machine": machine.get("gpu") or machine.get("cpu"),
         "weights": f"{facts['weights']}, epoch {facts['epoch']}",
+        "evaluated with": facts.get("command"),
         "evaluated": f"{facts['date']}, {facts.get('images_per_s', '?')} images a second",
     }
     known = [(name, value) for name, value in rows.items() if value not in (None, "")]

@@ -36,10 +36,11 @@ def origin(setup: Setup, state: dict[str, Any] | None, earlier: Earlier | None) 
     if state:
         return f"resuming after step {state['step']}"
     if earlier:
-        optim = setup.config.optim
+        optim, epochs = setup.config.optim, setup.config.train.epochs
         return (
             f"extends {earlier.folder} after epoch {earlier.chain[-1].epochs}: the learning rate "
-            f"leads to {optim.lr:g} within {optim.warmup_epochs:g} epochs, then to {optim.min_lr:g}"
+            f"rises to {optim.lr:g} in {optim.warmup_epochs:g} of {counted(epochs, 'epoch')}, then "
+            f"falls to {optim.min_lr:g}"
         )
     return setup.origin
 
@@ -126,6 +127,8 @@ def left_out(batches: TrainBatches) -> str:
 
 def closing(setup: Setup, path: Path, files: Sequence[str]) -> str:
     """Say which files a finished run has written into its folder, and what to do next with it."""
+    here = Path.cwd()
+    path = path.relative_to(here) if path.is_relative_to(here) else path
     commands = dict(next_commands(setup, shlex.quote(str(path))))
     width = max(map(len, commands))
     next_steps = "\n".join(f"{command:<{width}}  {use}" for command, use in commands.items())

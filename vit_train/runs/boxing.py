@@ -14,6 +14,7 @@ import torch
 from vit_train.engine.checkpoint import read_checkpoint, save_checkpoint
 from vit_train.files.reading import read_json
 from vit_train.files.writing import write_text
+from vit_train.report.summary import write_json
 from vit_train.runs.builtin import FOLDER, PREFIX
 from vit_train.runs.config import EvalConfig
 from vit_train.runs.evaluate import evaluate_checkpoint
@@ -90,7 +91,10 @@ def main(run: Path, name: str) -> None:
     pack(checkpoint, target)
     evaluate_checkpoint(EvalConfig(ckpt=f"{PREFIX}{name}"))
     found = read_json(Path("outputs", f"builtin-{name}", "eval-test", "results.json"))
-    write_text(FOLDER / f"{name}.md", card(name, read_json(run / "summary.json"), found))
+    summary = read_json(run / "summary.json")
+    write_text(FOLDER / f"{name}.md", card(name, summary, found))
+    write_json(FOLDER / f"{name}.json", summary)
+    write_text(FOLDER / f"{name}.csv", (run / "metrics.csv").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

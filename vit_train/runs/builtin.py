@@ -1,7 +1,7 @@
 """Trained models that travel with the package: `builtin:NAME` wherever a run can be named.
 
 Each is a checkpoint whose weights have half precision, NAME.pt in vit_train/builtin/, with its card
-NAME.md beside it.
+NAME.md, its run's summary NAME.json and curve NAME.csv beside it.
 """
 
 from pathlib import Path

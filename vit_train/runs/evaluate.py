@@ -24,6 +24,7 @@ from vit_train.report.evaluation import Found, save, write_evaluation
 from vit_train.report.evaluation_page import report
 from vit_train.report.terminal import class_table, result_line
 from vit_train.runs.builtin import FOLDER as BUILTIN
+from vit_train.runs.builtin import PREFIX
 from vit_train.runs.config import EvalConfig, ExplainConfig
 from vit_train.runs.evaluation_data import configured, evaluated_images
 from vit_train.runs.evaluator import Evaluator, flipped, robustness, temperature
@@ -66,6 +67,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
     batch_size = config.batch_size or meta.config.train.eval_batch_size
     evaluator = Evaluator(model, meta, precision, batch_size)
 
+    logger.info(f"evaluating {len(images):,} {config.split} images of {data.name}")
     began = time.perf_counter()
     result = evaluator(images)
     speed = len(images) / (time.perf_counter() - began)
@@ -89,7 +91,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
     )
     written = write_evaluation(folder, found)
     written += draw_pictures(folder, evaluator, images)
-    written += write_report(folder, found, run_folder(meta.path), written)
+    written += write_report(folder, found, summary_file(meta.path), written)
     logger.info(f"written to {folder}/: {', '.join(written)}")
     return Evaluated(meta, found, folder)
 
@@ -111,7 +113,7 @@ def facts(config: EvalConfig, data: DataConfig, evaluator: Evaluator) -> dict[st
     """Return what belongs to the numbers of an evaluation."""
     meta, precision = evaluator.meta, evaluator.precision
     return {
-        "checkpoint": str(meta.path),
+        "checkpoint": named(meta.path),
         "weights": meta.weights,
         "data": data.name,
         "root": data.root,
@@ -125,6 +127,7 @@ def facts(config: EvalConfig, data: DataConfig, evaluator: Evaluator) -> dict[st
         "machine": provenance.machine(precision.device),
         "versions": provenance.versions(),
         "commit": provenance.commit(),
+        "command": provenance.command_line(),
         "date": provenance.today(),
     }
 
@@ -149,11 +152,23 @@ def draw_pictures(folder: Path, evaluator: Evaluator, images: ImageSet) -> list[
     return written
 
 
+def named(checkpoint: Path) -> str:
+    """Return a checkpoint as a user would name it."""
+    inside = checkpoint.parent == BUILTIN
+    return f"{PREFIX}{checkpoint.stem}" if inside else str(checkpoint)
+
+
+def summary_file(checkpoint: Path) -> Path:
+    """Return the summary of a checkpoint's run, which need not be there."""
+    if checkpoint.parent == BUILTIN:
+        return checkpoint.with_suffix(".json")
+    return run_folder(checkpoint) / "summary.json"
+
+
 def write_report(folder: Path, found: Found, run: Path, written: Sequence[str]) -> list[str]:
-    """Write report.html, with the pictures that were `written` and what is known of the run."""
+    """Write report.html, with the pictures that were `written` and what the summary `run` tells."""
     try:
-        summary = read_json(run / "summary.json")
-        curve = read_curve(run / "summary.json")
+        summary, curve = read_json(run), read_curve(run)
     except (OSError, ValueError):  # a checkpoint that was copied elsewhere, or a damaged file
         summary, curve = {}, []
     files = [folder / name for name in written if name.endswith(".png")]

@@ -1,6 +1,7 @@
 """Maps over images: where an answer comes from."""
 
 from collections.abc import Sequence
+from textwrap import fill
 
 import numpy as np
 from matplotlib import colormaps
@@ -16,6 +17,8 @@ COLORS = "magma"
 COVER = 0.65
 # In inches: a column, a row, and what is below the rows.
 WIDTH, ROW, BELOW = 3.1, 1.85, 0.8
+# Characters of the legend that fit into a column.
+LEGEND = 42
 
 
 def draw_maps(
@@ -43,11 +46,13 @@ def draw_maps(
         panel.imshow(both, interpolation="nearest")
         panel.set_title(shortened(title, 46), fontsize=9, pad=3, parse_math=False)
     share = max(0.4, 0.9 / columns)
-    bar = figure.add_axes(((1 - share) / 2, 0.45 / height, share, 0.12 / height))
+    bar = figure.add_axes(((1 - share) / 2, 0.52 / height, share, 0.12 / height))
     bar.imshow(np.linspace(0, 1, 256)[None], aspect="auto", cmap=COLORS)
     bar.set_yticks([])
-    bar.set_xticks([0, 255], ["0", "highest of the image"], fontsize=8)
-    bar.set_xlabel(legend, fontsize=9, labelpad=1)
+    first, last = bar.set_xticks([0, 255], ["0", "highest of the image"], fontsize=8)
+    first.label1.set_horizontalalignment("left")
+    last.label1.set_horizontalalignment("right")
+    bar.set_xlabel(fill(legend, LEGEND * columns), fontsize=9, labelpad=1)
     return figure
 
 

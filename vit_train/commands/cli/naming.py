@@ -20,7 +20,8 @@ def run_name(overrides: Sequence[str], otherwise: str) -> str:
         value = override.value()
         if override.key_or_group == "extend" and isinstance(value, str):
             path = Path(value).resolve()
-            return (path.parent if (path / CONFIG).exists() else path).name or otherwise
+            if path.is_dir():  # what is not must not be made
+                return (path.parent if (path / CONFIG).exists() else path).name or otherwise
         if override.key_or_group == "experiment":
             chosen = value
     names = chosen if isinstance(chosen, list) else [chosen]

@@ -66,7 +66,8 @@ def resumed_config(
 def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
     """Return the settings of the run that `extend=` names, with the changes from the command line.
 
-    Unless it is given, the warm-up takes the same share of the epochs as in that run. Raise
+    Unless it is given, the warm-up takes the same share of the epochs as in that run, but no more
+    than half of them. Raise
     ValueError if it is not finished, or for a change that its state does not allow.
     """
     folder = finished_run(composed.extend)
@@ -76,7 +77,8 @@ def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
     config = changed("extend", settings, composed, overrides, "leave it out, or start a new run")
     if not {"optim", "optim.warmup_epochs"} & set(keys_of(overrides)):
         longer = config.train.epochs / from_checkpoint(settings).train.epochs
-        config.optim.warmup_epochs = round(config.optim.warmup_epochs * longer, 3)
+        warmup = min(config.optim.warmup_epochs * longer, config.train.epochs / 2)
+        config.optim.warmup_epochs = round(warmup, 3)
     return config
 
 
