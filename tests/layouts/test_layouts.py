@@ -26,7 +26,7 @@ each_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layo
 
 def model_for(layout: Layout, **settings: Any) -> VisionTransformer:
     """A model whose every weight is random."""
-    config = replace(SMALL, **BASE.get(layout.library, {}) | settings)
+    config = replace(SMALL, **BASE.get(layout.name, {}) | settings)
     assert not layout.refused(config)
     model = VisionTransformer(config, 16, 3, 5)
     for parameter in model.parameters():

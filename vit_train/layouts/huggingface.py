@@ -95,7 +95,7 @@ def with_prefix(state: State) -> State:
 
 
 HUGGING_FACE = Layout(
-    library="Hugging Face",
+    name="Hugging Face",
     names={
         **EMBEDDINGS,
         "blocks.{n}.norm1.": f"{LAYER}.layernorm_before.",

@@ -45,6 +45,6 @@ def layout_of(state: Mapping[str, Tensor]) -> Layout:
     for layout in LAYOUTS:
         if layout.recognizes(state):
             return layout
-    libraries = dict.fromkeys(layout.library for layout in LAYOUTS)
+    libraries = dict.fromkeys(layout.name for layout in LAYOUTS)
     keys = ", ".join(key[:40] for key in list(state)[:3])
     raise Misfit(f"its weights ({keys}, …) are in no layout that is known: {', '.join(libraries)}")

@@ -87,8 +87,8 @@ class Layout:
     that ends with "." or "_", `weight` or `bias` follows.
     """
 
-    # The library, as in "timm's layout".
-    library: str
+    # The name of the library, as in "timm's layout".
+    name: str
     names: Mapping[str, Names]
     # Two of the library's own names, by which a file is recognized.
     marks: tuple[str, str]

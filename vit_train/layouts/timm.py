@@ -88,7 +88,7 @@ def ratio(hidden: int, width: int) -> float:
 
 
 TIMM = Layout(
-    library="timm",
+    name="timm",
     names={
         "cls_token": "cls_token",
         "pos_embed.0.weight": "pos_embed",

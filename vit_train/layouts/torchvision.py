@@ -4,7 +4,7 @@ from vit_train.layouts.layout import PLAIN, Layout
 
 LAYER = "encoder.layers.encoder_layer_{n}"
 TORCHVISION = Layout(
-    library="torchvision",
+    name="torchvision",
     names={
         "cls_token": "class_token",
         "pos_embed.0.weight": "encoder.pos_embedding",

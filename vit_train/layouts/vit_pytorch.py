@@ -59,7 +59,7 @@ def pack(state: State) -> State:
 
 
 VIT_PYTORCH = Layout(
-    library="vit-pytorch",
+    name="vit-pytorch",
     names={
         "cls_token": "cls_token",
         "pos_embed.0.weight": "pos_embedding",

@@ -44,8 +44,8 @@ ACTIVATIONS = {"GELU": "gelu", "GELUTanh": "gelu_tanh"}
 class Pretrained:
     """The weights of a trained Vision Transformer, and what is known of it."""
 
-    # The library in whose layout they were; "" for runs of this program.
-    library: str
+    # The layout that they were in, by its name; "" for that of this program.
+    layout: str
     state: State
     config: ViTConfig
     channels: int
@@ -80,7 +80,7 @@ def from_run(source: str) -> Pretrained:
         raise Misfit("only a Vision Transformer can start from another")
     is_classifier = isinstance(encoder, VisionTransformer)
     return Pretrained(
-        library="",
+        layout="",
         state=encoder.state_dict() if is_classifier else encoder.encoder_state(),
         config=encoder.config,
         channels=encoder.image_shape[0],
@@ -180,7 +180,7 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
     channels = ours["patch_embed.proj.weight"].shape[1]
     require_whole(ours, config, (channels, image_size(ours, config)), layout.theirs)
     return Pretrained(
-        library=layout.library,
+        layout=layout.name,
         state=numbers(ours),
         config=config,
         channels=channels,
