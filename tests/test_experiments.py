@@ -188,7 +188,7 @@ def test_a_recipe_keeps_to_its_budget(
 ) -> None:
     config = composed(experiment)
     shape = (3, size, size)
-    flops = count_flops(config.model, shape, 10, backward=True)
+    flops = count_flops(config.model, shape, 10).training
     assert images * config.train.epochs * flops / 1e12 <= tflop
     with torch.device("meta"):
         model = config.model.build(shape, 10)

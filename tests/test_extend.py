@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 from conftest import SMALL_MODEL, Run, SmallRun
-from test_resume import Killed, assert_same_run, rows, scalars
+from test_resume import Killed, assert_same_run, dies_after, rows, scalars
 
 from vit_train.commands.cli.resuming import may_change
-from vit_train.engine import checkpoint_manager
 from vit_train.engine.checkpoint import read_checkpoint, sealed
 
 MORE = ["train.epochs=2", "optim.lr=5e-4", "checkpoint.every_steps=3"]
@@ -25,19 +24,6 @@ def digests(folder: Path) -> dict[str, str]:
 def summary(folder: str) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(Path(folder, "summary.json").read_text(encoding="utf-8"))
     return content
-
-
-def dies_after(saves: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    save = checkpoint_manager.save_checkpoint
-
-    def dying(*what: object, **more: object) -> None:
-        nonlocal saves
-        if saves == 0:
-            raise Killed
-        saves -= 1
-        save(*what, **more)
-
-    monkeypatch.setattr(checkpoint_manager, "save_checkpoint", dying)
 
 
 def test_a_finished_run_is_extended_and_stays_as_it_was(

@@ -79,6 +79,20 @@ class Killed(BaseException):
     pass
 
 
+def dies_after(saves: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a run be killed when it would save for the next time after so many."""
+    save = checkpoint_manager.save_checkpoint
+
+    def dying(*what: object, **more: object) -> None:
+        nonlocal saves
+        if saves == 0:
+            raise Killed
+        saves -= 1
+        save(*what, **more)
+
+    monkeypatch.setattr(checkpoint_manager, "save_checkpoint", dying)
+
+
 # By their arguments.
 WHOLE: dict[tuple[str, ...], Path] = {}
 
@@ -104,19 +118,9 @@ def test_a_killed_run_goes_on_to_the_same_end(
     run: Run, config: str, saves: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = undisturbed(run, arguments(config))
-
-    def dying(*what: object, **more: object) -> None:
-        nonlocal saves
-        if saves == 0:
-            raise Killed
-        saves -= 1
-        save(*what, **more)
-
-    save = checkpoint_manager.save_checkpoint
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_manager, "save_checkpoint", dying)
-        with pytest.raises(Killed):
-            run("vit-train", *arguments(config), "hydra.run.dir=killed")
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        dies_after(saves, patch)
+        run("vit-train", *arguments(config), "hydra.run.dir=killed")
     outcome = run("vit-train", "resume=killed")
     assert outcome.status == 0, outcome.err
     assert_same_run(whole, Path("killed"))

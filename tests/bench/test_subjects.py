@@ -91,7 +91,7 @@ def test_the_work_of_a_step_is_counted_without_what_is_never_computed() -> None:
     forward = 2 * 64 * patch * dim + full + alone + 2 * dim * 10
     # Backward computes two products for each of the forward, but none for the images.
     expected = 3 * forward - 2 * 64 * patch * dim
-    assert count_flops(ViTConfig(depth=1), (3, 32, 32), 10, backward=True) == expected
+    assert count_flops(ViTConfig(depth=1), (3, 32, 32), 10).training == expected
 
 
 def test_a_short_loop_goes_on_through_the_epochs() -> None:

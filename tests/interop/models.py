@@ -8,6 +8,11 @@ import torch
 from torch import Tensor, nn
 
 SIZE, PATCH, DIM, DEPTH, HEADS, MLP, CLASSES = 16, 4, 24, 3, 3, 40, 7
+# The same sizes for vit-train.
+SETTINGS = [
+    *(f"model.patch_size={PATCH}", f"model.embed_dim={DIM}", f"model.depth={DEPTH}"),
+    *(f"model.num_heads={HEADS}", f"model.mlp_dim={MLP}", f"data.image_size={SIZE}"),
+]
 MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.25, 0.3]
 
 

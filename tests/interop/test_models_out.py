@@ -19,6 +19,7 @@ from interop.models import (
     HEADS,
     MLP,
     PATCH,
+    SETTINGS,
     SIZE,
     logits_of,
     perturbed,
@@ -34,8 +35,7 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),  # of the other libraries
 ]
 SMALL = [
-    *(f"model.patch_size={PATCH}", f"model.embed_dim={DIM}", f"model.depth={DEPTH}"),
-    *(f"model.num_heads={HEADS}", f"model.mlp_dim={MLP}", f"data.image_size={SIZE}"),
+    *SETTINGS,
     *("data.train_images=100", "data.test_images=70", "train.epochs=1", "optim.lr=0.01"),
     "hydra.run.dir=run",
 ]

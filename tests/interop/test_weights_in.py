@@ -21,6 +21,7 @@ from interop.models import (
     MLP,
     MODELS,
     PATCH,
+    SETTINGS,
     SIZE,
     STD,
     hf_config,
@@ -41,8 +42,7 @@ pytestmark = [
 ]
 WANTED = ViTConfig(embed_dim=DIM, num_heads=HEADS)
 FITTING = [
-    *(f"model.patch_size={PATCH}", f"model.embed_dim={DIM}", f"model.depth={DEPTH}"),
-    *(f"model.num_heads={HEADS}", f"model.mlp_dim={MLP}", f"data.image_size={SIZE}"),
+    *SETTINGS,
     *(f"data.num_classes={CLASSES}", "data.train_images=100", "data.test_images=20"),
     *("train.epochs=1", "optim.lr=1e-12", "hydra.run.dir=run"),
 ]

@@ -85,6 +85,10 @@ def test_the_sheet_begins_with_the_most_wrong_of_those_that_one_alone_knows() ->
     figure = draw_differences((first, second), ("A (run)", "B ($x$)"), images, CLASSES)
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert texts[0] == "Only A (run) is right" and "Only B ($x$) is right" in texts
+    assert texts[1].startswith("A: ") and texts[2].startswith("B: ")
+    figure = draw_differences((first, second), ("B (x)", "C (y)"), images, CLASSES)
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts[1].startswith("B: ") and texts[2].startswith("C: ")
 
 
 @pytest.mark.parametrize("a, b, verdict", [(5, 9, "may be chance"), (5, 30, "more than chance")])

@@ -35,7 +35,7 @@ def benchmark(config: BenchConfig, folder: Path) -> None:
     shape, num_classes = data.image_shape, len(data.classes)
     del data  # every process loads what it needs
     parameters = require_possible(config, shape, num_classes)
-    flops = count_flops(config.model, shape, num_classes, backward=True)
+    flops = count_flops(config.model, shape, num_classes).training
     line_ups = [
         line_up(config, batch_size, shape, num_classes, parameters)
         for batch_size in config.bench.batch_sizes

@@ -15,12 +15,11 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from vit_train.engine.torch_file import DIMENSIONS, PICKLE_BYTES
+from vit_train.engine.torch_file import DIMENSIONS, NODES, PICKLE_BYTES
 from vit_train.files.plain_values import Refused, require_plain
 
 # The header of a model with 100 blocks takes 200 kB.
 HEADER_BYTES = PICKLE_BYTES
-NODES = 1_000_000
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,

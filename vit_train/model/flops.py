@@ -1,6 +1,7 @@
 """The arithmetic of a model, counted by PyTorch."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -9,13 +10,17 @@ from torch.utils.flop_counter import FlopCounterMode
 from vit_train.model.config import ModelConfig, ViTConfig
 
 
-def count_flops(
-    config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int, backward: bool
-) -> int:
+class Flops(NamedTuple):
+    """FLOPs for one image: of the forward pass, and of training, which is that and the gradient."""
+
+    forward: int
+    training: int
+
+
+def count_flops(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> Flops:
     """Return the FLOPs of a model's matrix products for one image (C,S,S), 2 for a multiply-add.
 
-    They are those of the forward pass and, with `backward`, of the gradient too. The global random
-    generators stay as they are.
+    The global random generators stay as they are.
     """
     if isinstance(config, ViTConfig):  # only explicit products are counted on every machine
         config = replace(config, kernels="scratch")
@@ -23,6 +28,6 @@ def count_flops(
         model: nn.Module = config.build(image_shape, num_classes).eval()
     with FlopCounterMode(display=False) as counter:
         result = model(torch.zeros(1, *image_shape)).sum()
-        if backward:
-            result.backward()
-    return int(counter.get_total_flops())
+        forward = int(counter.get_total_flops())
+        result.backward()
+    return Flops(forward, int(counter.get_total_flops()))

@@ -71,18 +71,22 @@ def where_they_differ(right: Answers, wrong: Answers, count: int) -> Integers:
 def draw_differences(
     pair: tuple[Answers, Answers], names: tuple[str, str], images: Tensor, classes: Sequence[str]
 ) -> Figure:
-    """Draw uint8 images (N,3,S,S) on which one alone is right, with what both say."""
-    sections = {}
+    """Draw uint8 images (N,3,S,S) on which one alone is right, with what both say.
+
+    The names begin with the letters that stand for the two below the images.
+    """
+    sections, letters = {}, [name[0] for name in names]
     for number, name in enumerate(names):
         chosen = where_they_differ(pair[number], pair[1 - number], COUNT)
         sections[f"Only {printable(name, keep='')} is right"] = [
-            Labelled(images[index], lines(pair, "AB", index, classes)) for index in chosen.tolist()
+            Labelled(images[index], lines(pair, letters, index, classes))
+            for index in chosen.tolist()
         ]
     return draw_sheet(sections)
 
 
 def lines(
-    pair: Sequence[Answers], letters: str, index: int, classes: Sequence[str]
+    pair: Sequence[Answers], letters: Sequence[str], index: int, classes: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Return what each of the classifiers says of an image."""
     said = []

@@ -84,8 +84,7 @@ def data_line(setup: Setup) -> str:
 
 
 def model_line(setup: Setup) -> str:
-    flops = setup.flops(backward=False)
-    cost = f"; {flops / 1e9:.3f} GFLOP for one image" if flops else ""
+    cost = f"; {setup.flops.forward / 1e9:.3f} GFLOP for one image" if setup.flops else ""
     return f"{parameter_breakdown(setup.model)}{cost}"
 
 

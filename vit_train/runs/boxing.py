@@ -18,7 +18,7 @@ from vit_train.report.summary import write_json
 from vit_train.runs.builtin import FOLDER, PREFIX
 from vit_train.runs.config import EvalConfig
 from vit_train.runs.evaluate import evaluate_checkpoint
-from vit_train.runs.load import load
+from vit_train.runs.load import load, portable
 
 WIDTH = 110
 
@@ -33,12 +33,14 @@ def pack(checkpoint: Path, target: Path) -> None:
     weights = content["ema"] or content["model"]
     kept = ("classes", "image_shape", "mean", "std", "versions", "fingerprint")
     progress = ("epoch", "step", "images_seen")
-    config = content["config"]
-    config["data"] |= {"root": "data", "download": False}
     save_checkpoint(
         target,
         {key: content[key] for key in (*kept, *progress)}
-        | {"config": config, "ema": None, "temperature": load(checkpoint).meta.temperature}
+        | {
+            "config": portable(content["config"]),
+            "ema": None,
+            "temperature": load(checkpoint).meta.temperature,
+        }
         | {"model": {key: halved(value) for key, value in weights.items()}},
     )
 

@@ -14,7 +14,7 @@ from vit_train.model.attention import Attention, scratch_attention
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.report import provenance
-from vit_train.runs.load import Meta
+from vit_train.runs.load import Meta, portable
 from vit_train.runs.trained import Trained
 
 State = dict[str, Tensor]
@@ -70,8 +70,6 @@ class Deployed:
         Paths of the machine that trained them are left out.
         """
         meta = self.meta
-        config = as_dict(meta.config) | {"init_from": None, "resume": None}
-        config["data"] |= {"root": "data", "download": False}
         _, size, _ = meta.image_shape
         return {
             "classes": meta.classes,
@@ -82,7 +80,7 @@ class Deployed:
             "preprocessing": f"RGB; the shorter side scaled to {size} pixels (bilinear, "
             "antialiased), the center cropped; then / 255, − mean, / std for each channel",
             "input": "uint8 images, normalized inside" if self.normalise else "normalized images",
-            "config": config,
+            "config": portable(as_dict(meta.config)),
             "weights": meta.weights,
             "epoch": meta.epoch,
             "images_seen": meta.images_seen,

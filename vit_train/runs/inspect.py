@@ -31,7 +31,7 @@ def inspect_model(config: InspectConfig) -> None:
     torch.manual_seed(config.seed)
     model = build()
     logger.info(parameter_breakdown(model))
-    flops = count_flops(config.model, image_shape, config.classes, backward=False)
+    flops = count_flops(config.model, image_shape, config.classes).forward
     logger.info(f"{flops / 1e9:.3f} GFLOP for a forward pass of one image")
     if not isinstance(model, Encoder) or not isinstance(config.model, ViTConfig):
         return

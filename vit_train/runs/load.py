@@ -67,6 +67,15 @@ def run_metadata(
     }
 
 
+def portable(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's settings without the paths of the machine that trained it."""
+    task = dict(config["task"])
+    if "teacher" in task:
+        task["teacher"] = Path(task["teacher"]).name
+    data = config["data"] | {"root": "data", "download": False}
+    return config | {"data": data, "task": task} | dict.fromkeys(("init_from", "resume", "extend"))
+
+
 def load(
     path: str | Path,
     device: torch.device | str = "cpu",

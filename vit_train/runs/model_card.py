@@ -73,7 +73,7 @@ def model_card(model: Deployed, form: str, name: str, checks: Sequence[str]) -> 
         "## Use",
         "",
         "```python",
-        printable(USE[form].replace("NAME", name).replace("INPUT", images), keep="\n"),
+        printable(USE[form].replace("NAME", name).replace("INPUT", images)),
         "```",
         "",
         "## Limits",

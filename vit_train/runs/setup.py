@@ -18,7 +18,7 @@ from vit_train.engine.distributed import Processes
 from vit_train.engine.train_loader import TrainLoader
 from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import require_memory
-from vit_train.model.flops import count_flops
+from vit_train.model.flops import Flops, count_flops
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta
 from vit_train.runs.init_from import Origin, start_from
 from vit_train.runs.load import encoder_of, statistics_of
@@ -44,7 +44,6 @@ class Setup:
     task: Task
     model: nn.Module
     image_loader: TrainBatches
-    # Words about the weights that training starts from; none for random ones.
     origin: str
     # What is known of the teacher, for the provenance; empty without one.
     teacher: dict[str, Any] = field(default_factory=dict)
@@ -68,22 +67,24 @@ class Setup:
         val = 0 if self.splits.val is None else len(self.splits.val)
         return {"train": len(self.train_set), "val": val, "test": len(self.splits.test)}
 
-    def flops(self, backward: bool) -> int | None:
-        """Return the FLOPs of all matrix products for one image, in training if `backward`.
+    @cached_property
+    def flops(self) -> Flops | None:
+        """Return the FLOPs of all matrix products for one image, a cost that machines share.
 
-        It is a measure of cost that machines share. None for tasks that add a decoder
-        or a teacher.
+        None for tasks that add a decoder or a teacher.
         """
         if not isinstance(self.config.task, ClassifyConfig):
             return None
         shape, classes = self.data.image_shape, len(self.data.classes)
-        return count_flops(self.config.model, shape, classes, backward)
+        return count_flops(self.config.model, shape, classes)
 
     def training_tflop(self, images: int) -> float | None:
         """Return the TFLOP of training on this number of images, if it is known."""
+        if self.flops is None:
+            return None
         # Of a frozen encoder the gradient is not computed; the head's own is next to nothing.
-        flops = self.flops(backward=self.config.train.freeze is None)
-        return None if flops is None else images * flops / 1e12
+        frozen = self.config.train.freeze is not None
+        return images * (self.flops.forward if frozen else self.flops.training) / 1e12
 
     @property
     def shown_loader(self) -> Iterable[Batch]:
