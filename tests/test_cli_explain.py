@@ -10,7 +10,12 @@ from PIL import Image
 
 import vit_train
 from vit_train.explain.cross_attention import masked, most_central, on_grid
-from vit_train.explain.scoring import pointing_hits, without_patches
+from vit_train.explain.scoring import (
+    middle_share,
+    patches_of_half,
+    pointing_hits,
+    without_patches,
+)
 from vit_train.runs.config import METHODS, ExplainConfig
 from vit_train.runs.explain import Explainer
 
@@ -123,3 +128,14 @@ def test_deleted_patches_are_the_first_of_the_order() -> None:
     assert less[0, :, :4, :4].sum() == less[0, :, 4:, 4:].sum() == 0
     assert less[1, :, :4, 4:].sum() == less[1, :, 4:, :4].sum() == 0
     assert less.sum() == images.sum() / 2
+
+
+def test_how_much_of_an_image_a_map_marks() -> None:
+    maps = torch.zeros(4, 4, 4)
+    maps[0] = 0.1  # even
+    maps[1, 0, 0] = 3  # one patch in the corner
+    maps[2, 1:3, 1:3] = torch.tensor([[5.0, 3], [1, 1]])  # the middle quarter; map 3 has nothing
+    assert patches_of_half(maps).tolist() == [8 / 16, 1 / 16, 1 / 16, 8 / 16]
+    assert middle_share(maps).tolist() == pytest.approx([0.25, 0, 1, 0.25])
+    odd = torch.ones(1, 5, 5)  # the edges of the middle cut through patches
+    assert middle_share(odd).tolist() == pytest.approx([0.25])

@@ -66,6 +66,7 @@ def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(run: Run) -> None:
     assert run("vit-eval", "ckpt=run").status == 0
     evaluated = rows("run/eval-test/predictions.csv")
     result = json.loads(Path("run/eval-test/results.json").read_text(encoding="utf-8"))
+    assert result["focus"]["images"] == len(evaluated) and 0 < result["focus"]["middle"] < 1
     outcome = run("vit-predict", "ckpt=run", "images=photos/test", "out=after.csv")
     assert outcome.status == 0, outcome.err
     temperature = result["calibration"]["temperature"]

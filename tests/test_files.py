@@ -9,7 +9,14 @@ from conftest import posix
 
 from vit_train.files import plain_values
 from vit_train.files.plain_values import Refused, require_config, require_plain
-from vit_train.files.reading import open_regular, read_bytes, read_config, read_json, read_text
+from vit_train.files.reading import (
+    near_path,
+    open_regular,
+    read_bytes,
+    read_config,
+    read_json,
+    read_text,
+)
 from vit_train.files.writing import open_to_append, remove_partial, replacing, truncate, write_text
 
 
@@ -32,6 +39,15 @@ def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path) -> None:
 
 
 @posix
+def test_what_is_spelled_like_a_missing_path_is_suggested(tmp_path: Path) -> None:
+    (tmp_path / "outputs/cifar10-tiny").mkdir(parents=True)
+    (tmp_path / "else").mkdir()
+    for missing in ("outputs/cifar10-tny", "output/cifar10-tiny"):
+        assert near_path(tmp_path / missing) == f", did you mean {tmp_path}/outputs/cifar10-tiny?"
+    for missing in ("photos", "output/stl10", "outputs/stl10", "elze/cifar10-tiny"):
+        assert near_path(tmp_path / missing) == ""
+
+
 def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     victim, link = tmp_path / "victim", tmp_path / "link"
     victim.write_text("precious", encoding="utf-8")

@@ -1,5 +1,6 @@
 """Before the first step: Ctrl-C, too little memory, folders that are taken."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -65,6 +66,16 @@ def test_ctrl_c_is_not_lost_in_any_phase(tmp_path: Path) -> None:
     for place in PHASES.values():
         summary = tmp_path / place / "summary.json"
         assert not summary.exists() or '"finished"' not in summary.read_text(encoding="utf-8")
+
+
+@posix
+def test_a_reader_that_has_read_enough_ends_the_command_in_silence() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "vit_train.commands.train", "--help"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert done.returncode == 1 and not done.stderr
 
 
 def test_the_handler_of_whoever_called_is_back_afterwards(run: Run) -> None:

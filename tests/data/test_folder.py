@@ -221,6 +221,19 @@ def test_a_tree_that_makes_no_sense_is_refused(tmp_path: Path, case: str) -> Non
         config(root, **settings).load()
 
 
+def test_images_beside_the_class_folders_are_named_and_a_single_class_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("loose.png", *(f"cat/{number}.png" for number in range(20))):
+        save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("my cats", encoding="utf-8")
+    with caplog.at_level("INFO"):
+        config(tmp_path).load()
+    assert f"{tmp_path}/loose.png: in no class's folder" in caplog.text
+    assert f"{tmp_path}/notes.txt: not JPEG, PNG, WebP or BMP" in caplog.text
+    assert "all images are of one class, cat" in caplog.text
+
+
 def test_a_class_that_loses_its_only_image_is_named(tmp_path: Path) -> None:
     tree(tmp_path, "train", "test")
     (tmp_path / "train" / "emu").mkdir()

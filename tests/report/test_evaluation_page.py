@@ -11,6 +11,7 @@ from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.report.evaluation import Found
 from vit_train.report.evaluation_page import report
+from vit_train.report.focus import Focus
 
 NAMES = ["<b>cat</b>", "dog & co", '"><script>alert(1)</script>']
 FACTS = {
@@ -81,6 +82,14 @@ def test_it_says_in_words_what_was_found() -> None:
     assert "vit-predict divides its logits by 2.00" in words
     assert "mirror image it is right in 83.33 %" in words
     assert "0.714" in words  # the precision of dog & co, 10 of 14
+
+
+def test_it_says_where_the_model_looks_and_whether_that_means_anything() -> None:
+    for changed, verdict in ((0.33, "the maps show"), (0.1, "the maps hardly show")):
+        focus = Focus(256, 0.36, 0.3, deleted=0.1, changed=changed, changed_at_random=0.08)
+        words = Page(report(found(focus=focus), {}, {})).words
+        assert f"{100 * changed:.0f} % of the answers change; without as many at ran" in words
+        assert f"So {verdict} what the answers depend on." in words
 
 
 def test_a_model_that_predicts_pixels_has_a_loss_alone() -> None:

@@ -20,6 +20,7 @@ from vit_train.data.splits import set_apart
 logger = logging.getLogger(__name__)
 
 NAMED_AT_MOST = 10
+FORMATS = "not JPEG, PNG, WebP or BMP"
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,11 @@ def class_names(trees: dict[str, Tree], config: FolderConfig) -> list[str]:
             f"{tree.root} has no folder of images: put JPEG, PNG, WebP or BMP files into "
             f"{tree.root / 'CLASS'}/, one folder per class"
         )
+    if len(counts) == 1:
+        logger.warning(
+            f"all images are of one class, {printable(*counts)}: it has the only folder in "
+            f"{tree.root} that holds any"
+        )
     folders = listed([tree.root / name for name in empty])
     if empty and config.on_error == "stop":
         raise ValueError(
@@ -169,9 +175,11 @@ def class_names(trees: dict[str, Tree], config: FolderConfig) -> list[str]:
 
 def image_set(tree: Tree, label_of: dict[str, int], config: FolderConfig) -> ImageSet:
     if tree.other_files:
-        logger.info(
-            f"files left out because they are not JPEG, PNG, WebP or BMP:{listed(tree.other_files)}"
-        )
+        reasons = [
+            "in no class's folder" if path.suffix.lower() in SUFFIXES else FORMATS
+            for path in tree.other_files
+        ]
+        logger.info(f"files left out:{listed(tree.other_files, reasons)}")
     if not tree.files:
         raise ValueError(f"{tree.root} has no images in folders named after the classes")
     paths = [path for path, _ in tree.files]

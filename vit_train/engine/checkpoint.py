@@ -15,7 +15,7 @@ import torch
 from vit_train.engine import foreign
 from vit_train.engine.torch_file import read_torch_file
 from vit_train.files.plain_values import Refused
-from vit_train.files.reading import open_regular
+from vit_train.files.reading import near_path, open_regular
 from vit_train.files.writing import replacing, sync_folder
 
 FORMAT = "vit_train checkpoint 2"
@@ -116,7 +116,7 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     absent, it also names the newest other intact checkpoint in the folder.
     """
     if not path.exists():
-        raise ValueError(f"no checkpoint at {path}")
+        raise ValueError(f"no checkpoint at {path}{near_path(path)}")
     with open_regular(path) as file:
         if not is_whole(file):
             kind = foreign.UNKNOWN if has_seal(file) else foreign.kind(file)

@@ -1,4 +1,4 @@
-"""How well maps say where an answer comes from, where that is known."""
+"""How well maps say where an answer comes from, and how much of the image they mark."""
 
 import torch
 from torch import Tensor
@@ -29,3 +29,31 @@ def without_patches(images: Tensor, order: Tensor, count: int, patch_size: int) 
     keep = keep.unflatten(1, (side, side)).unsqueeze(1)
     less: Tensor = images * keep.repeat_interleave(patch_size, 2).repeat_interleave(patch_size, 3)
     return less
+
+
+def patches_of_half(maps: Tensor) -> Tensor:
+    """Return the share of the patches, highest first, that hold half of each map: (N,G,G) → (N,).
+
+    A map without any relevance counts as even.
+    """
+    shares = as_shares(maps).flatten(1).sort(dim=1, descending=True).values
+    needed = (shares.cumsum(dim=1) < 0.5 - 1e-9).sum(dim=1) + 1
+    return needed / shares.shape[1]
+
+
+def middle_share(maps: Tensor) -> Tensor:
+    """Return how much of each map lies in the middle quarter of the image: (N,G,G) → (N,).
+
+    A patch that is in it in part counts in part, so that an even map always has a quarter.
+    """
+    grid = maps.shape[1]
+    edges = torch.arange(grid + 1, dtype=torch.float64) / grid
+    inside = edges.clamp(0.25, 0.75).diff() * grid  # (G,), of each row of patches
+    return (as_shares(maps) * torch.outer(inside, inside)).sum(dim=(1, 2))
+
+
+def as_shares(maps: Tensor) -> Tensor:
+    """Scale maps without negative values (N,G,G) to sum 1, in float64."""
+    maps = maps.double()
+    total = maps.sum(dim=(1, 2), keepdim=True)
+    return torch.where(total > 0, maps / total.clamp(min=1e-300), 1 / maps[0].numel())

@@ -1,5 +1,6 @@
 """Reading of regular files of bounded size, and of plain values from them."""
 
+import difflib
 import json
 from pathlib import Path
 from typing import IO, Any
@@ -30,6 +31,19 @@ def open_regular(path: Path) -> IO[bytes]:
     if path.exists() and not path.is_file():
         raise Refused(f"{path} is not a regular file")
     return path.open("rb")
+
+
+def near_path(path: Path) -> str:
+    """Return ", did you mean …?" with the existing path that is spelled most like a missing one.
+
+    Only its first folder or file that is missing is looked for. Return "" if there is none like it.
+    """
+    missing = next((each for each in (path, *path.parents) if each.parent.is_dir()), path)
+    names = [entry.name for entry in missing.parent.iterdir()] if missing.parent.is_dir() else []
+    for near in difflib.get_close_matches(missing.name, names):
+        if (found := missing.with_name(near) / path.relative_to(missing)).exists():
+            return f", did you mean {found}?"
+    return ""
 
 
 def read_text(path: Path, limit: int) -> str:

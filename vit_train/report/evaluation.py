@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -12,8 +13,9 @@ from torch import Tensor
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.files.writing import replacing, require_own_folder, write_text
 from vit_train.report.calibration import calibration_error, cooled
+from vit_train.report.focus import Focus
 from vit_train.report.metrics import figures
-from vit_train.report.per_class import averages, class_reports
+from vit_train.report.per_class import ClassReport, averages, class_reports
 from vit_train.report.predictions import predictions_csv
 from vit_train.report.summary import result_dict, write_json
 from vit_train.viz.curves import draw_robustness
@@ -38,6 +40,13 @@ class Found:
     flipped: Classification | None = None
     # The accuracy by corruption and severity, if it was asked for.
     robustness: dict[str, list[float]] | None = None
+    # Where it looks; None for models without attention.
+    focus: Focus | None = None
+
+    @cached_property
+    def class_reports(self) -> list[ClassReport]:
+        assert isinstance(self.result, Classification)
+        return class_reports(self.result.answers, self.classes)
 
 
 def write_evaluation(folder: Path, found: Found) -> list[str]:
@@ -64,11 +73,10 @@ def numbers(found: Found) -> dict[str, Any]:
     result = found.result
     if not isinstance(result, Classification):
         return {"result": result_dict(result)}
-    reports = class_reports(result.answers, found.classes)
     content: dict[str, Any] = {
         "result": result_dict(result),
-        "per_class": [asdict(each) for each in reports],
-        "averages": [asdict(each) for each in averages(reports)],
+        "per_class": [asdict(each) for each in found.class_reports],
+        "averages": [asdict(each) for each in averages(found.class_reports)],
     }
     if found.temperature is not None:
         mended = cooled(result.answers, found.temperature)
@@ -84,6 +92,8 @@ def numbers(found: Found) -> dict[str, Any]:
             "mean_acc": mean_accuracy(found.robustness),
             "acc_by_severity": found.robustness,
         }
+    if found.focus is not None:
+        content["focus"] = asdict(found.focus)
     if found.flipped is not None:
         content["tta_flip"] = result_dict(found.flipped)
     return content

@@ -10,7 +10,7 @@ from vit_train.report.calibration import calibration_error, cooled
 from vit_train.report.confusion import confusion_matrix
 from vit_train.report.evaluation import Found, mean_accuracy
 from vit_train.report.html import page, paragraph, picture, section, table, text
-from vit_train.report.per_class import averages, class_reports
+from vit_train.report.per_class import averages
 
 # Pairs of classes that are named as confused.
 PAIRS = 5
@@ -30,6 +30,8 @@ def report(found: Found, run: dict[str, Any], pictures: dict[str, bytes]) -> str
     looks = [
         picture(pictures[name], caption) for name, caption in LOOKS.items() if name in pictures
     ]
+    if found.focus is not None:
+        looks.insert(0, paragraph(found.focus.in_words))
     if looks:
         parts.append(section("Where it looks", *looks))
     if "mistakes" in pictures:
@@ -102,10 +104,9 @@ def confused(found: Found, pictures: dict[str, bytes]) -> list[str]:
         for i, j in zip(*np.unravel_index(order, wrong.shape), strict=True)
         if wrong[i, j]
     ]
-    reports = class_reports(found.result.answers, found.classes)
     rows = [
         (each.name, f"{each.precision:.3f}", f"{each.recall:.3f}", f"{each.f1:.3f}", each.support)
-        for each in (*reports, *averages(reports))
+        for each in (*found.class_reports, *averages(found.class_reports))
     ]
     parts = [paragraph("Most often:") + f"<ul>{''.join(pairs)}</ul>" if pairs else ""]
     if "confusion" in pictures:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
 
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import ImageSet
@@ -42,8 +43,8 @@ from vit_train.viz.gallery import draw_gallery
 from vit_train.viz.positions import draw_positions
 
 logger = logging.getLogger(__name__)
-# Images whose answers are explained.
-SHOWN = 12
+# Images whose answers are explained: in pictures, and in numbers.
+SHOWN, EXPLAINED = 12, 256
 
 
 class Evaluated(NamedTuple):
@@ -77,6 +78,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
             "or its training diverged"
         )
     say(result, config, data, evaluator)
+    explainer = explainer_of(model, meta)
     folder = run_folder(meta.path) / folder_name(config, meta)
     folder.parent.mkdir(parents=True, exist_ok=True)  # of a model that travels with the package
     found = Found(
@@ -88,9 +90,10 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
         temperature=temperature(evaluator, config.split, splits),
         flipped=flipped(evaluator, images, result) if config.tta == "flip" else None,
         robustness=robustness(evaluator, images) if config.robustness else None,
+        focus=explainer.focus(some(images, EXPLAINED)) if explainer else None,
     )
     written = write_evaluation(folder, found)
-    written += draw_pictures(folder, evaluator, images)
+    written += draw_pictures(folder, evaluator, explainer, images)
     written += write_report(folder, found, summary_file(meta.path), written)
     logger.info(f"written to {folder}/: {', '.join(written)}")
     return Evaluated(meta, found, folder)
@@ -132,7 +135,22 @@ def facts(config: EvalConfig, data: DataConfig, evaluator: Evaluator) -> dict[st
     }
 
 
-def draw_pictures(folder: Path, evaluator: Evaluator, images: ImageSet) -> list[str]:
+def explainer_of(model: nn.Module, meta: Meta) -> Explainer | None:
+    """Return what explains the answers of a classifier with attention; None for other models."""
+    if not isinstance(model, VisionTransformer):
+        return None
+    return Explainer(Trained(model, meta), ExplainConfig(ckpt=""))
+
+
+def some(images: ImageSet, count: int) -> Tensor:
+    """Return the pixels of `count` images, always the same ones, whatever order they are in."""
+    drawn = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    return images.images[drawn[:count]]
+
+
+def draw_pictures(
+    folder: Path, evaluator: Evaluator, explainer: Explainer | None, images: ImageSet
+) -> list[str]:
     """Draw the task's pictures and the table of positions; return the files' names."""
     task, model, written = evaluator.meta.task, evaluator.model, []
     if task.columns:
@@ -140,8 +158,7 @@ def draw_pictures(folder: Path, evaluator: Evaluator, images: ImageSet) -> list[
         with replacing(folder / "pictures.png") as file:
             draw_gallery(task, model, batch, evaluator.normalize).save(file, "PNG")
         written.append("pictures.png")
-    if isinstance(model, VisionTransformer):
-        explainer = Explainer(Trained(model, evaluator.meta), ExplainConfig(ckpt=""))
+    if explainer is not None:
         shown = images.subset(torch.arange(min(SHOWN, len(images))))
         explainer.draw_maps(folder / "maps.png", shown.images, true_classes(shown, evaluator.meta))
         written.append("maps.png")

@@ -16,12 +16,18 @@ from vit_train.engine.metrics import wilson_interval
 from vit_train.explain.attribution import attention_distances
 from vit_train.explain.filters import principal_filters
 from vit_train.explain.maps import answer_maps
-from vit_train.explain.scoring import pointing_hits, without_patches
+from vit_train.explain.scoring import (
+    middle_share,
+    patches_of_half,
+    pointing_hits,
+    without_patches,
+)
 from vit_train.files.writing import require_own_folder
 from vit_train.model.mae import Autoencoder
 from vit_train.model.stem import PatchEmbed
 from vit_train.model.vit import VisionTransformer
 from vit_train.report.evaluation import save
+from vit_train.report.focus import Focus
 from vit_train.runs.config import ExplainConfig
 from vit_train.runs.evaluation_data import configured, evaluated_images
 from vit_train.runs.explain_decoder import draw_decoder
@@ -30,16 +36,16 @@ from vit_train.runs.trained import Trained
 from vit_train.viz.heatmaps import draw_distances, draw_filters, draw_maps
 
 logger = logging.getLogger(__name__)
-# Images whose attention is held at once.
-BATCH = 64
+# Images that are explained at once: so many, or as many as have their attention in these bytes.
+BATCH, BATCH_BYTES = 64, 2**30
 FILTERS = 28
 LEGENDS = {
     "relevance": "what of each patch raised the class (attention × gradient)",
     "rollout": "attention through all layers (rollout)",
     "attention": "attention of layer {layer}",
 }
-# Shares of the patches that are deleted, one after the other.
-DELETED = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
+# Shares of the patches that are deleted: for a curve, and for one figure.
+CURVE, DELETED = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5), 0.1
 
 
 def explain_answers(config: ExplainConfig) -> None:
@@ -112,6 +118,10 @@ class Explainer:
             raise ValueError(f"layer={config.layer}: the model has the layers 0 to {depth - 1}")
         if config.target is not None and config.target not in self.meta.classes:
             raise ValueError(f"target={config.target} is not a class of the model")
+        # Of one image: the attention of all layers, its gradients and their products, float32.
+        tokens = self.model.grid**2 + self.has_class
+        bytes_each = 3 * 4 * depth * self.model.config.num_heads * tokens**2
+        self.batch = max(1, min(BATCH, BATCH_BYTES // bytes_each))
         device = next(self.model.parameters()).device
         self.normalize = Normalize(self.meta.statistics, device)
 
@@ -131,7 +141,7 @@ class Explainer:
 
         `truths` is what is known of each image.
         """
-        parts = [self.explained(self.normalized(each)) for each in images.split(BATCH)]
+        parts = [self.explained(self.normalized(each)) for each in images.split(self.batch)]
         maps, chances, targets = (torch.cat(each) for each in zip(*parts, strict=True))
         titles = [
             f"{truth}, said: {self.meta.classes[target]} {100 * chance[target]:.0f} %"
@@ -157,7 +167,7 @@ class Explainer:
     @torch.no_grad()
     def distances(self, images: Tensor) -> list[list[float]]:
         """Return how far each head of each layer looks, in pixels."""
-        _, layers = self.model(self.normalized(images[:BATCH]), return_attention=True)
+        _, layers = self.model(self.normalized(images[: self.batch]), return_attention=True)
         size = self.model.config.patch_size
         return [attention_distances(each, self.has_class, size).tolist() for each in layers]
 
@@ -165,8 +175,7 @@ class Explainer:
         """Measure the method on test images, and say what chance would reach."""
         part = test_images(self.config, self.meta)
         part = part.subset(torch.arange(min(self.config.score, len(part))))
-        maps = torch.cat([self.explained(self.normalized(x))[0] for x in part.images.split(BATCH)])
-        name, count = self.config.method, len(part)
+        maps, name, count = self.maps(part.images), self.config.method, len(part)
         if part.masks is not None:
             hits, chance = pointing_hits(maps, part.masks)
             low, high = wilson_interval(int(hits.sum()), count)
@@ -175,20 +184,50 @@ class Explainer:
                 f"pointing game, {name}: {share:.1%} of {count:,} images (95 % interval {low:.1%} "
                 f"to {high:.1%}), {share / expected:.1f} times chance, which is {expected:.1%}"
             )
-        order = maps.flatten(1).argsort(dim=1, descending=True)
+        marked, random = self.kept(part.images, maps, CURVE)
+        for title, shares in ((f"{name}'s order", marked), ("random order", random)):
+            kept = (f"{x:.1%} at {share:.0%}" for share, x in zip(CURVE, shares, strict=True))
+            logger.info(f"deleting patches in {title}, share of answers kept: {', '.join(kept)}")
+
+    def focus(self, images: Tensor) -> Focus:
+        """Measure where the maps of uint8 images (N,3,S,S) lie, and if the answers need it."""
+        maps = self.maps(images)
+        (marked,), (random,) = self.kept(images, maps, [DELETED])
+        return Focus(
+            images=len(images),
+            patches_of_half=patches_of_half(maps).mean().item(),
+            middle=middle_share(maps).mean().item(),
+            deleted=DELETED,
+            changed=1 - marked,
+            changed_at_random=1 - random,
+        )
+
+    def maps(self, images: Tensor) -> Tensor:
+        """Return the maps (N,G,G) of uint8 images (N,3,S,S)."""
+        return torch.cat([self.explained(self.normalized(x))[0] for x in images.split(self.batch)])
+
+    def kept(
+        self, images: Tensor, maps: Tensor, shares: Sequence[float]
+    ) -> tuple[list[float], list[float]]:
+        """Return what share of the answers stays without each of these shares of the patches.
+
+        The first list deletes the patches in the order of the maps, the second in a random one.
+        """
         generator = torch.Generator().manual_seed(0)
-        random = torch.rand(order.shape, generator=generator).argsort(dim=1)
-        said = self.said(part.images, order, 0.0)
-        for title, each in ((f"{name}'s order", order), ("random order", random)):
-            same = {share: self.said(part.images, each, share) == said for share in DELETED}
-            kept = ", ".join(f"{x.double().mean():.1%} at {share:.0%}" for share, x in same.items())
-            logger.info(f"deleting patches in {title}, share of answers kept: {kept}")
+        marked = maps.flatten(1).argsort(dim=1, descending=True)  # (N,G²)
+        random = torch.rand(marked.shape, generator=generator).argsort(dim=1)
+        said = self.said(images, marked, 0.0)
+        first, second = (
+            [(self.said(images, order, share) == said).double().mean().item() for share in shares]
+            for order in (marked, random)
+        )
+        return first, second
 
     @torch.no_grad()
     def said(self, images: Tensor, order: Tensor, share: float) -> Tensor:
         """Return the answers (N,) to images without this share of their patches, in `order`."""
         answers, size = [], self.model.config.patch_size
-        for part, first in zip(images.split(BATCH), order.split(BATCH), strict=True):
+        for part, first in zip(images.split(self.batch), order.split(self.batch), strict=True):
             batch = self.normalized(part)
             first = first.to(batch.device)
             less = without_patches(batch, first, round(share * first.shape[1]), size)

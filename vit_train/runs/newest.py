@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+from vit_train.files.reading import near_path
 from vit_train.runs.builtin import PREFIX
 from vit_train.runs.lock import CONFIG
 from vit_train.runs.resume import is_finished
@@ -34,7 +35,7 @@ def finished_run(path: str) -> Path:
             f"init_from={path} starts from its encoder"
         )
     if not Path(path).is_dir():
-        raise ValueError(f"extend={path}: there is no such folder of a run")
+        raise ValueError(f"extend={path}: there is no such folder{near_path(Path(path))}")
     folder = run_at(Path(path))
     if not is_finished(folder):
         raise ValueError(

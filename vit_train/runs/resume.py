@@ -8,7 +8,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from vit_train.files.plain_values import require_config
-from vit_train.files.reading import read_config, read_json
+from vit_train.files.reading import near_path, read_config, read_json
 from vit_train.runs.lock import CONFIG
 
 
@@ -19,7 +19,7 @@ def split_path(resume: str) -> tuple[Path, Path | None]:
     """
     path = Path(resume)
     if not path.exists():
-        raise ValueError(f"resume={resume}: there is no such folder")
+        raise ValueError(f"resume={resume}: there is no such folder{near_path(path)}")
     folder = path.parent.parent if path.is_file() else path
     named = path if path.is_file() else None
     if not (named or newest_checkpoint(folder) or (folder / CONFIG).is_file()):

@@ -42,11 +42,26 @@ def short_errors(command: str) -> Iterator[None]:
         with ended_by_interrupt(command):
             yield
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and reader_has_gone():
+            sys.exit(1)
         if not (isinstance(error, EXPECTED) or from_hydra(error) or is_out_of_memory(error)):
             raise
         sys.exit(printable(f"{command}: {explain(error)}"))
     finally:
         threading.excepthook = hook
+
+
+def reader_has_gone() -> bool:
+    """Return whether nobody reads stdout any more, as after `vit-results | head`.
+
+    If so, what is still to be written to it goes nowhere, or Python would complain when it ends.
+    """
+    try:
+        print(flush=True)  # what was lost leaves nothing in the buffer to try with
+        return False
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
 
 
 @contextlib.contextmanager
