@@ -162,10 +162,14 @@ class RunFolder(NoFolder):
         """
         selected_on = self.config.data.selected_on
         notes = {"best": " (selected on test)"} if selected_on == "test" else {}
-        for name, result in results.items():
+        told = dict(results)
+        if results and results.get("best") is results["final"]:
+            notes["final"] = f", also the best{notes.get('best', '')}"
+            del told["best"]
+        for name, result in told.items():
             logger.info(f"test, {name} weights{notes.get(name, '')}: {result_line(result)}")
         self.board.results(results, trainer.step)
-        for name, result in results.items():
+        for name, result in told.items():
             tag = "test" if name == "final" else f"test/{name}"
             test, classes = self.setup.splits.test.images, self.setup.data.classes
             for metric, figure in figures(result, test, classes):
