@@ -113,7 +113,10 @@ def test_val_none_keeps_no_best_and_val_test_says_so(run: Run) -> None:
     selected_on = train_small(run, "test", "train.epochs=1", "data.val=test")["selected_on"]
     assert selected_on == "test"
     log = Path("test/train.log").read_text(encoding="utf-8")
-    assert log.count(" test, ") == 1 and "test, final weights, also the best (selected on test): " in log
+    assert (
+        log.count(" test, ") == 1
+        and "test, final weights, also the best (selected on test): " in log
+    )
     outcome = run("vit-eval", "ckpt=test")
     assert "chose its best epoch on the test images" in outcome.out
     assert (

@@ -33,7 +33,14 @@ from vit_train.engine.trainer import Trainer
 from vit_train.model.config import CnnConfig, ModelConfig, ResNetConfig, ViTConfig
 from vit_train.model.layers import Head
 from vit_train.model.memory import on_meta
-from vit_train.tasks.config import AutoregressConfig, ClassifyConfig, ReconstructConfig, TaskConfig
+from vit_train.tasks.config import (
+    AutoregressConfig,
+    ClassifyConfig,
+    DistillConfig,
+    ReconstructConfig,
+    TaskConfig,
+)
+from vit_train.tasks.distill import Distill, Teacher
 from vit_train.tasks.task import Task
 
 GPU = torch.device("cuda:0")
@@ -52,6 +59,9 @@ MODERN = ViTConfig(
 )  # fmt: skip
 
 
+STATISTICS = Statistics((0.5,) * 3, (0.2,) * 3)
+
+
 class NoTransfer(TorchDispatchMode):
     """Raises AssertionError for a copy between devices."""
 
@@ -64,8 +74,16 @@ class NoTransfer(TorchDispatchMode):
 
 def loader_on(device: torch.device, task: Task, augment: AugmentConfig) -> TrainLoader:
     images = ImageSet(torch.zeros(48, 3, 32, 32, dtype=torch.uint8), torch.zeros(48).long())
-    normalize = Normalize(Statistics((0.5,) * 3, (0.2,) * 3), device)
+    normalize = Normalize(STATISTICS, device)
     return task.train_loader(TrainBatches(images, 10, normalize, augment, 16, 0, device))
+
+
+def prepare(task: Task, device: torch.device) -> None:
+    """Give a task what it has before the first step: weights of classes, a teacher."""
+    task.prepare(torch.zeros(48, dtype=torch.long, device=device))
+    if isinstance(task, Distill):
+        with device:
+            task.teacher = Teacher(task.build_model(), STATISTICS, STATISTICS)
 
 
 def step(
@@ -80,6 +98,7 @@ def step(
     draws = next(loader_on(torch.device("cpu"), learned, augment).draws(0))
     config = TrainConfig(optim=optim or AdamWConfig(), train=LoopConfig(batch_size=16, **loop))
     with FakeTensorMode(allow_non_fake_inputs=True) as shapes_alone:
+        prepare(learned, GPU)
         with GPU:
             network = learned.build_model()
         loader = loader_on(GPU, learned, augment)
@@ -126,6 +145,7 @@ def gradients(model: ModelConfig, task: TaskConfig, augment: AugmentConfig, **lo
     learned = task.make(model, (3, 32, 32), 10)
     batch = next(loader_on(torch.device("cpu"), learned, augment).epoch(0))
     images, targets = (each.to("meta") for each in batch)
+    prepare(learned, torch.device("meta"))
     network = on_meta(learned.build_model, model, 2)
     # The meta device has no autocast.
     with patch.object(Head, "forward", nn.Linear.forward), NoTransfer():
@@ -140,12 +160,13 @@ def waiting(set_lr: Callable[[Optimizers, Tensor], object]) -> None:
 
 
 RESNET = ResNetConfig(widths=[8, 16], blocks=1)
+WEIGHTED = ClassifyConfig(class_weights=[0.5, 2] * 5)
 TRIVIAL, LEARNED = AugmentConfig(policy="trivialaugment"), AugmentConfig(policy="autoaugment")
 STEPS: dict[str, tuple[ModelConfig, TaskConfig, AugmentConfig, dict[str, Any]]] = {
     "plain": (VIT, ClassifyConfig(), AugmentConfig(), {}),
     "strong": (VIT, ClassifyConfig(), STRONG, {"ema_decay": 0.9, "on_nonfinite": "skip"}),
-    "dropout": (DROPOUT, ClassifyConfig(), LEARNED, {"micro_batch": 6}),
-    "muon": (MODERN, ClassifyConfig(), AugmentConfig(), {"optim": MuonConfig()}),
+    "dropout": (DROPOUT, DistillConfig(teacher="itself"), LEARNED, {"micro_batch": 6}),
+    "muon": (MODERN, WEIGHTED, AugmentConfig(), {"optim": MuonConfig()}),
     "reconstruct": (VIT, ReconstructConfig(), AugmentConfig(), {}),
     "autoregress": (VIT, AutoregressConfig(), TRIVIAL, {}),
     "cnn": (CnnConfig(), ClassifyConfig(), AugmentConfig(), {}),

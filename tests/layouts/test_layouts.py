@@ -97,6 +97,19 @@ def test_what_holds_no_weights_is_refused(content: Any) -> None:
         unwrapped(content)
 
 
+@each_layout
+@pytest.mark.parametrize("shape", [(), (0,), (7,), (0, 0), (2, 0, 3)])
+def test_no_shape_of_a_weight_ends_in_an_error_of_torch(
+    layout: Layout, shape: tuple[int, ...]
+) -> None:
+    state = layout.to_theirs(model_for(layout).state_dict())
+    for name in state:
+        try:
+            described(layout.to_ours(state | {name: torch.ones(shape)})[0])
+        except Misfit as error:
+            assert len(str(error)) < 200
+
+
 @pytest.mark.parametrize(
     "name, words",
     [

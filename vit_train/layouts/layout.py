@@ -125,7 +125,11 @@ class Layout:
         """
         found: dict[str, dict[int, Tensor]] = {}
         left: list[str] = []
-        for key, value in self.unpack(self.bare(state)).items():
+        try:
+            unpacked = self.unpack(self.bare(state))
+        except (RuntimeError, IndexError) as error:
+            raise Misfit(f"its weights do not have the shapes of {self.name}'s") from error
+        for key, value in unpacked.items():
             place = self.place(key)
             if place is None:
                 left.append(key)
