@@ -9,9 +9,11 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 import torch
+import yaml
 from filelock import FileLock
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.hydra import Hydra
@@ -31,6 +33,7 @@ from vit_train.commands import (
     train,
 )
 from vit_train.commands.cli.errors import FULL_ERROR
+from vit_train.model.flops import Flops
 from vit_train.report import metrics as measuring
 from vit_train.report.calibration import Calibration
 from vit_train.report.confusion import Confusion
@@ -38,7 +41,7 @@ from vit_train.report.coverage import Coverage
 from vit_train.runs import comparison as comparing
 from vit_train.runs import evaluate as evaluating
 from vit_train.runs import explain as explaining
-from vit_train.runs import folder
+from vit_train.runs import folder, setup
 from vit_train.runs import validation_figures as validating
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
@@ -133,6 +136,31 @@ def hydra_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
 STORED: dict[tuple[str | None, str], object] = {}
 
 
+@pytest.fixture(autouse=True)
+def commands_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parse a YAML file once, count a model's FLOPs once, and do not wait for the disk."""
+    parse, count = yaml.load, setup.count_flops
+
+    def parse_once(stream: str | IO[str], Loader: type[yaml.SafeLoader]) -> object:
+        text = stream if isinstance(stream, str) else stream.read()
+        if text not in PARSED:
+            PARSED[text] = parse(text, Loader=Loader)
+        return copy.deepcopy(PARSED[text])
+
+    def count_once(*model: object) -> Flops:
+        if repr(model) not in COUNTED:
+            COUNTED[repr(model)] = count(*model)
+        return COUNTED[repr(model)]
+
+    monkeypatch.setattr(yaml, "load", parse_once)
+    monkeypatch.setattr(setup, "count_flops", count_once)
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+
+
+PARSED: dict[str, object] = {}
+COUNTED: dict[str, Flops] = {}
+
+
 @pytest.fixture
 def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A figure takes a third of a second: a command draws one with the same words only once."""
@@ -143,7 +171,7 @@ def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
         def drawn(*what: object, **more: object) -> Figure:
             key = (sys.argv[0], name, *words(*what))
             if key in DRAWN:
-                return Figure()
+                return Figure(figsize=(0.1, 0.1))
             DRAWN.add(key)
             return draw(*what, **more)
 

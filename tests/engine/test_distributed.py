@@ -99,7 +99,7 @@ def test_the_number_of_processes_changes_nothing_but_rounding(count: int, tmp_pa
     alone = result(ALONE)
     torch.set_num_threads(threads)
     # Forked from a server that has imported this file once: all but as fresh as spawned ones.
-    multiprocessing.set_forkserver_preload([__name__])
+    multiprocessing.set_forkserver_preload([__name__, "torch._dynamo"])  # which optimizers import
     arguments = (count, free_port(), str(tmp_path))
     mp.start_processes(work, arguments, nprocs=count, start_method="forkserver")
     for rank in range(count):
