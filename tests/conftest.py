@@ -38,11 +38,11 @@ from vit_train.report import metrics as measuring
 from vit_train.report.calibration import Calibration
 from vit_train.report.confusion import Confusion
 from vit_train.report.coverage import Coverage
-from vit_train.runs import comparison as comparing
-from vit_train.runs import evaluate as evaluating
-from vit_train.runs import explain as explaining
-from vit_train.runs import folder, setup
-from vit_train.runs import validation_figures as validating
+from vit_train.runs.evaluation import comparison as comparing
+from vit_train.runs.evaluation import evaluate as evaluating
+from vit_train.runs.evaluation import explain as explaining
+from vit_train.runs.training import folder, setup
+from vit_train.runs.training import validation_figures as validating
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
 if os.name != "posix":

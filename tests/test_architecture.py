@@ -6,6 +6,7 @@ A room is a folder of the package with all below it, or a module at its root.
 import ast
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 MOST_ROOMS, MOST_FLOORS, MOST_IMPORTS = 17, 8, 51
 # Hydra and its configs are for these alone.
-KNOW_HYDRA = {"config.py", "commands", "runs/folder.py", "runs/resume.py"}
+KNOW_HYDRA = {"config.py", "commands", "runs/training/folder.py", "runs/resume.py"}
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -88,6 +89,17 @@ def test_the_house_is_small() -> None:
     print(f"{len(floors)} rooms on {max(floors.values())} floors, {count} imports between them")
     assert set(floors) == set(MAY_IMPORT) and len(floors) <= MOST_ROOMS
     assert max(floors.values()) <= MOST_FLOORS and count <= MOST_IMPORTS
+
+
+def test_the_parts_of_runs_stand_on_each_other_and_all_on_its_own_modules() -> None:
+    below: dict[str, set[str]] = {}
+    for path in (PACKAGE / "runs").rglob("*.py"):
+        part = path.relative_to(PACKAGE / "runs").parts[0]
+        named = {name.split(".")[2] for name in imports(path) if name.startswith("vit_train.runs.")}
+        parts = {name for name in named - {part} if (PACKAGE / "runs" / name).is_dir()}
+        below.setdefault(part, set()).update(parts)
+    assert not {part for part in below if part.endswith(".py") and below[part]}
+    list(TopologicalSorter(below).static_order())  # raises CycleError for a circle
 
 
 def test_only_the_outermost_rooms_know_hydra() -> None:

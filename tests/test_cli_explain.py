@@ -17,7 +17,7 @@ from vit_train.explain.scoring import (
     without_patches,
 )
 from vit_train.runs.config import METHODS, ExplainConfig
-from vit_train.runs.explain import Explainer
+from vit_train.runs.evaluation.explain import Explainer
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -11,10 +11,10 @@ from conftest import Run, SmallRun
 import vit_train
 from vit_train.engine.safetensors_file import read_safetensors
 from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
-from vit_train.runs import export as exporting
-from vit_train.runs import formats
-from vit_train.runs.deployed import deployed
-from vit_train.runs.pretrained import pretrained
+from vit_train.runs.export import export as exporting
+from vit_train.runs.export import formats
+from vit_train.runs.export.deployed import deployed
+from vit_train.runs.pretrained.pretrained import pretrained
 from vit_train.runs.trained import Trained
 from vit_train.tasks.config import ReconstructConfig
 from vit_train.tasks.task import Task

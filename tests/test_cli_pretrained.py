@@ -20,8 +20,8 @@ from vit_train.layouts.huggingface import HUGGING_FACE
 from vit_train.layouts.timm import TIMM
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
-from vit_train.runs.init_from import preset_of, start_from
-from vit_train.runs.pretrained import pretrained
+from vit_train.runs.pretrained.init_from import preset_of, start_from
+from vit_train.runs.pretrained.pretrained import pretrained
 
 State = dict[str, Tensor]
 CONFIG = ViTConfig(embed_dim=16, depth=2, norm_eps=1e-6)

@@ -22,7 +22,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 # What torchrun does, from a process that has imported torch: two processes for each command.
 PAIRS = """
 import os, socket, sys
-import torch._dynamo, vit_train.runs.train
+import torch._dynamo, vit_train.runs.training.train
 
 for arguments in {commands}:
     with socket.create_server(("127.0.0.1", 0)) as free:

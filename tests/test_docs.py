@@ -29,7 +29,6 @@ from vit_train.config import (
 from vit_train.data.config import ShapesConfig
 from vit_train.engine.config import LoopConfig
 from vit_train.model import pos_embed
-from vit_train.runs import train as training
 from vit_train.runs.config import (
     EvalConfig,
     ExplainConfig,
@@ -38,7 +37,8 @@ from vit_train.runs.config import (
     PredictConfig,
     SheetConfig,
 )
-from vit_train.runs.page import update_page
+from vit_train.runs.results.page import update_page
+from vit_train.runs.training import train as training
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "docs/results/README.md"]
@@ -242,7 +242,7 @@ def test_every_file_that_is_named_exists(page: Path) -> None:
 def test_the_map_names_every_module() -> None:
     text = text_of(ROOT / "docs/architecture.md")
     for room in ("runs", "explain", "viz", "engine", "layouts", "model", "data", "tasks"):
-        for path in (ROOT / "vit_train" / room).glob("*.py"):
+        for path in (ROOT / "vit_train" / room).rglob("*.py"):
             assert path.name in {"__init__.py", "config.py"} or path.name in text, path
     for path in (ROOT / "vit_train").iterdir():
         assert path.name[:2] == "__" or path.name == "py.typed" or path.name in text, path

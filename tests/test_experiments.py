@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_dir
 from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
 from vit_train.model.config import ViTConfig
 from vit_train.model.flops import count_flops
-from vit_train.runs.compare import (
+from vit_train.runs.results.compare import (
     ACCURACY,
     each_once,
     processor,

@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from vit_train.engine import checkpoint_manager
 from vit_train.engine.checkpoint import generations, read_checkpoint, sealed
-from vit_train.runs import folder as run_folder
+from vit_train.runs.training import folder as run_folder
 
 # 5 steps an epoch; points of the curves and checkpoints fall on different steps.
 STEPS = ["train.epochs=3", "train.log_every=2", "checkpoint.every_steps=3"]
@@ -274,7 +274,7 @@ def test_the_newest_checkpoint_there_is_goes_on(run: Run, small_run: SmallRun) -
 # Each line of arguments is a run in a process of its own, forked from one that has imported torch.
 LAUNCHER = """
 import os, shlex, sys
-import torch._dynamo, vit_train.runs.train
+import torch._dynamo, vit_train.runs.training.train
 from vit_train.commands.train import main
 
 for line in sys.stdin:

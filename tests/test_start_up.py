@@ -12,7 +12,7 @@ import torch
 from conftest import SMALL, Run, SmallRun, posix
 
 from vit_train.limits import memory_bytes, require_memory
-from vit_train.runs import train as training
+from vit_train.runs.training import train as training
 
 # What a start-up goes through, each as the function in which the signal comes.
 PHASES = {
@@ -20,8 +20,8 @@ PHASES = {
     "taking the folder": "vit_train.runs.lock.sole_writer",
     "loading the data": "vit_train.data.shapes.load_shapes",
     "building the model": "vit_train.tasks.classify.Classify",
-    "opening the reports": "vit_train.runs.folder.TensorBoard",
-    "the last moment": "vit_train.runs.train.stop_on_signals",
+    "opening the reports": "vit_train.runs.training.folder.TensorBoard",
+    "the last moment": "vit_train.runs.training.train.stop_on_signals",
 }
 # The signal arrives, and whoever called swallows what Python raises for it. Each phase has a
 # process of its own, forked from one that has imported everything.
@@ -29,7 +29,7 @@ SWALLOWED = """
 import os, signal, sys
 from importlib import import_module
 from vit_train.commands.train import main
-import vit_train.runs.train
+import vit_train.runs.training.train
 
 def interrupted(*what, **more):
     try:
@@ -129,7 +129,7 @@ def test_out_of_memory_in_set_up_is_a_short_message(
         raise error
 
     from vit_train.data import shapes
-    from vit_train.runs import evaluate
+    from vit_train.runs.evaluation import evaluate
 
     monkeypatch.setattr(shapes, "load_shapes", exhausted)
     monkeypatch.setattr(evaluate, "load", exhausted)

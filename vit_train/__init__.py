@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from vit_train.model.config import ViTConfig
     from vit_train.model.vit import VisionTransformer
     from vit_train.runs.load import load
-    from vit_train.runs.train import train
+    from vit_train.runs.training.train import train
 
 HOMES = {
     "TrainConfig": "vit_train.config",
     "ViTConfig": "vit_train.model.config",
     "VisionTransformer": "vit_train.model.vit",
     "load": "vit_train.runs.load",
-    "train": "vit_train.runs.train",
+    "train": "vit_train.runs.training.train",
 }
 
 

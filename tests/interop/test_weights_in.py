@@ -34,7 +34,7 @@ from vit_train.layouts.known import layout_of
 from vit_train.model.config import ViTConfig
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import VisionTransformer
-from vit_train.runs.pretrained import pretrained
+from vit_train.runs.pretrained.pretrained import pretrained
 
 pytestmark = [
     pytest.mark.interop,

@@ -14,7 +14,7 @@ from vit_train.engine.metrics import Classification
 from vit_train.report.comparison_page import Pair
 from vit_train.report.evaluation import Found
 from vit_train.report.paired import Paired, differences_csv, draw_differences, where_they_differ
-from vit_train.runs.comparison import require_same_images
+from vit_train.runs.evaluation.comparison import require_same_images
 
 CLASSES = ("cat", "a, b", "<b>$x$</b>")
 

@@ -11,8 +11,9 @@ from conftest import Run, SmallRun
 
 import vit_train
 from vit_train.files.reading import read_json
-from vit_train.runs import boxing, builtin
+from vit_train.runs import builtin
 from vit_train.runs.builtin import builtin_checkpoint, builtin_names
+from vit_train.runs.export import boxing
 
 ROOT = Path(__file__).parents[2]
 NAMES = builtin_names()
@@ -63,7 +64,7 @@ def test_packing_keeps_the_answers_and_forgets_the_machine(
     box.mkdir()
     for module in (builtin, boxing):
         monkeypatch.setattr(module, "FOLDER", box)
-    for name in ("load", "evaluate"):
+    for name in ("load", "evaluation.evaluate"):
         monkeypatch.setattr(f"vit_train.runs.{name}.BUILTIN", box, raising=False)
     small_run("averaged")
     summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))

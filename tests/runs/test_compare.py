@@ -6,8 +6,8 @@ import pytest
 from conftest import SMALL, Run, SmallRun
 
 from vit_train.engine.metrics import wilson_interval
-from vit_train.runs.compare import ACCURACY, LOSS, by_training_images, gather, plots, table
-from vit_train.runs.summaries import group_runs, read_summaries
+from vit_train.runs.results.compare import ACCURACY, LOSS, by_training_images, gather, plots, table
+from vit_train.runs.results.summaries import group_runs, read_summaries
 
 
 def summary(acc: float, seed: int = 0, status: str = "finished", **model: object) -> dict:

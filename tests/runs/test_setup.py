@@ -10,7 +10,7 @@ from vit_train.data.dataset import ImageSet
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import ALONE
 from vit_train.model.config import ViTConfig
-from vit_train.runs.setup import Setup, set_up, with_unlabelled
+from vit_train.runs.training.setup import Setup, set_up, with_unlabelled
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig, TaskConfig
 
 

@@ -23,7 +23,7 @@ from vit_train.engine.config import LoopConfig
 from vit_train.engine.interruption import Deadline
 from vit_train.engine.metrics import Classification, wilson_interval
 from vit_train.model.config import ViTConfig
-from vit_train.runs.train import train
+from vit_train.runs.training.train import train
 from vit_train.tasks.classify import Classify
 from vit_train.tasks.config import ClassifyConfig
 
@@ -158,7 +158,7 @@ def test_training_in_python_is_as_the_package_says(
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a program without logging
     example = vit_train.__doc__.partition("To train one:\n\n")[2]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("vit_train.runs.train.deadline", lambda config: [Deadline(1e-9)])
+    monkeypatch.setattr("vit_train.runs.training.train.deadline", lambda config: [Deadline(1e-9)])
     with monkeypatch.context() as patch:
         few = partial(ShapesConfig, train_images=300, test_images=10)
         patch.setattr("vit_train.config.ShapesConfig", few)

@@ -11,7 +11,8 @@ from conftest import MAINS
 
 # What they bring only when they come to it, and what torch, matplotlib and Hydra bring then.
 LATER = (
-    *("runs.train", "runs.evaluate", "runs.compare", "runs.augment", "bench.run"),
+    *("runs.training.train", "runs.evaluation.evaluate", "runs.results.compare"),
+    *("runs.augment", "bench.run"),
     *("data.cifar", "data.stl10", "data.folder"),
 )
 OTHERS = (

@@ -19,7 +19,7 @@ from vit_train.engine.device import pick_device, pick_precision
 from vit_train.model.flops import count_flops
 from vit_train.model.memory import on_meta
 from vit_train.report.summary import write_json
-from vit_train.runs.setup import require_room
+from vit_train.runs.training.setup import require_room
 from vit_train.tasks.classify import Classify
 
 logger = logging.getLogger(__name__)

@@ -17,11 +17,11 @@ vit-eval: evaluate a checkpoint, a run's best one, or the newest finished run in
 
 def evaluate(config: EvalConfig) -> None:
     if isinstance(config.ckpt, list):
-        from vit_train.runs.comparison import compare_checkpoints
+        from vit_train.runs.evaluation.comparison import compare_checkpoints
 
         compare_checkpoints(config)
     else:
-        from vit_train.runs.evaluate import evaluate_checkpoint
+        from vit_train.runs.evaluation.evaluate import evaluate_checkpoint
 
         evaluate_checkpoint(config)
 

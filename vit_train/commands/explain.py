@@ -11,7 +11,7 @@ vit-explain: draw which parts of an image a trained model's answer comes from.
 
 
 def explain(config: ExplainConfig) -> None:
-    from vit_train.runs.explain import explain_answers
+    from vit_train.runs.evaluation.explain import explain_answers
 
     explain_answers(config)
 

@@ -11,7 +11,7 @@ vit-export: write a trained model as ONNX, torch.export, safetensors, or for tim
 
 
 def export(config: ExportConfig) -> None:
-    from vit_train.runs.export import export
+    from vit_train.runs.export.export import export
 
     export(config)
 

@@ -11,7 +11,7 @@ vit-predict: say what a trained model sees in images of any size.
 
 
 def predict(config: PredictConfig) -> None:
-    from vit_train.runs.predict import predict_images
+    from vit_train.runs.evaluation.predict import predict_images
 
     predict_images(config)
 

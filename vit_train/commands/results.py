@@ -35,8 +35,8 @@ def main() -> None:
     if bool(arguments.runs) == bool(arguments.update) or (arguments.update and arguments.out):
         parser.error("give run folders, or --update=PAGE alone")
     with short_errors("vit-results"):
-        from vit_train.runs.compare import gather
-        from vit_train.runs.page import update_page
+        from vit_train.runs.results.compare import gather
+        from vit_train.runs.results.page import update_page
 
         if arguments.update:
             print(f"{update_page(arguments.update)} tables in {arguments.update} are up to date")

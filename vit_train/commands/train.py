@@ -26,7 +26,7 @@ from vit_train.runs.lock import new_run, sole_writer
 from vit_train.runs.resume import is_finished, newest_checkpoint, split_path
 
 if TYPE_CHECKING:
-    from vit_train.runs.train import Outcome
+    from vit_train.runs.training.train import Outcome
 
 # The settings that are paths; the first is the one that a bare path may mean.
 PATHS = ("resume", "extend", "init_from", "data.root", "task.teacher")
@@ -64,7 +64,7 @@ def start(composed: DictConfig, settings: HydraConf) -> float | None:
             config = typed(composed, TrainConfig)
         else:
             config = extended_config(composed, settings.overrides.task)
-        from vit_train.runs.train import train_in_held_folder
+        from vit_train.runs.training.train import train_in_held_folder
 
         return score(train_in_held_folder(config, path))
 
@@ -79,7 +79,7 @@ def go_on(composed: DictConfig, settings: HydraConf) -> float | None:
         if finished:
             print(f"{folder} is finished: its results are in {folder / 'summary.json'}")
             return None
-        from vit_train.runs.train import train_in_held_folder
+        from vit_train.runs.training.train import train_in_held_folder
 
         return score(train_in_held_folder(config, folder, checkpoint, resumed=True))
 

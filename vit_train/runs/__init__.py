@@ -1,1 +1,1 @@
-"""Runs: their setup, training, evaluation, folder, loading and comparison."""
+"""What is done with runs: training, evaluation, export, results, pretrained weights."""

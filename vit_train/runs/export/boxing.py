@@ -1,7 +1,7 @@
 """How a model gets into the box of `builtin.py`: its weights in half precision, and its card.
 
-`python -m vit_train.runs.boxing RUN NAME` packs a finished run's last weights, evaluates them as
-they are now, and writes the card from what both evaluations found.
+`python -m vit_train.runs.export.boxing RUN NAME` packs a finished run's last weights, evaluates
+them as they are now, and writes the card from what both evaluations found.
 """
 
 import sys
@@ -17,7 +17,7 @@ from vit_train.files.writing import write_text
 from vit_train.report.summary import write_json
 from vit_train.runs.builtin import FOLDER, PREFIX
 from vit_train.runs.config import EvalConfig
-from vit_train.runs.evaluate import evaluate_checkpoint
+from vit_train.runs.evaluation.evaluate import evaluate_checkpoint
 from vit_train.runs.load import load, portable
 
 WIDTH = 110

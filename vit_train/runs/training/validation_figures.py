@@ -12,7 +12,7 @@ from vit_train.explain.maps import answer_maps
 from vit_train.model.vit import VisionTransformer
 from vit_train.report.metrics import METRICS
 from vit_train.report.mistakes import draw_mistakes
-from vit_train.runs.setup import Setup
+from vit_train.runs.training.setup import Setup
 from vit_train.viz.heatmaps import draw_maps
 
 # Images that are shown with what their answers come from, one below the other: a card of

@@ -24,9 +24,9 @@ from vit_train.layouts.timm import TIMM
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.report.summary import write_json
-from vit_train.runs.deployed import Deployed
-from vit_train.runs.pretrained import OWN, pretrained
-from vit_train.runs.weight_files import WEIGHT_FILES
+from vit_train.runs.export.deployed import Deployed
+from vit_train.runs.pretrained.pretrained import OWN, pretrained
+from vit_train.runs.pretrained.weight_files import WEIGHT_FILES
 
 # Of images, as the network takes them, the logits.
 Answer = Callable[[Tensor], Tensor]

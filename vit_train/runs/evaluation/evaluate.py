@@ -27,16 +27,16 @@ from vit_train.report.terminal import class_table, result_line
 from vit_train.runs.builtin import FOLDER as BUILTIN
 from vit_train.runs.builtin import PREFIX
 from vit_train.runs.config import EvalConfig, ExplainConfig
-from vit_train.runs.evaluation_data import configured, evaluated_images
-from vit_train.runs.evaluator import Evaluator, flipped, robustness, temperature
-from vit_train.runs.explain import Explainer, true_classes
+from vit_train.runs.evaluation.evaluator import Evaluator, flipped, robustness, temperature
+from vit_train.runs.evaluation.explain import Explainer, true_classes
+from vit_train.runs.evaluation.images import configured, evaluated_images
 from vit_train.runs.load import (
     Meta,
     encoder_of,
     load,
     run_folder,
 )
-from vit_train.runs.summaries import read_curve
+from vit_train.runs.results.summaries import read_curve
 from vit_train.runs.trained import Trained
 from vit_train.viz.curves import curves
 from vit_train.viz.gallery import draw_gallery

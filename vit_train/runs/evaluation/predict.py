@@ -13,7 +13,7 @@ from vit_train.data.paths import image_files
 from vit_train.engine.device import keep_freed_memory, pick_device
 from vit_train.report.predicted import shown, terminal_line, written_to
 from vit_train.runs.config import ExplainConfig, PredictConfig
-from vit_train.runs.explain import Explainer
+from vit_train.runs.evaluation.explain import Explainer
 from vit_train.runs.load import load, run_folder
 
 logger = logging.getLogger(__name__)

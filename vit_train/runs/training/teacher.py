@@ -9,7 +9,7 @@ from vit_train.engine.evaluation import evaluate
 from vit_train.engine.metrics import Classification
 from vit_train.runs.load import Meta, load
 from vit_train.runs.newest import run_at
-from vit_train.runs.setup import Setup
+from vit_train.runs.training.setup import Setup
 from vit_train.tasks.config import DistillConfig
 from vit_train.tasks.distill import Distill, Teacher
 from vit_train.viz.figures import listed

@@ -10,7 +10,7 @@ from vit_train.model.config import ViTConfig, differences
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.load import encoder_of
-from vit_train.runs.pretrained import Pretrained, listed, pretrained
+from vit_train.runs.pretrained.pretrained import Pretrained, listed, pretrained
 
 HEAD = ("head.", "pre_head.")
 

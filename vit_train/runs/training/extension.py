@@ -12,7 +12,7 @@ from vit_train.files.writing import write_text
 from vit_train.report.metrics_csv import CSV_BYTES
 from vit_train.runs.load import MISFITS
 from vit_train.runs.newest import finished_run
-from vit_train.runs.summaries import read_curve
+from vit_train.runs.results.summaries import read_curve
 
 
 @dataclass(frozen=True)

@@ -32,12 +32,12 @@ from vit_train.report.pictures import Figures, Pictures
 from vit_train.report.summary import result_dict, write_json
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.report.terminal import Terminal, result_line
-from vit_train.runs.announce import closing, opening, origin, uneven_classes
-from vit_train.runs.extension import Earlier, as_dicts, noted
 from vit_train.runs.load import MISFITS, load, run_metadata
 from vit_train.runs.lock import CONFIG
-from vit_train.runs.setup import Setup
-from vit_train.runs.validation_figures import validation_figures
+from vit_train.runs.training.announce import closing, opening, origin, uneven_classes
+from vit_train.runs.training.extension import Earlier, as_dicts, noted
+from vit_train.runs.training.setup import Setup
+from vit_train.runs.training.validation_figures import validation_figures
 from vit_train.viz.augmentation import label_title
 from vit_train.viz.figures import image_grid
 from vit_train.viz.gallery import draw_gallery

@@ -12,7 +12,13 @@ from matplotlib.figure import Figure
 
 from vit_train.engine.metrics import interval_of_mean, is_uneven
 from vit_train.files.writing import replacing, write_text
-from vit_train.runs.summaries import Group, group_runs, read_summaries, short_name, short_value
+from vit_train.runs.results.summaries import (
+    Group,
+    group_runs,
+    read_summaries,
+    short_name,
+    short_value,
+)
 from vit_train.text import markdown_cell, printable
 from vit_train.viz.curves import Series, bars, curves, lines
 from vit_train.viz.figures import ignore_missing_glyphs

@@ -18,11 +18,11 @@ from vit_train.engine.nonfinite import NonFinite
 from vit_train.engine.trainer import Trainer
 from vit_train.limits import is_out_of_memory
 from vit_train.report.run_log import logged_to, shown_on_terminal
-from vit_train.runs.extension import Earlier, read_earlier
-from vit_train.runs.folder import NoFolder, open_folder, refusing_other_runs
 from vit_train.runs.lock import new_run
-from vit_train.runs.setup import Setup, set_up
-from vit_train.runs.teacher import with_teacher
+from vit_train.runs.training.extension import Earlier, read_earlier
+from vit_train.runs.training.folder import NoFolder, open_folder, refusing_other_runs
+from vit_train.runs.training.setup import Setup, set_up
+from vit_train.runs.training.teacher import with_teacher
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from vit_train.report.evaluation import Found, save
 from vit_train.report.paired import Paired, differences_csv, draw_differences
 from vit_train.report.summary import result_dict, write_json
 from vit_train.runs.config import EvalConfig
-from vit_train.runs.evaluate import Evaluated, evaluate_checkpoint
+from vit_train.runs.evaluation.evaluate import Evaluated, evaluate_checkpoint
 from vit_train.runs.load import run_folder
 
 logger = logging.getLogger(__name__)

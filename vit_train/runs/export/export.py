@@ -12,11 +12,11 @@ from torch import Tensor
 from vit_train.data.batches import Normalize
 from vit_train.engine.device import keep_freed_memory
 from vit_train.runs.config import ExportConfig
-from vit_train.runs.deployed import Deployed, deployed
-from vit_train.runs.evaluation_data import configured, evaluated_images
-from vit_train.runs.formats import WRITERS, Answer
+from vit_train.runs.evaluation.images import configured, evaluated_images
+from vit_train.runs.export.deployed import Deployed, deployed
+from vit_train.runs.export.formats import WRITERS, Answer
+from vit_train.runs.export.model_card import model_card
 from vit_train.runs.load import load, run_folder
-from vit_train.runs.model_card import model_card
 
 logger = logging.getLogger(__name__)
 RANDOM_IMAGES, BATCH = 256, 50

@@ -9,8 +9,8 @@ from typing import Any
 from vit_train.data.batches import TrainBatches
 from vit_train.engine.metrics import is_uneven
 from vit_train.report.terminal import parameter_breakdown
-from vit_train.runs.extension import Earlier
-from vit_train.runs.setup import Setup
+from vit_train.runs.training.extension import Earlier
+from vit_train.runs.training.setup import Setup
 from vit_train.tasks.config import ClassifyConfig
 from vit_train.text import printable
 

@@ -20,8 +20,8 @@ from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import require_memory
 from vit_train.model.flops import Flops, count_flops
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta
-from vit_train.runs.init_from import Origin, start_from
 from vit_train.runs.load import encoder_of, statistics_of
+from vit_train.runs.pretrained.init_from import Origin, start_from
 from vit_train.tasks.config import ClassifyConfig
 from vit_train.tasks.task import Task
 

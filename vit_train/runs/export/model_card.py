@@ -6,7 +6,7 @@ from typing import Any
 
 from vit_train.files.reading import read_json
 from vit_train.report.provenance import today
-from vit_train.runs.deployed import Deployed
+from vit_train.runs.export.deployed import Deployed
 from vit_train.runs.load import run_folder
 from vit_train.text import markdown_cell, printable
 

@@ -29,8 +29,8 @@ from vit_train.model.vit import VisionTransformer
 from vit_train.report.evaluation import save
 from vit_train.report.focus import Focus
 from vit_train.runs.config import ExplainConfig
-from vit_train.runs.evaluation_data import configured, evaluated_images
-from vit_train.runs.explain_decoder import draw_decoder
+from vit_train.runs.evaluation.explain_decoder import draw_decoder
+from vit_train.runs.evaluation.images import configured, evaluated_images
 from vit_train.runs.load import Meta, load, run_folder
 from vit_train.runs.trained import Trained
 from vit_train.viz.heatmaps import draw_distances, draw_filters, draw_maps

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vit_train.files.reading import read_text
 from vit_train.files.writing import write_text
-from vit_train.runs.compare import read_groups, table
+from vit_train.runs.results.compare import read_groups, table
 
 # A table in a page, with the arguments of vit-results that it is made from.
 MARKED_TABLE = re.compile(

@@ -1,0 +1,1 @@
+"""A trained model on images: evaluated, compared, asked, explained."""

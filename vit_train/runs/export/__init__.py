@@ -1,0 +1,1 @@
+"""A trained classifier in the formats of other programs."""

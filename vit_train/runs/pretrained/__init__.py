@@ -1,0 +1,1 @@
+"""Weights that training starts from: those of a run, or of another library."""

@@ -1,0 +1,1 @@
+"""Many finished runs, gathered in tables and curves."""
