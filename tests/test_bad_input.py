@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Run
+from conftest import Run, SmallRun
 
 TRAIN = {
     # numbers out of range
@@ -87,7 +87,7 @@ TRAIN = {
     "model.init=zeros": "xavier, mimetic, torch",
     "model.kernels=cudnn": "scratch, fused",
     "augment.policy=autocontrast": "must be one of: none, randaugment",
-    "device=tpu": "auto, cpu, cuda, mps",
+    "device=tpu": "auto, cpu, cuda",
     "device=cpu precision=fp16": "precision=fp32",
     "train.on_nonfinite=ignore": "stop, skip",
     "checkpoint.on_error=ignore": "stop, continue",
@@ -264,15 +264,48 @@ def test_files_of_ones_own_are_told_the_same_and_are_among_the_choices(run: Run)
 
 
 @pytest.mark.parametrize("argument", ["data=shapes", "+data=shapes", "data=3", "model=tiny"])
-def test_vit_eval_takes_no_group(run: Run, argument: str) -> None:
+@pytest.mark.parametrize("command", ["vit-eval", "vit-explain", "vit-predict", "vit-export"])
+def test_what_belongs_to_a_run_is_no_group_afterwards(
+    run: Run, command: str, argument: str
+) -> None:
     group = argument.strip("+").partition("=")[0]
-    outcome = run("vit-eval", "ckpt=nowhere", argument)
-    assert (outcome.status, outcome.err) == (
-        1,
-        f"vit-eval: there is no group {group} here: model, task and data come from the run "
-        "(data.root= and data.image_size= can be set)\n",
-    )
+    outcome = run(command, "ckpt=nowhere", argument)
+    assert outcome.status == 1
+    assert outcome.err.startswith(f"{command}: there is no group {group} here: what belongs to a")
+
+
+def test_data_can_be_set_without_a_group(run: Run) -> None:
     assert "no checkpoint at nowhere" in run("vit-eval", "ckpt=nowhere", "data={root: x}").err
+
+
+def test_what_is_no_setting_is_said_wherever_it_is_typed(run: Run) -> None:
+    Path("x.jpg").write_bytes(b"")
+    for command, hint in {
+        "vit-augment": "did you mean data.root=x.jpg?",
+        "vit-inspect": "did you mean out=x.jpg?",
+        "vit-predict": "did you mean images=x.jpg?",
+    }.items():
+        assert run(command, "x.jpg").err == f"{command}: x.jpg is not a setting: {hint}\n"
+    many = ",".join(f"IMG_{number:05}.jpg" for number in range(60))
+    outcome = run("vit-predict", "ckpt=nowhere", f"images=[{many}]")
+    assert "no checkpoint at nowhere" in outcome.err
+    assert "no checkpoint at 0" in run("vit-eval", "ckpt=0").err
+    assert "ckpt=null names no checkpoint" in run("vit-eval", "ckpt=null").err
+    assert f"no checkpoint at {Path.home()}/nowhere" in run("vit-eval", "ckpt=~/nowhere").err
+
+
+def test_a_copy_of_a_checkpoint_is_not_resumed_where_it_lies(run: Run, small_run: SmallRun) -> None:
+    """The folder above is not a run's, and what is in it is somebody else's."""
+    small_run("interrupted")
+    Path("mine/models").mkdir(parents=True)
+    Path("run/checkpoints/last.pt").rename("mine/models/copy.pt")
+    Path("mine/metrics.csv").write_text("epoch,acc\n1,0.5\n", encoding="utf-8")
+    outcome = run("vit-train", "resume=mine/models/copy.pt")
+    assert outcome.status == 1 and "a run goes on in its own folder" in outcome.err
+    assert "init_from=mine/models/copy.pt" in outcome.err
+    assert sorted(path.name for path in Path("mine").rglob("*")) == [
+        "copy.pt", "metrics.csv", "models",
+    ]  # fmt: skip
 
 
 def test_what_is_legitimately_added_is_taken(run: Run) -> None:

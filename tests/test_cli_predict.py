@@ -185,14 +185,22 @@ def test_each_checkpoint_has_its_own_temperature(run: Run, small_run: SmallRun) 
     ]
     assert None not in found
     noted = json.loads(Path("run/calibration.json").read_text(encoding="utf-8"))["temperatures"]
-    assert noted == dict(
-        zip(
-            ("best.pt, ema weights", "best.pt, raw weights", "last.pt, ema weights"),
-            found,
-            strict=True,
-        )
-    )
+    assert list(noted.values()) == found
+    told = [(key.split()[0], key.split(", ")[1]) for key in noted]
+    assert told == [
+        ("best.pt", "ema weights"), ("best.pt", "raw weights"), ("last.pt", "ema weights"),
+    ]  # fmt: skip
     assert vit_train.load("run/checkpoints/last.pt", weights="raw").meta.temperature is None
+    Path("run/checkpoints/last.pt").replace("run/checkpoints/best.pt")  # other weights, same name
+    assert vit_train.load("run/checkpoints/best.pt").meta.temperature is None
+
+
+def test_a_temperature_of_a_part_of_the_images_is_not_noted(run: Run, small_run: SmallRun) -> None:
+    small_run("finished")
+    assert run("vit-eval", "ckpt=run").status == 0
+    noted = Path("run/calibration.json").read_text(encoding="utf-8")
+    assert run("vit-eval", "ckpt=run", "data.val_subset=10").status == 0
+    assert Path("run/calibration.json").read_text(encoding="utf-8") == noted
 
 
 @pytest.mark.usefixtures("colors")
@@ -224,10 +232,10 @@ def test_a_labeled_folder_is_scored_whole(run: Run) -> None:
 @pytest.mark.usefixtures("colors")
 def test_mirror_images_are_reported_apart(run: Run) -> None:
     assert run("vit-eval", "ckpt=run", "tta=flip").status == 0
-    found = json.loads(Path("run/eval-test/results.json").read_text(encoding="utf-8"))
+    found = json.loads(Path("run/eval-test-flip/results.json").read_text(encoding="utf-8"))
     trained = vit_train.load("run")
     chances = []
-    for row in rows("run/eval-test/predictions.csv"):
+    for row in rows("run/eval-test-flip/predictions.csv"):
         image = trained.preprocess(f"photos/{row['image']}")
         both = trained.model(torch.stack([image, image.flip(2)])).softmax(1)
         chances.append(both.mean(0)[CLASSES.index(row["true"])].item())
@@ -239,13 +247,26 @@ def test_mirror_images_are_reported_apart(run: Run) -> None:
 def test_robustness_is_the_accuracy_on_worse_images(run: Run) -> None:
     outcome = run("vit-eval", "ckpt=run", "robustness=true", "data.test_subset=9")
     assert outcome.status == 0 and "gaussian noise: " in outcome.out, outcome.err
-    found = json.loads(Path("run/eval-test-9images/results.json").read_text(encoding="utf-8"))[
-        "robustness"
-    ]
+    folder = Path("run/eval-test-9images-robustness")
+    content = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    found = content["robustness"]
     by_severity = found["acc_by_severity"]
     assert len(by_severity) == 8 and all(len(each) == 5 for each in by_severity.values())
     assert found["mean_acc"] == pytest.approx(np.mean(list(by_severity.values())))
-    assert Path("run/eval-test-9images/robustness.png").exists()
-    assert "What it makes of bad images" in Path("run/eval-test-9images/report.html").read_text(
-        encoding="utf-8"
-    )
+    assert (folder / "robustness.png").exists()
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "What it makes of bad images" in page
+
+
+def test_overlays_never_replace_an_image_and_bad_weights_are_said(run: Run) -> None:
+    """NaN in a table would be no number, and in JSON lines no JSON."""
+    write_photo(Path("photo.png"), (200, 30, 30), 0, (40, 30))
+    before = Path("photo.png").read_bytes()
+    arguments = ("ckpt=builtin:cifar10", "images=photo.png", "out=photo.csv")
+    outcome = run("vit-predict", *arguments, "overlay=true")
+    assert outcome.status == 1 and "would replace the image photo.png" in outcome.err
+    assert Path("photo.png").read_bytes() == before and not Path("photo.csv").exists()
+    trained = vit_train.load("builtin:cifar10")
+    trained.model.head.bias.data.fill_(float("nan"))
+    with pytest.raises(ValueError, match="answers with NaN: its weights are damaged"):
+        trained.predict("photo.png")

@@ -89,7 +89,9 @@ class TrainConfig:
                 "task.class_weights=auto and data.sampler=balanced each make up for uneven "
                 "classes: choose one of them"
             )
-        require_choice("compile", str(self.compile).lower(), COMPILE)
+        compiled = str(self.compile).lower()
+        require_choice("compile", compiled, COMPILE)
+        self.compile = compiled if compiled == "auto" else compiled == "true"
         if self.train.patience is not None and self.data.val == "none":
             raise ValueError(
                 f"train.patience={self.train.patience} needs validation images: data.val=none has "

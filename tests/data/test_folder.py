@@ -13,9 +13,9 @@ from PIL import Image, ImageFile
 
 from vit_train.data import cache as cache_module
 from vit_train.data.cache import decode_cached
-from vit_train.data.config import FolderConfig
+from vit_train.data.config import Cifar10Config, FolderConfig, Stl10Config
 from vit_train.data.dataset import resize
-from vit_train.data.images import decode, read_image
+from vit_train.data.images import BrokenImage, decode, read_image, square
 
 LIMIT = 10**7
 RNG = np.random.default_rng(0)
@@ -162,7 +162,7 @@ def test_an_image_bomb_is_refused_by_its_header_alone(
     Image.new("1", (20_000, 20_000)).save(tmp_path / "bomb.png")
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("decoded"))
     broken = decode([tmp_path / "bomb.png"], 8, LIMIT).broken
-    assert "more than data.max_pixels" in broken[0]
+    assert "more than max_pixels" in broken[0]
 
 
 def test_the_setting_rules_and_not_the_limit_of_the_library(
@@ -171,7 +171,7 @@ def test_the_setting_rules_and_not_the_limit_of_the_library(
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 16)
     path = save(tmp_path / "a.png", noise(8, 8))
     assert decode([path], 8, 64).broken == {}
-    assert decode([path], 8, 63).broken == {0: "8 by 8 pixels are more than data.max_pixels=63"}
+    assert decode([path], 8, 63).broken == {0: "8 by 8 pixels are more than max_pixels=63"}
     assert Image.MAX_IMAGE_PIXELS == 16
 
 
@@ -198,6 +198,9 @@ BAD_TREES = {
         ["train/a/1.png", "train/b/1.png", "test/a/1.png", "test/c/1.png"], {}, "has classes that"
     ),
     "empty test": (["train/a/1.png", "train/b/1.png", "test/a/"], {}, "has no images"),
+    "loose training images": (
+        ["train/1.png", "train/2.png", "test/1.png"], {}, "train holds images, but no folders of"
+    ),
     "one image": (
         ["a/1.png"], {}, "data.test_fraction=0.1 sets the only image apart for testing.*add images"
     ),
@@ -232,6 +235,35 @@ def test_images_beside_the_class_folders_are_named_and_a_single_class_is_warned_
     assert f"{tmp_path}/loose.png: in no class's folder" in caplog.text
     assert f"{tmp_path}/notes.txt: not JPEG, PNG, WebP or BMP" in caplog.text
     assert "all images are of one class, cat" in caplog.text
+
+
+def test_folders_that_are_not_read_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for part in ("train", "valid", "evaluation"):
+        for name in "ab":
+            for number in range(3):
+                save(tmp_path / part / name / f"{number}.png")
+    data = config(tmp_path).load()
+    assert (len(data.train), len(data.test)) == (6, 6)  # valid/ is for testing without test/
+    assert f"beside train/:\n  - {tmp_path}/evaluation" in caplog.text
+
+
+def test_gray_images_of_any_depth_keep_their_brightness() -> None:
+    for dtype, mode in ((np.uint8, "L"), (np.uint16, "I;16"), (np.int32, "I")):
+        high = 51400 if dtype == np.uint16 else 200
+        image = Image.fromarray(np.full((8, 8), high, dtype))
+        assert image.mode == mode and (square(image, 4) == 200).all(), mode
+    wide = Image.fromarray(np.full((8, 8), 51400, np.int32))
+    assert (square(wide, 4) == 200).all()
+    with pytest.raises(BrokenImage, match="real numbers"):
+        square(Image.fromarray(np.full((8, 8), 0.5, np.float32)), 4)
+
+
+def test_a_tilde_is_the_home_folder_for_every_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    for kind in (Cifar10Config, Stl10Config, FolderConfig):
+        assert kind(root="~/data").root == "/home/somebody/data"
 
 
 def test_a_class_that_loses_its_only_image_is_named(tmp_path: Path) -> None:

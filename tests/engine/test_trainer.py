@@ -394,3 +394,51 @@ def test_the_first_of_several_bad_steps_is_named() -> None:
 
     with pytest.raises(NonFinite, match=r"at step 3 \(batch 3 of epoch 1\)"):
         train(Broken(), log_every=6)
+
+
+def test_a_step_that_is_left_out_leaves_batch_norms_statistics_as_they_are() -> None:
+    class Broken(Data):
+        def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+            for number, (x, y) in enumerate(super().epoch(epoch, first), first):
+                yield (x * float("nan") if number == 2 else x), y
+
+    model = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3)).double()
+    trainer = train(Broken(), model=model, on_nonfinite="skip", ema_decay=0.9)
+    assert trainer.nonfinite.skipped == 2
+    for each in (model[0], trainer.ema.model[0]):
+        assert each.running_mean.isfinite().all() and each.num_batches_tracked == 10
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_a_gradient_that_overflows_stops_the_step_of_all_optimizers(
+    clip_norm: float | None, bad: float
+) -> None:
+    class Several(AdamWConfig):
+        def make(self, model: nn.Module) -> list[torch.optim.Optimizer]:
+            return [torch.optim.AdamW([p], fused=True) for p in model.parameters()]
+
+    data, config = Data(), TrainConfig(optim=Several(clip_norm=clip_norm))
+    config.train = LoopConfig(epochs=2, batch_size=8)
+    trainer = Trainer(make_model(), CLASSIFY, data, None, config, FP32)
+    trainer.scaler = torch.amp.GradScaler("cpu")  # as with fp16
+    compute, before = trainer.forward_backward, trainer.model.weight.detach().clone()
+
+    def overflowing(*what: Tensor, count: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+        sums, (weight, bias) = compute(*what, count=count)
+        return sums, (weight, bias * bad)
+
+    trainer.forward_backward = overflowing
+    trainer.take_step(trainer.schedule(), data.x[:8], data.y[:8])
+    assert torch.equal(trainer.model.weight, before)
+    assert not trainer.nonfinite.bad.any()  # the scaler only looks for its scale
+    trainer.forward_backward = compute
+    trainer.take_step(trainer.schedule(), data.x[:8], data.y[:8])
+    assert not torch.equal(trainer.model.weight, before)
+
+
+def test_patience_that_ends_with_the_last_epoch_stops_nothing_early() -> None:
+    still = AdamWConfig(lr=1e-15, weight_decay=0, warmup_epochs=0)
+    for epochs, early in ((2, False), (3, True)):
+        trainer = train(Data(), optim=still, epochs=epochs, patience=1)
+        assert trainer.epoch == 2 and trainer.stopped_early == early

@@ -8,7 +8,7 @@ import torch
 
 from vit_train.layouts.huggingface import HUGGING_FACE
 from vit_train.layouts.known import LAYOUTS, layout_of, unwrapped
-from vit_train.layouts.layout import Layout, Misfit, described
+from vit_train.layouts.layout import Layout, Misfit, Subject, described
 from vit_train.layouts.timm import TIMM
 from vit_train.layouts.torchvision import TORCHVISION
 from vit_train.layouts.vit_pytorch import VIT_PYTORCH
@@ -84,8 +84,9 @@ STATE = TIMM.to_theirs(VisionTransformer(SMALL, 16, 3, 5).state_dict())
         {"model": {"x": torch.ones(1)}, "model_ema": STATE},
         {"state_dict": {"model": {f"module._orig_mod.{k}": v for k, v in STATE.items()}}},
         STATE | {"epoch": 3},
+        {"model": {f"_orig_mod.module.{key}": value for key, value in STATE.items()}},
     ],
-    ids=["bare", "state_dict", "module", "model_ema", "both", "beside"],
+    ids=["bare", "state_dict", "module", "model_ema", "both", "beside", "the other way round"],
 )
 def test_a_state_dict_is_found_in_what_wraps_it(wrapped: dict[str, Any]) -> None:
     assert list(unwrapped(wrapped)) == list(STATE)
@@ -123,3 +124,16 @@ def test_no_shape_of_a_weight_ends_in_an_error_of_torch(
 def test_weights_that_have_no_place_are_refused_with_what_they_are(name: str, words: str) -> None:
     with pytest.raises(Misfit, match=words):
         TIMM.to_ours(STATE | {name: torch.ones(1)})
+
+
+def test_timms_config_says_the_activation() -> None:
+    for activation in ("gelu", "gelu_tanh"):
+        config = replace(SMALL, activation=activation, norm_eps=1e-6)
+        subject = Subject(config, (3, 16, 16), ["a", "b"], [0.5] * 3, [0.5] * 3)
+        assert TIMM.facts(TIMM.files(subject)).settings["activation"] == activation
+    for content in (
+        {"model_args": {"act_layer": "relu"}},
+        {"architecture": "vit_base_patch16_clip_quickgelu_224"},
+    ):
+        with pytest.raises(Misfit, match="its activation is"):
+            TIMM.facts({"config.json": content})

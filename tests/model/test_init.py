@@ -75,3 +75,11 @@ def test_no_linear_layer_is_forgotten() -> None:
     for name, layer in model.named_modules():
         if isinstance(layer, nn.Linear) and name != "head":
             assert 0.02 < layer.weight.std() < 0.15, name
+
+
+@pytest.mark.parametrize("init", ["xavier", "mimetic", "torch"])
+def test_zero_branches_give_zero_whatever_the_other_weights(init: str) -> None:
+    config = ViTConfig(embed_dim=16, depth=1, init=init, zero_branches=True)
+    model = VisionTransformer(config, 8, 3, 10).eval()
+    x = torch.randn(2, 5, 16)
+    assert torch.equal(model.blocks[0](x)[0], x)

@@ -37,13 +37,15 @@ def test_after_a_failure_there_is_a_pause_and_then_another_try(
     assert first.heard == second.heard == [("step", 1), ("epoch", 1, 2, 3)]
     first.full = True
     patient.on_step(2)
-    assert len(first.heard) == 3 and len(second.heard) == 2
+    assert first.heard == second.heard and len(first.heard) == 3
     now = 1000 + PAUSE - 1
     patient.on_step(3)
-    assert len(first.heard) == 3
-    now = 1000 + PAUSE
+    assert len(first.heard) == len(second.heard) == 3
+    patient.on_epoch(3, 4, 5)  # is never left out
+    assert first.heard == second.heard and len(first.heard) == 4
+    now += PAUSE
     patient.on_step(4)  # still full
-    assert len(first.heard) == 4
+    assert len(first.heard) == 5
     first.full, now = False, now + PAUSE
     patient.on_epoch(5, 6, 7)
     assert first.heard[-1] == second.heard[-1] == ("epoch", 5, 6, 7)

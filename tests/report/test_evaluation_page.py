@@ -60,7 +60,9 @@ def test_its_text_cannot_be_markup_and_nothing_is_loaded() -> None:
         "commit": "<svg onload=1>",
         "machine": {"cpu": "A&B"},
     }
-    page = Page(report(found(), summary, {"confusion": b"png", "maps": b"png"}))
+    focus = Focus(256, 0.36, 0.3, 0.1, 0.3, 0.1, 0.01)
+    pictures = {"confusion": b"png", "maps": b"png"}
+    page = Page(report(found(focus=focus), summary, pictures))
     tags = [tag for tag, _ in page.tags]
     assert not {"script", "b", "svg", "i", "link", "iframe"} & set(tags)
     for _, attributes in page.tags:
@@ -76,7 +78,8 @@ def test_it_says_in_words_what_was_found() -> None:
     flipped = found().result
     assert isinstance(flipped, Classification)
     words = Page(report(found(temperature=2.0, flipped=flipped), {}, {})).words
-    assert "83.33 %" in words and "guessing is right in 33.3 %" in words
+    assert "83.33 %" in words and "most frequent class would be right in 33.3 %" in words
+    assert "five most probable" not in words  # of three classes
     assert "<b>cat</b> taken for dog & co: 4 images, 40.0 % of <b>cat</b>" in words
     assert "it is right less often than it says" in words
     assert "vit-predict divides its logits by 2.00" in words
@@ -85,11 +88,16 @@ def test_it_says_in_words_what_was_found() -> None:
 
 
 def test_it_says_where_the_model_looks_and_whether_that_means_anything() -> None:
-    for changed, verdict in ((0.33, "the maps show"), (0.1, "the maps hardly show")):
-        focus = Focus(256, 0.36, 0.3, deleted=0.1, changed=changed, changed_at_random=0.08)
+    for count, changed, p_value, verdict in (
+        (256, 0.33, 1e-9, "So the maps show what the answers depend on."),
+        (256, 0.1, 0.4, "So the maps hardly show what the answers depend on."),
+        (256, 0.01, 1e-9, "So the maps hardly show what the answers depend on."),
+        (12, 0.9, 1e-3, "So few images do not tell whether"),
+    ):
+        focus = Focus(count, 0.36, 0.3, 0.1, changed, changed_at_random=0.08, p_value=p_value)
         words = Page(report(found(focus=focus), {}, {})).words
         assert f"{100 * changed:.0f} % of the answers change; without as many at ran" in words
-        assert f"So {verdict} what the answers depend on." in words
+        assert verdict in words
 
 
 def test_a_model_that_predicts_pixels_has_a_loss_alone() -> None:

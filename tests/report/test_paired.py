@@ -11,10 +11,10 @@ from scipy.stats import binomtest
 
 from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification
-from vit_train.report.comparison_page import Pair
+from vit_train.report.comparison_page import Pair, with_adjusted
 from vit_train.report.evaluation import Found
 from vit_train.report.paired import Paired, differences_csv, draw_differences, where_they_differ
-from vit_train.runs.evaluation.comparison import require_same_images
+from vit_train.runs.evaluation.comparison import distinct, require_same_images
 
 CLASSES = ("cat", "a, b", "<b>$x$</b>")
 
@@ -93,7 +93,7 @@ def test_the_sheet_begins_with_the_most_wrong_of_those_that_one_alone_knows() ->
 
 @pytest.mark.parametrize("a, b, verdict", [(5, 9, "may be chance"), (5, 30, "more than chance")])
 def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) -> None:
-    pair = Pair("A (x)", "B (y)", Paired(1000, a, b))
+    (pair,) = with_adjusted([Pair("A (x)", "B (y)", Paired(1000, a, b))])
     assert verdict in pair.in_words and f"{(a - b) / 10:+.2f} points" in pair.in_words
 
 
@@ -109,3 +109,25 @@ def test_only_answers_to_the_same_images_are_compared() -> None:
     for other in (found([0, 1, 2, 4]), found([0, 1, 2, 3], data="folder")):
         with pytest.raises(ValueError, match=r"run0/best\.pt .* evaluated on different images"):
             require_same_images([first, other])
+
+
+def test_p_values_of_several_pairs_are_adjusted_for_their_number() -> None:
+    counts = [(5, 30), (9, 20), (14, 15), (3, 18)]
+    pairs = with_adjusted([Pair("a", "b", Paired(1000, *each)) for each in counts])
+    plain = [pair.paired.p_value for pair in pairs]
+    ordered = sorted(plain)
+    for pair in pairs:
+        rank = ordered.index(pair.paired.p_value)
+        each = [min(1, (4 - n) * p) for n, p in enumerate(ordered[: rank + 1])]
+        assert pair.p_adjusted == pytest.approx(max(each))
+    verdicts = ["more than chance" in pair.in_words for pair in pairs]
+    assert verdicts == [True, False, False, True]
+
+
+def test_models_are_named_by_what_is_different_in_their_paths() -> None:
+    first, second = "outputs/a/T1/checkpoints/best.pt", "outputs/b/T2/checkpoints/best.pt"
+    assert distinct([first, second]) == ["a/T1", "b/T2"]
+    assert distinct([first, "outputs/a/T2/checkpoints/best.pt"]) == ["T1", "T2"]
+    assert distinct([first, "outputs/a/T1/checkpoints/last.pt"]) == ["best", "last"]
+    assert distinct([first, "builtin:cifar10"]) == ["outputs/a/T1/best", "builtin:cifar10"]
+    assert distinct([first, first]) == ["best", "best"]

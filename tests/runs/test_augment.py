@@ -1,4 +1,6 @@
 from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
 
 import pytest
 import torch
@@ -17,8 +19,8 @@ def test_a_row_is_an_image_as_it_is_and_then_in_other_variants(
     drawn = {}
 
     class Figure:
-        def savefig(self, path: str) -> None:
-            drawn["path"] = path
+        def savefig(self, file: IO[bytes], format: str) -> None:
+            drawn["path"] = f"{Path(file.name).name.partition('.')[0]}.{format}"
 
     def grid(images: Tensor, titles: Sequence[str], columns: int) -> Figure:
         drawn.update(images=images.unflatten(0, (-1, columns)), titles=titles)
@@ -30,7 +32,7 @@ def test_a_row_is_an_image_as_it_is_and_then_in_other_variants(
     out = str(tmp_path / "a.png")
     draw_contact_sheet(SheetConfig(data, augment, images=5, variants=3, out=out))
     images, titles = drawn["images"], drawn["titles"]
-    assert images.shape == (5, 4, 3, 32, 32) and drawn["path"] == out
+    assert images.shape == (5, 4, 3, 32, 32) and drawn["path"] == "a.png"
     for column in range(4):
         for other in range(column):
             assert not torch.equal(images[:, column], images[:, other])

@@ -28,6 +28,15 @@ def test_a_run_that_never_began_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
 
 
+def test_what_somebody_else_makes_meanwhile_stays(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="why it ended"), new_run(tmp_path, named=True):
+        (tmp_path / "data").mkdir()
+        (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+        (tmp_path / "train.log").write_text("", encoding="utf-8")
+        raise ValueError("why it ended")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "notes.txt"]
+
+
 def test_a_run_that_began_stays_whatever_ends_it(tmp_path: Path) -> None:
     with pytest.raises(KeyError), new_run(tmp_path / "run", named=True) as path:
         begin(path)

@@ -132,7 +132,7 @@ def test_without_labels_the_best_has_the_lowest_loss(run: Run) -> None:
     assert summary["best_val"]["loss"] == min(losses) and summary["evaluated_weights"] == "raw"
     assert summary["best_val"]["epoch"] == 1 + losses.index(min(losses))
     assert run("vit-eval", "ckpt=run", "precision=bf16").status == 0
-    said = json.loads(Path("run/eval-test/results.json").read_text(encoding="utf-8"))
+    said = json.loads(Path("run/eval-test-bf16/results.json").read_text(encoding="utf-8"))
     assert said["precision"] == "bf16"
     scalars = EventAccumulator("run").Reload()
     for tag, value in {

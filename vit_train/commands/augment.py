@@ -16,7 +16,12 @@ def draw(config: SheetConfig) -> None:
 
 
 main = make_command(
-    "vit-augment", SheetConfig, ABOUT, draw, groups={"data": "shapes", "augment": "strong"}
+    "vit-augment",
+    SheetConfig,
+    ABOUT,
+    draw,
+    groups={"data": "shapes", "augment": "strong"},
+    paths=("data.root", "out"),
 )
 
 if __name__ == "__main__":

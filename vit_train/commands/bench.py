@@ -1,5 +1,6 @@
 """vit-bench: measure the speed of training and inference, also against other libraries."""
 
+import sys
 from pathlib import Path
 
 import hydra
@@ -11,6 +12,7 @@ from vit_train.bench.config import BenchConfig
 from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import run_or_help
 from vit_train.commands.cli.naming import is_named
+from vit_train.commands.cli.overrides import quote_values
 from vit_train.config import CONF_DIR, GROUPS, register_schemas, typed
 from vit_train.runs.lock import removed_if_empty
 
@@ -35,6 +37,7 @@ def main() -> None:
     register_schemas()
     ConfigStore.instance().store(name="bench_schema", node=BenchConfig)
     with short_errors("vit-bench"):
+        sys.argv[1:] = quote_values(sys.argv[1:], ("data.root",))
         run_or_help(job, ABOUT, (*GROUPS, "bench"), BenchConfig)
 
 

@@ -1,11 +1,6 @@
 """vit-eval: evaluate a checkpoint."""
 
-import sys
-from collections.abc import Sequence
-
 from vit_train.commands.cli.command import make_command
-from vit_train.commands.cli.errors import short_errors
-from vit_train.config import GROUPS
 from vit_train.runs.config import EvalConfig
 
 ABOUT = """\
@@ -26,25 +21,7 @@ def evaluate(config: EvalConfig) -> None:
         evaluate_checkpoint(config)
 
 
-def refuse_groups(arguments: Sequence[str]) -> None:
-    """Raise ValueError for a group of `vit-train`, such as data=shapes."""
-    for argument in arguments:
-        group, _, value = argument.lstrip("+~").partition("=")
-        if group in GROUPS and value[:1] != "{":  # data={root:X} sets what is in it
-            raise ValueError(
-                f"there is no group {group} here: model, task and data come from the run "
-                "(data.root= and data.image_size= can be set)"
-            )
-
-
-command = make_command("vit-eval", EvalConfig, ABOUT, evaluate, paths=("ckpt", "data.root"))
-
-
-def main() -> None:
-    with short_errors("vit-eval"):
-        refuse_groups(sys.argv[1:])
-        command()
-
+main = make_command("vit-eval", EvalConfig, ABOUT, evaluate, paths=("ckpt", "data.root"))
 
 if __name__ == "__main__":
     main()

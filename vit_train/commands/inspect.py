@@ -15,7 +15,9 @@ def inspect(config: InspectConfig) -> None:
     inspect_model(config)
 
 
-main = make_command("vit-inspect", InspectConfig, ABOUT, inspect, groups={"model": "tiny"})
+main = make_command(
+    "vit-inspect", InspectConfig, ABOUT, inspect, groups={"model": "tiny"}, paths=("out",)
+)
 
 if __name__ == "__main__":
     main()

@@ -16,7 +16,7 @@ def predict(config: PredictConfig) -> None:
     predict_images(config)
 
 
-main = make_command("vit-predict", PredictConfig, ABOUT, predict, paths=("images", "ckpt"))
+main = make_command("vit-predict", PredictConfig, ABOUT, predict, paths=("images", "ckpt", "out"))
 
 if __name__ == "__main__":
     main()

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import PIL
 import torch
 
 from vit_train.data.images import BrokenImage, Decoded, decode, require_reasonable
@@ -40,7 +41,7 @@ def cache_folder() -> Path:
 
 def key(paths: Sequence[Path], size: int, max_pixels: int) -> str:
     """Hash every file's bytes, in order, and the settings; names and locations do not matter."""
-    whole = hashlib.sha256(f"{DECODER} {size} {max_pixels}".encode())
+    whole = hashlib.sha256(f"{DECODER} {PIL.__version__} {size} {max_pixels}".encode())
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for digest in pool.map(partial(content_digest, max_pixels=max_pixels), paths):
             whole.update(digest)

@@ -57,6 +57,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         if self.val not in VAL_CHOICES:
             raise ValueError(f"data.val={self.val} must be one of: {', '.join(VAL_CHOICES)}")
+        self.root = os.path.expanduser(self.root)
         if self.sampler not in SAMPLERS:
             raise ValueError(f"data.sampler={self.sampler} must be one of: {', '.join(SAMPLERS)}")
         if not 0 < self.val_fraction < 1:

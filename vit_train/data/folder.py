@@ -20,7 +20,9 @@ from vit_train.data.splits import set_apart
 logger = logging.getLogger(__name__)
 
 NAMED_AT_MOST = 10
-FORMATS = "not JPEG, PNG, WebP or BMP"
+# The folders of a root, and what each holds; of several for one part, the last one counts.
+PARTS = {"train": "train", "test": "test", "valid": "val", "validation": "val", "val": "val"}
+WRONG_FORMAT = "not JPEG, PNG, WebP or BMP"
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def load_folder(config: FolderConfig) -> Dataset:
     class that the training set lacks and, unless config.on_error is skip, for an empty class or
     files that cannot be decoded.
     """
-    root = Path(config.root).expanduser()
+    root = Path(config.root)
     trees = find_parts(root)
     classes = class_names(trees, config)
     assert config.image_size is not None
@@ -68,7 +70,7 @@ def load_part(
     split has no folder of its own. `classes` are the names of all classes. Raise ValueError for a
     folder that is not one of them, and as `load_folder` does.
     """
-    trees = find_parts(Path(config.root).expanduser())
+    trees = find_parts(Path(config.root))
     if len(trees) == 1:
         tree = trees["train"] if whole and split == "test" else None
     elif split == "test":
@@ -99,12 +101,26 @@ def split_off_test(images: ImageSet, config: FolderConfig) -> tuple[ImageSet, Im
 
 
 def find_parts(root: Path) -> dict[str, Tree]:
-    """Return the trees train, test and val; a root without class folders in train/ is train."""
+    """Return the trees train, test and val; a root without class folders in train/ is train.
+
+    Raise ValueError for images of all classes together in train/, beside others for testing.
+    """
     if not root.is_dir():
         raise ValueError(f"data.root={root} is not a folder")
-    if not any(child.is_dir() for child in visible(root / "train")):
+    places = {part: place for place, part in PARTS.items() if (root / place).is_dir()}
+    inside = visible(root / "train")
+    if not any(child.is_dir() for child in inside):
+        if len(places) > 1 and any(child.suffix.lower() in SUFFIXES for child in inside):
+            raise ValueError(
+                f"{root / 'train'} holds images, but no folders of classes: put them into "
+                "train/CLASS/, into a single folder if they have no classes"
+            )
         return {"train": scan(root)}
-    return {part: scan(root / part) for part in ("train", "test", "val") if (root / part).is_dir()}
+    known = {root / place for place in places.values()}
+    others = [child for child in visible(root) if child.is_dir() and child not in known]
+    if others:
+        logger.warning(f"folders that are not read, beside train/:{listed(others)}")
+    return {part: scan(root / place) for part, place in places.items()}
 
 
 def visible(folder: Path) -> list[Path]:
@@ -176,7 +192,7 @@ def class_names(trees: dict[str, Tree], config: FolderConfig) -> list[str]:
 def image_set(tree: Tree, label_of: dict[str, int], config: FolderConfig) -> ImageSet:
     if tree.other_files:
         reasons = [
-            "in no class's folder" if path.suffix.lower() in SUFFIXES else FORMATS
+            "in no class's folder" if path.suffix.lower() in SUFFIXES else WRONG_FORMAT
             for path in tree.other_files
         ]
         logger.info(f"files left out:{listed(tree.other_files, reasons)}")
@@ -193,7 +209,7 @@ def image_set(tree: Tree, label_of: dict[str, int], config: FolderConfig) -> Ima
             )
         logger.warning(f"{len(decoded.broken)} of {len(paths)} image files are left out:{report}")
     labels = torch.tensor([label_of[name] for _, name in tree.files])
-    top = Path(config.root).expanduser()
+    top = Path(config.root)
     names = np.array([path.relative_to(top).as_posix() for path in paths], dtype=object)
     whole = ImageSet(decoded.images, labels, names=names)
     if not decoded.broken:

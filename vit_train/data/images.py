@@ -83,9 +83,7 @@ def require_reasonable(path: Path, max_pixels: int) -> None:
         raise BrokenImage("not a regular file")
     size = path.stat().st_size
     if size > BYTES_PER_PIXEL * max_pixels + METADATA:
-        raise BrokenImage(
-            f"{size:,} bytes are more than an image of data.max_pixels={max_pixels} takes"
-        )
+        raise BrokenImage(f"{size:,} bytes are more than an image of max_pixels={max_pixels} takes")
 
 
 def read_image(path: Path, size: int, max_pixels: int) -> np.ndarray:
@@ -100,7 +98,7 @@ def read_image(path: Path, size: int, max_pixels: int) -> np.ndarray:
             width, height = image.size
             if width * height > max_pixels:
                 raise BrokenImage(
-                    f"{width} by {height} pixels are more than data.max_pixels={max_pixels}"
+                    f"{width} by {height} pixels are more than max_pixels={max_pixels}"
                 )
             # Decode a large JPEG at reduced size; twice the target size loses no detail.
             image.draft("RGB", (2 * size, 2 * size))
@@ -119,8 +117,16 @@ def square(image: Image.Image, size: int) -> np.ndarray:
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):  # 16 bits per pixel, which convert() would clip at 255
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    """Return an image as RGB; raise BrokenImage for real numbers, whose range is not known.
+
+    Transparent parts of other than 16-bit grayscale images become white.
+    """
+    if image.mode == "F":
+        raise BrokenImage("its pixels are real numbers: convert them to whole ones from 0 to 255")
+    if image.mode.startswith("I"):  # up to 16 bits per pixel, which convert() would clip at 255
+        values = np.asarray(image)
+        shift = 8 if image.mode != "I" or values.max() > 255 else 0
+        image = Image.fromarray((values >> shift).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")

@@ -15,10 +15,11 @@ def image_files(images: Any) -> list[Path]:
     names = images if isinstance(images, list) else [images]
     if names == ["-"]:
         names = [name for name in sys.stdin.read().splitlines() if name]
-    paths = [path for name in names for path in files_at(str(name))]
-    if not paths:
-        raise ValueError("images=- found no path on standard input")
-    return paths
+        if not names:
+            raise ValueError("images=- found no path on standard input")
+    if not names:
+        raise ValueError("images=[] names no file")
+    return [path for name in names for path in files_at(str(name))]
 
 
 def files_at(name: str) -> Sequence[Path]:

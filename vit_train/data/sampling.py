@@ -22,7 +22,7 @@ def balanced(labels: Tensor, rng: np.random.Generator) -> Tensor:
     taken = []
     for members, count in zip(classes, counts, strict=True):
         rounds = [rng.permutation(members) for _ in range(-(-count // len(members)))]
-        taken.append(np.concatenate(rounds)[:count] if rounds else members[:0])
+        taken.append(np.concatenate(rounds)[:count])
     return torch.from_numpy(rng.permutation(np.concatenate(taken)))
 
 

@@ -135,7 +135,8 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
 def fingerprint(path: Path) -> str:
     """Return the checksum in a checkpoint's seal, which tells it from any other file."""
     with open_regular(path) as file:
-        return file.read()[-SEAL_LENGTH:].removeprefix(SEAL).decode()
+        file.seek(-SEAL_LENGTH, io.SEEK_END)
+        return file.read().removeprefix(SEAL).decode()
 
 
 def next_best(path: Path) -> str:

@@ -61,11 +61,17 @@ class CheckpointManager(Callback):
             self._save(trainer)
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
+        due = self.time.is_due or trainer.finished
         if val is not None and val.score > self.best_score:
-            self.best = {"epoch": trainer.epoch, **val.values}
-            self.best_score = val.score
-            self.unwritten_best = copy.deepcopy(self._content(trainer))
-        if self.time.is_due or trainer.finished:
+            before = self.best, self.best_score
+            self.best, self.best_score = {"epoch": trainer.epoch, **val.values}, val.score
+            try:
+                content = self._content(trainer)
+            except OSError:  # it cannot be kept, so that an earlier epoch is still the best
+                self.best, self.best_score = before
+                raise
+            self.unwritten_best = content if due else copy.deepcopy(content)
+        if due:
             self._save(trainer)
 
     def on_stop(self, trainer: Trainer) -> None:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
     from vit_train.engine.optim import Optimizer
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
+DEVICES = ("auto", "cpu", "cuda")
 # What to do on an error: stop the run, skip what is bad, or continue as if it had not happened.
 ON_ERROR = ("stop", "continue")
 ON_NONFINITE = ("stop", "skip")

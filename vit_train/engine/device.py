@@ -10,18 +10,11 @@ import torch
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device named auto, cpu, cuda or mps; raise ValueError if it is not available."""
-    available = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
+    """Return the device named auto, cpu or cuda; raise ValueError if it is not available."""
     if name == "auto":
-        return torch.device(next(kind for kind, present in available.items() if present))
-    if not available[name]:
-        raise ValueError(
-            f"device={name}, but PyTorch finds none here: use device=cpu or device=auto"
-        )
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device=cuda, but PyTorch finds none here: use device=cpu or device=auto")
     return torch.device(name)
 
 

@@ -94,9 +94,11 @@ def join_processes(device: torch.device) -> Processes:
         return ALONE
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    with exchanging():
+    try:
         # gloo exchanges CPU tensors, even where nccl exchanges those on GPUs.
         dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    except RuntimeError as error:
+        raise ValueError(f"the processes of this training cannot meet: {error}") from error
     return Processes(dist.get_rank(), count)
 
 

@@ -7,6 +7,7 @@ from typing import IO, Any
 
 from torch import Tensor
 
+from vit_train.engine.safetensors_file import is_safetensors
 from vit_train.engine.torch_file import read_torch_file
 from vit_train.files.plain_values import Refused
 
@@ -27,7 +28,7 @@ def kind(file: IO[bytes]) -> str:
         return kind_of_archive(file)
     if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
         return f"a pickle of Python objects, {EXPECTED}"
-    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < file.seek(0, io.SEEK_END):
+    if is_safetensors(head[:9], file.seek(0, io.SEEK_END)):
         return f"a safetensors file, {EXPECTED}"
     return UNKNOWN
 

@@ -37,8 +37,8 @@ class Muon(Optimizer):
         self,
         weights: Iterable[tuple[nn.Parameter, int]],
         lr: float | Tensor,
-        momentum: float = 0.95,
-        weight_decay: float = 0.1,
+        momentum: float,
+        weight_decay: float,
     ) -> None:
         weights = list(weights)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}

@@ -132,16 +132,13 @@ class Optimizers:
         for optimizer in self.optimizers:
             scaler.unscale_(optimizer)
 
-    def step(self, scaler: torch.amp.GradScaler, finite: Tensor | None = None) -> None:
-        """Step all optimizers, but only if `finite` (), if it is given, is true.
+    def step(self, finite: Tensor) -> None:
+        """Step all optimizers, but only if `finite` () is true.
 
-        PyTorch's fused optimizers decide that on the device; for others this waits for it. A loss
-        scaler always decides for itself.
+        PyTorch's fused optimizers decide that on the device; for others this waits for it.
         """
         for optimizer in self.optimizers:
-            if finite is None or scaler.is_enabled():
-                scaler.step(optimizer)
-            elif getattr(optimizer, "_step_supports_amp_scaling", False):
+            if getattr(optimizer, "_step_supports_amp_scaling", False):
                 optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
                 optimizer.step()
                 del optimizer.found_inf  # type: ignore[attr-defined]

@@ -29,7 +29,7 @@ from vit_train.engine.patience import Patience
 from vit_train.engine.schedule import FRESH, learning_rate
 from vit_train.engine.train_loader import Batch, TrainLoader
 from vit_train.engine.weight_average import WeightAverage
-from vit_train.engine.workers import has_dropout, make_workers
+from vit_train.engine.workers import batch_norms, has_dropout, make_workers
 from vit_train.rng import per_image_generators
 
 logger = logging.getLogger(__name__)
@@ -69,17 +69,11 @@ class Trainer:
         self.scaler = precision.scaler()
         decay = self.loop.ema_decay
         self.ema = WeightAverage(model, decay) if decay else None
-        compiled = compiles(config.compile, precision.device)
-        self.workers = make_workers(
-            model, precision, self.loop.batch_size, self.loop.micro_batch, compiled
-        )
-        # Compiled code can draw only from PyTorch's global generator.
-        on_cpu = precision.device.type == "cpu"
-        self.per_image_rng = on_cpu and not compiled and has_dropout(model, "rate")
         self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.statistics = [b for norm in batch_norms(model) for b in norm.buffers()]
         scales = rate_scales(model, self.optim)
         self.optimizers = Optimizers(self.optim.make(model), self.parameters, scales)
-        self.optimizers.use(self.workers)
+        self.choose_workers(compiles(config.compile, precision.device))
         # What a step sums over micro-batches and processes: the gradients, and the step sums (M,).
         count = len(objective.measures) + objective.weighs
         *self.gradients, self.sums, self.summed = joined_zeros(
@@ -102,6 +96,16 @@ class Trainer:
         self.stop_requested = False
         self.began = time.perf_counter()
 
+    def choose_workers(self, compiled: bool) -> None:
+        """Choose how a step is divided among threads, and where its dropout comes from."""
+        self.workers = make_workers(
+            self.model, self.precision, self.loop.batch_size, self.loop.micro_batch, compiled
+        )
+        # Compiled code can draw only from PyTorch's global generator.
+        on_cpu = self.precision.device.type == "cpu"
+        self.per_image_rng = on_cpu and not compiled and has_dropout(self.model, "rate")
+        self.optimizers.use(self.workers)
+
     def fit(self) -> None:
         """Train until the last epoch or `stop_requested`; raise NonFinite if training diverges."""
         self.model.train()
@@ -116,9 +120,15 @@ class Trainer:
                 val = self.validate()
                 self.patience.note(val)
                 self.epoch, self.batch = self.epoch + 1, 0
+                self.leave_out(time.perf_counter() - began)  # before a checkpoint has the speed
+                began = time.perf_counter()
                 self.notify("on_epoch", log, val)
-                for averages in (self.epoch_averages, self.log_averages):
-                    averages.leave_out(time.perf_counter() - began)
+                self.leave_out(time.perf_counter() - began)
+
+    def leave_out(self, seconds: float) -> None:
+        """Exclude time that was not spent on training from the speed."""
+        for averages in (self.epoch_averages, self.log_averages):
+            averages.leave_out(seconds)
 
     def train_epoch(self) -> TrainLog | None:
         """Take the remaining steps of this epoch; return None if a stop is requested meanwhile."""
@@ -177,7 +187,8 @@ class Trainer:
         first = self.processes.rank * count // self.processes.count
         indices = torch.arange(first, first + len(images))
 
-        # Forward and backward, micro-batch by micro-batch.
+        # Forward and backward, micro-batch by micro-batch. Statistics move in the forward.
+        before = [value.clone() for value in self.statistics]
         self.summed.zero_()
         compute = partial(self.forward_backward, count=count)
         for part, gradients in self.workers.map(compute, images, targets, indices):
@@ -191,11 +202,15 @@ class Trainer:
         norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.clip_norm or math.inf)
 
         # Step.
-        finite = self.is_finite(sums[0], norm)
-        self.nonfinite.note(number, finite)
+        finite = sums[0].isfinite() & norm.isfinite()
+        # With fp16 only the loss counts: gradients overflow while the scaler looks for a scale.
+        noted = sums[0].isfinite() if self.scaler.is_enabled() else finite
+        self.nonfinite.note(number, noted)
         self.optimizers.set_lr(lr)
-        self.optimizers.step(self.scaler, finite)
+        self.optimizers.step(finite)
         self.scaler.update()
+        for value, old in zip(self.statistics, before, strict=True):
+            value.copy_(torch.where(finite, value, old))
         if self.ema:
             self.ema.update(average_rate * finite)
         sums = sums.masked_fill(~finite, 0)
@@ -237,6 +252,10 @@ class Trainer:
         return self.epoch == self.last_epoch or self.patience.is_over
 
     @property
+    def stopped_early(self) -> bool:
+        return self.patience.is_over and self.epoch < self.last_epoch
+
+    @property
     def last_epoch(self) -> int:
         """Return the epoch with which the schedule ends, counted from 1."""
         return self.start.epoch + self.loop.epochs
@@ -255,15 +274,6 @@ class Trainer:
         """Return the learning rate of a step, counted from 0."""
         epochs, steps = self.loop.epochs, len(self.train_loader)
         return learning_rate(step, self.optim, steps, epochs, self.start)
-
-    def is_finite(self, loss: Tensor, norm: Tensor) -> Tensor:
-        """Return whether loss and gradient are finite, as a boolean tensor () on the device.
-
-        With fp16 only the loss counts: while the scaler searches for a scale, it skips steps with
-        infinite gradients by itself.
-        """
-        finite = loss.isfinite()
-        return finite if self.scaler.is_enabled() else finite & norm.isfinite()
 
     def dropout_generators(self, indices: Tensor) -> contextlib.AbstractContextManager[None]:
         """Make dropout on a CPU a function of the seed, the step and the image's index."""

@@ -6,7 +6,6 @@ from torch import Tensor, nn
 from vit_train.explain.attribution import attention, of_answer, relevance, rollout
 
 
-@torch.enable_grad()
 def answer_maps(
     model: nn.Module,
     images: Tensor,
@@ -20,14 +19,16 @@ def answer_maps(
     The explained class is the `target` or, without one, each image's predicted class. The methods
     are those of `attribution`; `layer` is for attention alone.
     """
-    images = images.detach().requires_grad_()  # the weights may be frozen, or averages
-    logits, layers = model.forward(images, return_attention=True)
-    targets = logits.argmax(dim=1) if target is None else logits[:, 0].long().fill_(target)
-    if method == "relevance":
-        chosen = logits.gather(1, targets.unsqueeze(1)).sum()
-        matrix = relevance(layers, torch.autograd.grad(chosen, layers))
-    elif method == "rollout":
-        matrix = rollout(layers)
-    else:
-        matrix = attention(layers, layer)
+    by_gradient = method == "relevance"
+    images = images.detach().requires_grad_(by_gradient)  # the weights may be frozen, or averages
+    with torch.set_grad_enabled(by_gradient):
+        logits, layers = model.forward(images, return_attention=True)
+        targets = logits.argmax(dim=1) if target is None else logits[:, 0].long().fill_(target)
+        if by_gradient:
+            chosen = logits.gather(1, targets.unsqueeze(1)).sum()
+            matrix = relevance(layers, torch.autograd.grad(chosen, layers))
+        elif method == "rollout":
+            matrix = rollout(layers)
+        else:
+            matrix = attention(layers, layer)
     return of_answer(matrix, has_class).detach(), logits.detach(), targets

@@ -68,6 +68,14 @@ def read_json(path: Path) -> Any:
     return value
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, empty if there is no such file; raise Refused as above."""
+    content = read_json(path) if path.exists() else {}
+    if not isinstance(content, dict):
+        raise Refused(f"{path} is not a JSON object")
+    return content
+
+
 def read_config(path: Path) -> str:
     """Return the text of a run's config.yaml.
 

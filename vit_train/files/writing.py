@@ -56,7 +56,8 @@ def remove_partial(folder: Path, seconds: float = 0) -> None:
     """Remove unfinished files, left by killed processes, that are at least `seconds` old."""
     for path in folder.glob("*.partial"):
         with contextlib.suppress(FileNotFoundError):  # its writer has just finished it
-            if time.time() - path.lstat().st_mtime >= seconds:
+            is_file = path.is_symlink() or not path.is_dir()
+            if is_file and time.time() - path.lstat().st_mtime >= seconds:
                 path.unlink()
 
 

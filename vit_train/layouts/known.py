@@ -31,9 +31,8 @@ def unwrapped(content: Any) -> dict[str, Tensor]:
     if not isinstance(content, Mapping):
         raise Misfit("it holds no state dict")
     state = {str(key): each for key, each in content.items() if isinstance(each, Tensor)}
-    for prefix in PREFIXES:
-        if state and all(key.startswith(prefix) for key in state):
-            state = {key.removeprefix(prefix): value for key, value in state.items()}
+    while state and (shared := [p for p in PREFIXES if all(k.startswith(p) for k in state)]):
+        state = {key.removeprefix(shared[0]): value for key, value in state.items()}
     if not state:
         keys = ", ".join(str(key)[:40] for key in list(content)[:5])
         raise Misfit(f"it holds no weights (but {keys or 'nothing'})")

@@ -170,6 +170,8 @@ class Attention(nn.Module):
         if self.relative is not None:
             bias = self.relative.bias(q * q.shape[-1] ** -0.5)
         is_causal = isinstance(mask, str)
+        if is_causal and mask != "causal":
+            raise ValueError(f'mask={mask!r} must be a tensor, or "causal"')
         if isinstance(mask, Tensor):
             require_mask(mask, x.shape[1], k.shape[2])
             blocked, sees = masked(mask[:num_queries], q.dtype)

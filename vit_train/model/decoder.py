@@ -20,7 +20,8 @@ DecoderAttention = list[tuple[Tensor, Tensor]]
 class DecoderBlock(nn.Module):
     """A block of x + SelfAttention(LN(x)), then x + CrossAttention(LN(x)), then x + MLP(LN(x)).
 
-    It is always pre-LN and without stochastic depth, whatever the encoder uses.
+    It is always pre-LN, without stochastic depth, and does not normalize queries and keys, whatever
+    the encoder does.
     """
 
     def __init__(self, config: ViTConfig) -> None:

@@ -23,7 +23,7 @@ def count_flops(config: ModelConfig, image_shape: tuple[int, int, int], num_clas
     The global random generators stay as they are.
     """
     if isinstance(config, ViTConfig):  # only explicit products are counted on every machine
-        config = replace(config, kernels="scratch")
+        config = replace(config, kernels="scratch", init="torch")
     with torch.random.fork_rng(devices=[]):
         model: nn.Module = config.build(image_shape, num_classes).eval()
     with FlopCounterMode(display=False) as counter:

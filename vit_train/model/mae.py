@@ -24,8 +24,8 @@ class Autoencoder(nn.Module):
         super().__init__()
         if config.stem != "patches" or config.patch_overlap:
             raise ValueError(
-                "this task hides patches from the encoder, which a stem that looks at their "
-                "neighbors would undo: set model.stem=patches, model.patch_overlap=0"
+                "this task hides patches from the encoder, which needs plain patches: set "
+                "model.stem=patches, model.patch_overlap=0"
             )
         self.patch_size = config.patch_size
         self.encoder = Encoder(config, image_size, in_channels)

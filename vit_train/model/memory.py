@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.model.config import ModelConfig, ViTConfig
+from vit_train.model.vit import VisionTransformer
 
-Build = Callable[[], nn.Module]
-
+# For what explains answers.
+EXPLAINED_BYTES = 2**30
 # No real model is deeper, and one with ten million blocks would take hours to build.
 MAX_LAYERS = 10_000
 
@@ -34,6 +35,14 @@ def on_meta(build: Callable[[], nn.Module], config: ModelConfig, more_layers: in
         raise ValueError(
             f"{config.size_settings}: no machine has enough memory for such a model"
         ) from error
+
+
+def images_at_once(model: VisionTransformer) -> int:
+    """Return how many images' attention in all layers, with gradients, EXPLAINED_BYTES can hold."""
+    tokens = model.grid**2 + model.config.has_class_token
+    # The attention, its gradients and their products, (L,H,T,T) float32 each.
+    each = 3 * 4 * model.config.depth * model.config.num_heads * tokens**2
+    return EXPLAINED_BYTES // each
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:

@@ -5,7 +5,6 @@ Images are cut into patches (equation 1, stem.py), which go through N blocks of 
 (equation 4).
 """
 
-from functools import partial
 from typing import overload
 
 import torch
@@ -18,7 +17,6 @@ from vit_train.model.layers import (
     Dropout,
     DropPath,
     Head,
-    LayerNorm,
     Mlp,
     init_normal,
     norms_of,
@@ -56,7 +54,7 @@ class Block(nn.Module):
             config.qkv_bias,
             config.proj_bias,
             relative,
-            partial(LayerNorm, kernels=kernels, eps=config.norm_eps) if config.qk_norm else None,
+            norm if config.qk_norm else None,
         )
         self.norm2 = norm(dim)
         self.mlp = Mlp(

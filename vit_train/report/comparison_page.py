@@ -1,7 +1,7 @@
 """report.html of several classifiers on the same images."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from vit_train.engine.metrics import Classification
@@ -17,15 +17,16 @@ class Pair:
     first: str
     second: str
     paired: Paired
+    # The p-value, adjusted for the number of pairs that are compared.
+    p_adjusted: float = 1.0
 
     @property
     def in_words(self) -> str:
         paired = self.paired
         low, high = (100 * end for end in paired.interval)
-        chance = f"p = {paired.p_value:.2g}" if paired.p_value >= 1e-4 else "p < 0.0001"
-        verdict = "They differ by more than chance."
-        if paired.p_value >= 0.05:
-            verdict = "That may be chance."
+        p = self.p_adjusted
+        chance = f"p = {p:.2g}" if p >= 1e-4 else "p < 0.0001"
+        verdict = "They differ by more than chance." if p < 0.05 else "That may be chance."
         return (
             f"{self.first} alone is right on {paired.only_first:,} images, {self.second} alone on "
             f"{paired.only_second:,}: a difference of "
@@ -42,7 +43,18 @@ class Pair:
             "difference": paired.difference,
             "interval_95": list(paired.interval),
             "mcnemar_p": paired.p_value,
+            "mcnemar_p_adjusted": self.p_adjusted,
         }
+
+
+def with_adjusted(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the pairs with p-values that hold for all of them together (Holm 1979)."""
+    order = sorted(range(len(pairs)), key=lambda place: pairs[place].paired.p_value)
+    adjusted, least = {}, 0.0
+    for rank, place in enumerate(order):
+        least = max(least, min(1.0, (len(pairs) - rank) * pairs[place].paired.p_value))
+        adjusted[place] = least
+    return [replace(pair, p_adjusted=adjusted[place]) for place, pair in enumerate(pairs)]
 
 
 def comparison_page(
@@ -73,11 +85,12 @@ def comparison_page(
 
 
 LIMITS = paragraph(
-    "Both answer the same images, so the test counts only those on which one alone is right. It "
+    "All answer the same images, so the test counts only those on which one alone is right; with "
+    "more than two models, p is adjusted for the number of pairs (Holm). It "
     "tells these trained models apart, not their recipes: another seed gives another model, and "
     "vit-results compares recipes over several seeds."
 )
-MORE = paragraph("All images on which not all say the same are in differences.csv.")
+MORE = paragraph("All images on which the models disagree are in differences.csv.")
 
 
 def row(name: str, found: Found) -> tuple[str, ...]:

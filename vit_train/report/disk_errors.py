@@ -7,15 +7,16 @@ from typing import Any
 from vit_train.engine.callbacks import Callback
 
 logger = logging.getLogger(__name__)
-EVENTS = ("on_log", "on_step", "on_epoch", "on_stop", "on_nonfinite")
-# After a failure nothing is written for this many seconds.
-PAUSE = 30.0
+# Events that come often: after a failure they are left out for so many seconds.
+OFTEN, PAUSE = ("on_log", "on_step"), 30.0
+EVENTS = (*OFTEN, "on_epoch", "on_stop", "on_nonfinite")
 
 
 class ContinueOnDiskError(Callback):
     """Forwards every event to callbacks, in order; if the disk fails, training continues.
 
-    It logs the first failure, and later that writing works again.
+    Each callback is tried, whichever of the others fails. It logs the first failure, and later that
+    writing works again.
     """
 
     def __init__(self, callbacks: list[Callback]) -> None:
@@ -27,18 +28,21 @@ class ContinueOnDiskError(Callback):
 
     def _patiently(self, event: str) -> Any:
         def forward(*arguments: Any) -> None:
-            if time.monotonic() < self.silent_until:
+            if event in OFTEN and time.monotonic() < self.silent_until:
                 return
-            try:
-                for callback in self.callbacks:
+            failures = []
+            for callback in self.callbacks:
+                try:
                     getattr(callback, event)(*arguments)
-                if self.failing and event == "on_epoch":
-                    logger.warning("the disk is writable again")
-                    self.failing = False
-            except OSError as error:
+                except OSError as error:
+                    failures.append(error)
+            if failures:
                 self.silent_until = time.monotonic() + PAUSE
                 if not self.failing:
-                    logger.warning(f"cannot write, but training continues: {error}")
+                    logger.warning(f"cannot write, but training continues: {failures[0]}")
                 self.failing = True
+            elif self.failing and event == "on_epoch":
+                logger.warning("the disk is writable again")
+                self.failing = False
 
         return forward

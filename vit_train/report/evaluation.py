@@ -34,6 +34,8 @@ class Found:
     names: Sequence[object]
     classes: Sequence[str]
     facts: dict[str, Any]
+    # Whether the epoch was chosen for its result on these images.
+    chosen_on_these: bool = False
     # The temperature that mends the probabilities, fitted on other images.
     temperature: float | None = None
     # The result with test-time augmentation, if it was asked for.

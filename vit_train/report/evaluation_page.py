@@ -27,13 +27,16 @@ def report(found: Found, run: dict[str, Any], pictures: dict[str, bytes]) -> str
         ]
     if found.robustness is not None:
         parts.append(section("What it makes of bad images", *robustness(found, pictures)))
-    looks = [
-        picture(pictures[name], caption) for name, caption in LOOKS.items() if name in pictures
-    ]
     if found.focus is not None:
-        looks.insert(0, paragraph(found.focus.in_words))
-    if looks:
-        parts.append(section("Where it looks", *looks))
+        looks = [picture(pictures[name], LOOKS[name]) for name in LOOKS if name in pictures]
+        parts.append(section("Where it looks", paragraph(found.focus.in_words), *looks))
+    elif "pictures" in pictures:
+        caption = "Test images, what the model was given of them, and what it made of it"
+        title = "What it makes of images"
+        parts.append(section(title, picture(pictures["pictures"], caption)))
+    if "positions" in pictures:
+        caption = "How similar the embedding of each place is to those of all others"
+        parts.append(section("What it knows about places", picture(pictures["positions"], caption)))
     if "mistakes" in pictures:
         parts.append(section("Its worst and its most doubtful answers", picture(
             pictures["mistakes"], "Images with their true class and what the model said"
@@ -48,8 +51,8 @@ def report(found: Found, run: dict[str, Any], pictures: dict[str, bytes]) -> str
 
 
 LOOKS = {
-    "maps": "Beside each image, what of it raised the class that the model said: bright patches",
-    "pictures": "What the model makes of some images",
+    "maps": "Beside each image, what raised the score of the predicted class: bright patches",
+    "pictures": "Beside each image, what the class token attends to in the last layer, by head",
 }
 
 
@@ -76,9 +79,11 @@ def second(found: Found) -> str:
     result = found.result
     if not isinstance(result, Classification):
         return ""
-    words = f"The true class is among its five first in {100 * result.top5:.2f} %."
-    words += f" With {len(found.classes)} classes, guessing is right in {chance(result):.1f} %."
-    if found.facts.get("selected_on") == found.facts["split"]:
+    words = f"Always answering the most frequent class would be right in {chance(result):.1f} %."
+    if len(found.classes) > 5:
+        top5 = 100 * result.top5
+        words += f" The true class is among the five most probable ones in {top5:.2f} %."
+    if found.chosen_on_these:
         words += " The epoch was chosen on these images, which flatters the figure."
     if found.flipped is not None:
         acc = 100 * found.flipped.acc

@@ -1,41 +1,43 @@
 """Where the maps of a model's answers lie, in numbers and in words."""
 
-import math
 from dataclasses import dataclass
+
+# Fewer images say nothing.
+FEW = 30
 
 
 @dataclass(frozen=True)
 class Focus:
-    """Where the maps of some images lie, and what becomes of the answers without what they mark.
-
-    All but `images` are shares.
-    """
+    """Where the maps of some images lie, and what becomes of the answers without what they mark."""
 
     images: int
-    # Of the patches, highest first, those that hold half of a map.
+    # Shares: of the patches, highest first, those that hold half of a map; of a map, what lies in
+    # the middle quarter of the image.
     patches_of_half: float
-    # Of a map, what lies in the middle quarter of the image.
     middle: float
-    # Of the patches, those that are deleted, and of the answers, those that change by it.
+    # Shares: of the patches, those that are deleted; of the answers, those that change when these
+    # are the ones that the maps mark most, and when they are drawn at random.
     deleted: float
     changed: float
     changed_at_random: float
+    # How probable so unequal changes are if the maps mark nothing: McNemar's exact test.
+    p_value: float
 
     @property
     def in_words(self) -> str:
         return (
             f"In {self.images:,} of the images, half of what spoke for the answer lies on "
-            f"{percent(self.patches_of_half)} of the patches, and {percent(self.middle)} of it in "
-            f"the middle quarter of the image. Without the {percent(self.deleted)} of the patches "
-            f"that the maps mark most, {percent(self.changed)} of the answers change; without as "
-            f"many at random, {percent(self.changed_at_random)}. {self.verdict}"
+            f"{percent(self.patches_of_half)} of the patches; the middle quarter of the image has "
+            f"{percent(self.middle)} of all of it. Without the {percent(self.deleted)} of the "
+            f"patches that the maps mark most, {percent(self.changed)} of the answers change; "
+            f"without as many at random, {percent(self.changed_at_random)}. {self.verdict}"
         )
 
     @property
     def verdict(self) -> str:
-        both = (self.changed, self.changed_at_random)
-        error = math.sqrt(sum(share * (1 - share) for share in both) / self.images)
-        if self.changed - self.changed_at_random > 2 * error:
+        if self.images < FEW:
+            return "So few images do not tell whether the maps show what the answers depend on."
+        if self.changed > self.changed_at_random and self.p_value < 0.05:
             return "So the maps show what the answers depend on."
         return "So the maps hardly show what the answers depend on."
 

@@ -43,6 +43,5 @@ class MetricsCsv(Callback):
         if not self.text:
             writer.writeheader()
         writer.writerow(row)
-        text = self.text + rows.getvalue()
-        write_text(self.path, text)
-        self.text = text
+        self.text += rows.getvalue()  # kept for the next time if the disk fails
+        write_text(self.path, self.text)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -90,4 +91,5 @@ def cpu_extensions() -> list[str]:
 
 
 def command_line() -> str:
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """Return this process's command, as it can be typed again."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])

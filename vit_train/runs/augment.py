@@ -1,6 +1,7 @@
 """`vit-augment` after its arguments are accepted: a picture of the model's training images."""
 
 import logging
+from pathlib import Path
 
 import torch
 
@@ -8,6 +9,7 @@ from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics
 from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import make_splits
+from vit_train.files.writing import replacing
 from vit_train.runs.config import SheetConfig
 from vit_train.viz.augmentation import label_title
 from vit_train.viz.figures import ignore_missing_glyphs, image_grid
@@ -47,6 +49,8 @@ def draw_contact_sheet(config: SheetConfig) -> None:
         for row in range(len(chosen))
         for _, targets in columns
     ]
-    with ignore_missing_glyphs():
-        image_grid(images, titles, columns=len(columns)).savefig(config.out)
+    out = Path(config.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with ignore_missing_glyphs(), replacing(out) as file:
+        image_grid(images, titles, columns=len(columns)).savefig(file, format=out.suffix[1:])
     logger.info(f"{len(chosen)} images of {config.data.name} written to {config.out}")

@@ -64,7 +64,12 @@ class EvalConfig:
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
 
     def __post_init__(self) -> None:
-        if isinstance(self.ckpt, list) and not 2 <= len(self.ckpt) <= MOST_COMPARED:
+        if self.ckpt is None:
+            raise ValueError("ckpt=null names no checkpoint: write ckpt=PATH")
+        # A run of a sweep has a number for a name.
+        several = isinstance(self.ckpt, list)
+        self.ckpt = [str(each) for each in self.ckpt] if several else str(self.ckpt)
+        if several and not 2 <= len(self.ckpt) <= MOST_COMPARED:
             raise ValueError(f"ckpt=[A,B] compares 2 to {MOST_COMPARED} checkpoints")
         require_choice("tta", self.tta, TTA)
         require_choice("split", self.split, ("train", "val", "test"))

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from vit_train.files.writing import replacing
+from vit_train.limits import require_memory
 from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.model.flops import count_flops
-from vit_train.model.memory import on_meta
+from vit_train.model.memory import bytes_of, on_meta
 from vit_train.model.vit import Encoder
 from vit_train.report.terminal import parameter_breakdown
 from vit_train.runs.config import InspectConfig
@@ -27,7 +28,9 @@ def inspect_model(config: InspectConfig) -> None:
     def build(model: ModelConfig = config.model) -> nn.Module:
         return model.build(image_shape, config.classes)
 
-    on_meta(build, config.model)  # refuses what no machine can hold
+    # Below, a second one is built, in float64.
+    needed = 3 * bytes_of(on_meta(build, config.model).parameters())
+    require_memory(needed, config.model.size_settings, "choose a smaller model")
     torch.manual_seed(config.seed)
     model = build()
     logger.info(parameter_breakdown(model))
@@ -44,6 +47,7 @@ def inspect_model(config: InspectConfig) -> None:
     )
     if len(model.pos_embed):
         out = Path(config.out)
+        out.parent.mkdir(parents=True, exist_ok=True)
         with replacing(out) as file:
             draw_positions(model).savefig(file, format=out.suffix[1:])
         logger.info(f"positions in {out}")

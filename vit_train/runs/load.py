@@ -10,11 +10,12 @@ from torch import nn
 
 from vit_train.config import TrainConfig, from_checkpoint
 from vit_train.data.dataset import Dataset, Statistics
-from vit_train.engine.checkpoint import find_checkpoint, read_checkpoint
+from vit_train.engine.checkpoint import find_checkpoint, fingerprint, read_checkpoint
 from vit_train.engine.config import require_choice
 from vit_train.files.plain_values import Refused, require_config
 from vit_train.files.reading import read_json
 from vit_train.limits import gigabytes, is_out_of_memory
+from vit_train.model.config import ViTConfig
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
@@ -27,6 +28,8 @@ from vit_train.tasks.task import Task
 
 # Memory for opening a checkpoint besides its weights: buffers, and attention for one image.
 MORE_BYTES = 10**9
+# Attention to so many patches takes seconds for an image.
+MOST_PATCHES = 2**15
 # Errors from a file that is sealed like a checkpoint, but was not written by this program.
 MISFITS = (LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, RecursionError)
 
@@ -164,12 +167,15 @@ def known_temperature(content: dict[str, Any], meta: Meta) -> float | None:
 
     What is not a temperature counts as unknown.
     """
-    value = content.get("temperature", noted_temperatures(meta.path).get(temperature_key(meta)))
+    value = content.get("temperature")
+    if value is None and (noted := noted_temperatures(meta.path)):
+        value = noted.get(temperature_key(meta))
     return value if isinstance(value, float) and 0 < value < math.inf else None
 
 
 def temperature_key(meta: Meta) -> str:
-    return f"{meta.path.name}, {meta.weights} weights"
+    """Return what tells these weights from others that the same file may hold later."""
+    return f"{meta.path.name} {fingerprint(meta.path)[:12]}, {meta.weights} weights"
 
 
 def noted_temperatures(checkpoint: Path) -> dict[str, Any]:
@@ -198,6 +204,13 @@ def run_folder(checkpoint: Path) -> Path:
     return parent.parent if parent.name == "checkpoints" else parent
 
 
+def summary_file(checkpoint: Path) -> Path:
+    """Return the summary of a checkpoint's run, which need not be there."""
+    if checkpoint.parent == BUILTIN:
+        return checkpoint.with_suffix(".json")
+    return run_folder(checkpoint) / "summary.json"
+
+
 def statistics_of(content: dict[str, Any], channels: int) -> Statistics:
     """Return the mean and std to normalize images with; raise ValueError if they are unusable."""
     mean, std = (tuple(map(float, content[name])) for name in ("mean", "std"))
@@ -223,6 +236,14 @@ def require_bounded_memory(config: TrainConfig, model: nn.Module, image_size: in
     Relative positions keep a table of all pairs of patches, which is not in the file; learned
     positions grow with the image.
     """
+    if isinstance(config.model, ViTConfig):
+        patches = (image_size // config.model.patch_size) ** 2
+        if patches > MOST_PATCHES:
+            raise ValueError(
+                f"images of {image_size} by {image_size} have {patches:,} patches of "
+                f"{config.model.patch_size}, more than {MOST_PATCHES:,}: choose a smaller "
+                "data.image_size"
+            )
     tables = {name: part for name, part in model.named_parameters() if "pos_embed" in name}
     more = bytes_of([*tables.values(), *model.buffers()])
     more += attention_bytes(config.model, image_size)

@@ -10,6 +10,8 @@ from filelock import FileLock, Timeout
 from vit_train.files.writing import require_own_file
 
 LOCK = ".lock"
+# What a run writes before its first step.
+BEGUN = (LOCK, "train.log", "metrics.csv", "events.out.tfevents.*", "*.partial")
 # This file exists from a run's first step on, and stays after the run has ended.
 CONFIG = "config.yaml"
 
@@ -58,7 +60,7 @@ def new_run(folder: Path, named: bool) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def unused(folder: Path, named: bool) -> Iterator[None]:
-    """Hold the folder; at the end, remove files that are new unless a run has begun there.
+    """Hold the folder; at the end, remove the run's files that are new, unless it has begun there.
 
     Raise InUse if it already contains a run or another process holds it.
     """
@@ -75,8 +77,10 @@ def unused(folder: Path, named: bool) -> Iterator[None]:
             yield
         finally:
             if taken or not (folder / CONFIG).exists():
-                for path in set(folder.iterdir()) - before:
-                    path.unlink()
+                own = {path for pattern in BEGUN for path in folder.glob(pattern)}
+                for path in own - before:
+                    if path.is_file():
+                        path.unlink()
 
 
 @contextlib.contextmanager

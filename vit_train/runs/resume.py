@@ -20,6 +20,11 @@ def split_path(resume: str) -> tuple[Path, Path | None]:
     path = Path(resume)
     if not path.exists():
         raise ValueError(f"resume={resume}: there is no such folder{near_path(path)}")
+    if path.is_file() and path.absolute().parent.name != "checkpoints":
+        raise ValueError(
+            f"resume={resume}: a run goes on in its own folder, from RUN/checkpoints/{path.name}; "
+            f"init_from={path} begins a new run with this copy's weights"
+        )
     folder = path.parent.parent if path.is_file() else path
     named = path if path.is_file() else None
     if not (named or newest_checkpoint(folder) or (folder / CONFIG).is_file()):

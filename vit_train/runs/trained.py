@@ -104,6 +104,8 @@ class Trained(NamedTuple):
         batch = Normalize(self.meta.statistics, device)(pixels.to(device))
         with self.precision.autocast():
             logits = self.model.forward(batch).double()
+        if not logits.isfinite().all():
+            raise ValueError(f"{self.meta.path} answers with NaN: its weights are damaged")
         chances = (logits / (self.meta.temperature or 1.0)).softmax(dim=1).cpu()
         best = chances.topk(min(topk, chances.shape[1]), dim=1)
         names = self.meta.classes

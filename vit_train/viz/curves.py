@@ -111,12 +111,16 @@ def curves(
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.3)
     keys = [Line2D([], [], color=color) for color in palette]
-    keys += [Line2D([], [], color="black", **STYLES[split]) for split in ("val", "train")]
     labels = [shortened(label, 60) for label, _ in groups]
+    columns = {column for _, runs in groups for rows in runs for row in rows for column in row}
+    for split, words in (("val", validation), ("train", "training")):
+        if any(f"{split}_{measure}" in columns for measure in measures):
+            keys.append(Line2D([], [], color="black", **STYLES[split]))
+            labels.append(words)
     # As many columns as fit at about 14 characters per inch, 6 of them for a line's sample.
     fitting = int(14 * figure.get_figwidth()) // (max(map(len, labels)) + 6)
     legend = figure.legend(
-        keys, [*labels, validation, "training"], loc="outside lower center",
+        keys, labels, loc="outside lower center",
         ncols=min(5, len(keys), max(1, fitting)), fontsize=8, frameon=False,
     )  # fmt: skip
     as_written(legend)

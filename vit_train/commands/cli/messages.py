@@ -52,7 +52,8 @@ def explain(error: BaseException) -> str:
 
 def in_words(error: BaseException) -> str:
     if is_out_of_memory(error):
-        return f"out of memory: {error}" if str(error) else "out of memory"
+        said = str(error)
+        return said if said.startswith("out of memory") else f"out of memory: {said}".rstrip(": ")
     cause = error.__cause__ or error
     where = re.match(r"In '([^']+)': ", str(error))
     if where and isinstance(error.__context__, OmegaConfBaseException):  # in a YAML file
@@ -117,7 +118,8 @@ def wrong_value(error: ValidationError) -> str | None:
 
 def no_such_choice(path: str, choices: Sequence[str]) -> str:
     """Return the message for the choice GROUP/NAME, which has no file."""
-    group, _, name = path.rpartition("/")
+    # Hydra's own groups have folders in folders; of ours, only choices do.
+    group, _, name = path.rpartition("/") if path.startswith("hydra/") else path.partition("/")
     near = difflib.get_close_matches(name, choices, n=1)
     message = f"there is no {group}={name}"
     if near:

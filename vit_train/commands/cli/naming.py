@@ -13,7 +13,7 @@ from vit_train.runs.lock import CONFIG
 def run_name(overrides: Sequence[str], otherwise: str) -> str:
     """Return the name of the experiment, A+B for several, or `otherwise` if none is chosen.
 
-    A run that extends another stands beside it: outputs/cifar10-tiny/TIME.
+    A run that extends another has the name of the folder that this one is in, such as cifar10-tiny.
     """
     chosen = None
     for override in OverridesParser.create().parse_overrides(list(overrides)):
@@ -21,7 +21,10 @@ def run_name(overrides: Sequence[str], otherwise: str) -> str:
         if override.key_or_group == "extend" and isinstance(value, str):
             path = Path(value).resolve()
             if path.is_dir():  # what is not must not be made
-                return (path.parent if (path / CONFIG).exists() else path).name or otherwise
+                if not (path / CONFIG).exists():
+                    return path.name or otherwise
+                beside = path.parent.name
+                return f"{path.name}-extended" if beside in ("outputs", "") else beside
         if override.key_or_group == "experiment":
             chosen = value
     names = chosen if isinstance(chosen, list) else [chosen]

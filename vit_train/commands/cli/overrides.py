@@ -39,16 +39,28 @@ def settings_first(arguments: Sequence[str]) -> list[str]:
 def quote_values(arguments: Sequence[str], keys: Sequence[str]) -> list[str]:
     """Quote the value of each of these keys for Hydra's grammar if it is a path that exists.
 
-    Raise ValueError for an existing path without a key, and suggest the first key.
+    A ~ in front means the home folder, which shells leave as it is behind a key with a dot. Raise
+    ValueError for an existing path without a key, and suggest the first key.
     """
     result = []
     for before, argument in pairwise(["", *arguments]):
         key, sign, value = argument.partition("=")
-        if not sign and argument and before[:1] != "-" and Path(argument).exists():
-            raise ValueError(f"{argument} is not a setting: did you mean {keys[0]}={argument}?")
-        exists = key in keys and value and Path(value).exists()
-        result.append(f"{key}={quoted(value)}" if exists else argument)
+        if not sign and argument and before[:1] != "-" and exists(argument):
+            hint = f"did you mean {keys[0]}={argument}?" if keys else "write KEY=VALUE"
+            raise ValueError(f"{argument} is not a setting: {hint}")
+        is_home = value == "~" or value.startswith("~/")
+        if key in keys and value and (is_home or exists(value)):
+            argument = f"{key}={quoted(Path(value).expanduser() if is_home else value)}"
+        result.append(argument)
     return result
+
+
+def exists(path: str) -> bool:
+    """Return whether there is such a path; a list of many is too long for one."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def quoted(path: Path | str) -> str:

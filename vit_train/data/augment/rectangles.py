@@ -1,4 +1,4 @@
-"""Random rectangles in a square image, for cropping and for erasing."""
+"""Random rectangles in a square image, for cropping, erasing and CutMix."""
 
 import math
 from typing import NamedTuple

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -13,13 +14,12 @@ from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification
 from vit_train.files.plain_values import flatten
 from vit_train.files.writing import require_own_folder, write_text
-from vit_train.report.comparison_page import Pair, comparison_page
+from vit_train.report.comparison_page import Pair, comparison_page, with_adjusted
 from vit_train.report.evaluation import Found, save
 from vit_train.report.paired import Paired, differences_csv, draw_differences
 from vit_train.report.summary import result_dict, write_json
 from vit_train.runs.config import EvalConfig
-from vit_train.runs.evaluation.evaluate import Evaluated, evaluate_checkpoint
-from vit_train.runs.load import run_folder
+from vit_train.runs.evaluation.evaluate import Evaluated, evaluate_checkpoint, named
 
 logger = logging.getLogger(__name__)
 
@@ -31,24 +31,25 @@ def compare_checkpoints(config: EvalConfig) -> list[Paired]:
     """
     runs = [evaluate_checkpoint(replace(config, ckpt=str(each))) for each in config.ckpt]
     require_same_images([run.found for run in runs])
-    folder = comparison_folder(runs)
+    places = distinct([named(run.meta.path) for run in runs])
+    folder = comparison_folder(runs, places)
     require_own_folder(folder)
     folder.mkdir(exist_ok=True)
-    names = [
-        f"{letter} ({run_folder(run.meta.path).name})"
-        for letter, run in zip(ascii_uppercase, runs, strict=False)
-    ]
+    names = [f"{letter} ({place})" for letter, place in zip(ascii_uppercase, places, strict=False)]
     answers = [answers_of(run.found) for run in runs]
-    pairs, pictures = [], {}
+    pairs: list[Pair] = []
+    pictures = {}
     for i, j in combinations(range(len(runs)), 2):
         paired = Paired.of(answers[i], answers[j])
         pairs.append(Pair(names[i], names[j], paired))
-        logger.info(pairs[-1].in_words)
         file = folder / f"{ascii_uppercase[i]}-{ascii_uppercase[j]}.png"
         first = runs[0].found
         both = (answers[i], answers[j]), (names[i], names[j])
         save(draw_differences(*both, first.images, first.classes), file)
         pictures[f"{names[i]} and {names[j]}"] = file.read_bytes()
+    pairs = with_adjusted(pairs)
+    for pair in pairs:
+        logger.info(pair.in_words)
     write(folder, names, runs, pairs, pictures)
     return [pair.paired for pair in pairs]
 
@@ -106,12 +107,25 @@ def require_same_images(found: Sequence[Found]) -> None:
             )
 
 
-def comparison_folder(runs: Sequence[Evaluated]) -> Path:
+def distinct(checkpoints: Sequence[str]) -> list[str]:
+    """Return the checkpoints without the parts of their paths that all of them have."""
+    parts = [
+        [part for part in Path(each).with_suffix("").parts if part != "checkpoints"]
+        for each in checkpoints
+    ]
+    for end in (0, -1):
+        while min(map(len, parts)) > 1 and len({each[end] for each in parts}) == 1:
+            for each in parts:
+                each.pop(end)
+    return ["/".join(each) for each in parts]
+
+
+def comparison_folder(runs: Sequence[Evaluated], places: Sequence[str]) -> Path:
     """Return a folder beside the first evaluation's, with a name of its own for these runs."""
-    first, *others = runs
+    first = runs[0]
     paths = "\n".join(str(run.meta.path.resolve()) for run in runs)
     mark = hashlib.sha256(paths.encode()).hexdigest()[:6]
-    against = "-".join(run_folder(run.meta.path).name for run in others)[:60]
+    against = re.sub(r"[^\w.]+", "-", "-".join(places[1:]))[:60]
     return first.folder.with_name(f"{first.folder.name}-vs-{against}-{mark}")
 
 

@@ -17,8 +17,9 @@ from vit_train.data.dataset import ImageSet
 from vit_train.data.memory import require_images_fit
 from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.metrics import Classification, Evaluation
-from vit_train.files.reading import read_json
+from vit_train.files.reading import read_object
 from vit_train.files.writing import replacing, write_text
+from vit_train.model.memory import images_at_once
 from vit_train.model.vit import VisionTransformer
 from vit_train.report import provenance
 from vit_train.report.evaluation import Found, save, write_evaluation
@@ -35,8 +36,9 @@ from vit_train.runs.load import (
     encoder_of,
     load,
     run_folder,
+    summary_file,
 )
-from vit_train.runs.results.summaries import read_curve
+from vit_train.runs.results.summaries import read_curve, validated_on
 from vit_train.runs.trained import Trained
 from vit_train.viz.curves import curves
 from vit_train.viz.gallery import draw_gallery
@@ -87,7 +89,8 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
         names=images.all_names.tolist(),
         classes=meta.classes,
         facts=facts(config, data, evaluator) | {"images_per_s": round(speed, 1)},
-        temperature=temperature(evaluator, config.split, splits),
+        chosen_on_these=splits is not None and is_best_by(config.split, meta),
+        temperature=temperature(evaluator, config.split, splits, config.data.val_subset is None),
         flipped=flipped(evaluator, images, result) if config.tta == "flip" else None,
         robustness=robustness(evaluator, images) if config.robustness else None,
         focus=explainer.focus(some(images, EXPLAINED)) if explainer else None,
@@ -135,9 +138,20 @@ def facts(config: EvalConfig, data: DataConfig, evaluator: Evaluator) -> dict[st
     }
 
 
+def is_best_by(split: str, meta: Meta) -> bool:
+    """Return whether the checkpoint is the best of its run's epochs by these images."""
+    return meta.path.name == "best.pt" and meta.config.data.selected_on == split
+
+
 def explainer_of(model: nn.Module, meta: Meta) -> Explainer | None:
-    """Return what explains the answers of a classifier with attention; None for other models."""
+    """Return what explains the answers of a classifier with attention.
+
+    None for other models, and if the attention for a single image would take too much memory.
+    """
     if not isinstance(model, VisionTransformer):
+        return None
+    if not images_at_once(model):
+        logger.info("not explained: the attention for one image would take more than 1 GB")
         return None
     return Explainer(Trained(model, meta), ExplainConfig(ckpt=""))
 
@@ -175,23 +189,17 @@ def named(checkpoint: Path) -> str:
     return f"{PREFIX}{checkpoint.stem}" if inside else str(checkpoint)
 
 
-def summary_file(checkpoint: Path) -> Path:
-    """Return the summary of a checkpoint's run, which need not be there."""
-    if checkpoint.parent == BUILTIN:
-        return checkpoint.with_suffix(".json")
-    return run_folder(checkpoint) / "summary.json"
-
-
 def write_report(folder: Path, found: Found, run: Path, written: Sequence[str]) -> list[str]:
     """Write report.html, with the pictures that were `written` and what the summary `run` tells."""
     try:
-        summary, curve = read_json(run), read_curve(run)
+        summary, curve = read_object(run), read_curve(run)
     except (OSError, ValueError):  # a checkpoint that was copied elsewhere, or a damaged file
         summary, curve = {}, []
     files = [folder / name for name in written if name.endswith(".png")]
-    if curve and isinstance(found.result, Classification):
+    if curve:
+        names = ("loss", "acc") if isinstance(found.result, Classification) else ("loss",)
         files.append(folder / "curves.png")
-        save(curves([("this run", [curve])], ("loss", "acc"), "validation"), files[-1])
+        save(curves([("this run", [curve])], names, validated_on([summary])), files[-1])
     pictures = {file.stem: file.read_bytes() for file in files}
     write_text(folder / "report.html", report(found, summary, pictures))
     return ["curves.png", "report.html"] if "curves" in pictures else ["report.html"]
@@ -209,9 +217,15 @@ def folder_name(config: EvalConfig, meta: Meta) -> str:
         parts += [place.name, hashlib.sha256(bytes(place)).hexdigest()[:6]]
     if config.data.image_size is not None:
         parts.append(f"{meta.image_shape[1]}px")
-    for subset in (config.data.val_subset, config.data.test_subset):
-        if subset is not None:
-            parts.append(f"{subset}images")
+    subset = {"val": config.data.val_subset, "test": config.data.test_subset}.get(config.split)
+    if subset is not None:
+        parts.append(f"{subset}images")
     if config.weights != "auto":
         parts.append(config.weights)
+    if config.precision is not None:
+        parts.append(config.precision)
+    if config.tta != "none":
+        parts.append(config.tta)
+    if config.robustness:
+        parts.append("robustness")
     return "-".join(re.sub(r"[^\w.]+", "_", part)[:60] for part in parts)

@@ -41,10 +41,13 @@ class Evaluator:
             return evaluate(self.model, self.meta.task, batches, self.precision, self.workers)
 
 
-def temperature(evaluator: Evaluator, split: str, splits: Splits | None) -> float | None:
-    """Fit the temperature of a classifier on the run's validation images and note it in its folder.
+def temperature(
+    evaluator: Evaluator, split: str, splits: Splits | None, note: bool
+) -> float | None:
+    """Fit the temperature of a classifier on the run's validation images.
 
-    Return None if there are no such images beside those that are evaluated.
+    Return None if there are no such images beside those that are evaluated. `note` it in the run's
+    folder, if these are all of them.
     """
     meta = evaluator.meta
     own = splits is not None and meta.config.data.val == "split" and split != "val"
@@ -53,8 +56,9 @@ def temperature(evaluator: Evaluator, split: str, splits: Splits | None) -> floa
     result = evaluator(splits.val)
     assert isinstance(result, Classification)
     fitted = fitted_temperature(result.answers)
-    noted = noted_temperatures(meta.path) | {temperature_key(meta): fitted}
-    write_json(calibration_file(meta.path), {"temperatures": noted})
+    if note:
+        noted = noted_temperatures(meta.path) | {temperature_key(meta): fitted}
+        write_json(calibration_file(meta.path), {"temperatures": noted})
     return fitted
 
 

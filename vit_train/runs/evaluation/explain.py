@@ -24,10 +24,12 @@ from vit_train.explain.scoring import (
 )
 from vit_train.files.writing import require_own_folder
 from vit_train.model.mae import Autoencoder
+from vit_train.model.memory import images_at_once
 from vit_train.model.stem import PatchEmbed
 from vit_train.model.vit import VisionTransformer
 from vit_train.report.evaluation import save
 from vit_train.report.focus import Focus
+from vit_train.report.paired import Paired
 from vit_train.runs.config import ExplainConfig
 from vit_train.runs.evaluation.explain_decoder import draw_decoder
 from vit_train.runs.evaluation.images import configured, evaluated_images
@@ -36,8 +38,8 @@ from vit_train.runs.trained import Trained
 from vit_train.viz.heatmaps import draw_distances, draw_filters, draw_maps
 
 logger = logging.getLogger(__name__)
-# Images that are explained at once: so many, or as many as have their attention in these bytes.
-BATCH, BATCH_BYTES = 64, 2**30
+# Images that are explained at once, at most.
+BATCH = 64
 FILTERS = 28
 LEGENDS = {
     "relevance": "what of each patch raised the class (attention × gradient)",
@@ -57,7 +59,10 @@ def explain_answers(config: ExplainConfig) -> None:
     keep_freed_memory()
     device = pick_device(config.device)
     trained = load(config.ckpt, device, config.weights)
-    explainer = None if isinstance(trained.model, Autoencoder) else Explainer(trained, config)
+    is_classifier = not isinstance(trained.model, Autoencoder)
+    if not is_classifier and (config.score or config.target is not None):
+        raise ValueError("score= and target= are for classifiers: this model predicts pixels")
+    explainer = Explainer(trained, config) if is_classifier else None
     folder = Path(config.out) if config.out else run_folder(trained.meta.path) / "explain"
     require_own_folder(folder)
     images, truths = chosen_images(config, trained)
@@ -79,8 +84,11 @@ def chosen_images(config: ExplainConfig, trained: Trained) -> tuple[Tensor, list
         part = test_images(config, meta)
         part = part.subset(torch.arange(min(config.count, len(part))))
         return part.images, true_classes(part, meta)
-    pixels, names = [], []
-    for path in image_files(config.images)[: config.count]:
+    pixels: list[Tensor] = []
+    names: list[str] = []
+    for path in image_files(config.images):
+        if len(names) == config.count:
+            break
         try:
             pixels.append(trained.pixels(path, config.max_pixels))
         except BrokenImage as error:
@@ -118,10 +126,7 @@ class Explainer:
             raise ValueError(f"layer={config.layer}: the model has the layers 0 to {depth - 1}")
         if config.target is not None and config.target not in self.meta.classes:
             raise ValueError(f"target={config.target} is not a class of the model")
-        # Of one image: the attention of all layers, its gradients and their products, float32.
-        tokens = self.model.grid**2 + self.has_class
-        bytes_each = 3 * 4 * depth * self.model.config.num_heads * tokens**2
-        self.batch = max(1, min(BATCH, BATCH_BYTES // bytes_each))
+        self.batch = max(1, min(BATCH, images_at_once(self.model)))
         device = next(self.model.parameters()).device
         self.normalize = Normalize(self.meta.statistics, device)
 
@@ -185,21 +190,24 @@ class Explainer:
                 f"to {high:.1%}), {share / expected:.1f} times chance, which is {expected:.1%}"
             )
         marked, random = self.kept(part.images, maps, CURVE)
-        for title, shares in ((f"{name}'s order", marked), ("random order", random)):
-            kept = (f"{x:.1%} at {share:.0%}" for share, x in zip(CURVE, shares, strict=True))
-            logger.info(f"deleting patches in {title}, share of answers kept: {', '.join(kept)}")
+        for title, kept in ((f"{name}'s order", marked), ("random order", random)):
+            shares = zip(CURVE, kept, strict=True)
+            said = (f"{same.double().mean():.1%} at {share:.0%}" for share, same in shares)
+            logger.info(f"deleting patches in {title}, share of answers kept: {', '.join(said)}")
 
     def focus(self, images: Tensor) -> Focus:
         """Measure where the maps of uint8 images (N,3,S,S) lie, and if the answers need it."""
         maps = self.maps(images)
         (marked,), (random,) = self.kept(images, maps, [DELETED])
+        only_marked, only_random = (~marked & random).sum(), (marked & ~random).sum()
         return Focus(
             images=len(images),
             patches_of_half=patches_of_half(maps).mean().item(),
             middle=middle_share(maps).mean().item(),
             deleted=DELETED,
-            changed=1 - marked,
-            changed_at_random=1 - random,
+            changed=1 - marked.double().mean().item(),
+            changed_at_random=1 - random.double().mean().item(),
+            p_value=Paired(len(images), int(only_marked), int(only_random)).p_value,
         )
 
     def maps(self, images: Tensor) -> Tensor:
@@ -208,8 +216,8 @@ class Explainer:
 
     def kept(
         self, images: Tensor, maps: Tensor, shares: Sequence[float]
-    ) -> tuple[list[float], list[float]]:
-        """Return what share of the answers stays without each of these shares of the patches.
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Return which answers, bool (N,), stay without each of these shares of the patches.
 
         The first list deletes the patches in the order of the maps, the second in a random one.
         """
@@ -218,7 +226,7 @@ class Explainer:
         random = torch.rand(marked.shape, generator=generator).argsort(dim=1)
         said = self.said(images, marked, 0.0)
         first, second = (
-            [(self.said(images, order, share) == said).double().mean().item() for share in shares]
+            [self.said(images, order, share) == said for share in shares]
             for order in (marked, random)
         )
         return first, second

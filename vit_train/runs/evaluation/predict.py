@@ -34,6 +34,7 @@ def predict_images(config: PredictConfig) -> None:
     trained = load(config.ckpt, pick_device(config.device), config.weights)
     explainer = Explainer(trained, ExplainConfig(ckpt="")) if config.overlay else None
     paths = image_files(config.images)
+    sheet = overlay_file(config, trained.meta.path, paths)
     said = trained.stream(paths, config.topk, config.max_pixels)
     failures: list[str] = []
     width = min(WIDTH, max(len(shown(path)) for path in paths))
@@ -48,10 +49,23 @@ def predict_images(config: PredictConfig) -> None:
         raise ValueError(f"none of the {len(paths)} images can be read: {failures[0]}")
     report(config, len(paths), len(failures), trained.meta.temperature)
     if explainer is not None:
-        logger.info(f"the first of them, explained: {draw_overlays(config, explainer, paths)}")
+        draw_overlays(sheet, config, explainer, paths)
+        logger.info(f"the first of them, explained: {sheet}")
 
 
-def draw_overlays(config: PredictConfig, explainer: Explainer, paths: Sequence[Path]) -> Path:
+def overlay_file(config: PredictConfig, checkpoint: Path, paths: Sequence[Path]) -> Path:
+    """Return the file for the overlays; raise ValueError if it is one of the images."""
+    if config.out is None:
+        return run_folder(checkpoint) / "predicted.png"
+    sheet = Path(config.out).with_suffix(".png")
+    if config.overlay and sheet.resolve() in {path.resolve() for path in paths}:
+        raise ValueError(f"overlay=true would replace the image {sheet}: choose another out=")
+    return sheet
+
+
+def draw_overlays(
+    sheet: Path, config: PredictConfig, explainer: Explainer, paths: Sequence[Path]
+) -> None:
     """Draw the first images that can be read, with what of them raised the answer."""
     trained = explainer.trained
     images: dict[Path, Tensor] = {}
@@ -60,13 +74,8 @@ def draw_overlays(config: PredictConfig, explainer: Explainer, paths: Sequence[P
             break
         with contextlib.suppress(BrokenImage):
             images[path] = trained.pixels(path, config.max_pixels)
-    if config.out is None:
-        drawn = run_folder(trained.meta.path) / "predicted.png"
-        drawn.parent.mkdir(parents=True, exist_ok=True)  # of a model that travels with the package
-    else:
-        drawn = Path(config.out).with_suffix(".png")
-    explainer.draw_maps(drawn, torch.stack(list(images.values())), [path.name for path in images])
-    return drawn
+    sheet.parent.mkdir(parents=True, exist_ok=True)  # of a model that travels with the package
+    explainer.draw_maps(sheet, torch.stack(list(images.values())), [path.name for path in images])
 
 
 def report(config: PredictConfig, count: int, failures: int, temperature: float | None) -> None:

@@ -132,6 +132,8 @@ def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
     for batch in images.split(BATCH):
         pixels = normalize(batch)
         expected = model.trained.model(pixels)
+        if not expected.isfinite().all():
+            raise ValueError(f"{model.meta.path} answers with NaN: its weights are damaged")
         given = answer(batch if model.normalise else pixels)
         if given.shape != expected.shape:
             raise ValueError(

@@ -7,7 +7,7 @@ from typing import Any
 from vit_train.files.reading import read_json
 from vit_train.report.provenance import today
 from vit_train.runs.export.deployed import Deployed
-from vit_train.runs.load import run_folder
+from vit_train.runs.load import summary_file
 from vit_train.text import markdown_cell, printable
 
 # How each format is opened; NAME is the file or folder.
@@ -69,7 +69,7 @@ def model_card(model: Deployed, form: str, name: str, checks: Sequence[str]) -> 
         "",
         *(f"- {check}" for check in checks),
         "",
-        *results(run_folder(meta.path)),
+        *results(summary_file(meta.path)),
         "## Use",
         "",
         "```python",
@@ -88,33 +88,33 @@ def numbers(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.4f}" for value in values)
 
 
-def results(run: Path) -> list[str]:
+def results(summary: Path) -> list[str]:
     """Return the lines about the run's summary and evaluations; none if there are none."""
-    rows = list(result_rows(run))
+    rows = list(result_rows(summary))
     if not rows:
         return []
     head = ["| evaluated on | accuracy | 95 % interval | images |", "|---|---|---|---|"]
-    return ["## Results", "", *trained_by(run), *head, *rows, ""]
+    return ["## Results", "", *trained_by(summary), *head, *rows, ""]
 
 
-def trained_by(run: Path) -> list[str]:
+def trained_by(summary: Path) -> list[str]:
     """Return the command and the commit that the run's summary names; nothing if it has none."""
     try:
-        summary: Any = read_json(run / "summary.json")
-        command = printable(str(summary["command"]), keep="").replace("`", "'")
-        commit = markdown_cell(str(summary.get("commit")))
+        content: Any = read_json(summary)
+        command = printable(str(content["command"]), keep="").replace("`", "'")
+        commit = markdown_cell(str(content.get("commit")))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return []
     return [f"Trained by `{command}` at commit {commit}.", ""]
 
 
-def result_rows(run: Path) -> Iterator[str]:
+def result_rows(summary: Path) -> Iterator[str]:
     """Yield a row for each result in the run's summary and in its evaluations."""
-    files = [run / "summary.json", *sorted(run.glob("eval-*/results.json"))]
+    files = [summary, *sorted(summary.parent.glob("eval-*/results.json"))]
     for file in files:
         try:
             content: Any = read_json(file)
-            if file.name == "summary.json":
+            if file == summary:
                 test = content["test"]
                 found = {f"test images, {weights} weights": test[weights] for weights in test}
             else:

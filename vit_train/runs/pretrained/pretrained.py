@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vit_train.config import from_checkpoint
 from vit_train.data.dataset import Statistics
 from vit_train.files.plain_values import Refused, require_config, require_plain
-from vit_train.files.reading import JSON_NODES
+from vit_train.files.reading import JSON_NODES, read_object
 from vit_train.layouts.known import layout_of, unwrapped
 from vit_train.layouts.layout import Facts, Layout, Misfit, described
 from vit_train.model.config import ViTConfig, require_vit
@@ -29,7 +29,6 @@ from vit_train.runs.builtin import PREFIX as BUILTIN
 from vit_train.runs.load import MISFITS, encoder_of, load, statistics_of
 from vit_train.runs.pretrained.weight_files import (
     CONFIG_FILES,
-    read_object,
     read_weights,
     weights_file,
 )

@@ -1,7 +1,6 @@
 """Files of weights: which one a path means, and what it holds, read without running any code."""
 
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from vit_train.engine.foreign import kind
 from vit_train.engine.safetensors_file import is_safetensors, read_safetensors
 from vit_train.engine.torch_file import read_torch_file
 from vit_train.files.plain_values import Refused
-from vit_train.files.reading import open_regular, read_json
+from vit_train.files.reading import open_regular
 from vit_train.runs.lock import CONFIG
 
 # The files that hold a folder's weights, the first of them that exists, and those beside them.
@@ -58,11 +57,3 @@ def read_weights(path: Path) -> tuple[Any, dict[str, str]]:
                 "as safetensors or with torch.save of PyTorch 1.6 or later"
             )
         raise Refused(f"it is {kind(file)}")
-
-
-def read_object(path: Path) -> Mapping[str, Any]:
-    """Return the JSON object in a file; empty if there is no such file."""
-    content = read_json(path) if path.exists() else {}
-    if not isinstance(content, dict):
-        raise Refused(f"{path} is not a JSON object")
-    return content

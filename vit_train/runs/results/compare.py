@@ -18,6 +18,7 @@ from vit_train.runs.results.summaries import (
     read_summaries,
     short_name,
     short_value,
+    validated_on,
 )
 from vit_train.text import markdown_cell, printable
 from vit_train.viz.curves import Series, bars, curves, lines
@@ -173,10 +174,8 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
         return figures
     histories = [(group.label, [run["curve"] for run in group.runs]) for group in groups]
     names = ("loss", "acc") if measure is ACCURACY else ("loss",)
-    selected = {run["selected_on"] for group in groups for run in group.runs}
-    figures["curves.png"] = curves(
-        histories, names, "test, each epoch" if selected == {"test"} else "validation"
-    )
+    words = validated_on([run for group in groups for run in group.runs])
+    figures["curves.png"] = curves(histories, names, words)
     return figures
 
 
@@ -196,6 +195,8 @@ def require_complete(run: dict[str, Any]) -> None:
     try:
         groups = group_runs([run])
         table(groups)
+        if not groups[0].values("test", "final", common_measure(groups).name):
+            raise LookupError("no result")
         by_training_images(groups, common_measure(groups))
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise ValueError(f"{run['file']} is not a summary written by vit-train") from error

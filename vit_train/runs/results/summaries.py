@@ -165,6 +165,12 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
         raise ValueError(f"{path} is damaged: {error}") from error
 
 
+def validated_on(summaries: Sequence[dict[str, Any]]) -> str:
+    """Return what the curves of these runs follow, in words."""
+    chosen_on = {summary.get("selected_on") for summary in summaries}
+    return "test, each epoch" if chosen_on == {"test"} else "validation"
+
+
 def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
     """Group and sort runs by the settings that differ and can change a result.
 

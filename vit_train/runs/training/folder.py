@@ -4,7 +4,7 @@ import logging
 import math
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -114,15 +114,17 @@ class RunFolder(NoFolder):
         self.terminal = Terminal(len(setup.image_loader), last, step)
 
     @property
-    def best_score(self) -> float:
-        return self.checkpoints.best_score
+    def best_score(self) -> float | None:
+        score = self.checkpoints.best_score
+        return score if math.isfinite(score) else None
 
     def bar(self) -> AbstractContextManager[object]:
         return self.terminal
 
     def flush(self) -> dict[str, int]:
         """Write all reports to the disk and return the length of each file in bytes."""
-        self.board.flush()
+        with suppress(OSError):  # which TensorBoard has raised before, or will raise again
+            self.board.flush()
         return {path.name: path.stat().st_size for path in reports(self.path)}
 
     def callbacks(self) -> list[Callback]:
@@ -174,16 +176,16 @@ class RunFolder(NoFolder):
             test, classes = self.setup.splits.test.images, self.setup.data.classes
             for metric, figure in figures(result, test, classes):
                 self.board.figure(f"{tag}/{metric}", figure, trainer.step)
-        typed = re.findall(r"(?:^| )\+*([\w.]+)=", self.command)
+        typed = re.findall(r"(?:^|[ '])\+*([\w.]+)=", self.command)
         self.board.close(self.settings, self.final_metrics(results), typed)
-        if results and trainer.patience.is_over:
+        if results and trainer.stopped_early:
             logger.info(
                 f"stopped early after epoch {trainer.epoch}: no better epoch in the last "
                 f"{trainer.patience.epochs} (train.patience)"
             )
         self.write_summary(  # written last, because a "finished" run cannot be resumed
             "finished" if results else "interrupted",
-            stopped_early=trainer.patience.is_over,
+            stopped_early=trainer.stopped_early,
             epochs=trainer.epoch,
             steps=trainer.step,
             images_seen=trainer.images_seen,
@@ -233,10 +235,14 @@ class RunFolder(NoFolder):
 
     def best_weights(self) -> dict[str, Any] | None:
         """Return the weights with the best validation score and their epoch, or None."""
-        path = self.checkpoints.best_path
-        if self.checkpoints.best is None or not path.exists():
+        path, best = self.checkpoints.best_path, self.checkpoints.best
+        if best is None or not path.exists():
             return None
-        return {"epoch": self.checkpoints.best["epoch"], "weights": load(path)[0].state_dict()}
+        model, meta = load(path)
+        if meta.epoch != best["epoch"]:  # of steps that this run took again, after older ones
+            logger.warning(f"{path} is of epoch {meta.epoch}, not of the best, {best['epoch']:.0f}")
+            return None
+        return {"epoch": meta.epoch, "weights": model.state_dict()}
 
     def advice(self) -> str:
         """Return how to resume after an error, as the end of a message, or "" if impossible."""

@@ -16,6 +16,7 @@ from vit_train.engine.interruption import Deadline, stop_on_signals
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.nonfinite import NonFinite
 from vit_train.engine.trainer import Trainer
+from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import is_out_of_memory
 from vit_train.report.run_log import logged_to, shown_on_terminal
 from vit_train.runs.lock import new_run
@@ -96,12 +97,14 @@ def run(
     elif earlier:
         go_on(trainer, earlier.state, "extend")
     folder.open()
-    with with_advice(setup, folder):
+    with with_advice(trainer, setup, folder):
         with folder.bar(), stop_on_signals(trainer) as interruption:
             trainer.fit()
             stopped = setup.processes.any(trainer.stop_requested)
             results = {} if stopped else test_results(trainer, setup, folder)
-        folder.close(trainer, results, interruption.reason)
+        elsewhere = interruption.signal is None and setup.config.train.max_minutes is None
+        reason = "as another process was told to" if elsewhere else interruption.reason
+        folder.close(trainer, results, reason)
     return Outcome(interruption.exit_status, folder.best_score)
 
 
@@ -116,7 +119,9 @@ def compile_step(trainer: Trainer, setup: Setup) -> None:
     count = trainer.workers.micro_batch
     with trainer.workers:  # compiled code depends on the number of threads
         sample = images[:count], targets[:count]
-        compile_model(setup.model, setup.task, sample, setup.precision)
+        compiled = compile_model(setup.model, setup.task, sample, setup.precision)
+    if not compiled:
+        trainer.choose_workers(compiled=False)
 
 
 def go_on(trainer: Trainer, state: dict[str, Any], way: str) -> None:
@@ -149,7 +154,7 @@ def test_results(trainer: Trainer, setup: Setup, folder: NoFolder) -> dict[str, 
 
 
 @contextmanager
-def with_advice(setup: Setup, folder: NoFolder) -> Iterator[None]:
+def with_advice(trainer: Trainer, setup: Setup, folder: NoFolder) -> Iterator[None]:
     """Add to the message of an error that ends the run what the user can do about it."""
     try:
         yield
@@ -161,9 +166,9 @@ def with_advice(setup: Setup, folder: NoFolder) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        loop = setup.config.train
-        tried = loop.micro_batch or loop.batch_size
-        less = f"train.micro_batch={tried // 2}" if tried > 1 else "a smaller model or image size"
+        tried = trainer.workers.micro_batch or trainer.loop.batch_size
+        key = "train.batch_size" if has_batch_norm(setup.model) else "train.micro_batch"
+        less = f"{key}={tried // 2}" if tried > 1 else "a smaller model or image size"
         raise ValueError(
             f"out of memory with {tried} images at once: set {less}{folder.advice()}"
         ) from error

@@ -9,6 +9,7 @@ from torch import nn
 from vit_train.data.dataset import ImageSet
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.explain.maps import answer_maps
+from vit_train.model.memory import images_at_once
 from vit_train.model.vit import VisionTransformer
 from vit_train.report.metrics import METRICS
 from vit_train.report.mistakes import draw_mistakes
@@ -29,8 +30,8 @@ def validation_figures(
         return
     yield "confusion", METRICS["confusion"].draw(result.answers, classes)
     yield "mistakes", draw_mistakes(result.answers, images.images, classes)
-    if isinstance(model, VisionTransformer):
-        shown = images.subset(torch.arange(min(SHOWN, len(images))))
+    if isinstance(model, VisionTransformer) and (most := images_at_once(model)):
+        shown = images.subset(torch.arange(min(SHOWN, len(images), most)))
         yield "relevance", draw_relevance(setup, model, shown)
 
 
