@@ -47,6 +47,7 @@ INCIDENTAL = (
 # What a setting without a default must name.
 NEEDED = {
     "ckpt": "PATH, a run's folder or a checkpoint",
+    "images": "FILES, a folder, or - for paths on standard input",
     "task.teacher": "RUN, a trained classifier",
 }
 NOT_TAKEN_AWAY = "a setting can be changed, but not removed"
@@ -70,7 +71,8 @@ class TrainConfig:
     resume: str | None = None
     # Train this finished run for train.epochs more epochs, in a new folder, with its own settings.
     extend: str | None = None
-    # Start from the encoder of this run (its folder or a checkpoint) instead of random weights.
+    # Start from these weights instead of random ones: of a run (its folder or a checkpoint), of
+    # another library (a file or a folder), timm:NAME, or builtin:cifar10.
     init_from: str | None = None
     seed: int = 0
     device: str = "auto"

@@ -33,6 +33,22 @@ def test_a_peer_of_another_size_is_refused() -> None:
             peers.require_same_size(model, parameters)
 
 
+@pytest.mark.parametrize(
+    "settings, named",
+    [
+        ({"head": "gap", "positions": "sincos_2d"}, "model.positions=sincos_2d, model.head=gap"),
+        ({"dropout": 0.1}, "model.dropout=0.1"),
+        ({"pre_norm": False}, "model.pre_norm=False"),
+    ],
+)
+def test_a_model_that_peers_would_build_otherwise_is_not_compared(
+    settings: dict[str, object], named: str
+) -> None:
+    peers.require_plain(ViTConfig(depth=2, embed_dim=32, kernels="fused", init="mimetic"))
+    with pytest.raises(ValueError, match=f"is not compared with {named}: a plain ViT is"):
+        peers.require_plain(ViTConfig(**settings))
+
+
 def test_written_out_attention_is_switched_in_every_block() -> None:
     blocks = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1), nn.ReLU())
     blocks[0].fused_attn = blocks[1].fused_attn = True

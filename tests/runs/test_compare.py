@@ -272,7 +272,7 @@ def test_the_marked_tables_of_a_page_are_written_anew(tmp_path: Path, run: Run) 
         encoding="utf-8",
     )
     outcome = run("vit-results", "--update", "page.md")
-    assert outcome.status == 0 and outcome.out == "2 tables in page.md are up to date\n"
+    assert outcome.status == 0 and outcome.out == "tables up to date in page.md: 2\n"
     text = page.read_text(encoding="utf-8")
     first, second = re.findall(r"-->\n\n(\|.+?)\n\n<!-- end", text, re.DOTALL)
     assert [len(cells(each)) for each in (first, second)] == [1, 2] and "60.00 ± 14.14" in first

@@ -32,8 +32,8 @@ class BenchOptions:
     # Libraries whose model of the same architecture is compared: timm, torchvision, vit-pytorch.
     peers: list[str] = field(default_factory=list)
     # How each of them is measured: as it comes (shipped), with our allocator settings (allocator),
-    # with attention by its own formulas (written_out, only timm), in another precision (fp32, bf16,
-    # fp16), compiled (compiled; on a GPU also cudagraphs), or several together, A+B.
+    # with attention by its own formulas (written_out, only timm), in another precision (fp32, tf32,
+    # bf16, fp16), compiled (compiled; on a GPU also cudagraphs), or several together, A+B.
     variants: list[str] = field(default_factory=lambda: ["shipped", "allocator+compiled"])
     # How ours is measured besides what the settings say: with other kernels (scratch, fused), in
     # another precision, compiled or not (compiled, eager), or several together, A+B.
@@ -50,7 +50,9 @@ class BenchOptions:
         for peer in self.peers:
             require_choice("bench.peers", peer, PEERS)
         for variant in self.variants:
-            chosen_words("bench.variants", variant, PEER_WORDS)
+            chosen = chosen_words("bench.variants", variant, PEER_WORDS)
+            if "as it comes" in chosen and chosen.keys() - {"as it comes", "precision"}:
+                raise ValueError(f"bench.variants={variant}: shipped means as it comes")
         for variant in self.ours:
             chosen_words("bench.ours", variant, OUR_WORDS)
         if not self.batch_sizes or min(self.batch_sizes) < 1:

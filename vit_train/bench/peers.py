@@ -61,6 +61,12 @@ def vit_pytorch(config: ViTConfig, image_size: int, num_classes: int) -> nn.Modu
     return model
 
 
+# Settings that these builders do not pass on, so that they must have their defaults.
+NOT_BUILT = (
+    *("activation", "pre_norm", "norm_affine", "stem", "patch_overlap", "qk_norm", "qkv_bias"),
+    *("proj_bias", "mlp_bias", "positions", "positions_at", "head"),
+    *("dropout", "branch_dropout", "drop_path"),
+)
 BUILDERS: dict[str, Callable[[ViTConfig, int, int], nn.Module]] = {
     "timm": timm,
     "torchvision": torchvision,
@@ -82,6 +88,7 @@ def build(peer: Peer) -> Subject:
     device = pick_device(peer.device)
     precision = pick_precision(peer.precision, device)
     torch.manual_seed(peer.seed)
+    require_plain(peer.model)
     model = BUILDERS[peer.package](peer.model, peer.image_shape[1], peer.num_classes)
     require_same_size(model, peer.parameters)
     if peer.written_out:
@@ -111,6 +118,18 @@ def build(peer: Peer) -> Subject:
             model(images)
 
     return Subject(device, model, train, {"train": train, "infer": infer})
+
+
+def require_plain(config: ViTConfig) -> None:
+    """Raise ValueError if the model has settings with which the peers would build another one."""
+    plain = ViTConfig()
+    others = [
+        f"model.{name}={getattr(config, name)}"
+        for name in NOT_BUILT
+        if getattr(config, name) != getattr(plain, name)
+    ]
+    if others:
+        raise ValueError(f"it is not compared with {', '.join(others)}: a plain ViT is")
 
 
 def require_same_size(model: nn.Module, ours: int) -> None:

@@ -58,7 +58,7 @@ def benchmark(config: BenchConfig, folder: Path) -> None:
         comparisons.append(rounds.comparison(flops))
         logger.info(f"\n{report.table(comparisons[-1])}\n\n{report.notes(comparisons[-1])}")
         seconds = rounds.seconds[0]
-        if config.bench.profile:
+        if config.bench.profile and contenders[0].name not in rounds.failed:
             profile(contenders[0], folder)
     logger.info(f"written to {folder}")
 

@@ -39,7 +39,7 @@ def main() -> None:
         from vit_train.runs.results.page import update_page
 
         if arguments.update:
-            print(f"{update_page(arguments.update)} tables in {arguments.update} are up to date")
+            print(f"tables up to date in {arguments.update}: {update_page(arguments.update)}")
             return
         text, out = gather(arguments.runs, arguments.out)
         print(text)

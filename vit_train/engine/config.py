@@ -40,7 +40,7 @@ class OptimConfig:
     # For fine-tuning: each block's learning rate is that of the next one times this, and the
     # embedding of patches has the smallest (BEiT, MAE: 0.65 to 0.75); null is one rate for all.
     layer_decay: float | None = None
-    # The head's learning rate, in those of the other weights.
+    # Factor of the head's learning rate.
     head_lr_scale: float = 1.0
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
 """Further measures of a classifier, each a few numbers and a figure.
 
-A new metric is a subclass of Metric in a file of its own, and a line in METRICS.
+A new metric is a class with the methods of Metric, in a file of its own, and a line in METRICS.
 """
 
 from collections.abc import Iterator, Sequence

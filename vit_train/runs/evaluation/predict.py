@@ -86,6 +86,9 @@ def report(config: PredictConfig, count: int, failures: int, temperature: float 
     if failures:
         logger.warning(f"{failures:,} of {count:,} images cannot be read")
     if temperature is None:
-        logger.info(f"probabilities are not calibrated: vit-eval ckpt={config.ckpt} does it once")
+        logger.info(
+            f"probabilities are not calibrated: vit-eval ckpt={config.ckpt} does that once, for a "
+            "run with validation images of its own"
+        )
     else:
         logger.info(f"probabilities are calibrated with a temperature of {temperature:.2f}")

@@ -126,10 +126,10 @@ def read_summary(file: Path, meant: bool) -> dict[str, Any] | None:
     """
     try:
         content = read_json(file)
-    except Refused:
+    except Refused as error:
         if meant:
             raise
-        logger.warning(printable(f"skipped, because it is not JSON: {file}"))
+        logger.warning(printable(f"skipped: {error}"))
         return None
     if not isinstance(content, dict) or "status" not in content:
         return None

@@ -142,5 +142,6 @@ def next_commands(setup: Setup, run: str) -> Iterator[tuple[str, str]]:
         yield f"vit-predict ckpt={run} images=PHOTO.jpg", "what it says of an image"
     else:
         yield f"vit-eval ckpt={run}", "its pictures of test images"
-        yield f"vit-train init_from={run}", "a classifier that begins with it"
+        begin = f"vit-train data={setup.config.data.name} init_from={run}"
+        yield begin, "a classifier that begins with it"
     yield f"tensorboard --logdir {run}", "its curves"

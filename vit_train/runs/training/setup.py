@@ -180,7 +180,7 @@ def in_words(origin: Origin, config: TrainConfig, statistics: Statistics) -> str
     if not origin.words:
         return ""
     if statistics is origin.statistics:
-        normalized = "; images are normalized as its were"
+        normalized = "; images are normalized as for that model"
     elif origin.statistics is None and config.data.mean is None:
         normalized = (
             "; how its images were normalized is not known: data.mean= and data.std= set it"
