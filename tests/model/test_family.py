@@ -3,17 +3,17 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-from torch_names import named_as_in_torch
-
-from vit_train.model.attention import Attention
-from vit_train.model.config import ViTConfig
-from vit_train.model.convert import (
+from convert import (
     fuse_heads,
     fuse_qkv,
     reshape_to_convolution,
     unfold_to_convolution,
 )
+from torch import nn
+from torch_names import named_as_in_torch
+
+from vit_train.model.attention import Attention
+from vit_train.model.config import ViTConfig
 from vit_train.model.memory import on_meta
 from vit_train.model.stem import PatchEmbed
 from vit_train.model.vit import Block, VisionTransformer

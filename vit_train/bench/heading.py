@@ -8,6 +8,7 @@ from vit_train.bench.config import BenchConfig
 from vit_train.config import as_dict
 from vit_train.model.config import ViTConfig
 from vit_train.report import provenance
+from vit_train.report.terminal import counted
 
 HOW = (
     "each contender alone in its process, {rounds}: medians (lowest–highest), ratios within a round"
@@ -51,7 +52,3 @@ def describe(about: dict[str, Any]) -> str:
         about["how"],
     ]
     return "\n".join([f"# {about['title']}", "", *(f"- {line}" for line in lines)])
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -19,6 +19,7 @@ from vit_train.bench.contender import Contender, Ours, Peer
 from vit_train.bench.machine import gemm_ceiling
 from vit_train.bench.results import Comparison, Result
 from vit_train.bench.turn import SHARES, Turn
+from vit_train.report.terminal import duration
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +80,8 @@ class Rounds:
                 if number == 0 and count > 1:
                     took, rest = self.seconds[0], (count - 1) * self.seconds[0]
                     logger.info(
-                        f"round 1 of {count} took {in_minutes(took)}, the others will take at most "
-                        f"{in_minutes(rest)}"
+                        f"round 1 of {count} took {duration(took)}, the others will take at most "
+                        f"{duration(rest)}"
                     )
 
     def measure_round(self, number: int, caches: Path, bar: "tqdm[None]") -> None:
@@ -143,7 +144,3 @@ def expected_seconds(contenders: Sequence[Contender], rounds: int) -> float:
         compiling = COMPILE + (rounds - 1) * COMPILE_ANEW if contender.compiles else 0
         total += rounds * each + compiling
     return total + rounds * START
-
-
-def in_minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes"

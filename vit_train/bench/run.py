@@ -9,16 +9,17 @@ from vit_train.bench import report
 from vit_train.bench.alone import alone
 from vit_train.bench.config import BenchConfig
 from vit_train.bench.contender import Contender, Ours
-from vit_train.bench.heading import counted, describe, origin, title_of
+from vit_train.bench.heading import describe, origin, title_of
 from vit_train.bench.lineup import line_up
 from vit_train.bench.ours import classification, trace
 from vit_train.bench.results import Comparison
-from vit_train.bench.rounds import Deadline, Rounds, expected_seconds, in_minutes, is_installed
+from vit_train.bench.rounds import Deadline, Rounds, expected_seconds, is_installed
 from vit_train.data.memory import require_images_fit
 from vit_train.engine.device import pick_device, pick_precision
 from vit_train.model.flops import count_flops
 from vit_train.model.memory import on_meta
 from vit_train.report.summary import write_json
+from vit_train.report.terminal import counted, duration
 from vit_train.runs.training.setup import require_room
 from vit_train.tasks.classify import Classify
 
@@ -79,7 +80,7 @@ def plan(line_ups: Sequence[Sequence[Contender]], rounds: int) -> str:
     sizes = ", ".join(str(contenders[0].batch_size) for contenders in line_ups)
     names = "; ".join(contender.name for contender in line_ups[0] if is_installed(contender))
     what = f"{counted(rounds, 'round')} with batches of {sizes}"
-    return f"measuring {what}, about {in_minutes(seconds)} on an idle machine: {names}"
+    return f"measuring {what}, about {duration(seconds)} on an idle machine: {names}"
 
 
 def write(folder: Path, about: dict[str, Any], comparisons: Sequence[Comparison]) -> None:

@@ -101,6 +101,11 @@ def cells(values: dict[str, float]) -> str:
     return f"{values['loss']:10.3f}{accuracy}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return "1 step", or "2 steps"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def duration(seconds: float) -> str:
     """Return a duration in the unit that suits it: "42 s", "17 min", "2.3 h"."""
     if seconds < 100:

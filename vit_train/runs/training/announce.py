@@ -8,7 +8,7 @@ from typing import Any
 
 from vit_train.data.batches import TrainBatches
 from vit_train.engine.metrics import is_uneven
-from vit_train.report.terminal import parameter_breakdown
+from vit_train.report.terminal import counted, parameter_breakdown
 from vit_train.runs.training.extension import Earlier
 from vit_train.runs.training.setup import Setup
 from vit_train.tasks.config import ClassifyConfig
@@ -108,10 +108,6 @@ def teacher_line(setup: Setup) -> str:
     facts, accuracy = setup.teacher, setup.teacher["val_acc"]
     known = "" if accuracy is None else f", right on {accuracy:.2%} of the validation images"
     return f"{facts['run']} ({Path(facts['checkpoint']).name}, {facts['weights']} weights){known}"
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def left_out(batches: TrainBatches) -> str:

@@ -41,6 +41,8 @@ def train(config: TrainConfig, folder: str | Path) -> Outcome:
     Raise InUse if the folder is in use or already holds a run, ValueError for problems that the
     user can fix, NonFinite if training diverges, and OSError if the disk fails.
     """
+    if config.resume is not None:
+        raise ValueError(f"resume={config.resume}: a run is resumed by vit-train resume=RUN")
     with new_run(Path(folder), named=True) as path, shown_on_terminal():
         return train_in_held_folder(with_defaults(config), path)
 
