@@ -183,8 +183,8 @@ def test_out_of_memory_says_what_was_tried_and_what_to_change(
 
     monkeypatch.setattr(Classify, "step_sums", exhausted)
     outcome = run("vit-train", *SMALL, "hydra.run.dir=run")
-    assert outcome.status == 1 and "out of memory with 32 images at once" in outcome.err
-    assert "train.micro_batch=16" in outcome.err and "Traceback" not in outcome.err
+    assert outcome.status == 1 and "out of memory with 16 images at once" in outcome.err
+    assert "train.micro_batch=8" in outcome.err and "Traceback" not in outcome.err
 
 
 def test_a_sweep_goes_on_past_a_job_that_fails(run: Run) -> None:

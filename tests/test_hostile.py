@@ -194,8 +194,8 @@ def test_tables_that_are_not_in_the_file_are_counted(run: Run) -> None:
     arguments = [*SMALL, "model.positions=relative", "train.max_minutes=1e-9"]
     assert run("vit-train", *arguments, "hydra.run.dir=run").status == 0
     content = read_checkpoint(Path("run/checkpoints/last.pt"))
-    patches = (2048 // 4) ** 2
-    content["image_shape"] = [3, 2048, 2048]
+    patches = (640 // 4) ** 2
+    content["image_shape"] = [3, 640, 640]
     for key, value in content["model"].items():
         if value.shape == (127, 4):
             content["model"][key] = torch.zeros(2 * patches - 1, 4)
@@ -288,3 +288,14 @@ def test_a_state_whose_counts_are_none_of_this_run_is_refused(
     content["optimizers"][0]["param_groups"] = [{"lr": "x"}]  # the settings are the config's
     path.write_bytes(sealed(content))
     assert run("vit-train", "resume=run", "train.max_minutes=null").status == 0
+
+
+def test_an_image_of_a_million_patches_is_refused_whatever_computes_attention(run: Run) -> None:
+    """Fused attention stores no matrix, and would take hours."""
+    arguments = [*SMALL, "model.positions=none", "model.kernels=fused", "train.max_minutes=1e-9"]
+    assert run("vit-train", *arguments, "hydra.run.dir=run").status == 0
+    content = read_checkpoint(Path("run/checkpoints/last.pt"))
+    content["image_shape"] = [3, 4096, 4096]
+    Path("crafted.pt").write_bytes(sealed(content))
+    outcome = run("vit-predict", "ckpt=crafted.pt", "images=x.png")
+    assert outcome.status == 1 and "1,048,576 patches of 4, more than 32,768" in outcome.err
