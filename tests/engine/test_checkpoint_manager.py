@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from vit_train.engine import checkpoint_manager
 from vit_train.engine.callbacks import TrainLog
-from vit_train.engine.checkpoint import read_checkpoint
+from vit_train.engine.checkpoint import read_checkpoint, save_checkpoint
 from vit_train.engine.checkpoint_manager import CheckpointManager
 from vit_train.engine.config import CheckpointConfig
 from vit_train.engine.metrics import Evaluation
@@ -137,3 +138,30 @@ def test_what_was_reported_is_on_the_disk_first_and_as_long_as_the_checkpoint_sa
     assert read_checkpoint(tmp_path / "last.pt")["written"] == {"metrics.csv": 10}
     manager.on_stop(trainer)
     assert read_checkpoint(tmp_path / "last.pt")["written"] == {"metrics.csv": 20}
+
+
+@pytest.mark.parametrize("failing", ["best.pt", "last.pt"])
+def test_after_a_failure_of_the_disk_the_best_weights_are_still_those_of_its_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """The weights are changed in place by the steps that follow."""
+    weights = torch.zeros(3)
+
+    class Training(Trainer):
+        def state_dict(self) -> dict[str, Any]:
+            return super().state_dict() | {"weights": weights}
+
+    def full(path: Path, content: dict[str, Any], keep: int) -> None:
+        if path.name == failing:
+            raise OSError("No space left on device")
+        save_checkpoint(path, content, keep)
+
+    manager, trainer = CheckpointManager(tmp_path, {}, CheckpointConfig()), Training()
+    trainer.epoch, weights[:] = 1, 1.0
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(checkpoint_manager, "save_checkpoint", full)
+        manager.on_epoch(trainer, LOG, Evaluation(count=5, loss=0.1))
+    weights[:] = 2.0
+    manager.on_stop(trainer)
+    best, last = (read_checkpoint(tmp_path / name) for name in ("best.pt", "last.pt"))
+    assert best["weights"].tolist() == [1.0] * 3 and last["weights"].tolist() == [2.0] * 3

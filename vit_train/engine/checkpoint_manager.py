@@ -89,7 +89,11 @@ class CheckpointManager(Callback):
     def _save_best(self) -> None:
         """Write the best epoch, if it is not written yet; before the last, which refers to it."""
         if self.unwritten_best is not None:
-            save_checkpoint(self.best_path, self.unwritten_best, 0)
+            try:
+                save_checkpoint(self.best_path, self.unwritten_best, 0)
+            except OSError:  # for the next time, when these weights will have changed
+                self.unwritten_best = copy.deepcopy(self.unwritten_best)
+                raise
             self.unwritten_best = None
 
     def _content(self, trainer: Trainer) -> dict[str, Any]:
