@@ -17,24 +17,28 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_the_commit_is_that_of_the_checkout_and_says_if_files_differ(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "vit_train" / "report" / "provenance.py"
-    file.parent.mkdir(parents=True)
+def test_the_commit_is_that_of_the_checkout_and_says_if_files_differ(tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
     file.write_text("1", encoding="utf-8")
-    monkeypatch.setattr(provenance, "__file__", str(file))
-    assert provenance.commit() is None  # no checkout
+    assert provenance.commit_of(tmp_path) is None  # no checkout
     git(tmp_path, "init")
-    assert provenance.commit() is None  # without a commit
+    assert provenance.commit_of(tmp_path) is None  # without a commit
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "first")
     head = git(tmp_path, "rev-parse", "HEAD")
-    assert provenance.commit() == head
+    assert provenance.commit_of(tmp_path) == head
     (tmp_path / "notes").write_text("untracked files are none of the program's", encoding="utf-8")
-    assert provenance.commit() == head
+    assert provenance.commit_of(tmp_path) == head
     file.write_text("2", encoding="utf-8")
-    assert provenance.commit() == f"{head}+changes"
+    assert provenance.commit_of(tmp_path) == f"{head}+changes"
+
+
+def test_the_commit_is_the_one_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    provenance.commit.cache_clear()
+    answers = iter(["first", "second"])
+    monkeypatch.setattr(provenance, "commit_of", lambda top: next(answers))
+    assert provenance.commit() == provenance.commit() == "first"
+    provenance.commit.cache_clear()
 
 
 def test_the_machine_is_the_one_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -35,12 +36,20 @@ def version_of(package: str) -> str:
         return "not installed"
 
 
+@cache
 def commit() -> str | None:
-    """Return the checkout's commit, with "+changes" if tracked files differ from it.
+    """Return the commit of this program's checkout as it was when this was first called.
+
+    A run calls it at its start; what is committed while it trains has no part in it.
+    """
+    return commit_of(Path(__file__).parents[2])
+
+
+def commit_of(top: Path) -> str | None:
+    """Return a checkout's commit, with "+changes" if tracked files differ from it.
 
     None means that there is no checkout, or that git failed.
     """
-    top = Path(__file__).parents[2]
     if not (top / ".git").exists():
         return None
     try:
