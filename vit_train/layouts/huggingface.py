@@ -6,7 +6,7 @@ Files have other names than the modules of transformers 5, in which a state dict
 import re
 from dataclasses import replace
 
-from vit_train.layouts.layout import PLAIN, Facts, Files, Layout, Misfit, State, Subject
+from vit_train.layouts.layout import PLAIN, Facts, Files, Layout, State, Subject, our_activation
 
 EMBEDDINGS = {
     "cls_token": "embeddings.cls_token",
@@ -16,7 +16,7 @@ EMBEDDINGS = {
 LAYER, MODULE = "encoder.layer.{n}", "layers.{n}"
 OUTER = {"norm.": "layernorm.", "head.": "classifier."}
 PATCHES = "embeddings.patch_embeddings.projection.weight"
-# Its names of activation functions, and this program's.
+# Its names of activations, and this program's.
 ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
 # Pillow's number of its bilinear filter.
 BILINEAR = 2
@@ -32,12 +32,7 @@ def facts(files: Files) -> Facts:
         settings["num_heads"] = config["num_attention_heads"]
     if "layer_norm_eps" in config:
         settings["norm_eps"] = config["layer_norm_eps"]
-    activation = config.get("hidden_act", "gelu")
-    if activation not in ACTIVATIONS:
-        raise Misfit(
-            f"its activation is {str(activation)[:40]}, not one of: {', '.join(ACTIVATIONS)}"
-        )
-    settings["activation"] = ACTIVATIONS[activation]
+    settings["activation"] = our_activation(config.get("hidden_act", "gelu"), ACTIVATIONS)
     labels = config.get("id2label") or {}
     classes = [str(labels.get(str(number), "")) for number in range(len(labels))]
     named = classes and all(classes) and not all(map(UNNAMED.fullmatch, classes))

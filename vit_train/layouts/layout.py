@@ -196,6 +196,16 @@ class Layout:
         ]
 
 
+def our_activation(theirs: object, names: Mapping[str, str]) -> str:
+    """Return this program's name of an activation; `names` are those by the library's.
+
+    Raise Misfit if it has none.
+    """
+    if str(theirs) not in names:
+        raise Misfit(f"its activation is {str(theirs)[:40]}, not one of: {', '.join(names)}")
+    return names[str(theirs)]
+
+
 def matched(name: str, key: str) -> tuple[str, str] | None:
     """Return the block's number and the kind, weight or bias, of a key that has this name.
 

@@ -5,12 +5,12 @@
 
 from typing import Any
 
-from vit_train.layouts.layout import BLOCK, PLAIN, Facts, Files, Layout, Misfit, Subject
+from vit_train.layouts.layout import BLOCK, PLAIN, Facts, Files, Layout, Subject, our_activation
 
 # Heads of the architectures whose name says their size, as in vit_small_patch16_224.
 HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16}
-# Those that are the same here.
-ACTIVATIONS = ("gelu", "gelu_tanh")
+# Its names of activations, and this program's.
+ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh"}
 # In the LayerNorms of all models, but of those that follow CLIP.
 EPS, CLIP_EPS = 1e-6, 1e-5
 
@@ -21,9 +21,7 @@ def facts(files: Files) -> Facts:
     given, architecture = config.get("model_args") or {}, str(config.get("architecture", ""))
     settings: dict[str, Any] = {}
     activation = given.get("act_layer", "quick_gelu" if "quickgelu" in architecture else "gelu")
-    if activation not in ACTIVATIONS:
-        raise Misfit(f"its activation is {activation}, not one of: {', '.join(ACTIVATIONS)}")
-    settings["activation"] = activation
+    settings["activation"] = our_activation(activation, ACTIVATIONS)
     if architecture:
         settings["norm_eps"] = CLIP_EPS if "_clip_" in architecture else EPS
         sizes = {size: count for size, count in HEADS.items() if f"_{size}_" in architecture}

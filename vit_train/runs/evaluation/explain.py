@@ -47,7 +47,7 @@ LEGENDS = {
     "attention": "attention of layer {layer}",
 }
 # Shares of the patches that are deleted: for a curve, and for one figure.
-CURVE, DELETED = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5), 0.1
+CURVE, DELETED = (0.05, 0.1, 0.2, 0.3, 0.5), 0.1
 
 
 def explain_answers(config: ExplainConfig) -> None:
@@ -146,8 +146,7 @@ class Explainer:
 
         `truths` is what is known of each image.
         """
-        parts = [self.explained(self.normalized(each)) for each in images.split(self.batch)]
-        maps, chances, targets = (torch.cat(each) for each in zip(*parts, strict=True))
+        maps, chances, targets = self.explained(images)
         titles = [
             f"{truth}, said: {self.meta.classes[target]} {100 * chance[target]:.0f} %"
             for truth, chance, target in zip(truths, chances, targets.tolist(), strict=True)
@@ -159,15 +158,18 @@ class Explainer:
     def normalized(self, images: Tensor) -> Tensor:
         return self.normalize(images.to(self.normalize.shift.device))
 
-    def explained(self, batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the maps (B,G,G), probabilities (B,K) and explained classes (B,) of a batch."""
+    def explained(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return maps (N,G,G), probabilities (N,K) and explained classes (N,) of uint8 images."""
         config = self.config
         target = None if config.target is None else self.meta.classes.index(config.target)
-        maps, logits, targets = answer_maps(
-            self.model, batch, self.has_class, config.method, config.layer, target
-        )
-        chances = (logits / (self.meta.temperature or 1.0)).softmax(1)
-        return maps.cpu(), chances.cpu(), targets.cpu()
+        how = self.has_class, config.method, config.layer, target
+        parts = []
+        for each in images.split(self.batch):
+            maps, logits, targets = answer_maps(self.model, self.normalized(each), *how)
+            chances = (logits / (self.meta.temperature or 1.0)).softmax(1)
+            parts.append((maps.cpu(), chances.cpu(), targets.cpu()))
+        maps, chances, targets = map(torch.cat, zip(*parts, strict=True))
+        return maps, chances, targets
 
     @torch.no_grad()
     def distances(self, images: Tensor) -> list[list[float]]:
@@ -180,7 +182,8 @@ class Explainer:
         """Measure the method on test images, and say what chance would reach."""
         part = test_images(self.config, self.meta)
         part = part.subset(torch.arange(min(self.config.score, len(part))))
-        maps, name, count = self.maps(part.images), self.config.method, len(part)
+        maps, chances, _ = self.explained(part.images)
+        name, count = self.config.method, len(part)
         if part.masks is not None:
             hits, chance = pointing_hits(maps, part.masks)
             low, high = wilson_interval(int(hits.sum()), count)
@@ -189,7 +192,7 @@ class Explainer:
                 f"pointing game, {name}: {share:.1%} of {count:,} images (95 % interval {low:.1%} "
                 f"to {high:.1%}), {share / expected:.1f} times chance, which is {expected:.1%}"
             )
-        marked, random = self.kept(part.images, maps, CURVE)
+        marked, random = self.kept(part.images, maps, chances.argmax(1), CURVE)
         for title, kept in ((f"{name}'s order", marked), ("random order", random)):
             shares = zip(CURVE, kept, strict=True)
             said = (f"{same.double().mean():.1%} at {share:.0%}" for share, same in shares)
@@ -197,8 +200,8 @@ class Explainer:
 
     def focus(self, images: Tensor) -> Focus:
         """Measure where the maps of uint8 images (N,3,S,S) lie, and if the answers need it."""
-        maps = self.maps(images)
-        (marked,), (random,) = self.kept(images, maps, [DELETED])
+        maps, chances, _ = self.explained(images)
+        (marked,), (random,) = self.kept(images, maps, chances.argmax(1), [DELETED])
         only_marked, only_random = (~marked & random).sum(), (marked & ~random).sum()
         return Focus(
             images=len(images),
@@ -210,23 +213,18 @@ class Explainer:
             p_value=Paired(len(images), int(only_marked), int(only_random)).p_value,
         )
 
-    def maps(self, images: Tensor) -> Tensor:
-        """Return the maps (N,G,G) of uint8 images (N,3,S,S)."""
-        return torch.cat([self.explained(self.normalized(x))[0] for x in images.split(self.batch)])
-
     def kept(
-        self, images: Tensor, maps: Tensor, shares: Sequence[float]
+        self, images: Tensor, maps: Tensor, answers: Tensor, shares: Sequence[float]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Return which answers, bool (N,), stay without each of these shares of the patches.
+        """Return which answers (N,) stay, bool (N,), without each of these shares of the patches.
 
         The first list deletes the patches in the order of the maps, the second in a random one.
         """
         generator = torch.Generator().manual_seed(0)
         marked = maps.flatten(1).argsort(dim=1, descending=True)  # (N,G²)
         random = torch.rand(marked.shape, generator=generator).argsort(dim=1)
-        said = self.said(images, marked, 0.0)
         first, second = (
-            [self.said(images, order, share) == said for share in shares]
+            [self.said(images, order, share) == answers for share in shares]
             for order in (marked, random)
         )
         return first, second

@@ -21,7 +21,7 @@ from vit_train.data.dataset import Statistics
 from vit_train.files.plain_values import Refused, require_config, require_plain
 from vit_train.files.reading import JSON_NODES, read_object
 from vit_train.layouts.known import layout_of, unwrapped
-from vit_train.layouts.layout import Facts, Layout, Misfit, described
+from vit_train.layouts.layout import Facts, Layout, Misfit, described, our_activation
 from vit_train.model.config import ViTConfig, require_vit
 from vit_train.model.memory import on_meta
 from vit_train.model.vit import VisionTransformer
@@ -41,6 +41,7 @@ TIMM = "timm:"
 OWN = "vit_train"
 # The width of the heads of nearly all published models.
 HEAD_DIM = 64
+# The classes of activations in timm's models, and this program's names.
 ACTIVATIONS = {"GELU": "gelu", "GELUTanh": "gelu_tanh"}
 
 
@@ -147,13 +148,10 @@ def facts_of(model: nn.Module) -> Facts:
     """Return what a model that timm has built says of itself."""
     block: Any = model.get_submodule("blocks.0")
     images = vars(model).get("pretrained_cfg", {})
-    activation = type(block.mlp.act).__name__
-    if activation not in ACTIVATIONS:
-        raise Misfit(f"its activation is {activation}, not one of: {', '.join(ACTIVATIONS)}")
     settings = {
         "num_heads": block.attn.num_heads,
         "norm_eps": block.norm1.eps,
-        "activation": ACTIVATIONS[activation],
+        "activation": our_activation(type(block.mlp.act).__name__, ACTIVATIONS),
     }
     mean, std = images.get("mean"), images.get("std")
     return Facts(settings, images.get("label_names"), mean, std)

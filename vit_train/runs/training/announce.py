@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.data.batches import TrainBatches
-from vit_train.engine.metrics import is_uneven
-from vit_train.report.terminal import counted, parameter_breakdown
+from vit_train.engine.metrics import Evaluation, is_uneven
+from vit_train.report.terminal import counted, parameter_breakdown, result_line
 from vit_train.runs.training.extension import Earlier
 from vit_train.runs.training.setup import Setup
 from vit_train.tasks.config import ClassifyConfig
@@ -118,6 +118,22 @@ def left_out(batches: TrainBatches) -> str:
         f"; each epoch shuffles the {batches.images_per_epoch:,} images and leaves out the last "
         f"{batches.left_out:,}, which fill no batch"
     )
+
+
+def without_same(results: dict[str, Evaluation]) -> dict[str, Evaluation]:
+    """Return the results without "best" where the best weights are the final ones."""
+    same = bool(results) and results.get("best") is results["final"]
+    return {name: result for name, result in results.items() if not (same and name == "best")}
+
+
+def result_lines(results: dict[str, Evaluation], selected_on: str | None) -> Iterator[str]:
+    """Yield a line for each different result on the test images."""
+    different = without_same(results)
+    on_test = " (selected on test)" if selected_on == "test" else ""
+    both = f", also the best{on_test}" if len(different) < len(results) else ""
+    for name, result in different.items():
+        note = on_test if name == "best" else both
+        yield f"test, {name} weights{note}: {result_line(result)}"
 
 
 def closing(setup: Setup, path: Path, files: Sequence[str]) -> str:

@@ -3,8 +3,7 @@
 import logging
 import math
 import re
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,8 @@ from vit_train.engine.checkpoint import newest_whole, resume_command
 from vit_train.engine.checkpoint_manager import CheckpointManager
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
-from vit_train.files.plain_values import Refused
 from vit_train.files.reading import read_json
-from vit_train.files.writing import remove_partial, require_own_folder, truncate, write_text
+from vit_train.files.writing import remove_partial, require_own_folder, write_text
 from vit_train.report import provenance
 from vit_train.report.bad_batch import BadBatchSaver
 from vit_train.report.disk_errors import ContinueOnDiskError
@@ -31,11 +29,20 @@ from vit_train.report.metrics_csv import MetricsCsv
 from vit_train.report.pictures import Figures, Pictures
 from vit_train.report.summary import result_dict, write_json
 from vit_train.report.tensorboard import TensorBoard
-from vit_train.report.terminal import Terminal, result_line
-from vit_train.runs.load import MISFITS, load, run_metadata
+from vit_train.report.terminal import Terminal
+from vit_train.runs.load import load, run_metadata
 from vit_train.runs.lock import CONFIG
-from vit_train.runs.training.announce import closing, opening, origin, uneven_classes
+from vit_train.runs.training.announce import (
+    closing,
+    opening,
+    origin,
+    result_lines,
+    uneven_classes,
+    without_same,
+)
 from vit_train.runs.training.extension import Earlier, as_dicts, noted
+from vit_train.runs.training.reports import reports, truncate_reports
+from vit_train.runs.training.same_run import refusing_other_runs, require_same_run
 from vit_train.runs.training.setup import Setup
 from vit_train.runs.training.validation_figures import validation_figures
 from vit_train.viz.augmentation import label_title
@@ -163,15 +170,11 @@ class RunFolder(NoFolder):
         Empty results mean that the run was stopped early, for this reason.
         """
         selected_on = self.config.data.selected_on
-        notes = {"best": " (selected on test)"} if selected_on == "test" else {}
-        told = dict(results)
-        if results and results.get("best") is results["final"]:
-            notes["final"] = f", also the best{notes.get('best', '')}"
-            del told["best"]
-        for name, result in told.items():
-            logger.info(f"test, {name} weights{notes.get(name, '')}: {result_line(result)}")
+        different = without_same(results)
+        for line in result_lines(results, selected_on):
+            logger.info(line)
         self.board.results(results, trainer.step)
-        for name, result in told.items():
+        for name, result in different.items():
             tag = "test" if name == "final" else f"test/{name}"
             test, classes = self.setup.splits.test.images, self.setup.data.classes
             for metric, figure in figures(result, test, classes):
@@ -270,27 +273,8 @@ def open_folder(
     if before is None:
         return make()
     with refusing_other_runs("extend" if earlier else "resume"):
-        if before["fingerprint"] != setup.data.fingerprint:
-            raise ValueError("the images on disk are not those it was trained on")
-        if before.get("teacher", {}).get("fingerprint") != setup.teacher.get("fingerprint"):
-            raise ValueError(f"its teacher was not what {setup.teacher['checkpoint']} is now")
+        require_same_run(setup, before)
         return make()
-
-
-@contextmanager
-def refusing_other_runs(way: str) -> Iterator[None]:
-    """Raise ValueError if the block fails because the checkpoint belongs to another run.
-
-    `way` is what was asked for, resume or extend.
-
-    Its checksum was valid, so an error in restoring its state means that the state does not fit.
-    """
-    try:
-        yield
-    except Refused:
-        raise
-    except (*MISFITS, ValueError) as error:
-        raise ValueError(f"{way}: this checkpoint is not from this run: {error}") from error
 
 
 def first_command(summary: Path) -> str:
@@ -299,27 +283,6 @@ def first_command(summary: Path) -> str:
         return str(read_json(summary)["command"])
     except (OSError, ValueError, LookupError, TypeError):
         return provenance.command_line()
-
-
-def reports(folder: Path) -> list[Path]:
-    """Return the files that grow during a run.
-
-    When it resumes they must not contain steps that are taken again.
-    """
-    return [*folder.glob("events.out.tfevents.*"), *folder.glob("metrics.csv")]
-
-
-def truncate_reports(folder: Path, written: dict[str, int]) -> None:
-    """Cut each report to its length in `written`, and remove reports not listed there."""
-    for name, length in written.items():
-        path = folder / Path(name).name
-        if not path.is_file() or path.stat().st_size < length:
-            logger.warning(f"{path} is missing or too short: the lost part cannot be recovered")
-    for path in reports(folder):
-        if path.name in written:
-            truncate(path, min(written[path.name], path.stat().st_size))
-        else:
-            path.unlink()
 
 
 def first_batch(batches: TrainBatches, data: Dataset, count: int = 18) -> tuple[Tensor, list[str]]:

@@ -21,7 +21,8 @@ from vit_train.limits import is_out_of_memory
 from vit_train.report.run_log import logged_to, shown_on_terminal
 from vit_train.runs.lock import new_run
 from vit_train.runs.training.extension import Earlier, read_earlier
-from vit_train.runs.training.folder import NoFolder, open_folder, refusing_other_runs
+from vit_train.runs.training.folder import NoFolder, open_folder
+from vit_train.runs.training.same_run import refusing_other_runs
 from vit_train.runs.training.setup import Setup, set_up
 from vit_train.runs.training.teacher import with_teacher
 

@@ -1,0 +1,33 @@
+"""Whether a checkpoint belongs to the run that is to go on from it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from vit_train.files.plain_values import Refused
+from vit_train.runs.load import MISFITS
+from vit_train.runs.training.setup import Setup
+
+
+def require_same_run(setup: Setup, state: dict[str, Any]) -> None:
+    """Raise ValueError if a checkpoint's `state` is of other images, or of another teacher."""
+    if state["fingerprint"] != setup.data.fingerprint:
+        raise ValueError("the images on disk are not those it was trained on")
+    if state.get("teacher", {}).get("fingerprint") != setup.teacher.get("fingerprint"):
+        raise ValueError(f"its teacher was not what {setup.teacher['checkpoint']} is now")
+
+
+@contextmanager
+def refusing_other_runs(way: str) -> Iterator[None]:
+    """Raise ValueError if the block fails because the checkpoint belongs to another run.
+
+    `way` is what was asked for, resume or extend.
+
+    Its checksum was valid, so an error in restoring its state means that the state does not fit.
+    """
+    try:
+        yield
+    except Refused:
+        raise
+    except (*MISFITS, ValueError) as error:
+        raise ValueError(f"{way}: this checkpoint is not from this run: {error}") from error
