@@ -33,11 +33,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("config", "data", "engine", "explain", "files", "layouts", "limits"),
         *("model", "report", "tasks", "text", "viz"),
     },
-    "bench": {"config", "data", "engine", "model", "report", "runs", "tasks"},
+    "bench": {"config", "data", "engine", "files", "model", "report", "runs", "tasks"},
     "__init__": {"config", "model", "runs"},
     "commands": {"bench", "config", "files", "limits", "runs", "text"},
 }
-MOST_ROOMS, MOST_FLOORS, MOST_IMPORTS = 17, 8, 51
+MOST_ROOMS, MOST_FLOORS, MOST_IMPORTS = 17, 8, 52
 # Hydra and its configs are for these alone.
 KNOW_HYDRA = {"config.py", "commands", "runs/training/folder.py", "runs/resume.py"}
 

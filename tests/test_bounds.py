@@ -1,5 +1,6 @@
 """No setting takes a number that nothing can reckon with, whichever command it belongs to."""
 
+import copy
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_type_hints
@@ -47,36 +48,41 @@ def numeric(kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + field.name, hint
 
 
-CASES = [
-    *((kind, {}, key, hint) for kind in (TrainConfig, EvalConfig, SheetConfig, BenchConfig)
-      for key, hint in numeric(kind)
-      if key.split(".")[0] not in CHOSEN_BY_NAME or kind is EvalConfig),
-    *((TrainConfig, {group: name}, key, hint) for group, classes in CHOSEN_BY_NAME.items()
-      for name, part in classes.items() for key, hint in numeric(part, f"{group}.")),
+CASES: list[tuple[Any, dict[str, str], list[tuple[str, Any]]]] = [
+    *((kind, {}, [(key, hint) for key, hint in numeric(kind)
+                  if key.split(".")[0] not in CHOSEN_BY_NAME or kind is EvalConfig])
+      for kind in (TrainConfig, EvalConfig, SheetConfig, BenchConfig)),
+    *((TrainConfig, {group: name}, list(numeric(part, f"{group}.")))
+      for group, classes in CHOSEN_BY_NAME.items() for name, part in classes.items()),
 ]  # fmt: skip
 
 
 def test_there_are_many() -> None:
-    keys = {key for _, _, key, _ in CASES}
+    keys = {key for *_, settings in CASES for key, _ in settings}
     assert len(keys) > 60
     assert {"seed", "train.epochs", "data.draw_seed", "model.widths", "bench.batch_sizes"} <= keys
     assert {"batch_size", "data.image_size", "images", "task.given_rows"} <= keys
 
 
 @pytest.mark.parametrize(
-    ("kind", "chosen", "key", "hint"),
+    ("kind", "chosen", "settings"),
     CASES,
-    ids=[f"{kind.__name__} {'/'.join(chosen.values())} {key}" for kind, chosen, key, _ in CASES],
+    ids=[f"{kind.__name__} {'/'.join(chosen.values())}" for kind, chosen, _ in CASES],
 )
-def test_each_has_bounds(kind: Any, chosen: dict[str, str], key: str, hint: Any) -> None:
+def test_each_has_bounds(
+    kind: Any, chosen: dict[str, str], settings: list[tuple[str, Any]]
+) -> None:
     config = composed(kind, **chosen)
     typed(config, kind)
-    is_int = int in (hint, *get_args(hint))
-    for value in (10**400, 2**63, -(2**63)) if is_int else (1e300, -1e300, float("inf")):
-        OmegaConf.update(config, key, [1, value] if hint == list[int] else value)
-        with pytest.raises(ValueError, match=r"must be (between|a finite number)") as caught:
-            typed(config, kind)
-        assert str(caught.value).startswith(f"{key}="), value
+    for key, hint in settings:
+        before = copy.deepcopy(OmegaConf.select(config, key))
+        is_int = int in (hint, *get_args(hint))
+        for value in (10**400, 2**63, -(2**63)) if is_int else (1e300, -1e300, float("inf")):
+            OmegaConf.update(config, key, [1, value] if hint == list[int] else value)
+            with pytest.raises(ValueError, match=r"must be (between|a finite number)") as caught:
+                typed(config, kind)
+            assert str(caught.value).startswith(f"{key}="), (key, value)
+        OmegaConf.update(config, key, before)
 
 
 def test_what_is_within_them_is_taken() -> None:

@@ -66,11 +66,8 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -
     assert [event.step for event in events.Scalars("train/loss")] == [2, 4, 6, 8, 10]
 
 
-@pytest.mark.parametrize("kind", ["finished", "averaged"])
-def test_vit_eval_gives_the_accuracy_that_training_reported(
-    run: Run, small_run: SmallRun, kind: str
-) -> None:
-    summary = json.loads((small_run(kind) / "summary.json").read_text(encoding="utf-8"))
+def test_vit_eval_gives_the_accuracy_that_training_reported(run: Run, small_run: SmallRun) -> None:
+    summary = json.loads((small_run("finished") / "summary.json").read_text(encoding="utf-8"))
     outcome = run("vit-eval", "ckpt=run")
     assert outcome.status == 0, outcome.err
     assert "triangle" in outcome.out
@@ -139,14 +136,6 @@ def test_divergence_stops_with_a_message_and_leaves_the_last_good_checkpoint(run
     assert not Path("run/checkpoints").exists()
 
 
-def test_a_run_folder_is_never_written_twice(run: Run, small_run: SmallRun) -> None:
-    small_run("finished")
-    before = Path("run/checkpoints/last.pt").read_bytes()
-    outcome = run("vit-train", *SMALL, "hydra.run.dir=run")
-    assert outcome.status == 1 and "already holds a run" in outcome.err
-    assert Path("run/checkpoints/last.pt").read_bytes() == before
-
-
 def test_an_unreadable_or_foreign_checkpoint_is_refused(run: Run) -> None:
     Path("empty.pt").write_bytes(b"")
     Path("noise.pt").write_bytes(os.urandom(1000))
@@ -213,18 +202,6 @@ def test_help_says_all_and_looks_no_group_up(run: Run, monkeypatch: pytest.Monke
     assert refused.status == 1 and "did you mean seed?" in refused.err and refused.out == ""
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-def test_every_augmentation_preset_trains(run: Run) -> None:
-    for preset in ("none", "light", "strong"):
-        quick = [*SMALL, "train.epochs=1", f"hydra.run.dir=runs/{preset}"]
-        result = run("vit-train", *quick, f"augment={preset}")
-        assert result.status == 0, result.err
-        assert (
-            json.loads(Path(f"runs/{preset}/summary.json").read_text(encoding="utf-8"))["status"]
-            == "finished"
-        )
-
-
 def test_augment_draws_a_contact_sheet(run: Run) -> None:
     result = run("vit-augment", "data.train_images=60", "images=3", "variants=2", "out=sheet.png")
     assert result.status == 0, result.err
@@ -263,8 +240,8 @@ def test_the_baselines_train_and_evaluate_in_the_same_loop(run: Run, model: str)
 @pytest.mark.parametrize(
     "images, words",
     [
-        (52, "each epoch shuffles the 52 images and leaves out the last 4, which fill no batch"),
-        (49, "each epoch shuffles the 49 images and leaves out the last 1, which fill no batch"),
+        (52, "draws 52 images in a new order and leaves out the last 4, which fill no batch"),
+        (49, "draws 49 images in a new order and leaves out the last 1, which fill no batch"),
         (48, None),
         (9, None),  # one batch, smaller than asked for
     ],

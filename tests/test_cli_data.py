@@ -42,11 +42,6 @@ def test_all_mirrors_down_is_one_message(run: Run) -> None:
     assert outcome.err.startswith("vit-train: could not download cifar-10-python.tar.gz")
 
 
-def test_an_address_that_is_none_is_refused(run: Run) -> None:
-    outcome = run(*TRAIN, "data=cifar10", "data.urls=[file:///etc/passwd]")
-    assert outcome.status == 1 and "must begin with http://" in outcome.err
-
-
 def losses(folder: str) -> list[str]:
     with Path(folder, "metrics.csv").open(encoding="utf-8") as file:
         return [row["train_loss"] + row["val_loss"] for row in csv.DictReader(file)]
@@ -86,11 +81,6 @@ def test_stl10_trains_on_a_fold(run: Run, tmp_path: Path, monkeypatch: pytest.Mo
     assert "6 training, 0 validation, 20 test images, 96×96" in outcome.out
 
 
-def test_a_folder_without_a_root_says_so(run: Run) -> None:
-    outcome = run(*TRAIN, "data=folder")
-    assert outcome.status == 1 and "data.root=FOLDER" in outcome.err
-
-
 def test_a_broken_image_is_one_message_and_can_be_skipped(run: Run) -> None:
     for i in range(12):
         path = Path("tree", ("a", "犬 $x$")[i % 2], f"{i}.png")
@@ -103,17 +93,3 @@ def test_a_broken_image_is_one_message_and_can_be_skipped(run: Run) -> None:
     assert outcome.err.startswith("vit-train: 1 of 13 image files cannot be used")
     outcome = run(*folder, "data.on_error=skip")
     assert outcome.status == 0 and "tree/a/broken.jpg" in outcome.out
-
-
-def test_presets_of_ones_own(run: Run) -> None:
-    Path("mine/data").mkdir(parents=True)
-    Path("mine/data/pets.yaml").write_text(
-        "defaults: [folder]\nroot: pets\nimage_size: 24\n", encoding="utf-8"
-    )
-    for option in (
-        ["--config-dir", "mine"],
-        [f"hydra.searchpath=[file://{Path('mine').resolve()}]"],
-    ):
-        outcome = run("vit-train", *option, "data=pets", "--cfg", "job")
-        assert outcome.status == 0, outcome.err
-        assert "name: folder" in outcome.out and "image_size: 24" in outcome.out

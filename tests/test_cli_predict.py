@@ -14,6 +14,7 @@ from PIL import Image
 from torch.testing import assert_close
 
 import vit_train
+from vit_train.data.paths import image_files
 
 CLASSES = ("blue", "green", "red")
 
@@ -195,6 +196,29 @@ def test_each_checkpoint_has_its_own_temperature(run: Run, small_run: SmallRun) 
     assert vit_train.load("run/checkpoints/best.pt").meta.temperature is None
 
 
+def test_a_file_named_after_no_user_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"images=~photo\.jpg: there is no image of"):
+        image_files("~photo.jpg")
+    write_photo(Path("~photo.jpg"), (200, 30, 30), 0, (40, 30))
+    assert image_files("~photo.jpg") == [Path("~photo.jpg")]
+
+
+def test_another_programs_calibration_json_is_left_alone(run: Run, small_run: SmallRun) -> None:
+    small_run("finished")
+    Path("run/calibration.json").write_text('{"mine": 1}', encoding="utf-8")
+    outcome = run("vit-eval", "ckpt=run")
+    assert outcome.status == 0 and "the temperature is not noted" in outcome.err + outcome.out
+    assert Path("run/calibration.json").read_text(encoding="utf-8") == '{"mine": 1}'
+    shutil.copy("run/checkpoints/best.pt", "mine.pt")
+    Path("calibration.json").write_text("{}", encoding="utf-8")
+    assert run("vit-eval", "ckpt=mine.pt").status == 0
+    assert Path("calibration.json").read_text(encoding="utf-8") == "{}"
+    assert vit_train.load("mine.pt").meta.temperature is not None
+
+
 def test_a_temperature_of_a_part_of_the_images_is_not_noted(run: Run, small_run: SmallRun) -> None:
     small_run("finished")
     assert run("vit-eval", "ckpt=run").status == 0
@@ -262,10 +286,15 @@ def test_overlays_never_replace_an_image_and_bad_weights_are_said(run: Run) -> N
     """NaN in a table would be no number, and in JSON lines no JSON."""
     write_photo(Path("photo.png"), (200, 30, 30), 0, (40, 30))
     before = Path("photo.png").read_bytes()
-    arguments = ("ckpt=builtin:cifar10", "images=photo.png", "out=photo.csv")
-    outcome = run("vit-predict", *arguments, "overlay=true")
-    assert outcome.status == 1 and "would replace the image photo.png" in outcome.err
-    assert Path("photo.png").read_bytes() == before and not Path("photo.csv").exists()
+    arguments = ("ckpt=builtin:cifar10", "images=photo.png", "overlay=true")
+    outcome = run("vit-predict", *arguments, "out=new/photo.csv")
+    assert outcome.status == 0 and Path("new/photo-maps.png").exists(), outcome.err
+    assert run("vit-predict", *arguments, "out=photo.csv").status == 0
+    assert Path("photo.png").read_bytes() == before
+    Path("photo-maps.png").write_bytes(before)
+    outcome = run("vit-predict", *arguments[:1], "images='*.png'", "overlay=true", "out=photo.csv")
+    assert outcome.status == 1 and "would replace the image photo-maps.png" in outcome.err
+    assert Path("photo-maps.png").read_bytes() == before
     trained = vit_train.load("builtin:cifar10")
     trained.model.head.bias.data.fill_(float("nan"))
     with pytest.raises(ValueError, match="answers with NaN: its weights are damaged"):

@@ -83,7 +83,7 @@ def test_a_classifier_begins_with_the_encoder_and_a_fresh_head(run: Run) -> None
     # A learning rate so small that the weights stay where they began.
     still = ["optim.lr=1e-12", "train.epochs=1"]
     train(run, "classifier", "init_from=mae", *still)
-    assert "begins with the encoder of mae" in Path("classifier/train.log").read_text(
+    assert "starts from the encoder of mae" in Path("classifier/train.log").read_text(
         encoding="utf-8"
     )
     encoder = vit_train.load("mae")[0].encoder.state_dict()

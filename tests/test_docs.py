@@ -41,7 +41,7 @@ from vit_train.runs.results.page import update_page
 from vit_train.runs.training import train as training
 
 ROOT = Path(__file__).parent.parent
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "docs/results/README.md"]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/results/*.md")]
 
 
 def name_of(page: Path) -> str:
@@ -175,7 +175,7 @@ def shrunk(config: TrainConfig) -> TrainConfig:
 
 
 WITH_DEFAULTS = training.with_defaults
-RUN = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("data", "training"))]
+RUN = [ROOT / name for name in ("README.md", "docs/data.md", "docs/training.md", "docs/using.md")]
 
 
 @pytest.mark.parametrize("page", RUN, ids=name_of)
@@ -195,11 +195,13 @@ def shell_lines(page: Path) -> list[str]:
     return "\n".join(blocks(page, "sh")).splitlines()
 
 
-@pytest.mark.parametrize("flag", [["--config-dir", "mine"], ["hydra.searchpath=[file://mine]"]])
-def test_a_choice_of_ones_own(flag: list[str], workplace: Run) -> None:
-    assert ["vit-train", *flag, "data=pets"] in our_commands(ROOT / "docs/data.md")
-    outcome = workplace("vit-train", *flag, "data=pets", *TINY)
-    assert outcome.status == 0, outcome.err
+def test_a_choice_of_ones_own(workplace: Run) -> None:
+    flags = ["--config-dir", "mine"], ["hydra.searchpath=[file://mine]"]
+    for flag, more in zip(flags, (TINY, ["--cfg", "job"]), strict=True):
+        assert ["vit-train", *flag, "data=pets"] in our_commands(ROOT / "docs/data.md")
+        outcome = workplace("vit-train", *flag, "data=pets", *more)
+        assert outcome.status == 0, outcome.err
+    assert "name: folder" in outcome.out and "image_size: 96" in outcome.out
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)

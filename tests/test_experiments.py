@@ -9,7 +9,6 @@ from statistics import mean
 
 import pytest
 import torch
-from conftest import Run
 from hydra import compose, initialize_config_dir
 
 from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
@@ -18,6 +17,7 @@ from vit_train.model.flops import count_flops
 from vit_train.runs.results.compare import (
     ACCURACY,
     each_once,
+    minutes,
     processor,
     read_groups,
     short_commit,
@@ -38,9 +38,8 @@ def composed(experiment: str, *overrides: str) -> TrainConfig:
 
 
 @each_file
-def test_it_is_a_valid_config(run: Run, file: Path) -> None:
+def test_it_is_a_valid_config(file: Path) -> None:
     composed(file.stem)
-    assert run("vit-train", f"experiment={file.stem}", "--cfg", "job").status == 0
 
 
 @each_file
@@ -70,7 +69,7 @@ def measured(pattern: str) -> str:
         f"{'seeds' if len(group.runs) > 1 else 'seed'} {seeds}",
         f"{mean(group.values('images_seen')):,.0f} images seen",
         f"{tflop(group)} TFLOP" if tflop(group) else "",
-        f"{mean(group.values('seconds')) / 60:.0f} minutes a run",
+        f"{minutes(group.values('seconds'))} minutes a run",
         each_once(map(processor, group.runs)),
         each_once(run.get("date", "") for run in group.runs),
         each_once(map(short_commit, group.runs)),

@@ -83,7 +83,7 @@ def test_what_cannot_be_extended_is_refused(run: Run, small_run: SmallRun) -> No
     for arguments, words in {
         "extend=run": "extend=run needs train.epochs=N, how many more",
         f"extend=nowhere {more}": "extend=nowhere: there is no such folder",
-        f"extend=unfinished {more}": "no finished run; vit-train resume=unfinished finishes one",
+        f"extend=unfinished {more}": "finish it with vit-train resume=unfinished",
         f"extend=builtin:cifar10 {more}": "init_from=builtin:cifar10 starts from its encoder",
         f"extend=run {more} data=cifar10": "cannot change data when extending (this run has data",
     }.items():

@@ -91,9 +91,9 @@ def failing_saves(monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> Non
         count += 1
         if first <= count <= last:
             raise FULL
-        checkpoint.save_checkpoint(*what, **more)
+        checkpoint.save_archive(*what, **more)
 
-    monkeypatch.setattr(checkpoint_manager, "save_checkpoint", save)
+    monkeypatch.setattr(checkpoint_manager, "save_archive", save)
 
 
 def test_a_full_disk_stops_the_run_with_a_way_to_go_on(
@@ -182,9 +182,11 @@ def test_out_of_memory_says_what_was_tried_and_what_to_change(
         raise error
 
     monkeypatch.setattr(Classify, "step_sums", exhausted)
-    outcome = run("vit-train", *SMALL, "hydra.run.dir=run")
-    assert outcome.status == 1 and "out of memory with 16 images at once" in outcome.err
-    assert "train.micro_batch=8" in outcome.err and "Traceback" not in outcome.err
+    tried_and_less = (([], 16, 8), (["train.micro_batch=8"], 8, 4))
+    for number, (arguments, tried, less) in enumerate(tried_and_less):
+        outcome = run("vit-train", *SMALL, *arguments, f"hydra.run.dir=run{number}")
+        assert outcome.status == 1 and f"out of memory with {tried} images at once" in outcome.err
+        assert f"set train.micro_batch={less}" in outcome.err and "Traceback" not in outcome.err
 
 
 def test_a_sweep_goes_on_past_a_job_that_fails(run: Run) -> None:

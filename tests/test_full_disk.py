@@ -72,7 +72,7 @@ def test_a_disk_that_vanishes_is_not_replaced_by_the_folder_below_it(
     run: Run, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert mount("-o", "remount,size=9m", str(disk))
-    save, saved = checkpoint_manager.save_checkpoint, []
+    save, saved = checkpoint_manager.save_archive, []
 
     def vanishing(*what: object, **more: object) -> None:
         if len(saved) == 2:
@@ -80,7 +80,7 @@ def test_a_disk_that_vanishes_is_not_replaced_by_the_folder_below_it(
         saved.append(None)
         save(*what, **more)
 
-    monkeypatch.setattr(checkpoint_manager, "save_checkpoint", vanishing)
+    monkeypatch.setattr(checkpoint_manager, "save_archive", vanishing)
     outcome = run("vit-train", *SMALL, "hydra.run.dir=disk/run")
     assert outcome.status == 1 and "No such file or directory" in outcome.err
     assert "Traceback" not in outcome.err and list(disk.iterdir()) == []

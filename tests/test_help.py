@@ -1,13 +1,16 @@
 """--help: every setting with what the source says of it, and unchanged values."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
+from typing import get_type_hints
 
 import pytest
 import yaml
 from conftest import MAINS, Run
 
+from vit_train.bench.config import BenchConfig
 from vit_train.commands.cli.described import comments, described
-from vit_train.config import TrainConfig
+from vit_train.config import CHOSEN_BY_NAME, TrainConfig
+from vit_train.runs import config as after
 
 
 @dataclass
@@ -51,6 +54,30 @@ def test_a_choice_has_its_own_settings_described(run: Run) -> None:
         ), name
     assert "# Applied to matrices only" in outcome.out  # a field of a base of Muon's settings
     assert "# Files that cannot be decoded" in outcome.out
+
+
+# Settings that the comment above their neighbor explains, too.
+SHARED = {
+    *("min_lr", "warmup_epochs", "beta2", "every_minutes", "max_skips", "seconds"),
+    *("embed_dim", "depth", "num_heads", "mlp_dim", "proj_bias", "mlp_bias"),
+    *("positions_at", "cls_std", "pos_std", "blocks", "train_images", "test_images", "draw_seed"),
+    *("std", "val_fraction", "cv_fold", "val_subset", "test_subset", "layer", "variants"),
+    *("num_ops", "magnitude", "erase_area", "cutmix_alpha", "mix_prob", "classes"),
+}
+
+
+def test_every_setting_is_explained() -> None:
+    groups = [kind for choices in CHOSEN_BY_NAME.values() for kind in choices.values()]
+    asked, kinds = [BenchConfig, *groups, *vars(after).values()], []
+    for kind in asked:
+        if isinstance(kind, type) and is_dataclass(kind) and kind not in kinds:
+            kinds.append(kind)
+            asked += [each for each in get_type_hints(kind).values() if is_dataclass(each)]
+    assert len(kinds) > 25
+    for kind in kinds:
+        for name, comment in comments(kind).items():
+            part = is_dataclass(get_type_hints(kind)[name])
+            assert comment or part or name == "name" or name in SHARED, (kind.__name__, name)
 
 
 @pytest.mark.parametrize("command", sorted(MAINS.keys() - {"vit-results"}))

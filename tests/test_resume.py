@@ -2,14 +2,12 @@
 
 import csv
 import json
+import math
 import os
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,7 +30,7 @@ CONFIGS = {
     ],
     "reconstruct": ["task=reconstruct", "task.decoder_depth=1"],
     "cnn": ["model=cnn", "model.widths=[4,8]"],
-    "saved at an epoch's last step": ["checkpoint.every_steps=5"],
+    "saved at the last step of epochs": ["checkpoint.every_steps=5"],
 }
 CLOCK = {"images_per_s", "seconds"}
 
@@ -81,7 +79,7 @@ class Killed(BaseException):
 
 def dies_after(saves: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a run be killed when it would save for the next time after so many."""
-    save = checkpoint_manager.save_checkpoint
+    save = checkpoint_manager.save_archive
 
     def dying(*what: object, **more: object) -> None:
         nonlocal saves
@@ -90,20 +88,23 @@ def dies_after(saves: int, monkeypatch: pytest.MonkeyPatch) -> None:
         saves -= 1
         save(*what, **more)
 
-    monkeypatch.setattr(checkpoint_manager, "save_checkpoint", dying)
+    monkeypatch.setattr(checkpoint_manager, "save_archive", dying)
+    monkeypatch.setattr(checkpoint_manager, "SHARE", math.inf)  # also after every epoch
 
 
-# By their arguments.
-WHOLE: dict[tuple[str, ...], Path] = {}
+@pytest.fixture
+def undisturbed(run: Run, small_runs: Path) -> Callable[[str], Path]:
+    """The run of a config that nothing disturbed, made once for all processes of pytest-xdist."""
 
+    def made(config: str) -> Path:
+        folder = small_runs / f"undisturbed {config}"
+        with FileLock(f"{folder}.lock"):
+            if not folder.exists():
+                outcome = run("vit-train", *arguments(config), f"hydra.run.dir='{folder}'")
+                assert outcome.status == 0, outcome.err
+        return folder
 
-def undisturbed(run: Run, arguments: list[str]) -> Path:
-    """The run with these arguments that nothing disturbed, made once."""
-    key = tuple(arguments)
-    if key not in WHOLE:
-        assert run("vit-train", *arguments, "hydra.run.dir=whole").status == 0
-        WHOLE[key] = Path("whole").absolute()
-    return WHOLE[key]
+    return made
 
 
 @pytest.mark.parametrize(
@@ -111,13 +112,17 @@ def undisturbed(run: Run, arguments: list[str]) -> Path:
     [
         *(("plain", saves) for saves in (0, 2, 4)),
         *(("noisy", saves) for saves in (1, 3)),
-        *(("reconstruct", 1), ("cnn", 1), ("saved at an epoch's last step", 4)),
+        *(("reconstruct", 1), ("cnn", 1), ("saved at the last step of epochs", 4)),
     ],
 )
 def test_a_killed_run_goes_on_to_the_same_end(
-    run: Run, config: str, saves: int, monkeypatch: pytest.MonkeyPatch
+    run: Run,
+    undisturbed: Callable[[str], Path],
+    config: str,
+    saves: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = undisturbed(run, arguments(config))
+    whole = undisturbed(config)
     with monkeypatch.context() as patch, pytest.raises(Killed):
         dies_after(saves, patch)
         run("vit-train", *arguments(config), "hydra.run.dir=killed")
@@ -132,6 +137,8 @@ def test_a_finished_run_says_so(run: Run, small_run: SmallRun) -> None:
     outcome = run("vit-train", "resume=run")
     assert outcome.status == 0 and "run is finished" in outcome.out
     assert run("vit-train", "resume=run", "seed=0").status == 0
+    named = run("vit-train", "resume=run/checkpoints/best.pt")
+    assert named.status == 0 and "run is finished" in named.out
     assert "cannot change seed when resuming" in run("vit-train", "resume=run", "seed=1").err
     longer = run("vit-train", "resume=run", "train.epochs=4")
     assert longer.status == 1 and longer.err.endswith(
@@ -184,9 +191,15 @@ def test_other_images_than_it_began_with_are_refused(run: Run, small_run: SmallR
     small_run("interrupted")
     Path("run/config.yaml").unlink()  # the checkpoint has all of it, too
     content = read_checkpoint(Path("run/checkpoints/last.pt"))
+    before = reports(Path("run"))
+    for change in ({"fingerprint": "0", "written": {}}, {"model": {}, "written": {}}):
+        Path("run/checkpoints/last.pt").write_bytes(sealed(content | change))
+        assert "not from this run" in run("vit-train", "resume=run").err
+        assert reports(Path("run")) == before
     Path("run/checkpoints/last.pt").write_bytes(sealed(content | {"fingerprint": "0"}))
     outcome = run("vit-train", "resume=run", "train.max_minutes=null")
     assert outcome.status == 1 and "the images on disk are not those" in outcome.err
+    assert reports(Path("run")) == before  # nothing is cut for a state that does not fit
     assert "not those of the training run" in run("vit-eval", "ckpt=run").out
     Path("run/checkpoints/last.pt").write_bytes(sealed(content))
     assert "not those" not in run("vit-eval", "ckpt=run").out
@@ -194,6 +207,48 @@ def test_other_images_than_it_began_with_are_refused(run: Run, small_run: SmallR
     assert outcome.status == 0, outcome.err
     summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
     assert "max_minutes=1e-9" in summary["command"] and "resume" not in summary["command"]
+
+
+def reports(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()
+            and path.name not in ("train.log", ".lock")}  # fmt: skip
+
+
+def test_a_run_without_a_checkpoint_keeps_its_command(run: Run, small_run: SmallRun) -> None:
+    small_run("interrupted")
+    shutil.rmtree("run/checkpoints")
+    outcome = run("vit-train", "resume=run", "train.max_minutes=null")
+    assert outcome.status == 0, outcome.err
+    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
+    assert "max_minutes=1e-9" in summary["command"] and summary["steps"] == 10
+
+
+def test_a_run_ends_without_its_best_weights_if_they_are_damaged(
+    run: Run, small_run: SmallRun
+) -> None:
+    path = small_run("interrupted") / "checkpoints/last.pt"
+    best = {"epoch": 1, "acc": 0.99, "loss": 0.1}
+    path.write_bytes(sealed(read_checkpoint(path) | {"best": best, "best_score": 0.99}))
+    Path("run/checkpoints/best.pt").write_bytes(b"damaged")
+    outcome = run("vit-train", "resume=run", "train.max_minutes=null")
+    assert outcome.status == 0 and "the best weights are lost" in outcome.err + outcome.out
+
+
+def test_a_damaged_curve_is_not_continued(run: Run, small_run: SmallRun) -> None:
+    small_run("finished")
+    as_if_running(Path("run"))
+    curve = Path("run/metrics.csv")
+    text = curve.read_text(encoding="utf-8")
+    curve.write_text(text.rstrip()[:-1] + "x\n", encoding="utf-8")
+    outcome = run("vit-train", "resume=run")
+    assert outcome.status == 1 and "metrics.csv is damaged: move it away" in outcome.err
+
+
+def as_if_running(folder: Path) -> None:
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    (folder / "summary.json").write_text(
+        json.dumps(summary | {"status": "running"}), encoding="utf-8"
+    )
 
 
 def test_a_folder_has_one_writer(run: Run, small_run: SmallRun) -> None:
@@ -204,12 +259,9 @@ def test_a_folder_has_one_writer(run: Run, small_run: SmallRun) -> None:
     assert run("vit-train", "resume=run", "train.max_minutes=null").status == 0
 
 
-def test_a_lost_report_is_said(run: Run) -> None:
-    shutil.copytree(undisturbed(run, arguments("plain")), "run")
-    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
-    Path("run/summary.json").write_text(
-        json.dumps(summary | {"status": "running"}), encoding="utf-8"
-    )
+def test_a_lost_report_is_said(run: Run, undisturbed: Callable[[str], Path]) -> None:
+    shutil.copytree(undisturbed("plain"), "run")
+    as_if_running(Path("run"))
     Path("run/metrics.csv").unlink()
     assert "metrics.csv is missing or too short" in run("vit-train", "resume=run").out
 
@@ -236,13 +288,12 @@ def test_what_cannot_go_on_is_refused(run: Run, small_run: SmallRun) -> None:
     assert "Traceback" not in outcome.err
 
 
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_named(run: Run) -> None:
-    whole = undisturbed(run, arguments("plain"))
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_named(
+    run: Run, undisturbed: Callable[[str], Path]
+) -> None:
+    whole = undisturbed("plain")
     shutil.copytree(whole, "run")
-    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
-    Path("run/summary.json").write_text(
-        json.dumps(summary | {"status": "running"}), encoding="utf-8"
-    )
+    as_if_running(Path("run"))
     last = Path("run/checkpoints/last.pt")
     data = bytearray(last.read_bytes())
     data[len(data) // 2] ^= 1
@@ -271,57 +322,34 @@ def test_the_newest_checkpoint_there_is_goes_on(run: Run, small_run: SmallRun) -
     assert "run is finished" in run("vit-train", 'resume="run"').out
 
 
-# Each line of arguments is a run in a process of its own, forked from one that has imported torch.
-LAUNCHER = """
-import os, shlex, sys
-import torch._dynamo, vit_train.runs.training.train
-from vit_train.commands.train import main
-
-for line in sys.stdin:
-    child = os.fork()
-    if not child:
-        sys.argv = ["vit-train", *shlex.split(line)]
-        main()
-        sys.exit()
-    print(child, flush=True)
-    print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[subprocess.Popen[str]]:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen([sys.executable, "-c", LAUNCHER], text=True, **pipes) as process:
-        yield process
-        process.stdin.close()
-
-
 @posix
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
-    run: Run, launcher: subprocess.Popen[str], number: signal.Signals, tmp_path: Path
+    run: Run,
+    undisturbed: Callable[[str], Path],
+    number: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slow = [*SMALL, "data.train_images=430", "data.val=none", "train.epochs=3"]
-    slow += ["train.log_every=1", "checkpoint.every_steps=1", "checkpoint.keep=0"]
-    print(shlex.join([*slow, f"hydra.run.dir={tmp_path / 'run'}"]), file=launcher.stdin, flush=True)
-    child = int(launcher.stdout.readline())
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "run/checkpoints/last.pt").exists():
-        assert launcher.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    os.kill(child, number)
-    lines = [""]
-    while launcher.poll() is None and not lines[-1].startswith("status"):
-        lines.append(launcher.stdout.readline())
-    *out, status = lines
-    assert status == f"status {128 + number}\n" and "Traceback" not in "".join(out), out
-    assert f"Resume with: vit-train resume={tmp_path / 'run'}" in "".join(out)
-    step = json.loads((tmp_path / "run/summary.json").read_text(encoding="utf-8"))["steps"]
-    assert read_checkpoint(tmp_path / "run/checkpoints/last.pt")["step"] == step < 39
-    whole = undisturbed(run, slow)
+    whole = undisturbed("plain")
+    save, saved = checkpoint_manager.save_archive, []
+
+    def signalled(*what: object) -> None:
+        save(*what)
+        saved.append(what)
+        if len(saved) == 2:  # in the middle of the run
+            assert signal.getsignal(number) not in (signal.SIG_DFL, signal.default_int_handler)
+            os.kill(os.getpid(), number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_manager, "save_archive", signalled)
+        outcome = run("vit-train", *arguments("plain"), "hydra.run.dir=run")
+    assert outcome.status == 128 + number and "Traceback" not in outcome.err, outcome.err
+    assert (
+        f"on {number.name}. Resume with: vit-train resume={Path('run').absolute()}" in outcome.out
+    )
+    step = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))["steps"]
+    assert read_checkpoint(Path("run/checkpoints/last.pt"))["step"] == step < 15
     assert run("vit-train", "resume=run").status == 0
-    for path in (Path("run"), whole):
-        (path / "checkpoints/best.pt").write_bytes((path / "checkpoints/last.pt").read_bytes())
     assert_same_run(whole, Path("run"))
 
 

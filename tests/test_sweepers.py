@@ -7,6 +7,8 @@ import pytest
 import yaml
 from conftest import SMALL, Run
 from hydra.utils import get_class
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 
 def composed(run: Run, *arguments: str) -> dict:
@@ -45,3 +47,20 @@ def test_optuna_looks_for_the_best_validation(run: Run) -> None:
 def test_what_is_not_installed_says_so(run: Run) -> None:
     outcome = run("vit-train", "hydra/sweeper=ax")
     assert outcome.status == 1 and "pip install -e '.[sweeps]'" in outcome.err
+
+
+def test_tensorboard_shows_what_a_sweep_sets_wherever_that_is_written(run: Run) -> None:
+    Path("mine/experiment").mkdir(parents=True)
+    Path("mine/experiment/depths.yaml").write_text(
+        "# @package _global_\nhydra:\n  mode: MULTIRUN\n  sweep:\n    dir: depths\n"
+        "    subdir: ${model.depth}\n  sweeper:\n    params:\n      model.depth: 1,2\n",
+        encoding="utf-8",
+    )
+    few = ["data.train_images=60", "data.test_images=20", "model.embed_dim=16"]
+    quick = [*few, "train.max_minutes=1e-9", "model.patch_size=16"]
+    assert run("vit-train", "--config-dir", "mine", "experiment=depths", *quick).status == 0
+    events = EventAccumulator("depths/2").Reload()
+    plugin = events.SummaryMetadata("_hparams_/experiment").plugin_data
+    infos = HParamsPluginData.FromString(plugin.content).experiment.hparam_infos
+    shown = {info.name for info in infos if info.differs}
+    assert {"model.depth", "model.patch_size"} <= shown and "model.num_heads" not in shown

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import SMALL_MODEL, Run, SmallRun
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -20,6 +20,7 @@ from vit_train.text import markdown_cell, print_signs_in_any_encoding, printable
 NAMES = ["\x1b[31mred\x1b[2J\a", "a\nepoch 9 acc 99%", "\u202egpj", "$\\frac$", "|**b**|", "\udcff"]
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.text())
 def test_what_is_shown_can_be_printed_and_ends_no_line(text: str) -> None:
     for shown in (printable(text, keep=""), markdown_cell(text)):
@@ -28,6 +29,7 @@ def test_what_is_shown_can_be_printed_and_ends_no_line(text: str) -> None:
     assert printable(text).count("\n") == text.count("\n")
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.text(alphabet="ab|\\"))
 def test_a_cell_stays_one(text: str) -> None:
     unescaped = markdown_cell(text).replace("\\\\", "").replace("\\|", "")

@@ -74,8 +74,12 @@ class TrainConfig:
     # Start from these weights instead of random ones: of a run (its folder or a checkpoint), of
     # another library (a file or a folder), timm:NAME, or builtin:cifar10.
     init_from: str | None = None
+    # Seed of the first weights, the order of the images, augmentation and dropout.
     seed: int = 0
+    # Where to compute: auto (a GPU if there is one), cpu or cuda.
     device: str = "auto"
+    # auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs); auto: bf16 on a GPU that computes in it,
+    # else fp32.
     precision: str = "auto"
     # Compile the model first, which takes half a minute on a CPU and somewhat longer on a GPU, but
     # makes steps faster: true, false, or auto, which does so on a GPU.

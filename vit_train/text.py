@@ -27,7 +27,7 @@ def printable(text: str, keep: str = "\n") -> str:
 def markdown_cell(text: str) -> str:
     """Escape text for a cell of a Markdown table.
 
-    The result is one line that cannot end the cell, start markup or make a link.
+    The result is one line that cannot end the cell, start markup or hide an address behind words.
     """
     return re.sub(r"[\\|<*`]|\](?=\()", r"\\\g<0>", printable(text, keep=""))
 

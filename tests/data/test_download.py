@@ -16,11 +16,11 @@ import pytest
 from conftest import posix
 from loopback import Loopback
 
-from vit_train.data.download import DownloadError, MirroredStream, Patience, Stalled, fetch_file
+from vit_train.data.download import DownloadError, MirroredStream, Stalled, StallLimits, fetch_file
 
 CONTENT = random.Random(0).randbytes(3_000_000)
 MD5 = hashlib.md5(CONTENT).hexdigest()
-IMPATIENT = Patience(min_bytes_per_s=100_000, window_s=0.4, pause_s=0.01)
+IMPATIENT = StallLimits(min_bytes_per_s=100_000, window_s=0.4, pause_s=0.01)
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_a_mirror_that_comes_back_is_tried_again(web: Loopback) -> None:
         (server.failing(502) if first else server.whole(CONTENT))(handler)  # type: ignore[arg-type]
 
     url = web.url("/a", server.cut_once(CONTENT, 300_000, then=back_again))
-    with MirroredStream([url], "x", patience=IMPATIENT) as stream:
+    with MirroredStream([url], "x", limits=IMPATIENT) as stream:
         assert stream.read() == CONTENT
     assert web.ranges("/a") == [None, "bytes=300000-", "bytes=300000-"]
 
@@ -219,7 +219,7 @@ def test_a_connection_is_stalled_below_a_rate_over_a_window(
             pass
 
     monkeypatch.setattr("time.monotonic", lambda: now)
-    stream = MirroredStream([], "x", patience=Patience(1000, 20, 0))
+    stream = MirroredStream([], "x", limits=StallLimits(1000, 20, 0))
     stream._bar = Bar()
     with contextlib.nullcontext() if patient else pytest.raises(Stalled, match=r"0\.9 kB/s"):
         received = list(map(len, stream._watched(Response())))

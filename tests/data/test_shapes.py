@@ -41,6 +41,7 @@ def test_the_mask_marks_the_object() -> None:
     assert (inside - outside).min() > 0.1 and (inside - outside).mean() > 0.3
 
 
+@pytest.mark.slow  # and changes with the drawing alone
 def test_a_linear_classifier_stays_under_40_percent() -> None:
     (images, labels, _), (test_images, test_labels, _) = draw(4000), draw(1000, seed=1)
 

@@ -9,7 +9,7 @@ import torch
 
 from vit_train.engine import checkpoint_manager
 from vit_train.engine.callbacks import TrainLog
-from vit_train.engine.checkpoint import read_checkpoint, save_checkpoint
+from vit_train.engine.checkpoint import read_checkpoint, save_archive
 from vit_train.engine.checkpoint_manager import CheckpointManager
 from vit_train.engine.config import CheckpointConfig
 from vit_train.engine.metrics import Evaluation
@@ -64,13 +64,14 @@ def test_short_epochs_are_not_spent_on_checkpoints(
     """Writing takes a tenth of a second, an epoch one."""
     now, written = 100.0, []
 
-    def save(path: Path, content: dict[str, Any], keep: int) -> None:
+    def save(path: Path, archive: memoryview, keep: int) -> None:
         nonlocal now
         now += 0.1
-        written.append((path.name, content["epoch"]))
+        save_archive(path, archive, keep)
+        written.append((path.name, read_checkpoint(path)["epoch"]))
 
     monkeypatch.setattr("time.monotonic", lambda: now)
-    monkeypatch.setattr(checkpoint_manager, "save_checkpoint", save)
+    monkeypatch.setattr(checkpoint_manager, "save_archive", save)
     manager, trainer = CheckpointManager(tmp_path, {}, CheckpointConfig()), Trainer()
     for trainer.epoch in range(1, 41):
         now += 1
@@ -151,15 +152,15 @@ def test_after_a_failure_of_the_disk_the_best_weights_are_still_those_of_its_epo
         def state_dict(self) -> dict[str, Any]:
             return super().state_dict() | {"weights": weights}
 
-    def full(path: Path, content: dict[str, Any], keep: int) -> None:
+    def full(path: Path, archive: memoryview, keep: int) -> None:
         if path.name == failing:
             raise OSError("No space left on device")
-        save_checkpoint(path, content, keep)
+        save_archive(path, archive, keep)
 
     manager, trainer = CheckpointManager(tmp_path, {}, CheckpointConfig()), Training()
     trainer.epoch, weights[:] = 1, 1.0
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
-        patch.setattr(checkpoint_manager, "save_checkpoint", full)
+        patch.setattr(checkpoint_manager, "save_archive", full)
         manager.on_epoch(trainer, LOG, Evaluation(count=5, loss=0.1))
     weights[:] = 2.0
     manager.on_stop(trainer)

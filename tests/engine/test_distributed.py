@@ -17,7 +17,7 @@ from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.device import Precision
-from vit_train.engine.distributed import ALONE, Processes, join_processes, leave_processes
+from vit_train.engine.distributed import ALONE, Processes, join_processes, leave_processes, own_gpu
 from vit_train.engine.trainer import Trainer
 from vit_train.model.config import ViTConfig
 from vit_train.tasks.classify import Classify
@@ -93,21 +93,21 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_the_number_of_processes_changes_nothing_but_rounding(count: int, tmp_path: Path) -> None:
+def test_the_number_of_processes_changes_nothing_but_rounding(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     alone = result(ALONE)
     torch.set_num_threads(threads)
     # Forked from a server that has imported this file once: all but as fresh as spawned ones.
     multiprocessing.set_forkserver_preload([__name__, "torch._dynamo"])  # which optimizers import
-    arguments = (count, free_port(), str(tmp_path))
-    mp.start_processes(work, arguments, nprocs=count, start_method="forkserver")
-    for rank in range(count):
-        other = torch.load(tmp_path / f"{rank}.pt")
-        assert other["steps"] == alone["steps"] == 20 and other["seen"] == alone["seen"] == 200
-        torch.testing.assert_close(other["weights"], alone["weights"], rtol=0, atol=1e-9)
-        assert other["count"] == 43 and other["labels"] == alone["labels"]
-        assert other["acc"] == alone["acc"] and abs(other["loss"] - alone["loss"]) < 1e-6
+    for count in (2, 4):
+        arguments = (count, free_port(), str(tmp_path))
+        mp.start_processes(work, arguments, nprocs=count, start_method="forkserver")
+        for rank in range(count):
+            other = torch.load(tmp_path / f"{rank}.pt")
+            assert other["steps"] == alone["steps"] == 20 and other["seen"] == alone["seen"] == 200
+            torch.testing.assert_close(other["weights"], alone["weights"], rtol=0, atol=1e-9)
+            assert other["count"] == 43 and other["labels"] == alone["labels"]
+            assert other["acc"] == alone["acc"] and abs(other["loss"] - alone["loss"]) < 1e-6
 
 
 @pytest.mark.parametrize("words", ["Connection reset by peer", "NCCL error: remote process exited"])
@@ -129,3 +129,11 @@ def test_whatever_an_exchange_fails_with_another_process_is_gone(
     for exchange in exchanges:
         with pytest.raises(ValueError, match="another process of this training has ended"):
             exchange()
+
+
+def test_more_processes_than_gpus_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert own_gpu() == 0
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(ValueError, match=r"process 2 of this machine has no GPU .* at most 2"):
+        own_gpu()

@@ -364,6 +364,7 @@ def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(
     run = TrainConfig(optim=AdamWConfig(), train=LoopConfig(**settings))
     trainer = Trainer(make_model(), CLASSIFY, Turning(), None, run, FP32, (after,))
     trainer.load_state_dict(state)
+    now += 500  # the reports are opened
     trainer.fit()
     logs = [log for recorder in (before, after) for log in recorder.logs]
     # A point is taken before its last step's two seconds are over.
@@ -371,6 +372,11 @@ def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(
     assert logs == whole.logs
     epochs = [log for recorder in (before, after) for log, _ in recorder.epochs]
     assert epochs == [log for log, _ in whole.epochs]
+
+
+def test_points_that_never_come_take_no_memory() -> None:
+    trainer = train(Data(), log_every=10**12)
+    assert trainer.nonfinite.bad.numel() == len(trainer.train_loader)
 
 
 def test_a_gradient_that_is_no_number_ends_the_run_though_its_loss_is_one() -> None:

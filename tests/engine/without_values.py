@@ -93,7 +93,7 @@ def step(
     optim: OptimConfig | None = None,
     **loop: Any,
 ) -> Callable[[], None]:
-    """Return a function that makes a batch and takes a step on it, after two such steps."""
+    """Return a function that makes a batch and takes a step on it, after one such step."""
     learned = task.make(model, (3, 32, 32), 10)
     draws = next(loader_on(torch.device("cpu"), learned, augment).draws(0))
     config = TrainConfig(optim=optim or AdamWConfig(), train=LoopConfig(batch_size=16, **loop))
@@ -110,7 +110,6 @@ def step(
         with shapes_alone:
             trainer.make_and_take_step(schedule, *drawn)
 
-    take_step()
     take_step()
     return take_step
 

@@ -50,7 +50,7 @@ def test_vit_eval_draws_heads_and_positions(run: Run) -> None:
         "relative": ["model.positions=relative"],
         "mae": ["task=reconstruct", "model.positions=sinusoidal"],
     }.items():
-        quick = [*SMALL, "data.train_images=40", "train.epochs=1", f"hydra.run.dir={name}"]
+        quick = [*SMALL, "data.train_images=40", "train.max_minutes=1e-9", f"hydra.run.dir={name}"]
         assert run("vit-train", *quick, *arguments).status == 0
         outcome = run("vit-eval", f"ckpt={name}", "data.image_size=48")
         if name == "relative":

@@ -161,11 +161,20 @@ def test_training_in_bf16_on_a_cpu_uses_no_slow_backward(monkeypatch):
         assert len(called) == 2
 
 
-def test_a_single_query_on_a_gpu_gets_the_same_without_matrix_products(monkeypatch):
-    q, k, v = (torch.randn(2, 3, count, 5).double().requires_grad_() for count in (1, 7, 7))
+@pytest.mark.parametrize("queries, keys", [(1, 7), (7, 1), (1, 1)])
+def test_a_single_query_or_key_on_a_gpu_gets_the_same_without_matrix_products(
+    queries, keys, monkeypatch
+):
+    q, k, v = (
+        torch.randn(2, 3, count, 5).double().requires_grad_() for count in (queries, keys, keys)
+    )
     results = []
-    for alone in (False, True):
-        monkeypatch.setattr(attention_module, "is_alone", lambda _, alone=alone: alone)
+    for on_gpu in (False, True):
+
+        def is_alone(tokens, on_gpu=on_gpu):
+            return on_gpu and tokens.shape[2] == 1
+
+        monkeypatch.setattr(attention_module, "is_alone", is_alone)
         result, weights = attend(q, k, v)
         gradients = torch.autograd.grad(result.square().sum() + weights[..., 0].sum(), (q, k, v))
         results.append((result, weights, *gradients))

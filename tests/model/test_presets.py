@@ -1,5 +1,7 @@
 """conf/model/*.yaml: every preset is a valid model of a known size."""
 
+from functools import cache
+
 import pytest
 from hydra import compose, initialize_config_dir
 
@@ -22,6 +24,7 @@ PARAMETERS = {
 }
 
 
+@cache
 def load(preset):
     register_schemas()
     with initialize_config_dir(str(CONF_DIR), version_base="1.3"):

@@ -4,6 +4,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vit_train.engine.distributed import ALONE
 from vit_train.report.bad_batch import BadBatchSaver
 
 
@@ -18,6 +19,7 @@ def test_the_batch_is_kept_with_its_place(tmp_path: Path) -> None:
 
     class Trainer:
         train_loader = TrainLoader()
+        processes = ALONE
 
     BadBatchSaver(tmp_path).on_nonfinite(Trainer(), 28)
     kept = torch.load(tmp_path / "nonfinite-step-28.pt", weights_only=True)

@@ -9,7 +9,7 @@ import torch
 
 from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification, Evaluation
-from vit_train.report.evaluation import Found
+from vit_train.report.evaluation import Findings
 from vit_train.report.evaluation_page import report
 from vit_train.report.focus import Focus
 
@@ -46,12 +46,12 @@ class Page(HTMLParser):
         self.words += data
 
 
-def found(**changes: Any) -> Found:
+def found(**changes: Any) -> Findings:
     labels = np.array([0] * 10 + [1] * 10 + [2] * 10)
     predicted = np.array([0] * 6 + [1] * 4 + [1] * 10 + [2] * 9 + [0])
     result = Classification.of(Answers(labels, 3.0 * np.eye(3)[predicted]))
     images = torch.zeros(30, 3, 8, 8, dtype=torch.uint8)
-    return Found(result, images, list(range(30)), NAMES, FACTS, **changes)
+    return Findings(result, images, list(range(30)), NAMES, FACTS, **changes)
 
 
 def test_its_text_cannot_be_markup_and_nothing_is_loaded() -> None:
@@ -82,7 +82,7 @@ def test_it_says_in_words_what_was_found() -> None:
     assert "five most probable" not in words  # of three classes
     assert "<b>cat</b> taken for dog & co: 4 images, 40.0 % of <b>cat</b>" in words
     assert "it is right less often than it says" in words
-    assert "vit-predict divides its logits by 2.00" in words
+    assert "Its logits divided by 2.00" in words
     assert "mirror image it is right in 83.33 %" in words
     assert "0.714" in words  # the precision of dog & co, 10 of 14
 
@@ -96,12 +96,12 @@ def test_it_says_where_the_model_looks_and_whether_that_means_anything() -> None
     ):
         focus = Focus(count, 0.36, 0.3, 0.1, changed, changed_at_random=0.08, p_value=p_value)
         words = Page(report(found(focus=focus), {}, {})).words
-        assert f"{100 * changed:.0f} % of the answers change; without as many at ran" in words
+        assert f"{100 * changed:.0f} % of the answers change; without as many random" in words
         assert verdict in words
 
 
 def test_a_model_that_predicts_pixels_has_a_loss_alone() -> None:
-    pixels = Found(Evaluation(5, 0.25), torch.zeros(5, 3, 8, 8), [], [], FACTS)
+    pixels = Findings(Evaluation(5, 0.25), torch.zeros(5, 3, 8, 8), [], [], FACTS)
     words = Page(report(pixels, {}, {"pictures": b"png"})).words
     assert "0.2500" in words and "confused" not in words
 

@@ -37,6 +37,7 @@ def test_a_table_that_is_there_goes_on_and_so_does_its_clock(
     for began in (100.0, 5000.0, 70.0):  # three processes, one after the other
         now = began
         table = MetricsCsv(path)
+        table.open()
         for _ in range(2):
             now += 7
             table.on_epoch(None, log(1), None)
@@ -47,6 +48,8 @@ def test_a_table_that_is_there_goes_on_and_so_does_its_clock(
 def test_a_table_that_an_older_version_began_keeps_its_columns(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("epoch,train_loss,val_loss,seconds\n1,2.0,3.0,4.0\n", encoding="utf-8")
-    MetricsCsv(path).on_epoch(None, log(2), Evaluation(count=20, loss=2.5))
+    table = MetricsCsv(path)
+    table.open()
+    table.on_epoch(None, log(2), Evaluation(count=20, loss=2.5))
     first, second = rows(path)
     assert first.keys() == second.keys() and second["val_loss"] == 2.5 and second["epoch"] == 2

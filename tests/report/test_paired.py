@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from scipy.stats import binomtest
 
 from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification
-from vit_train.report.comparison_page import Pair, with_adjusted
-from vit_train.report.evaluation import Found
+from vit_train.report.comparison_page import Pair, adjusted
+from vit_train.report.evaluation import Findings
 from vit_train.report.paired import Paired, differences_csv, draw_differences, where_they_differ
 from vit_train.runs.evaluation.comparison import distinct, require_same_images
 
@@ -93,35 +94,36 @@ def test_the_sheet_begins_with_the_most_wrong_of_those_that_one_alone_knows() ->
 
 @pytest.mark.parametrize("a, b, verdict", [(5, 9, "may be chance"), (5, 30, "more than chance")])
 def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) -> None:
-    (pair,) = with_adjusted([Pair("A (x)", "B (y)", Paired(1000, a, b))])
+    paired = Paired(1000, a, b)
+    pair = Pair("A (x)", "B (y)", paired, paired.p_value)
     assert verdict in pair.in_words and f"{(a - b) / 10:+.2f} points" in pair.in_words
 
 
-def found(names: list[int], data: str = "cifar10", seed: int = 0) -> Found:
+def found(names: list[int], data: str = "cifar10", seed: int = 0) -> Findings:
     each = answers(seed, count=4)
     facts = {"data": data, "checkpoint": f"run{seed}/best.pt"}
-    return Found(Classification.of(each), torch.zeros(4, 3, 8, 8), names, CLASSES, facts)
+    return Findings(Classification.of(each), torch.zeros(4, 3, 8, 8), names, CLASSES, facts)
 
 
 def test_only_answers_to_the_same_images_are_compared() -> None:
     first = found([0, 1, 2, 3])
     require_same_images([first, found([0, 1, 2, 3], seed=1)])
-    for other in (found([0, 1, 2, 4]), found([0, 1, 2, 3], data="folder")):
+    blurred = replace(found([0, 1, 2, 3], seed=1), images=torch.ones(4, 3, 8, 8))
+    for other in (found([0, 1, 2, 4]), found([0, 1, 2, 3], data="folder"), blurred):
         with pytest.raises(ValueError, match=r"run0/best\.pt .* evaluated on different images"):
             require_same_images([first, other])
 
 
 def test_p_values_of_several_pairs_are_adjusted_for_their_number() -> None:
     counts = [(5, 30), (9, 20), (14, 15), (3, 18)]
-    pairs = with_adjusted([Pair("a", "b", Paired(1000, *each)) for each in counts])
-    plain = [pair.paired.p_value for pair in pairs]
+    plain = [Paired(1000, *each).p_value for each in counts]
     ordered = sorted(plain)
-    for pair in pairs:
-        rank = ordered.index(pair.paired.p_value)
-        each = [min(1, (4 - n) * p) for n, p in enumerate(ordered[: rank + 1])]
-        assert pair.p_adjusted == pytest.approx(max(each))
-    verdicts = ["more than chance" in pair.in_words for pair in pairs]
-    assert verdicts == [True, False, False, True]
+    for own, p in zip(plain, adjusted(plain), strict=True):
+        rank = ordered.index(own)
+        assert p == pytest.approx(
+            max(min(1, (4 - n) * p) for n, p in enumerate(ordered[: rank + 1]))
+        )
+    assert [p < 0.05 for p in adjusted(plain)] == [True, False, False, True]
 
 
 def test_models_are_named_by_what_is_different_in_their_paths() -> None:

@@ -134,6 +134,7 @@ def test_after_a_failure_it_goes_on_in_another_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board = TensorBoard(tmp_path)
+    board.flush()
     broken, full = board.writer, OSError("No space left on device")
 
     def fail(*what: object) -> None:

@@ -13,7 +13,7 @@ import vit_train
 from vit_train.files.reading import read_json
 from vit_train.runs import builtin
 from vit_train.runs.builtin import builtin_checkpoint, builtin_names
-from vit_train.runs.export import boxing
+from vit_train.runs.export import bundle
 
 ROOT = Path(__file__).parents[2]
 NAMES = builtin_names()
@@ -62,13 +62,13 @@ def test_packing_keeps_the_answers_and_forgets_the_machine(
 ) -> None:
     box = tmp_path / "box"
     box.mkdir()
-    for module in (builtin, boxing):
+    for module in (builtin, bundle):
         monkeypatch.setattr(module, "FOLDER", box)
     for name in ("load", "evaluation.evaluate"):
         monkeypatch.setattr(f"vit_train.runs.{name}.BUILTIN", box, raising=False)
     small_run("averaged")
     summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
-    boxing.main(Path("run"), "mine")
+    bundle.main(Path("run"), "mine")
     packed = box / "mine.pt"
     assert packed.stat().st_size < Path("run/checkpoints/last.pt").stat().st_size / 3
     trained, full = vit_train.load("builtin:mine"), vit_train.load("run/checkpoints/last.pt")

@@ -155,6 +155,25 @@ def test_a_summary_without_numbers_is_refused_by_its_file(number: object, tmp_pa
         gather([written(tmp_path, bad)], tmp_path / "out")
 
 
+@pytest.mark.parametrize("change", [{"acc": float("nan")}, {"count": None}])
+def test_several_summaries_without_numbers_are_refused_too(
+    change: dict[str, object], tmp_path: Path
+) -> None:
+    both = [summary(0.5, seed) for seed in (0, 1)]
+    for each in both:
+        each["test"]["final"] |= change
+    with pytest.raises(ValueError, match=r"summary\.json is not a summary written by vit-train"):
+        gather([written(tmp_path, *both)])
+
+
+def test_a_curve_without_the_images_seen_is_damaged(tmp_path: Path) -> None:
+    folder = written(tmp_path, summary(0.5))
+    gather([folder])
+    (folder / "0/metrics.csv").write_text("epoch,val_loss\n1,0.5\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"metrics\.csv is damaged: it has no column images_seen"):
+        gather([folder])
+
+
 def test_a_setting_of_a_megabyte_is_shown_shortened(tmp_path: Path) -> None:
     runs = written(tmp_path, summary(0.5), summary(0.6, kernels="x" * 10**6))
     assert len(gather([runs], tmp_path / "out")) < 2000
@@ -246,7 +265,7 @@ def test_an_unfinished_run_is_said_with_how_to_finish_it(
     assert outcome.status == 0
     # On stderr but for Hydra's logging, which the runs of this process may have set up.
     said = outcome.out + outcome.err + caplog.text
-    assert "has not finished (interrupted): runs/1. " in said
+    assert "left out, not finished (interrupted): runs/1. " in said
     assert "Finish it with: vit-train resume=runs/1\n" in said
 
 
@@ -320,24 +339,26 @@ def test_each_column_says_what_it_is_called() -> None:
         return run | more | {"curve": rows}
 
     one = run_of(0, {"train": 0.91, "val": 0.82, "best": 0.73, "final": 0.64})
-    one |= {"commit": "0123456789+changes", "machine": {"gpu": None, "cpu": "EPYC"}}
+    one |= {"commit": "0123456789+changes"}
+    one |= {"machine": {"gpu": None, "cpu": "EPYC", "threads": 2}}
     (row,) = cells(table(group_runs([one])))
     assert row == {
         "parameters": "1,000", "seeds": "0", "test accuracy, final weights (%)": "64.00",
         "95 % interval": "62.00 to 67.00", "test accuracy, best epoch (%)": "73.00",
         "validation accuracy, best epoch (%)": "82.00",
         "training accuracy, last epoch (%)": "91.00",
-        "images seen": "3,000", "minutes": "1.0", "commit": "0123456+changes", "machine": "EPYC",
+        "images seen": "3,000", "minutes": "1.0", "cores": "2", "commit": "0123456+changes",
+        "machine": "EPYC",
     }  # fmt: skip
     other = run_of(1, {"train": 0.93, "val": 0.86, "best": 0.79, "final": 0.72})
-    other |= {"commit": "abcdefghij", "machine": {"gpu": "H100", "cpu": "EPYC"}}
+    other |= {"commit": "abcdefghij", "machine": {"gpu": "H100", "cpu": "EPYC", "threads": 16}}
     (row,) = cells(table(group_runs([one, other])))
     assert row == row | {
         "seeds": "0, 1", "test accuracy, final weights (%)": "68.00 ± 5.66",
         "test accuracy, best epoch (%)": "76.00 ± 4.24",
         "validation accuracy, best epoch (%)": "84.00 ± 2.83",
         "training accuracy, last epoch (%)": "92.00 ± 1.41",
-        "images seen": "3,500", "minutes": "2.0",
+        "images seen": "3,500", "minutes": "1.0 to 3.0",
         "commit": "0123456+changes, abcdefg", "machine": "EPYC, H100",
     }  # fmt: skip
 

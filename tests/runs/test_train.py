@@ -4,6 +4,7 @@ import csv
 import json
 import logging
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,6 @@ from vit_train.engine.interruption import Deadline
 from vit_train.engine.metrics import Classification, wilson_interval
 from vit_train.model.config import ViTConfig
 from vit_train.runs.training.train import train
-from vit_train.tasks.classify import Classify
 from vit_train.tasks.config import ClassifyConfig
 
 DATA = ShapesConfig(train_images=200, test_images=60)
@@ -113,17 +113,6 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
     assert part_of(said["result"], raw) == raw and said["weights"] == "raw"
 
 
-def test_out_of_memory_speaks_of_the_images_at_once(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def exhausted(*what: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(Classify, "step_sums", exhausted)
-    outcome = run("vit-train", *SMALL, "train.micro_batch=8", "hydra.run.dir=run")
-    assert "out of memory with 8 images at once: set train.micro_batch=4" in outcome.err
-
-
 def test_without_labels_the_best_has_the_lowest_loss(run: Run) -> None:
     arguments = [*SMALL, "task=reconstruct", "task.decoder_depth=1", "hydra.run.dir=run"]
     assert run("vit-train", *arguments).status == 0
@@ -151,6 +140,20 @@ def test_a_sweeper_gets_the_best_score_of_validation(tmp_path: Path) -> None:
     outcome = train(config, tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
     assert (outcome.exit_status, outcome.score) == (0, summary["best_val"]["acc"])
+
+
+def test_python_has_the_bounds_of_the_command_line_and_trains_in_any_thread(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ValueError, match="seed=18446744073709551616 must be between 0 and"):
+        train(TrainConfig(seed=2**64), tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+    model = ViTConfig(embed_dim=8, depth=1, num_heads=1, patch_size=16)
+    data, loop = ShapesConfig(train_images=40, test_images=10), LoopConfig(epochs=1)
+    config = TrainConfig(model=model, data=data, train=loop, device="cpu")
+    with ThreadPoolExecutor(1) as pool:
+        outcome = pool.submit(train, config, tmp_path / "run").result()
+    assert outcome.exit_status == 0
 
 
 def test_training_in_python_is_as_the_package_says(

@@ -9,7 +9,7 @@ from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.model.config import CnnConfig, ViTConfig
 from vit_train.model.patches import patchify
 from vit_train.tasks.config import ReconstructConfig
-from vit_train.tasks.reconstruct import Reconstruct, drawn_orders
+from vit_train.tasks.reconstruct import Reconstruct, random_orders
 
 CPU = torch.device("cpu")
 VIT = ViTConfig(patch_size=4, embed_dim=16, depth=1, num_heads=2)
@@ -33,7 +33,7 @@ def train_loader(rank: int = 0, ranks: int = 1) -> TrainBatches:
 def batch() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(3, 3, 16, 16, generator=generator)
-    return images, drawn_orders(np.random.default_rng(0), 3, 16)
+    return images, random_orders(np.random.default_rng(0), 3, 16)
 
 
 @pytest.mark.parametrize("normalise_target", [False, True])
@@ -142,7 +142,7 @@ def test_a_splits_loss_is_the_mean_over_its_images() -> None:
 def test_what_is_hidden_is_drawn_apart_from_the_augmentation() -> None:
     source = train_loader()
     _, orders = next(task().train_loader(source).epoch(0))
-    assert not torch.equal(orders, drawn_orders(source.generator(0, 0), 12, 16))
+    assert not torch.equal(orders, random_orders(source.generator(0, 0), 12, 16))
 
 
 @pytest.mark.parametrize("depth, blocks", [(None, 1), (3, 3)])

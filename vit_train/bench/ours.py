@@ -67,79 +67,85 @@ def build(ours: Ours) -> Subject:
 
     If it is to be complete, also a step's parts and the whole loop with its data and reports.
     """
-    keep_freed_memory()
-    config, exit = ours.config, ExitStack()
-    device = pick_device(ours.device)
-    precision = pick_precision(ours.precision, device)
-    torch.manual_seed(ours.seed)
-    task = Classify(classification(config), config.model, ours.image_shape, ours.num_classes)
-    model = task.build_model().to(device).train()
-    batches = Limited(
-        lambda: task.train_loader(images_of(ours)), ours.batch_size, LOOP_STEPS, device
-    )
-    callbacks = reports(exit) if ours.complete else []
-    settings = replace(config, train=replace(config.train, batch_size=ours.batch_size))
-    trainer = Trainer(model, task, batches, None, settings, precision, callbacks)
-    workers = exit.enter_context(trainer.workers)
-    images = torch.randn(ours.batch_size, *ours.image_shape, device=device)
-    labels = torch.randint(ours.num_classes, (ours.batch_size,), device=device)
+    exit = ExitStack()
+    timed = OurWork(ours, exit)
+    work: dict[str, Work] = {"train": timed.train}
+    if ours.complete:
+        work |= {"gradients": timed.gradients, "input": timed.input, "loop": timed.loop}
+    work["infer"] = timed.infer  # last, because it leaves the model in eval mode
+    return Subject(timed.device, timed.model, timed.first_step, work, exit)
 
-    # On a GPU the step becomes a CUDA graph after some calls, as in training.
-    step = GraphedStep(
-        lambda schedule: trainer.take_step(schedule, images, labels),
-        device,
-        trainer.graphed_step.replay,
-    )
 
-    def train() -> None:
-        step(trainer.schedule())
+class OurWork:
+    """Our model, its trainer, and a batch; each method is a piece of work that is timed."""
 
-    def first_step() -> None:
-        if compiles(config.compile, device):
-            count = workers.micro_batch or ours.batch_size
-            if not compile_model(model, task, (images[:count], labels[:count]), precision):
+    def __init__(self, ours: Ours, exit: ExitStack) -> None:
+        keep_freed_memory()
+        self.config, self.device = ours.config, pick_device(ours.device)
+        self.precision = pick_precision(ours.precision, self.device)
+        torch.manual_seed(ours.seed)
+        self.task = Classify(
+            classification(self.config), self.config.model, ours.image_shape, ours.num_classes
+        )
+        self.model = self.task.build_model().to(self.device).train()
+        self.batches = Limited(
+            lambda: self.task.train_loader(images_of(ours)),
+            ours.batch_size,
+            LOOP_STEPS,
+            self.device,
+        )
+        self.callbacks = reports(exit) if ours.complete else []
+        loop = replace(self.config.train, batch_size=ours.batch_size)
+        settings = replace(self.config, train=loop)
+        self.trainer = Trainer(
+            self.model, self.task, self.batches, None, settings, self.precision, self.callbacks
+        )
+        self.workers = exit.enter_context(self.trainer.workers)
+        self.images = torch.randn(ours.batch_size, *ours.image_shape, device=self.device)
+        self.labels = torch.randint(ours.num_classes, (ours.batch_size,), device=self.device)
+        # On a GPU the step becomes a CUDA graph after some calls, as in training.
+        self.step = GraphedStep(
+            lambda schedule: self.trainer.take_step(schedule, self.images, self.labels),
+            self.device,
+            self.trainer.graphed_step.replay,
+        )
+
+    def train(self) -> None:
+        self.step(self.trainer.schedule())
+
+    def first_step(self) -> None:
+        if compiles(self.config.compile, self.device):
+            count = self.workers.micro_batch or len(self.images)
+            sample = self.images[:count], self.labels[:count]
+            if not compile_model(self.model, self.task, sample, self.precision):
                 raise ValueError("it cannot be compiled here")
-        train()
+        self.train()
 
     @torch.inference_mode()
-    def infer_part(part: Tensor) -> None:
-        with precision.autocast():
-            model.forward(part)  # as vit-eval does: the compiled code is only for training
+    def infer_part(self, part: Tensor) -> None:
+        with self.precision.autocast():
+            self.model.forward(part)  # as vit-eval does: the compiled code is only for training
 
-    def infer() -> None:
-        if model.training:
-            model.eval()
-        list(workers.map(infer_part, images))
+    def infer(self) -> None:
+        if self.model.training:
+            self.model.eval()
+        list(self.workers.map(self.infer_part, self.images))
 
-    def gradients() -> None:
-        compute = partial(trainer.forward_backward, count=len(images))
-        indices = torch.arange(len(images))
-        for _, part in workers.map(compute, images, labels, indices):
-            torch._foreach_add_(trainer.gradients, part)
+    def gradients(self) -> None:
+        compute = partial(self.trainer.forward_backward, count=len(self.images))
+        indices = torch.arange(len(self.images))
+        for _, part in self.workers.map(compute, self.images, self.labels, indices):
+            torch._foreach_add_(self.trainer.gradients, part)
 
-    def loop() -> None:
-        trainer.batch = 0
-        log = trainer.train_epoch()
+    def input(self) -> None:
+        next(self.batches.epoch(0))
+
+    def loop(self) -> None:
+        self.trainer.batch = 0
+        log = self.trainer.train_epoch()
         assert log is not None
-        for callback in callbacks:
-            callback.on_epoch(trainer, log, None)
-
-    parts: dict[str, Work] = {
-        "gradients": gradients,
-        "input": lambda: next(batches.epoch(0)),
-        "loop": loop,
-    }
-    return Subject(
-        device,
-        model,
-        first_step,
-        {
-            "train": train,
-            **(parts if ours.complete else {}),
-            "infer": infer,
-        },
-        exit,
-    )
+        for callback in self.callbacks:
+            callback.on_epoch(self.trainer, log, None)
 
 
 def images_of(ours: Ours) -> TrainBatches:

@@ -16,8 +16,10 @@ from vit_train.bench.results import Comparison
 from vit_train.bench.rounds import Deadline, Rounds, expected_seconds, is_installed
 from vit_train.data.memory import require_images_fit
 from vit_train.engine.device import pick_device, pick_precision
+from vit_train.files.writing import write_text
 from vit_train.model.flops import count_flops
 from vit_train.model.memory import on_meta
+from vit_train.report.evaluation import save
 from vit_train.report.summary import write_json
 from vit_train.report.terminal import counted, duration
 from vit_train.runs.training.setup import require_room
@@ -87,10 +89,10 @@ def write(folder: Path, about: dict[str, Any], comparisons: Sequence[Comparison]
     """Write what has been measured so far."""
     tables = [f"{report.table(each)}\n\n{report.notes(each)}" for each in comparisons]
     text = "\n\n".join([describe(about), f"`{about['command']}`", *tables])
-    (folder / "bench.md").write_text(f"{text}\n", encoding="utf-8")
+    write_text(folder / "bench.md", f"{text}\n")
     results = [report.as_json(each) for each in comparisons]
     write_json(folder / "bench.json", about | {"results": results})
-    report.chart(comparisons, about["title"]).savefig(folder / "bench.png")
+    save(report.chart(comparisons, about["title"]), folder / "bench.png")
 
 
 def profile(contender: Contender, folder: Path) -> None:

@@ -16,7 +16,7 @@ Work = Callable[[], object]
 
 # What is timed, and for how long relative to bench.seconds.
 SHARES = {"train": 1.0, "gradients": 0.6, "input": 0.1, "loop": 1.0, "infer": 0.5}
-# A warm-up ends when two successive windows agree so well, and after so many windows.
+# A warm-up ends when two successive windows agree this well, and after this many windows.
 TOLERANCE = 0.05
 WINDOWS = 8
 # The calls before, which may compile, and record what a GPU is to replay.

@@ -74,7 +74,7 @@ def go_on(composed: DictConfig, settings: HydraConf) -> float | None:
     folder, named = split_path(composed.resume)
     with sole_writer(folder) if IS_MAIN else nullcontext():
         checkpoint = named or newest_checkpoint(folder)
-        finished = named is None and is_finished(folder)
+        finished = is_finished(folder)
         config = resumed_config(folder, checkpoint, composed, settings.overrides.task, finished)
         if finished:
             print(f"{folder} is finished: its results are in {folder / 'summary.json'}")

@@ -25,7 +25,7 @@ Draws = tuple[Tensor, ...]
 
 
 class Normalize:
-    """Normalizes uint8 (B,C,S,S) to float32: each channel of the training set has mean 0, std 1."""
+    """Normalizes uint8 (B,C,S,S) to float32, by the mean and std of each channel."""
 
     def __init__(self, statistics: Statistics, device: torch.device) -> None:
         mean, std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in statistics)
@@ -139,7 +139,8 @@ class TrainBatches(DrawnBatches):
         Return the packed numbers (F,b) and, if the data set does not fit on the device, the crops
         uint8 (b,C,S,S) themselves.
         """
-        # Each image is mixed with the one before it, so that one is made, too; −1 is the last.
+        # Each image is mixed with the one before it, so that the one before this share is made,
+        # too; index −1 is the batch's last image.
         columns = torch.arange(len(index))[self.share]
         if self.mixer is not None:
             columns = torch.cat((columns[:1] - 1, columns))

@@ -89,17 +89,17 @@ def write(entry: Path, decoded: Decoded) -> None:
 
     If that fails, nothing is left behind, and a warning says so.
     """
-    partial = None
+    unfinished = None
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=entry.parent, suffix=".part", delete=False) as file:
-            partial = Path(file.name)
+            unfinished = Path(file.name)
             torch.save({"images": decoded.images, "broken": decoded.broken}, file)
-        partial.replace(entry)
+        unfinished.replace(entry)
     except OSError as error:
         logger.warning(f"the decoded images are not kept: {error}")
     except RuntimeError:  # PyTorch's, instead of the OSError, if a file came out too short
         logger.warning(f"the decoded images are not kept: no space left in {entry.parent}")
     finally:
-        if partial is not None:
-            partial.unlink(missing_ok=True)
+        if unfinished is not None:
+            unfinished.unlink(missing_ok=True)

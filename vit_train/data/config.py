@@ -40,7 +40,7 @@ class DataConfig:
     # test: validate on the test set, to follow published protocols; results are labeled as such.
     val: str = "split"
     val_fraction: float = 0.1
-    # Cross-validation: of so many folds of the training images, stratified, validate on number
+    # Cross-validation: of this many folds of the training images, stratified, validate on number
     # cv_fold, counted from 0, and train on the others.
     cv_folds: int | None = None
     cv_fold: int | None = None
@@ -72,8 +72,8 @@ class DataConfig:
         mean, std = self.mean or [], self.std or []
         if len(mean) != len(std) or not min(std, default=1) > 0:
             raise ValueError(
-                f"data.mean={mean}, data.std={std} must be one number a channel, and those of std "
-                "positive"
+                f"data.mean={mean}, data.std={std} must have one number per channel, and those of "
+                "data.std must be positive"
             )
         if self.val_subset is not None and self.val == "none":
             raise ValueError(
@@ -217,6 +217,7 @@ class ShapesConfig(DataConfig):
     """The built-in data: figures drawn from a seed."""
 
     name: str = "shapes"
+    # How many kinds of figures (2 to 10), how many images of them, and which ones.
     num_classes: int = 10
     train_images: int = 10_000
     test_images: int = 2_000

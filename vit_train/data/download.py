@@ -31,7 +31,7 @@ class Stalled(OSError):
 
 
 @dataclass(frozen=True)
-class Patience:
+class StallLimits:
     """When a connection counts as stalled, and how long to wait before trying all mirrors again."""
 
     min_bytes_per_s: float = 10_000
@@ -39,14 +39,14 @@ class Patience:
     pause_s: float = 5
 
 
-PATIENCE = Patience()
+STALL_LIMITS = StallLimits()
 
 
 def fetch_file(
     urls: Sequence[str],
     target: Path,
     md5: str,
-    patience: Patience = PATIENCE,
+    limits: StallLimits = STALL_LIMITS,
     max_bytes: float = math.inf,
 ) -> None:
     """Download `target` from the first of `urls` that delivers the bytes with this MD5.
@@ -62,7 +62,7 @@ def fetch_file(
         if failures.keys() >= set(group):
             continue
         start = part.stat().st_size if part.exists() else 0
-        stream = MirroredStream(group, target.name, start, patience)
+        stream = MirroredStream(group, target.name, start, limits)
         try:
             with stream, part.open("ab") as file:
                 while (chunk := stream.read(CHUNK)) and stream.offset <= max_bytes:
@@ -114,12 +114,12 @@ class MirroredStream(io.RawIOBase):
     """
 
     def __init__(
-        self, urls: Sequence[str], name: str, start: int = 0, patience: Patience = PATIENCE
+        self, urls: Sequence[str], name: str, start: int = 0, limits: StallLimits = STALL_LIMITS
     ) -> None:
         self.urls = urls
         self.name = name
         self.start = self.offset = start
-        self.patience = patience
+        self.limits = limits
         self.sources: list[str] = []  # the mirrors whose bytes were used
         self.failures: dict[str, str] = {}
         self._bar: tqdm | None = None
@@ -160,7 +160,7 @@ class MirroredStream(io.RawIOBase):
             idle = 0 if self.offset > before else idle + 1
             if self.offset == self.start or idle == MAX_IDLE_ROUNDS:
                 raise DownloadError(f"could not download {self.name}:\n{listed(self.failures)}")
-            time.sleep(self.patience.pause_s)
+            time.sleep(self.limits.pause_s)
 
     def _connection(self, url: str) -> Iterator[bytes]:
         """Yield one connection's bytes beyond `offset`; raise OSError if it ends too early."""
@@ -169,7 +169,7 @@ class MirroredStream(io.RawIOBase):
             headers["Range"] = f"bytes={self.offset}-"
         try:
             response: HTTPResponse = urlopen(
-                Request(url, headers=headers), timeout=self.patience.window_s
+                Request(url, headers=headers), timeout=self.limits.window_s
             )
         except HTTPError as error:
             if error.code == 416:  # the range begins at the end of the file: nothing is left
@@ -196,8 +196,8 @@ class MirroredStream(io.RawIOBase):
         while chunk := response.read1(CHUNK):
             received += len(chunk)
             elapsed = time.monotonic() - began
-            if elapsed > self.patience.window_s:
-                if received < self.patience.min_bytes_per_s * elapsed:
+            if elapsed > self.limits.window_s:
+                if received < self.limits.min_bytes_per_s * elapsed:
                     raise Stalled(f"only {received / elapsed / 1000:.1f} kB/s")
                 began, received = time.monotonic(), 0
             assert self._bar is not None
@@ -224,7 +224,7 @@ class MirroredStream(io.RawIOBase):
             return f"HTTP {error.code} {error.reason}"
         cause = error.reason if isinstance(error, URLError) else error
         if isinstance(cause, TimeoutError):
-            return f"no answer for {self.patience.window_s:g} s"
+            return f"no answer for {self.limits.window_s:g} s"
         return str(cause) or type(cause).__name__
 
 

@@ -101,7 +101,7 @@ def split_off_test(images: ImageSet, config: FolderConfig) -> tuple[ImageSet, Im
 
 
 def find_parts(root: Path) -> dict[str, Tree]:
-    """Return the trees train, test and val; a root without class folders in train/ is train.
+    """Return the trees train, test and val; without class folders in train/, the root is train.
 
     Raise ValueError for images of all classes together in train/, beside others for testing.
     """

@@ -1,6 +1,7 @@
 """Paths of image files, as a user names them."""
 
 import glob
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ def image_files(images: Any) -> list[Path]:
 
 def files_at(name: str) -> Sequence[Path]:
     """Return a file, the images below a folder, or those that a pattern matches."""
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))  # Path's own fails for ~photo.jpg
     if path.is_dir():
         found = [file for file in walk(path) if file.suffix.lower() in SUFFIXES]
     elif path.exists():

@@ -14,7 +14,7 @@ def balanced(labels: Tensor, rng: np.random.Generator) -> Tensor:
     """Return as many indices as there are labels (N,), every class equally often, to within one.
 
     The images of a small class are repeated, each as often as the others of its class to within
-    one; of a large class an epoch takes a random part.
+    one; a large class contributes a random part.
     """
     classes = [np.flatnonzero(labels.numpy() == label) for label in labels.unique().tolist()]
     counts = np.full(len(classes), len(labels) // len(classes))

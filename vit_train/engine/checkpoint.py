@@ -43,15 +43,25 @@ def set_rng_states(states: dict[str, Any]) -> None:
 
 
 def save_checkpoint(path: Path, content: dict[str, Any], keep: int = 0) -> None:
+    """Write a checkpoint as `save_archive` does."""
+    save_archive(path, archive_of(content), keep)
+
+
+def archive_of(content: dict[str, Any]) -> memoryview:
+    """Return the bytes of a checkpoint."""
+    return sealed({"format": FORMAT, **content})
+
+
+def save_archive(path: Path, archive: memoryview, keep: int = 0) -> None:
     """Write a checkpoint atomically: a reader sees either the old file or the whole new one.
 
-    The content is written beside the target, flushed to the disk, and then renamed. Up to `keep`
+    The archive is written beside the target, flushed to the disk, and then renamed. Up to `keep`
     older files remain: NAME-1.pt, the newest of them, NAME-2.pt and so on. If writing fails with
     OSError, everything stays as it was.
     """
     path.parent.mkdir(exist_ok=True)  # no parents=True: a vanished mount is not recreated
     with replacing(path) as file:
-        file.write(sealed({"format": FORMAT, **content}))
+        file.write(archive)
         file.flush()
         os.fsync(file.fileno())  # before an older file is renamed
         for age, younger in reversed(list(enumerate(generations(path)[:keep], start=1))):
@@ -68,12 +78,15 @@ def generations(path: Path) -> list[Path]:
     return sorted(found, key=lambda file: (len(file.name), file.name))  # last-10 after last-9
 
 
-def sealed(content: dict[str, Any]) -> bytes:
-    """Return the content as a PyTorch archive that ends with its checksum."""
+def sealed(content: dict[str, Any]) -> memoryview:
+    """Return the content as a PyTorch archive that ends with its checksum, in a single copy."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    archive = buffer.getvalue()[:-2] + SEAL_LENGTH.to_bytes(2, "little")  # the comment's length
-    return archive + SEAL + hashlib.sha256(archive).hexdigest().encode()
+    buffer.seek(-2, io.SEEK_END)
+    buffer.write(SEAL_LENGTH.to_bytes(2, "little"))  # the comment's length
+    digest = hashlib.sha256(buffer.getbuffer()).hexdigest()
+    buffer.write(SEAL + digest.encode())
+    return buffer.getbuffer()
 
 
 def has_seal(file: IO[bytes]) -> bool:
@@ -82,16 +95,17 @@ def has_seal(file: IO[bytes]) -> bool:
     return file.read(len(SEAL)) == SEAL
 
 
-def is_whole(file: IO[bytes]) -> bool:
-    """Return whether the file ends with the checksum of everything before it."""
+def checksum(file: IO[bytes]) -> str | None:
+    """Return the checksum with which the file ends; None if it is not that of all before it."""
     if not has_seal(file):
-        return False
+        return None
     left, digest = file.seek(0, io.SEEK_END) - SEAL_LENGTH, hashlib.sha256()
     file.seek(0)
     while chunk := file.read(min(left, CHUNK)):
         digest.update(chunk)
         left -= len(chunk)
-    return file.read() == SEAL + digest.hexdigest().encode()
+    found = digest.hexdigest()
+    return found if file.read() == SEAL + found.encode() else None
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -109,8 +123,9 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Return the content of a checkpoint file: plain values and tensors.
+    """Return the content of a checkpoint file: plain values and tensors, and its "seal".
 
+    The seal is the checksum at its end, which tells it from any other file.
     Reading runs no code from the file, and the content is no larger than the file. Raise ValueError
     if the file is missing, damaged or foreign. The message says which. If the checksum is wrong or
     absent, it also names the newest other intact checkpoint in the folder.
@@ -118,7 +133,8 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     if not path.exists():
         raise ValueError(f"no checkpoint at {path}{near_path(path)}")
     with open_regular(path) as file:
-        if not is_whole(file):
+        seal = checksum(file)
+        if seal is None:
             kind = foreign.UNKNOWN if has_seal(file) else foreign.kind(file)
             raise ValueError(f"cannot read {path}: it is {kind}{next_best(path)}")
         try:
@@ -129,14 +145,7 @@ def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
             ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{path} is not a checkpoint of this version of vit-train")
-    return content
-
-
-def fingerprint(path: Path) -> str:
-    """Return the checksum in a checkpoint's seal, which tells it from any other file."""
-    with open_regular(path) as file:
-        file.seek(-SEAL_LENGTH, io.SEEK_END)
-        return file.read().removeprefix(SEAL).decode()
+    return content | {"seal": seal}
 
 
 def next_best(path: Path) -> str:
@@ -157,6 +166,6 @@ def newest_whole(folder: Path, without: Path | None = None) -> Path | None:
     files = [file for file in folder.glob("*.pt") if file != without and file.is_file()]
     for path in sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True):
         with contextlib.suppress(OSError), path.open("rb") as file:
-            if is_whole(file):
+            if checksum(file) is not None:
                 return path
     return None

@@ -1,6 +1,5 @@
 """The callback that writes a run's checkpoints."""
 
-import copy
 import math
 import time
 from collections.abc import Callable
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.engine.callbacks import Callback, TrainLog
-from vit_train.engine.checkpoint import rng_states, save_checkpoint
+from vit_train.engine.checkpoint import archive_of, rng_states, save_archive
 from vit_train.engine.config import CheckpointConfig
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.time_share import TimeShare
@@ -42,7 +41,7 @@ class CheckpointManager(Callback):
         self.about, self.config, self.flush = about, config, flush
         self.best: dict[str, float] | None = None
         self.best_score = -math.inf
-        self.unwritten_best: dict[str, Any] | None = None
+        self.unwritten_best: memoryview | None = None
         self.time = TimeShare(SHARE)
         self.saved_at = time.monotonic()
 
@@ -66,11 +65,10 @@ class CheckpointManager(Callback):
             before = self.best, self.best_score
             self.best, self.best_score = {"epoch": trainer.epoch, **val.values}, val.score
             try:
-                content = self._content(trainer)
+                self.unwritten_best = self._archive(trainer)
             except OSError:  # it cannot be kept, so that an earlier epoch is still the best
                 self.best, self.best_score = before
                 raise
-            self.unwritten_best = content if due else copy.deepcopy(content)
         if due:
             self._save(trainer)
 
@@ -83,20 +81,17 @@ class CheckpointManager(Callback):
     def _save(self, trainer: Trainer) -> None:
         with self.time.spent():
             self._save_best()
-            save_checkpoint(self.last_path, self._content(trainer), self.config.keep)
+            save_archive(self.last_path, self._archive(trainer), self.config.keep)
         self.saved_at = time.monotonic()
 
     def _save_best(self) -> None:
         """Write the best epoch, if it is not written yet; before the last, which refers to it."""
         if self.unwritten_best is not None:
-            try:
-                save_checkpoint(self.best_path, self.unwritten_best, 0)
-            except OSError:  # for the next time, when these weights will have changed
-                self.unwritten_best = copy.deepcopy(self.unwritten_best)
-                raise
+            save_archive(self.best_path, self.unwritten_best, 0)
             self.unwritten_best = None
 
-    def _content(self, trainer: Trainer) -> dict[str, Any]:
+    def _archive(self, trainer: Trainer) -> memoryview:
+        """Return the run's state as the bytes of a checkpoint, which later steps do not change."""
         content = {**self.about, **trainer.state_dict(), "rng": rng_states()}
         content["written"] = self.flush()
-        return content | {"best": self.best, "best_score": self.best_score}
+        return archive_of(content | {"best": self.best, "best_score": self.best_score})

@@ -32,6 +32,8 @@ class OptimConfig:
     """
 
     name: str = "???"
+    # The highest learning rate: a straight line leads up to it in warmup_epochs, and a cosine from
+    # there down to min_lr.
     lr: float = 1e-3
     min_lr: float = 0.0
     warmup_epochs: float = 1.0
@@ -72,6 +74,7 @@ class AdamWConfig(OptimConfig):
     name: str = "adamw"
     # Applied to matrices only: not to biases, LayerNorms, the class token and the positions.
     weight_decay: float = 0.05
+    # How slowly the averages of the gradient and of its square forget.
     beta1: float = 0.9
     beta2: float = 0.999
 
@@ -94,6 +97,7 @@ class MuonConfig(AdamWConfig):
     """Muon (Jordan et al. 2024) for the matrices of the blocks, and AdamW for all other weights."""
 
     name: str = "muon"
+    # How slowly the average of the gradient forgets, for the matrices.
     momentum: float = 0.95
 
     def __post_init__(self) -> None:
@@ -117,6 +121,7 @@ OPTIM_CONFIGS: dict[str, type[OptimConfig]] = {
 class CheckpointConfig:
     """Checkpoints in addition to those after every epoch and when a run is stopped."""
 
+    # Also save after this many steps or minutes; null: after epochs alone.
     every_steps: int | None = None
     every_minutes: float | None = None
     # Number of older checkpoints that are kept beside last.pt, in case it is damaged.
@@ -139,8 +144,9 @@ class CheckpointConfig:
 class LoopConfig:
     """Length, batch sizes and limits of the training loop."""
 
+    # Passes over the training images.
     epochs: int = 30
-    # Stop early once so many epochs in a row have not improved validation; null never does. The
+    # Stop early once this many epochs in a row have not improved validation; null never does. The
     # learning rate's schedule remains that of train.epochs.
     patience: int | None = None
     # Images per optimizer step.
@@ -148,8 +154,10 @@ class LoopConfig:
     # Images computed at once; their gradients are summed. null picks what is fastest on the device.
     # A model with BatchNorm always takes the whole batch, because it needs the batch's statistics.
     micro_batch: int | None = None
+    # Images that validation and test take from the data set at once.
     eval_batch_size: int = 256
-    # Train only the rest: encoder, for a linear probe of pretrained weights (init_from=).
+    # What not to train: encoder trains the head alone, a linear probe of pretrained weights
+    # (init_from=); null trains everything.
     freeze: str | None = None
     # Evaluate an exponential moving average of the weights with this decay; null keeps none.
     ema_decay: float | None = None

@@ -93,13 +93,24 @@ def join_processes(device: torch.device) -> Processes:
     if count == 1:
         return ALONE
     if device.type == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(own_gpu())
     try:
         # gloo exchanges CPU tensors, even where nccl exchanges those on GPUs.
         dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     except RuntimeError as error:
         raise ValueError(f"the processes of this training cannot meet: {error}") from error
     return Processes(dist.get_rank(), count)
+
+
+def own_gpu() -> int:
+    """Return the number of this process's GPU; raise ValueError if there are too few."""
+    number, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if number >= gpus:
+        raise ValueError(
+            f"process {number} of this machine has no GPU of its own: start at most {gpus} with "
+            "--nproc-per-node"
+        )
+    return number
 
 
 def joined_zeros(like: Sequence[Tensor]) -> list[Tensor]:

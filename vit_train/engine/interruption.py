@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
@@ -45,9 +46,13 @@ class Interruption:
 def stop_on_signals(trainer: Trainer) -> Iterator[Interruption]:
     """Stop the run after the current step on Ctrl-C or SIGTERM (from Slurm or `timeout`).
 
-    A second signal ends the process at once.
+    A second signal ends the process at once. In another thread than the main one, which alone may
+    handle signals, this does nothing.
     """
     interruption = Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield interruption
+        return
     numbers = (signal.SIGINT, signal.SIGTERM)
 
     def request(number: int, frame: FrameType | None) -> None:

@@ -45,7 +45,7 @@ class Classification(Evaluation):
 
     @classmethod
     def of(cls, answers: Answers) -> "Classification":
-        """Return the results that a classifier's answers to a whole split amount to."""
+        """Compute the results from a classifier's answers to a whole split."""
         correct, labels, classes = answers.correct, answers.labels, answers.classes
         return cls(
             count=len(labels),

@@ -11,16 +11,16 @@ ADVICE = "Try a lower optim.lr, a longer optim.warmup_epochs or a smaller optim.
 
 
 class NonFinite(ArithmeticError):
-    """The loss or its gradient is NaN or infinity: the weights are lost, the checkpoint is kept."""
+    """The loss or its gradient is NaN or infinity: training cannot go on from there."""
 
 
 class NonFiniteGuard:
     """Notes which steps had NaN or infinity, and acts as `train.on_nonfinite` says.
 
     The notes stay on the device, so that the loop does not wait for it, and are read every
-    `train.log_every` steps. "stop" then raises NonFinite. With "skip" such a step has not changed
-    anything; NonFinite is raised after more than `train.max_skips` of them. Either way, `notify` is
-    called first, with the number of the bad step.
+    `train.log_every` steps and after each epoch. "stop" then raises NonFinite, "skip" does so after
+    more than `train.max_skips` of them. In both modes a bad step changes no weights, and `notify`
+    is called first, with its number.
     """
 
     def __init__(
@@ -31,8 +31,9 @@ class NonFiniteGuard:
         notify: Callable[[int], None],
     ) -> None:
         self.config, self.steps_per_epoch, self.notify = config, steps_per_epoch, notify
-        # One note for each step since the last reading: step n is at (n − 1) mod log_every.
-        self.bad = torch.zeros(config.log_every, dtype=torch.bool, device=device)
+        # One note for each step since the last reading: step n is at (n − 1) mod their number.
+        notes = min(config.log_every, steps_per_epoch)
+        self.bad = torch.zeros(notes, dtype=torch.bool, device=device)
         self.read_until = self.skipped = 0
 
     @property
@@ -47,7 +48,8 @@ class NonFiniteGuard:
     def check(self, step: int) -> None:
         """Act on what was noted up to this step; raise NonFinite to end the run.
 
-        This waits for the device, and must happen at least every `log_every` steps.
+        This waits for the device, and must happen at least every `log_every` steps and once an
+        epoch.
         """
         bad = self.bad.tolist()
         steps = [

@@ -83,7 +83,7 @@ def split(group: dict[str, Any], scales: Mapping[nn.Parameter, float]) -> Iterat
 class Optimizers:
     """Optimizers side by side, each with its own parameters of one model.
 
-    `scales` are the parameters whose learning rate is another, in those of the rest. Raises
+    `scales` maps parameters to factors of the learning rate, which are 1 for all others. Raises
     ValueError unless each of the `parameters` belongs to exactly one optimizer.
     """
 

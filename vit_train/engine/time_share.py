@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 
 class TimeShare:
-    """Says when a work is due again, so that it takes at most `share` of the time.
+    """Says when recurring work is due, so that it takes at most `share` of the time.
 
-    It is due at first, and then as long after its last time as that allows: with 0.01, a hundred
-    times as long as it took.
+    It is due at once; after that it waits 1/share times as long as it last took: with 0.01, a
+    hundred times as long.
     """
 
     def __init__(self, share: float) -> None:
@@ -22,7 +22,7 @@ class TimeShare:
 
     @contextlib.contextmanager
     def spent(self) -> Iterator[None]:
-        """Take the time of the work within the block."""
+        """Time the work within the block."""
         began = time.monotonic()
         yield
         ended = time.monotonic()

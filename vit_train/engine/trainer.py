@@ -94,7 +94,7 @@ class Trainer:
             self.make_and_take_step, precision.device, self.may_be_a_graph()
         )
         self.stop_requested = False
-        self.began = time.perf_counter()
+        self.began = self.ready = time.perf_counter()
 
     def choose_workers(self, compiled: bool) -> None:
         """Choose how a step is divided among threads, and where its dropout comes from."""
@@ -109,6 +109,7 @@ class Trainer:
     def fit(self) -> None:
         """Train until the last epoch or `stop_requested`; raise NonFinite if training diverges."""
         self.model.train()
+        self.leave_out(self.ready)  # compiling, and opening the reports
         with self.workers:
             while not self.finished:
                 log = self.train_epoch()
@@ -120,13 +121,12 @@ class Trainer:
                 val = self.validate()
                 self.patience.note(val)
                 self.epoch, self.batch = self.epoch + 1, 0
-                self.leave_out(time.perf_counter() - began)  # before a checkpoint has the speed
-                began = time.perf_counter()
-                self.notify("on_epoch", log, val)
-                self.leave_out(time.perf_counter() - began)
+                self.leave_out(began)  # before a checkpoint has the speed
+                self.report("on_epoch", log, val)
 
-    def leave_out(self, seconds: float) -> None:
-        """Exclude time that was not spent on training from the speed."""
+    def leave_out(self, began: float) -> None:
+        """Exclude from the speed the time since `began`, which was not spent on training."""
+        seconds = time.perf_counter() - began
         for averages in (self.epoch_averages, self.log_averages):
             averages.leave_out(seconds)
 
@@ -142,7 +142,7 @@ class Trainer:
             if self.step % self.loop.log_every == 0:
                 log = self.read(self.log_averages)
                 self.log_averages.reset()
-                self.notify("on_log", log)
+                self.report("on_log", log)
             self.notify("on_step")
         return self.read(self.epoch_averages)
 
@@ -270,6 +270,12 @@ class Trainer:
         for callback in self.callbacks:
             getattr(callback, event)(self, *what)
 
+    def report(self, event: str, *what: Any) -> None:
+        """Notify the callbacks of averages, which the device has finished; that is not training."""
+        began = time.perf_counter()
+        self.notify(event, *what)
+        self.leave_out(began)
+
     def lr_at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
         epochs, steps = self.loop.epochs, len(self.train_loader)
@@ -307,6 +313,7 @@ class Trainer:
         Raise ValueError, KeyError or TypeError for the state of another run.
         """
         trainer_state.restore(self, state)
+        self.ready = time.perf_counter()
 
     def extend(self, state: dict[str, Any]) -> None:
         """Begin where another run ended, with a warm-up and a cosine of this run's own.

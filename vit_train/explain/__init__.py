@@ -1,1 +1,1 @@
-"""Explanations of a trained model: its attention maps and its position embeddings."""
+"""What a trained model attends to, where its answers come from, what it knows about places."""

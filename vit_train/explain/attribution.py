@@ -31,9 +31,9 @@ def rollout(layers: Sequence[Tensor]) -> Tensor:
 def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     """Return what of each token raised an output, through attention: (B,T,T).
 
-    `gradients` are those of the output by the `layers`. Only what speaks for the output counts:
-    R ← R + mean over heads of (∂y/∂A ⊙ A)⁺ · R, beginning with R = I (Chefer et al. 2021,
-    arXiv:2103.15679, equations 5 and 6).
+    `gradients` are those of the output with respect to the `layers`. Only what speaks for the
+    output counts: R ← R + mean over heads of (∂y/∂A ⊙ A)⁺ · R, beginning with R = I (Chefer et al.
+    2021, arXiv:2103.15679, equations 5 and 6).
     """
     together = identity_like(layers[0])
     for weights, gradient in zip(layers, gradients, strict=True):

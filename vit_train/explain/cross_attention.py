@@ -19,7 +19,7 @@ def on_grid(weights: Tensor, visible: Tensor, grid: int) -> Tensor:
 
 
 def most_central(patches: Tensor, grid: int) -> Tensor:
-    """Return the patch nearest to the middle of the image, of each row: (B,M) → (B,)."""
+    """Return, of each row of patches, the one nearest to the image's center: (B,M) → (B,)."""
     rows, columns = patches // grid, patches % grid
     middle = (grid - 1) / 2
     nearest = ((rows - middle) ** 2 + (columns - middle) ** 2).argmin(dim=1, keepdim=True)

@@ -1,6 +1,6 @@
 """Hugging Face's ViTForImageClassification and ViTModel, and DeiT without its distillation token.
 
-Files have other names than the modules of transformers 5, in which a state dict may be saved, too.
+Saved files use other names than the modules of transformers 5; a state dict may have either.
 """
 
 import re

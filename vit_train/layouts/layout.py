@@ -13,9 +13,9 @@ from vit_train.model.config import ViTConfig
 State = dict[str, Tensor]
 # One name, or three where query, key and value are separate layers.
 Names = str | tuple[str, str, str]
-# What every block has, beside what a layout calls it.
+# The layers of every block that have weights.
 BLOCK = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
-# Settings of which no library but this one has another value.
+# Settings that only this program can change, with the value of all libraries.
 PLAIN: Mapping[str, tuple[Any, ...]] = {
     "pre_norm": (True,),
     "norm_affine": (True,),
@@ -103,7 +103,7 @@ class Layout:
     files: Callable[[Subject], Files] = no_files
     # What some files put before these names.
     prefixes: tuple[str, ...] = ()
-    # Between their tensors and those of the table, where names are not all that differs.
+    # From their tensors to those of the table and back, where more than names differs.
     unpack: Callable[[State], State] = dict
     pack: Callable[[State], State] = dict
 

@@ -11,7 +11,7 @@ from vit_train.layouts.layout import BLOCK, PLAIN, Facts, Files, Layout, Subject
 HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16}
 # Its names of activations, and this program's.
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh"}
-# In the LayerNorms of all models, but of those that follow CLIP.
+# LayerNorm's eps: of all models, and of those that follow CLIP.
 EPS, CLIP_EPS = 1e-6, 1e-5
 
 
@@ -43,7 +43,7 @@ def facts(files: Files) -> Facts:
 def files(subject: Subject) -> Files:
     """Return the config.json with which timm.create_model("local-dir:…") builds a model."""
     config, (channels, size, _) = subject.config, subject.image_shape
-    # The sizes are given; of what has no setting there, only the LayerNorms' eps depends on it.
+    # The architecture's name decides only LayerNorm's eps; all else is in model_args.
     clip = "clip_" if config.norm_eps == CLIP_EPS else ""
     model = {
         "img_size": size,

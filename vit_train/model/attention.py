@@ -32,8 +32,8 @@ def attend(
 
 def scores(q: Tensor, k: Tensor) -> Tensor:
     """Return q kᵀ: (B,H,Q,Dh), (B,H,T,Dh) → (B,H,Q,T)."""
-    if is_alone(q):
-        return (q * k).sum(-1).unsqueeze(2)
+    if is_alone(q) or is_alone(k):
+        return (q * k).sum(-1).unsqueeze(2 if q.shape[2] == 1 else 3)
     return q @ k.transpose(-2, -1)
 
 
@@ -41,16 +41,16 @@ def weighted(weights: Tensor, v: Tensor) -> Tensor:
     """Return weights · v: (B,H,Q,T), (B,H,T,Dh) → (B,H,Q,Dh)."""
     if is_alone(weights):
         return (weights.transpose(-2, -1) * v).sum(2, keepdim=True)
-    return weights @ v
+    return weights * v if is_alone(v) else weights @ v
 
 
-def is_alone(queries: Tensor) -> bool:
-    """Return whether this is a single query on a GPU, which must get no matrix product.
+def is_alone(tokens: Tensor) -> bool:
+    """Return whether this is a single query or key on a GPU, for which products are avoided.
 
-    The gradient would be an outer product, for which PyTorch compiles a kernel when it runs; that
-    needs a C compiler.
+    The product or its gradient would be an outer one, for which PyTorch compiles a kernel when it
+    runs; that needs a C compiler.
     """
-    return queries.shape[2] == 1 and queries.device.type != "cpu"
+    return tokens.shape[2] == 1 and tokens.device.type != "cpu"
 
 
 def scratch_attention(
@@ -84,7 +84,7 @@ def causal(tokens: int, device: torch.device | None = None) -> Tensor:
 
 
 def require_mask(mask: Tensor, tokens: int, keys: int) -> None:
-    """Raise ValueError unless the mask is boolean, with a row a token and a column a key."""
+    """Raise ValueError unless the mask is boolean, with a row per token and a column per key."""
     if mask.dtype != torch.bool:
         raise ValueError(
             "a mask must be boolean, True where a token may attend to another, not "

@@ -62,13 +62,16 @@ class ViTConfig(ModelConfig):
     """The Vision Transformer and its variants."""
 
     name: str = "vit"
+    # Pixels of a patch's side; the width of a token; the number of blocks, and of the attention
+    # heads in each.
     patch_size: int = 4
     embed_dim: int = 128
     depth: int = 6
     num_heads: int = 4
+    # The MLP's hidden width: mlp_dim or, if that is null, mlp_ratio · embed_dim.
     mlp_ratio: float = 4.0
-    # The MLP's hidden width; null is mlp_ratio · embed_dim.
     mlp_dim: int | None = None
+    # gelu, or gelu_tanh, its approximation.
     activation: str = "gelu"
     # True: x + f(LN(x)). False: LN(x + f(x)), as in the first Transformers.
     pre_norm: bool = True
@@ -83,8 +86,10 @@ class ViTConfig(ModelConfig):
     patch_overlap: int = 0
     # LayerNorm of the queries and keys of each head.
     qk_norm: bool = False
-    # Begin with residual branches that give zero.
+    # Initialize the last layer of each residual branch to zero.
     zero_branches: bool = False
+    # Biases of the layers that make queries, keys and values, of the one after attention, and of
+    # the MLP.
     qkv_bias: bool = True
     proj_bias: bool = True
     mlp_bias: bool = True
@@ -187,6 +192,7 @@ class CnnConfig(ModelConfig):
     """A plain CNN with one convolution for each width."""
 
     name: str = "cnn"
+    # The channels of each convolution.
     widths: list[int] = dataclasses.field(default_factory=lambda: [32, 32, 64, 64, 128])
 
     def __post_init__(self) -> None:
@@ -212,6 +218,7 @@ class ResNetConfig(ModelConfig):
     """A residual network with one stage of `blocks` blocks for each width."""
 
     name: str = "resnet"
+    # The channels of each stage, and its residual blocks.
     widths: list[int] = dataclasses.field(default_factory=lambda: [16, 32, 64])
     blocks: int = 2
 

@@ -11,7 +11,7 @@ from vit_train.model.config import ModelConfig, ViTConfig
 
 
 class Flops(NamedTuple):
-    """FLOPs for one image: of the forward pass, and of training, which is that and the gradient."""
+    """FLOPs for one image: of the forward pass, and of training: forward and backward."""
 
     forward: int
     training: int

@@ -41,8 +41,8 @@ def init_weights(module: nn.Module, config: ViTConfig) -> None:
 def init_mimetic(attention: Attention) -> None:
     """Make products of weights like those of trained models (arXiv:2305.09828).
 
-    For each head W_q W_kᵀ is near a multiple of the identity, for all together W_v W_o near a
-    negative one. These are maps of rows, x W: transposed to the weights of a linear layer.
+    W_q W_kᵀ of each head is close to a positive multiple of the identity, W_v W_o of all heads
+    together to a negative one. W acts on rows, x W: it is the transpose of a linear layer's weight.
     """
     qkv, proj = attention.qkv.weight, attention.proj.weight
     if qkv.is_meta:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.model.vit import VisionTransformer
 
-# For what explains answers.
+# For the attention and its gradients when answers are explained.
 EXPLAINED_BYTES = 2**30
 # No real model is deeper, and one with ten million blocks would take hours to build.
 MAX_LAYERS = 10_000

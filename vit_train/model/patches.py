@@ -4,6 +4,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+def require_whole_patches(patch_size: int, image_size: int) -> None:
+    """Raise ValueError if the patches do not tile the image."""
+    if image_size % patch_size:
+        raise ValueError(
+            f"model.patch_size={patch_size} must divide the image size {image_size}: change one of "
+            "model.patch_size and data.image_size"
+        )
+
+
 def patchify(images: Tensor, patch_size: int) -> Tensor:
     """Cut images into patches in row order: (B,C,S,S) → (B,N,C·P²)."""
     batch, channels, height, width = images.shape

@@ -229,9 +229,9 @@ class Rotary2D(AttentionPositions):
     """Axial rotary positions: queries and keys are turned by angles of their column and row.
 
     From Su et al. 2021 (arXiv:2104.09864) and Heo et al. 2024 (arXiv:2403.13298): half of each
-    head's pairs of values turn with the column, half with the row, at wavelengths from 2π to 200π
-    patches. The logits then depend on the distance of two patches alone. The class token is not
-    turned.
+    head's pairs of values turn with the column, half with the row, at wavelengths of 2π to nearly
+    200π patches. The logits then depend on the distance of two patches alone. The class token is
+    not turned.
     """
 
     width_multiple = 4

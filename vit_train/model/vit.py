@@ -21,6 +21,7 @@ from vit_train.model.layers import (
     init_normal,
     norms_of,
 )
+from vit_train.model.patches import require_whole_patches
 from vit_train.model.pos_embed import (
     AbsolutePositions,
     AttentionPositions,
@@ -92,11 +93,7 @@ class Encoder(nn.Module):
 
     def __init__(self, config: ViTConfig, image_size: int, in_channels: int = 3) -> None:
         super().__init__()
-        if image_size % config.patch_size:
-            raise ValueError(
-                f"model.patch_size={config.patch_size} must divide the image size {image_size}: "
-                "change one of model.patch_size and data.image_size"
-            )
+        require_whole_patches(config.patch_size, image_size)
         self.config = config
         dim, self.grid = config.embed_dim, image_size // config.patch_size
         self.image_shape = (in_channels, image_size, image_size)

@@ -14,7 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 class BadBatchSaver(Callback):
-    """Writes nonfinite-step-N.pt: the images and targets exactly as the model received them."""
+    """Writes nonfinite-step-N.pt: the images and targets exactly as the model received them.
+
+    Of several processes' batch these are the first one's share.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -26,6 +29,5 @@ class BadBatchSaver(Callback):
         place = {"step": step, "epoch": epoch, "batch": batch}
         with replacing(path) as file:
             torch.save({"images": images.cpu(), "targets": targets.cpu(), **place}, file)
-        logger.warning(
-            f"NaN or infinity in loss or gradient at step {step}: the batch is in {path}"
-        )
+        share = "the batch" if trainer.processes.count == 1 else "this process's share of the batch"
+        logger.warning(f"NaN or infinity in loss or gradient at step {step}: {share} is in {path}")

@@ -11,7 +11,7 @@ from vit_train.engine.answers import Answers, Floats, log_softmax, of_label
 from vit_train.viz.figures import PALETTE
 
 BINS = 15
-# Temperatures beyond these say that logits mean nothing, or that they are all right.
+# Temperatures beyond these say that logits mean nothing, or that every answer is right.
 COLDEST, HOTTEST = 0.1, 10.0
 
 

@@ -1,11 +1,11 @@
 """report.html of several classifiers on the same images."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from vit_train.engine.metrics import Classification
-from vit_train.report.evaluation import Found
+from vit_train.report.evaluation import Findings
 from vit_train.report.html import page, paragraph, picture, section, table, text
 from vit_train.report.paired import Paired
 
@@ -18,7 +18,7 @@ class Pair:
     second: str
     paired: Paired
     # The p-value, adjusted for the number of pairs that are compared.
-    p_adjusted: float = 1.0
+    p_adjusted: float
 
     @property
     def in_words(self) -> str:
@@ -47,19 +47,19 @@ class Pair:
         }
 
 
-def with_adjusted(pairs: Sequence[Pair]) -> list[Pair]:
-    """Return the pairs with p-values that hold for all of them together (Holm 1979)."""
-    order = sorted(range(len(pairs)), key=lambda place: pairs[place].paired.p_value)
-    adjusted, least = {}, 0.0
+def adjusted(p_values: Sequence[float]) -> list[float]:
+    """Return p-values that hold for all of the tests together (Holm 1979)."""
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    result, least = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(order):
-        least = max(least, min(1.0, (len(pairs) - rank) * pairs[place].paired.p_value))
-        adjusted[place] = least
-    return [replace(pair, p_adjusted=adjusted[place]) for place, pair in enumerate(pairs)]
+        least = max(least, min(1.0, (len(p_values) - rank) * p_values[place]))
+        result[place] = least
+    return result
 
 
 def comparison_page(
     names: Sequence[str],
-    found: Sequence[Found],
+    found: Sequence[Findings],
     pairs: Sequence[Pair],
     settings: Sequence[Sequence[str]],
     pictures: Mapping[str, bytes],
@@ -93,7 +93,7 @@ LIMITS = paragraph(
 MORE = paragraph("All images on which the models disagree are in differences.csv.")
 
 
-def row(name: str, found: Found) -> tuple[str, ...]:
+def row(name: str, found: Findings) -> tuple[str, ...]:
     result = found.result
     assert isinstance(result, Classification)
     low, high = result.interval

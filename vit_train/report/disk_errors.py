@@ -7,7 +7,7 @@ from typing import Any
 from vit_train.engine.callbacks import Callback
 
 logger = logging.getLogger(__name__)
-# Events that come often: after a failure they are left out for so many seconds.
+# Events that come often: after a failure they are left out for this many seconds.
 OFTEN, PAUSE = ("on_log", "on_step"), 30.0
 EVENTS = (*OFTEN, "on_epoch", "on_stop", "on_nonfinite")
 

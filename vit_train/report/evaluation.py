@@ -23,7 +23,7 @@ from vit_train.viz.figures import ignore_missing_glyphs
 
 
 @dataclass(frozen=True)
-class Found:
+class Findings:
     """What an evaluation found, and what is known of its images and of the model.
 
     The images are uint8 (N,C,S,S), each with a name.
@@ -51,7 +51,7 @@ class Found:
         return class_reports(self.result.answers, self.classes)
 
 
-def write_evaluation(folder: Path, found: Found) -> list[str]:
+def write_evaluation(folder: Path, found: Findings) -> list[str]:
     """Write everything that needs no model into the folder, and return the files' names."""
     require_own_folder(folder)
     folder.mkdir(exist_ok=True)
@@ -70,7 +70,7 @@ def write_evaluation(folder: Path, found: Found) -> list[str]:
     return [*written, "predictions.csv", *(f"{name}.png" for name in pictures)]
 
 
-def numbers(found: Found) -> dict[str, Any]:
+def numbers(found: Findings) -> dict[str, Any]:
     """Return the numbers of an evaluation, for JSON."""
     result = found.result
     if not isinstance(result, Classification):

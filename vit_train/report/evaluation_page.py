@@ -8,7 +8,7 @@ import numpy as np
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.report.calibration import calibration_error, cooled
 from vit_train.report.confusion import confusion_matrix
-from vit_train.report.evaluation import Found, mean_accuracy
+from vit_train.report.evaluation import Findings, mean_accuracy
 from vit_train.report.html import page, paragraph, picture, section, table, text
 from vit_train.report.per_class import averages
 
@@ -16,7 +16,7 @@ from vit_train.report.per_class import averages
 PAIRS = 5
 
 
-def report(found: Found, run: dict[str, Any], pictures: dict[str, bytes]) -> str:
+def report(found: Findings, run: dict[str, Any], pictures: dict[str, bytes]) -> str:
     """Return the page; `run` is the summary of the run, `pictures` are PNG files by name."""
     result = found.result
     parts = [headline(found)]
@@ -31,7 +31,7 @@ def report(found: Found, run: dict[str, Any], pictures: dict[str, bytes]) -> str
         looks = [picture(pictures[name], LOOKS[name]) for name in LOOKS if name in pictures]
         parts.append(section("Where it looks", paragraph(found.focus.in_words), *looks))
     elif "pictures" in pictures:
-        caption = "Test images, what the model was given of them, and what it made of it"
+        caption = "Some of the images, what the model was given of them, and what it made of it"
         title = "What it makes of images"
         parts.append(section(title, picture(pictures["pictures"], caption)))
     if "positions" in pictures:
@@ -56,7 +56,7 @@ LOOKS = {
 }
 
 
-def headline(found: Found) -> str:
+def headline(found: Findings) -> str:
     result, facts = found.result, found.facts
     lead = (
         f"What a trained model, {text(facts['checkpoint'])}, says of {result.count:,} images of "
@@ -75,7 +75,7 @@ def figure_of(result: Evaluation) -> str:
     )
 
 
-def second(found: Found) -> str:
+def second(found: Findings) -> str:
     result = found.result
     if not isinstance(result, Classification):
         return ""
@@ -96,7 +96,7 @@ def chance(result: Classification) -> float:
     return 100 * max(result.per_class_count) / result.count
 
 
-def confused(found: Found, pictures: dict[str, bytes]) -> list[str]:
+def confused(found: Findings, pictures: dict[str, bytes]) -> list[str]:
     """Return the most frequent confusions in words, the matrix, and each class's numbers."""
     assert isinstance(found.result, Classification)
     matrix = confusion_matrix(found.result.answers)
@@ -126,7 +126,7 @@ def confused(found: Found, pictures: dict[str, bytes]) -> list[str]:
     return parts
 
 
-def trust(found: Found, pictures: dict[str, bytes]) -> list[str]:
+def trust(found: Findings, pictures: dict[str, bytes]) -> list[str]:
     """Return in words how confidence and accuracy agree, and the diagrams."""
     assert isinstance(found.result, Classification)
     answers = found.result.answers
@@ -146,8 +146,8 @@ def trust(found: Found, pictures: dict[str, bytes]) -> list[str]:
     if found.temperature is not None:
         mended = cooled(answers, found.temperature)
         words += (
-            f" vit-predict divides its logits by {found.temperature:.2f}, the temperature that is "
-            f"best for the loss on validation images. Here that changes the loss from "
+            f" Its logits divided by {found.temperature:.2f}, the temperature that is best for the "
+            f"loss on validation images, give calibrated probabilities: here the loss changes from "
             f"{answers.losses.mean():.4f} to {mended.losses.mean():.4f}, and the calibration error "
             f"to {100 * calibration_error(mended):.1f} %."
         )
@@ -160,7 +160,7 @@ def trust(found: Found, pictures: dict[str, bytes]) -> list[str]:
     return [paragraph(words), *shown]
 
 
-def robustness(found: Found, pictures: dict[str, bytes]) -> list[str]:
+def robustness(found: Findings, pictures: dict[str, bytes]) -> list[str]:
     assert found.robustness is not None and isinstance(found.result, Classification)
     worst = min(found.robustness, key=lambda name: mean(found.robustness[name]))  # type: ignore[index]
     words = (
@@ -172,7 +172,7 @@ def robustness(found: Found, pictures: dict[str, bytes]) -> list[str]:
     return [paragraph(words), picture(pictures["robustness"], caption)]
 
 
-def origin(found: Found, run: dict[str, Any]) -> list[str]:
+def origin(found: Findings, run: dict[str, Any]) -> list[str]:
     """Return the command, what it was trained on, and what the figures do not say."""
     facts = found.facts
     config, machine, images = (part(run, name) for name in ("config", "machine", "images"))

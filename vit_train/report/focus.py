@@ -26,11 +26,11 @@ class Focus:
     @property
     def in_words(self) -> str:
         return (
-            f"In {self.images:,} of the images, half of what spoke for the answer lies on "
-            f"{percent(self.patches_of_half)} of the patches; the middle quarter of the image has "
-            f"{percent(self.middle)} of all of it. Without the {percent(self.deleted)} of the "
-            f"patches that the maps mark most, {percent(self.changed)} of the answers change; "
-            f"without as many at random, {percent(self.changed_at_random)}. {self.verdict}"
+            f"In {self.images:,} images, {percent(self.patches_of_half)} of the patches hold half "
+            f"of the relevance; the central quarter of the image holds {percent(self.middle)} of "
+            f"it. Without the {percent(self.deleted)} of the patches that the maps mark most, "
+            f"{percent(self.changed)} of the answers change; without as many random ones, "
+            f"{percent(self.changed_at_random)}. {self.verdict}"
         )
 
     @property

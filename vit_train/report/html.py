@@ -34,7 +34,7 @@ def text(value: object) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table whose first column is text and whose other columns are numbers."""
+    """Return a table whose first column is aligned as text and the others as numbers."""
 
     def line(tag: str, cells: Sequence[object]) -> str:
         marked = (

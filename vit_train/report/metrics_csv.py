@@ -19,14 +19,23 @@ CSV_BYTES = 30_000_000
 class MetricsCsv(Callback):
     """Writes the objective's measures in training and the results in validation, as columns.
 
-    It continues a table that already exists.
+    It continues a table that already exists, from `open` on.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.text = read_text(path, CSV_BYTES) if path.exists() else ""
-        lines = self.text.splitlines()
-        seconds = float(lines[-1].rpartition(",")[2]) if len(lines) > 1 else 0.0
+        self.path, self.text = path, ""
+        self.started = time.perf_counter()
+
+    def open(self) -> None:
+        """Read the rows before the first step; raise ValueError if their time is not a number."""
+        self.text = read_text(self.path, CSV_BYTES) if self.path.exists() else ""
+        last = self.text.splitlines()[1:][-1:]
+        try:
+            seconds = sum(float(row.rpartition(",")[2]) for row in last)
+        except ValueError as error:
+            raise ValueError(
+                f"{self.path} is damaged: move it away to go on without the curve so far"
+            ) from error
         self.started = time.perf_counter() - seconds
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:

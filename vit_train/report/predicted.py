@@ -24,14 +24,14 @@ class Prediction:
 
 
 # The answer to a file, or why the file cannot be read.
-Said = Prediction | str
+PredictionOrError = Prediction | str
 
 
 def shown(path: Path) -> str:
     return printable(str(path), keep="")
 
 
-def terminal_line(path: Path, said: Said, width: int) -> str:
+def terminal_line(path: Path, said: PredictionOrError, width: int) -> str:
     """Format what was said of a file for the terminal."""
     name = shown(path)
     if len(name) > width:  # the end says more than the beginning
@@ -43,7 +43,7 @@ def terminal_line(path: Path, said: Said, width: int) -> str:
 
 
 @contextmanager
-def written_to(out: str | None, topk: int) -> Iterator[Callable[[Path, Said], object]]:
+def written_to(out: str | None, topk: int) -> Iterator[Callable[[Path, PredictionOrError], object]]:
     """Yield a function that writes a row; the file, CSV or JSON lines, is complete or absent.
 
     Without `out` nothing is written.
@@ -51,6 +51,7 @@ def written_to(out: str | None, topk: int) -> Iterator[Callable[[Path, Said], ob
     if out is None:
         yield lambda path, said: None
         return
+    Path(out).parent.mkdir(parents=True, exist_ok=True)
     with replacing(Path(out)) as file:
         if out.endswith(".jsonl"):
             yield lambda path, said: file.write(json_line(path, said).encode())
@@ -62,7 +63,7 @@ def written_to(out: str | None, topk: int) -> Iterator[Callable[[Path, Said], ob
         yield lambda path, said: file.write(csv_line(cells(path, said, topk)))
 
 
-def cells(path: Path, said: Said, topk: int) -> Iterable[str]:
+def cells(path: Path, said: PredictionOrError, topk: int) -> Iterable[str]:
     yield shown(path)
     if isinstance(said, str):
         yield from [""] * (2 * topk)
@@ -80,7 +81,7 @@ def csv_line(row: Iterable[str]) -> bytes:
     return text.getvalue().encode()
 
 
-def json_line(path: Path, said: Said) -> str:
+def json_line(path: Path, said: PredictionOrError) -> str:
     content: dict[str, Any] = {"image": shown(path)}
     if isinstance(said, str):
         content["error"] = printable(said, keep="")

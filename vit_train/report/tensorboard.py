@@ -46,11 +46,11 @@ CHARTS = {
 
 
 class TensorBoard(Callback):
-    """Writes event files; after an OSError, which it raises, it starts a new file."""
+    """Writes an event file; after an OSError, which it raises, it starts a new one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
-        self.writer: SummaryWriter | None = SummaryWriter(self.folder)
+        self.writer: SummaryWriter | None = None
 
     def _write(self, kind: str, *what: Any, **more: Any) -> None:
         if self.writer is None:

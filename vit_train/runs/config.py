@@ -15,7 +15,7 @@ WEIGHTS = ("auto", "ema", "raw")
 MOST_COMPARED = 8
 # Test-time augmentations.
 TTA = ("none", "flip")
-MOST_PICTURES = 1000  # on one sheet; matplotlib takes minutes to lay out so many
+MOST_PICTURES = 1000  # on one sheet; matplotlib takes minutes to lay out more
 PICTURES = (".png", ".pdf", ".svg")
 TABLES = (".csv", ".jsonl")
 # Ways to say which patches an answer comes from.
@@ -30,6 +30,7 @@ class EvalDataConfig:
 
     # Another source than the run's, for example folder.
     name: str | None = None
+    # The folder that holds the images.
     root: str | None = None
     # Not taken from the run: opening somebody else's checkpoint must not start a download.
     download: bool = False
@@ -37,8 +38,9 @@ class EvalDataConfig:
     image_size: int | None = None
     # Of folders: what to do with files that cannot be decoded, stop or skip.
     on_error: str | None = None
+    # Of folders: files with more pixels than this count as files that cannot be decoded.
     max_pixels: int | None = None
-    # Evaluate only so many images, stratified.
+    # Evaluate only this many images, stratified.
     val_subset: int | None = None
     test_subset: int | None = None
 
@@ -50,16 +52,20 @@ class EvalConfig:
     # A run, a checkpoint, a folder of runs, or builtin:cifar10; of several, [A,B], vit-eval also
     # says whether one is better.
     ckpt: Any = "???"
+    # The images: test, val or train.
     split: str = "test"
+    # auto: the moving average if there is one; ema: that; raw: the weights themselves.
     weights: str = "auto"
+    # Images that are taken from the data set at once.
     batch_size: int | None = None
+    # auto (a GPU if there is one), cpu or cuda.
     device: str = "auto"
+    # fp32, tf32, bf16 or fp16.
     precision: str | None = None
-    # Test-time augmentation, reported apart: flip averages each image's and its mirror image's
-    # probabilities.
+    # Test-time augmentation, none or flip, reported separately: flip averages the probabilities of
+    # an image and its mirror image.
     tta: str = "none"
-    # Also evaluate the images corrupted in eight ways and five severities, which takes 40 times as
-    # long.
+    # Also evaluate on images corrupted in eight ways, at five severities each (40 evaluations).
     robustness: bool = False
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
 
@@ -85,6 +91,7 @@ class EvalConfig:
 class PredictConfig:
     """All settings of `vit-predict`."""
 
+    # A run, a checkpoint, a folder of runs, or builtin:cifar10.
     ckpt: str = "???"
     # A file, a folder, a pattern such as photos/*.jpg, a list of them, or - for paths on stdin.
     images: Any = "???"
@@ -92,10 +99,12 @@ class PredictConfig:
     out: str | None = None
     # The number of most probable classes to name.
     topk: int = 3
-    # Also draw the first images with what of them raised the answer: into a PNG file beside `out`
-    # or, without it, into predicted.png in the run's folder.
+    # Also draw heat maps of the parts of the first images that raised the predicted class: beside
+    # `out`, into NAME-maps.png or, without `out`, into predicted.png in the run's folder.
     overlay: bool = False
+    # auto: the moving average if there is one; ema: that; raw: the weights themselves.
     weights: str = "auto"
+    # auto (a GPU if there is one), cpu or cuda.
     device: str = "auto"
     # Images with more pixels than this count as files that cannot be decoded.
     max_pixels: int = 64_000_000
@@ -112,6 +121,7 @@ class PredictConfig:
 class ExplainConfig:
     """All settings of `vit-explain`."""
 
+    # A run, a checkpoint, a folder of runs, or builtin:cifar10.
     ckpt: str = "???"
     # As for vit-predict; null takes the first test images of the run's data.
     images: Any = None
@@ -123,14 +133,17 @@ class ExplainConfig:
     layer: int = -1
     # The class that is explained; null is the predicted one.
     target: str | None = None
-    # Also measure the method on so many test images: by the pointing game, where the objects'
+    # Also measure the method on this many test images: by the pointing game, where the objects'
     # places are known, and by deleting patches.
     score: int = 0
     # The folder for maps.png, distances.png, filters.png; null is explain/ in the run's folder.
     out: str | None = None
+    # auto: the moving average if there is one; ema: that; raw: the weights themselves.
     weights: str = "auto"
+    # auto (a GPU if there is one), cpu or cuda.
     device: str = "auto"
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
+    # Images with more pixels than this count as files that cannot be decoded.
     max_pixels: int = 64_000_000
 
     def __post_init__(self) -> None:
@@ -148,6 +161,7 @@ class ExplainConfig:
 class ExportConfig:
     """All settings of `vit-export`."""
 
+    # A run, a checkpoint, a folder of runs, or builtin:cifar10.
     ckpt: str = "???"
     # onnx; torch: a program of torch.export; safetensors: the weights as they are here; timm or hf
     # (Hugging Face): a folder that these libraries open.
@@ -156,6 +170,7 @@ class ExportConfig:
     out: str | None = None
     # onnx and torch: take images as uint8 and normalize them; false takes normalized floats.
     normalise: bool = True
+    # auto: the moving average if there is one; ema: that; raw: the weights themselves.
     weights: str = "auto"
     # The test images on which the export is checked, too, where they are present.
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
@@ -176,9 +191,12 @@ class SheetConfig:
 
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
+    # How many images, and how often each is augmented.
     images: int = 6
     variants: int = 8
+    # Seed of the augmentation.
     seed: int = 0
+    # The picture to write: .png, .pdf or .svg.
     out: str = "augmented.png"
 
     def __post_init__(self) -> None:
@@ -197,8 +215,10 @@ class InspectConfig:
     """All settings of `vit-inspect`."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
+    # The images and classes that the model is for.
     image_size: int = 32
     classes: int = 10
+    # Seed of the weights.
     seed: int = 0
     # The picture of the table of positions, if the model has one.
     out: str = "positions.png"

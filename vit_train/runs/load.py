@@ -10,7 +10,7 @@ from torch import nn
 
 from vit_train.config import TrainConfig, from_checkpoint
 from vit_train.data.dataset import Dataset, Statistics
-from vit_train.engine.checkpoint import find_checkpoint, fingerprint, read_checkpoint
+from vit_train.engine.checkpoint import find_checkpoint, read_checkpoint
 from vit_train.engine.config import require_choice
 from vit_train.files.plain_values import Refused, require_config
 from vit_train.files.reading import read_json
@@ -28,7 +28,7 @@ from vit_train.tasks.task import Task
 
 # Memory for opening a checkpoint besides its weights: buffers, and attention for one image.
 MORE_BYTES = 10**9
-# Attention to so many patches takes seconds for an image.
+# Attention to this many patches takes seconds for an image.
 MOST_PATCHES = 2**15
 # Errors from a file that is sealed like a checkpoint, but was not written by this program.
 MISFITS = (LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, RecursionError)
@@ -49,9 +49,11 @@ class Meta:
     images_seen: int
     weights: str
     versions: dict[str, str]
-    # Of the training data.
+    # Of the run's training, validation and test images.
     fingerprint: str
-    # By which logits are divided for probabilities that can be trusted; None if it is not known.
+    # The checksum of the checkpoint.
+    seal: str
+    # Divide logits by this for calibrated probabilities; None if it is not known.
     temperature: float | None = None
 
 
@@ -125,11 +127,41 @@ def rebuild(
     state = content["ema" if chosen == "ema" else "model"]
     require_config(content["config"], f"the config in {path}")
     config = from_checkpoint(content["config"])
+    task = checked_task(content, config, state, image_size)
+    model = task.build_model().to(device)
+    model.load_state_dict(resize_positions(state, model))
+    meta = Meta(
+        path=path,
+        config=config,
+        task=task,
+        classes=[str(name) for name in content["classes"]],
+        image_shape=task.image_shape,
+        statistics=statistics_of(content, task.image_shape[0]),
+        epoch=int(content["epoch"]),
+        step=int(content["step"]),
+        images_seen=int(content["images_seen"]),
+        weights=chosen,
+        versions={str(name): str(value) for name, value in content["versions"].items()},
+        fingerprint=str(content["fingerprint"]),
+        seal=content["seal"],
+    )
+    return model.eval(), meta
+
+
+def checked_task(
+    content: dict[str, Any],
+    config: TrainConfig,
+    state: dict[str, torch.Tensor],
+    image_size: int | None,
+) -> Task:
+    """Return the checkpoint's task, for images of `image_size` if that is given.
+
+    Raise ValueError unless its model has the shapes of `state` and takes little more memory.
+    """
     channels, trained_size, _ = content["image_shape"]
     num_classes = len(content["classes"])
     if min(num_classes, channels, trained_size) < 1:
-        raise ValueError(f"{path} has no classes, or images of size 0")
-
+        raise ValueError("the checkpoint has no classes, or images of size 0")
     if config.model.layers + config.task.layers > len(state):
         raise ValueError("the checkpoint has fewer weights than its config says")
 
@@ -143,23 +175,7 @@ def rebuild(
     if image_size not in (None, trained_size):
         task, shapes = at_size(image_size)
     require_bounded_memory(config, shapes, task.image_shape[1])
-    model = task.build_model().to(device)
-    model.load_state_dict(resize_positions(state, model))
-    meta = Meta(
-        path=path,
-        config=config,
-        task=task,
-        classes=[str(name) for name in content["classes"]],
-        image_shape=task.image_shape,
-        statistics=statistics_of(content, channels),
-        epoch=int(content["epoch"]),
-        step=int(content["step"]),
-        images_seen=int(content["images_seen"]),
-        weights=chosen,
-        versions=dict(content["versions"]),
-        fingerprint=str(content["fingerprint"]),
-    )
-    return model.eval(), meta
+    return task
 
 
 def known_temperature(content: dict[str, Any], meta: Meta) -> float | None:
@@ -168,29 +184,37 @@ def known_temperature(content: dict[str, Any], meta: Meta) -> float | None:
     What is not a temperature counts as unknown.
     """
     value = content.get("temperature")
-    if value is None and (noted := noted_temperatures(meta.path)):
-        value = noted.get(temperature_key(meta))
+    if value is None:
+        value = (noted_temperatures(meta.path) or {}).get(temperature_key(meta))
     return value if isinstance(value, float) and 0 < value < math.inf else None
 
 
 def temperature_key(meta: Meta) -> str:
     """Return what tells these weights from others that the same file may hold later."""
-    return f"{meta.path.name} {fingerprint(meta.path)[:12]}, {meta.weights} weights"
+    return f"{meta.path.name} {meta.seal[:12]}, {meta.weights} weights"
 
 
-def noted_temperatures(checkpoint: Path) -> dict[str, Any]:
-    """Return the temperatures in a run's folder, by checkpoint and weights."""
+def noted_temperatures(checkpoint: Path) -> dict[str, Any] | None:
+    """Return the temperatures that vit-eval has noted, by checkpoint and weights.
+
+    None if the file is damaged or was written by something else.
+    """
     file = calibration_file(checkpoint)
     try:
-        noted = read_json(file)["temperatures"] if file.is_file() else {}
+        noted = read_json(file)["temperatures"] if file.exists() else {}
     except (Refused, LookupError, TypeError):
-        return {}
-    return noted if isinstance(noted, dict) else {}
+        return None
+    return noted if isinstance(noted, dict) else None
 
 
 def calibration_file(checkpoint: Path) -> Path:
-    """Return the file in which vit-eval notes the temperature of a checkpoint."""
-    return run_folder(checkpoint) / "calibration.json"
+    """Return the file in which vit-eval notes the temperature of a checkpoint.
+
+    It is in the run's folder or, if the checkpoint was copied elsewhere, beside it with its name.
+    """
+    loose = checkpoint.parent != BUILTIN and checkpoint.parent.name != "checkpoints"
+    name = f"{checkpoint.stem}.calibration.json" if loose else "calibration.json"
+    return run_folder(checkpoint) / name
 
 
 def run_folder(checkpoint: Path) -> Path:

@@ -60,7 +60,7 @@ def new_run(folder: Path, named: bool) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def unused(folder: Path, named: bool) -> Iterator[None]:
-    """Hold the folder; at the end, remove the run's files that are new, unless it has begun there.
+    """Hold the folder; on exit, remove the run's files written meanwhile, unless it has begun.
 
     Raise InUse if it already contains a run or another process holds it.
     """

@@ -39,7 +39,6 @@ def finished_run(path: str) -> Path:
     folder = run_at(Path(path))
     if not is_finished(folder):
         raise ValueError(
-            f"extend={path}: this is no finished run; vit-train resume={folder} finishes one that "
-            "was stopped"
+            f"extend={path}: this run is not finished: finish it with vit-train resume={folder}"
         )
     return folder

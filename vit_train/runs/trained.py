@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from vit_train.data.batches import Normalize
 from vit_train.data.images import BrokenImage, only_our_limits, read_image, square
 from vit_train.engine.device import Precision, pick_precision
-from vit_train.report.predicted import Prediction, Said
+from vit_train.engine.workers import make_workers
+from vit_train.report.predicted import Prediction, PredictionOrError
 
 if TYPE_CHECKING:
     from vit_train.runs.load import Meta
@@ -65,7 +66,7 @@ class Trained(NamedTuple):
 
     def stream(
         self, images: Sequence[Picture], topk: int = 5, max_pixels: int = MAX_PIXELS
-    ) -> Iterator[Said]:
+    ) -> Iterator[PredictionOrError]:
         """Yield what the model says of each image or, if it cannot be decoded, why not.
 
         Only a few images are held at a time.
@@ -97,13 +98,18 @@ class Trained(NamedTuple):
                     raise BrokenImage(str(error) or type(error).__name__) from error
         return torch.from_numpy(pixels.copy()).permute(2, 0, 1)
 
-    @torch.no_grad()
     def classify(self, pixels: Tensor, topk: int) -> list[Prediction]:
-        """Classify images uint8 (B,C,S,S) on the model's device."""
+        """Classify images uint8 (B,C,S,S) on the model's device, as many at once as vit-eval."""
         device = next(self.model.parameters()).device
-        batch = Normalize(self.meta.statistics, device)(pixels.to(device))
-        with self.precision.autocast():
-            logits = self.model.forward(batch).double()
+        normalize = Normalize(self.meta.statistics, device)
+
+        @torch.no_grad()
+        def answers(images: Tensor) -> Tensor:
+            with self.precision.autocast():
+                return self.model.forward(normalize(images)).double()  # type: ignore[no-any-return]
+
+        with make_workers(self.model, self.precision, len(pixels)) as workers:
+            logits = torch.cat(list(workers.map(answers, pixels.to(device))))
         if not logits.isfinite().all():
             raise ValueError(f"{self.meta.path} answers with NaN: its weights are damaged")
         chances = (logits / (self.meta.temperature or 1.0)).softmax(dim=1).cpu()

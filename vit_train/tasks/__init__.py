@@ -1,1 +1,1 @@
-"""The tasks: each defines the model, the loss and the results. The training loop knows none."""
+"""The tasks: each defines model, loss and results. The training loop knows none of them."""

@@ -16,7 +16,7 @@ from vit_train.tasks.task import Task
 class Classify(Task):
     """Task with cross-entropy as its loss; in training, targets are smoothed and classes weighted.
 
-    Raises ValueError for fewer than two classes, and for another number of weights.
+    Raises ValueError for fewer than two classes, and unless there are as many class weights.
     """
 
     measures = ("loss", "acc")
@@ -39,7 +39,7 @@ class Classify(Task):
         if isinstance(self.given_weights, list) and len(self.given_weights) != num_classes:
             raise ValueError(
                 f"task.class_weights has {len(self.given_weights)} weights, but there are "
-                f"{num_classes} classes: give one a class, in alphabetical order for data=folder"
+                f"{num_classes} classes: give one per class, in alphabetical order for data=folder"
             )
         self.weighs = self.given_weights is not None
         self.weights: Tensor | None = None  # (K,)

@@ -52,7 +52,7 @@ class ClassifyConfig(LabelsConfig):
 
     name: str = "classify"
     # A weight for each class in the loss: auto, inversely to the number of its training images, or
-    # a list with one number a class. A step's loss is the mean over weights.
+    # a list with one number per class. A step's loss is the mean over weights.
     class_weights: Any = None
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class ClassifyConfig(LabelsConfig):
         if not (weights in (None, "auto") or listed):
             raise ValueError(
                 f"task.class_weights={weights} must be auto, null, or a list with one positive "
-                "number a class, such as [1,2.5,1]"
+                "number per class, such as [1,2.5,1]"
             )
 
     def make(
@@ -75,7 +75,7 @@ class ClassifyConfig(LabelsConfig):
 
 @dataclass
 class DistillConfig(LabelsConfig):
-    """Classification of images that a trained classifier, the teacher, helps to learn."""
+    """Classification, learned from labels and from a trained classifier, the teacher."""
 
     name: str = "distill"
     # The teacher: a run (its folder or a checkpoint) or builtin:NAME, of any model, with the same
@@ -86,8 +86,8 @@ class DistillConfig(LabelsConfig):
     distillation: str = "soft"
     # The share of the loss that the teacher has; the labels have the rest.
     alpha: float = 0.5
-    # By which the logits of both are divided for soft distillation: higher shows more of what the
-    # teacher thinks of the other classes.
+    # Divides the logits of both in soft distillation: higher shows more of what the teacher thinks
+    # of the other classes.
     temperature: float = 3.0
 
     def __post_init__(self) -> None:
@@ -135,6 +135,7 @@ class ReconstructConfig(DecodeConfig):
     """Masked autoencoder: prediction of an image's hidden patches from the visible ones."""
 
     name: str = "reconstruct"
+    # The share of the patches that is hidden.
     mask_ratio: float = 0.75
     # Predict each patch after subtracting its own mean and dividing by its own standard deviation:
     # better features, but pictures without the patches' colors (He et al. 2022, section 3).

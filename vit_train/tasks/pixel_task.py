@@ -5,6 +5,7 @@ from torch import Tensor
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Forward
 from vit_train.model.config import ModelConfig, require_vit
+from vit_train.model.patches import require_whole_patches
 from vit_train.tasks.config import DecodeConfig
 from vit_train.tasks.task import Task
 
@@ -25,6 +26,7 @@ class PixelTask(Task):
         num_classes: int,
     ) -> None:
         self.vit, self.decoder_depth = require_vit(model), config.decoder_depth
+        require_whole_patches(self.vit.patch_size, image_shape[1])
         self.image_shape = image_shape
 
     def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from vit_train.tasks.config import ReconstructConfig
 from vit_train.tasks.pixel_task import PixelTask
 
 # Part of the seed that keeps these draws independent of the same batch's augmentation.
-HIDING = 1
+MASKING = 1
 
 
 class Reconstruct(PixelTask):
@@ -52,11 +52,11 @@ class Reconstruct(PixelTask):
         channels, size, _ = self.image_shape
         return MaskedAutoencoder(self.vit, self.decoder_depth, size, channels)
 
-    def train_loader(self, batches: TrainBatches) -> "HidingTrain":
-        return HidingTrain(batches, self.patches)
+    def train_loader(self, batches: TrainBatches) -> "MaskedTrainBatches":
+        return MaskedTrainBatches(batches, self.patches)
 
-    def eval_loader(self, batches: EvalBatches) -> "HidingEval":
-        return HidingEval(batches, self.patches)
+    def eval_loader(self, batches: EvalBatches) -> "MaskedEvalBatches":
+        return MaskedEvalBatches(batches, self.patches)
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """Return the mean squared error of each image's hidden values: (B,1)."""
@@ -90,12 +90,12 @@ def deviation(patches: Tensor) -> Tensor:
     return (patches.var(2, keepdim=True) + 1e-6).sqrt()
 
 
-def drawn_orders(rng: np.random.Generator, count: int, patches: int) -> Tensor:
+def random_orders(rng: np.random.Generator, count: int, patches: int) -> Tensor:
     """Draw a random order of all patches for each of `count` images: (count, patches)."""
     return torch.from_numpy(rng.random((count, patches)).argsort(axis=1))
 
 
-class HidingTrain(DrawnBatches):
+class MaskedTrainBatches(DrawnBatches):
     """Training batches with newly drawn hidden patches.
 
     Those of batch b in epoch e are a pure function of (seed, e, b).
@@ -111,8 +111,8 @@ class HidingTrain(DrawnBatches):
     def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
         source = self.source
         for number, draws in enumerate(source.draws(epoch, first), first):
-            rng = source.generator(epoch, number, HIDING)
-            orders = drawn_orders(rng, source.batch_size, self.patches)[source.share]
+            rng = source.generator(epoch, number, MASKING)
+            orders = random_orders(rng, source.batch_size, self.patches)[source.share]
             yield *draws, orders.t().double()
 
     def batch(self, *draws: Tensor) -> Batch:
@@ -120,7 +120,7 @@ class HidingTrain(DrawnBatches):
         return self.source.batch(*images)[0], orders.t().long()
 
 
-class HidingEval:
+class MaskedEvalBatches:
     """Evaluation batches; an image's hidden patches are always the same, for any batch size."""
 
     def __init__(self, batches: EvalBatches, patches: int) -> None:
@@ -128,7 +128,7 @@ class HidingEval:
 
     def __iter__(self) -> Iterator[Batch]:
         source = self.source
-        orders = drawn_orders(np.random.default_rng(0), source.total, self.patches)[source.share]
+        orders = random_orders(np.random.default_rng(0), source.total, self.patches)[source.share]
         parts = to_device(orders, source.labels.device).split(source.batch_size)
         for (images, _), order in zip(source, parts, strict=True):
             yield images, order

@@ -28,7 +28,7 @@ class Task(Objective, Protocol):
         ...
 
     def prepare(self, labels: Tensor) -> None:
-        """Take what the loss needs to know of the training images' labels (N,), on their device."""
+        """Compute what the loss needs from the training labels (N,), such as class weights."""
         return None
 
     def train_loader(self, batches: TrainBatches) -> TrainLoader:

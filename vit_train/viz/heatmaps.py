@@ -24,7 +24,7 @@ LEGEND = 42
 def draw_maps(
     images: Tensor, maps: Tensor, titles: Sequence[str], legend: str, columns: int = 4
 ) -> Figure:
-    """Draw each of uint8 images (N,3,S,S) beside itself under its map (N,G,G), with a title.
+    """Draw uint8 images (N,3,S,S), each with a title and a copy overlaid with its map (N,G,G).
 
     A map is scaled from 0 to its highest value, and each of its cells is shown as one color.
     """
@@ -70,9 +70,9 @@ def draw_distances(layers: Sequence[Sequence[float]], image_size: int) -> Figure
     """Draw how far each head of each layer looks (Dosovitskiy et al. 2021, figure 7)."""
     figure = Figure(figsize=(5.2, 3.6), dpi=110, layout="constrained")
     axes = figure.subplots()
-    for number, heads in enumerate(layers, start=1):
+    for number, heads in enumerate(layers):
         axes.plot([number] * len(heads), sorted(heads), "o", color="#3b6ea5", alpha=0.75)
-    axes.set_xticks(range(1, len(layers) + 1))
+    axes.set_xticks(range(len(layers)))
     axes.set(xlabel="layer", ylabel="mean attention distance, pixels", ylim=(0, 0.75 * image_size))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.3)

@@ -6,6 +6,9 @@ from matplotlib.figure import Figure
 from vit_train.explain.positions import mosaic, similarity
 from vit_train.model.vit import Encoder
 
+# More patches than this are too small to be drawn, and their similarities take gigabytes.
+MOST_PLACES = 48**2
+
 
 @torch.no_grad()
 def draw_positions(encoder: Encoder) -> Figure:

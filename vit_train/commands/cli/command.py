@@ -43,11 +43,17 @@ def make_command(
     def main() -> None:
         register_schemas()
         with short_errors(name):
+            refuse_sweep(sys.argv[1:])
             refuse_groups(sys.argv[1:], [group for group in GROUPS if group not in groups])
             sys.argv[1:] = quote_values(sys.argv[1:], paths)
             run_or_help(job, about, groups, settings)
 
     return main
+
+
+def refuse_sweep(arguments: Sequence[str]) -> None:
+    if {"-m", "--multirun"} & set(arguments):
+        raise ValueError("only vit-train sweeps over settings (-m): run this once for each")
 
 
 def refuse_groups(arguments: Sequence[str], groups: Sequence[str]) -> None:

@@ -21,7 +21,8 @@ def comments(kind: type) -> dict[str, str]:
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if is_dataclass(base):
-            found |= own_comments(base)
+            own = own_comments(base)
+            found |= {name: text or found.get(name, "") for name, text in own.items()}
     return found
 
 

@@ -66,9 +66,9 @@ def resumed_config(
 def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
     """Return the settings of the run that `extend=` names, with the changes from the command line.
 
-    Unless it is given, the warm-up takes the same share of the epochs as in that run, but no more
-    than half of them. Raise
-    ValueError if it is not finished, or for a change that its state does not allow.
+    Unless optim.warmup_epochs is given, scale the warm-up with the number of epochs, to at most
+    half of them. Raise ValueError if that run is not finished, or for a change that its state does
+    not allow.
     """
     folder = finished_run(composed.extend)
     if "train.epochs" not in keys_of(overrides):

@@ -16,9 +16,10 @@ class AugmentConfig:
 
     # Pad by this many black pixels, then crop back to the image size at a random place.
     crop_padding: int = 4
+    # Mirror every second image, drawn at random.
+    flip: bool = True
     # Crop at least this share of the image's area and stretch it to full size; null turns it off.
     crop_scale: float | None = None
-    flip: bool = True
     # Color and geometric operations; num_ops and magnitude (0 to 30) apply to RandAugment alone.
     policy: str = "none"
     num_ops: int = 2
@@ -26,8 +27,8 @@ class AugmentConfig:
     # Probability that a rectangle is replaced by the mean color, and its largest share of the area.
     erase_prob: float = 0.0
     erase_area: float = 0.33
-    # Mix each image and its label with another's: α of the Beta distribution; null turns it off.
-    # With both set, one of the two is drawn for each image.
+    # Mix an image and its label with another's, with probability mix_prob: α of the Beta
+    # distribution; null turns it off. With both set, one of the two is drawn for each image.
     mixup_alpha: float | None = None
     cutmix_alpha: float | None = None
     mix_prob: float = 1.0

@@ -23,7 +23,7 @@ def blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
     return mixed.add_(other * per_image(1 - factor)).clamp_(0, BOUND).to(torch.uint8)
 
 
-def grey(images: Tensor) -> Tensor:
+def gray(images: Tensor) -> Tensor:
     """Compute the luma of ITU-R 601: (N,3,S,S) → uint8 (N,1,S,S)."""
     red, green, blue = images.unbind(1)
     return (0.2989 * red).add_(0.587 * green).add_(0.114 * blue).to(torch.uint8).unsqueeze(1)
@@ -49,11 +49,11 @@ def brightness(images: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def color(images: Tensor, magnitude: Tensor) -> Tensor:
-    return blend(images, grey(images), 1 + magnitude)
+    return blend(images, gray(images), 1 + magnitude)
 
 
 def contrast(images: Tensor, magnitude: Tensor) -> Tensor:
-    mean = grey(images).float().mean(dim=(1, 2, 3), keepdim=True)
+    mean = gray(images).float().mean(dim=(1, 2, 3), keepdim=True)
     return blend(images, mean, 1 + magnitude)
 
 

@@ -9,17 +9,19 @@ from itertools import combinations
 from pathlib import Path
 from string import ascii_uppercase
 
+import torch
+
 from vit_train.config import as_dict
 from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification
 from vit_train.files.plain_values import flatten
 from vit_train.files.writing import require_own_folder, write_text
-from vit_train.report.comparison_page import Pair, comparison_page, with_adjusted
-from vit_train.report.evaluation import Found, save
+from vit_train.report.comparison_page import Pair, adjusted, comparison_page
+from vit_train.report.evaluation import Findings, save
 from vit_train.report.paired import Paired, differences_csv, draw_differences
 from vit_train.report.summary import result_dict, write_json
 from vit_train.runs.config import EvalConfig
-from vit_train.runs.evaluation.evaluate import Evaluated, evaluate_checkpoint, named
+from vit_train.runs.evaluation.evaluate import Evaluated, display_name, evaluate_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -31,23 +33,26 @@ def compare_checkpoints(config: EvalConfig) -> list[Paired]:
     """
     runs = [evaluate_checkpoint(replace(config, ckpt=str(each))) for each in config.ckpt]
     require_same_images([run.found for run in runs])
-    places = distinct([named(run.meta.path) for run in runs])
+    places = distinct([display_name(run.meta.path) for run in runs])
     folder = comparison_folder(runs, places)
     require_own_folder(folder)
     folder.mkdir(exist_ok=True)
     names = [f"{letter} ({place})" for letter, place in zip(ascii_uppercase, places, strict=False)]
     answers = [answers_of(run.found) for run in runs]
-    pairs: list[Pair] = []
+    places_of_pairs = list(combinations(range(len(runs)), 2))
+    compared = [Paired.of(answers[i], answers[j]) for i, j in places_of_pairs]
+    p_values = adjusted([paired.p_value for paired in compared])
+    pairs = [
+        Pair(names[i], names[j], paired, p)
+        for (i, j), paired, p in zip(places_of_pairs, compared, p_values, strict=True)
+    ]
     pictures = {}
-    for i, j in combinations(range(len(runs)), 2):
-        paired = Paired.of(answers[i], answers[j])
-        pairs.append(Pair(names[i], names[j], paired))
+    for i, j in places_of_pairs:
         file = folder / f"{ascii_uppercase[i]}-{ascii_uppercase[j]}.png"
         first = runs[0].found
         both = (answers[i], answers[j]), (names[i], names[j])
         save(draw_differences(*both, first.images, first.classes), file)
         pictures[f"{names[i]} and {names[j]}"] = file.read_bytes()
-    pairs = with_adjusted(pairs)
     for pair in pairs:
         logger.info(pair.in_words)
     write(folder, names, runs, pairs, pictures)
@@ -83,14 +88,14 @@ def write(
     logger.info(f"written to {folder}/: results.json, differences.csv, report.html, pictures")
 
 
-def answers_of(found: Found) -> Answers:
+def answers_of(found: Findings) -> Answers:
     """Return the answers; raise ValueError for a task that does not classify."""
     if not isinstance(found.result, Classification):
         raise ValueError("ckpt=[A,B] compares classifiers")
     return found.result.answers
 
 
-def require_same_images(found: Sequence[Found]) -> None:
+def require_same_images(found: Sequence[Findings]) -> None:
     first, *others = found
     labels = answers_of(first).labels.tolist()
     for other in others:
@@ -99,12 +104,20 @@ def require_same_images(found: Sequence[Found]) -> None:
             and list(other.classes) == list(first.classes)
             and list(other.names) == list(first.names)
             and answers_of(other).labels.tolist() == labels
+            and same_pixels(first, other)
         )
         if not same:
             raise ValueError(
                 f"{first.facts['checkpoint']} and {other.facts['checkpoint']} were evaluated on "
                 "different images: name the same ones, for example by data.name= and data.root="
             )
+
+
+def same_pixels(first: Findings, other: Findings) -> bool:
+    """Return whether these are the same images or, at different sizes, from the same place."""
+    if first.images.shape == other.images.shape:
+        return bool(torch.equal(first.images, other.images))
+    return bool(first.facts["root"] == other.facts["root"])
 
 
 def distinct(checkpoints: Sequence[str]) -> list[str]:

@@ -22,14 +22,14 @@ from vit_train.files.writing import replacing, write_text
 from vit_train.model.memory import images_at_once
 from vit_train.model.vit import VisionTransformer
 from vit_train.report import provenance
-from vit_train.report.evaluation import Found, save, write_evaluation
+from vit_train.report.evaluation import Findings, save, write_evaluation
 from vit_train.report.evaluation_page import report
 from vit_train.report.terminal import class_table, result_line
 from vit_train.runs.builtin import FOLDER as BUILTIN
 from vit_train.runs.builtin import PREFIX
 from vit_train.runs.config import EvalConfig, ExplainConfig
 from vit_train.runs.evaluation.evaluator import Evaluator, flipped, robustness, temperature
-from vit_train.runs.evaluation.explain import Explainer, true_classes
+from vit_train.runs.evaluation.explain import TOO_LARGE, Explainer, true_classes
 from vit_train.runs.evaluation.images import configured, evaluated_images
 from vit_train.runs.load import (
     Meta,
@@ -41,8 +41,8 @@ from vit_train.runs.load import (
 from vit_train.runs.results.summaries import read_curve, validated_on
 from vit_train.runs.trained import Trained
 from vit_train.viz.curves import curves
-from vit_train.viz.gallery import draw_gallery
-from vit_train.viz.positions import draw_positions
+from vit_train.viz.gallery import draw_gallery, gallery_size
+from vit_train.viz.positions import MOST_PLACES, draw_positions
 
 logger = logging.getLogger(__name__)
 # Images whose answers are explained: in pictures, and in numbers.
@@ -53,7 +53,7 @@ class Evaluated(NamedTuple):
     """A checkpoint that was evaluated: what was found, and the folder that it was written into."""
 
     meta: Meta
-    found: Found
+    found: Findings
     folder: Path
 
 
@@ -79,11 +79,11 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
             f"the loss of {meta.path} on these images is {result.loss}: its weights are damaged, "
             "or its training diverged"
         )
-    say(result, config, data, evaluator)
+    log_result(result, config, data, evaluator)
     explainer = explainer_of(model, meta)
     folder = run_folder(meta.path) / folder_name(config, meta)
     folder.parent.mkdir(parents=True, exist_ok=True)  # of a model that travels with the package
-    found = Found(
+    found = Findings(
         result=result,
         images=images.images,
         names=images.all_names.tolist(),
@@ -93,7 +93,7 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
         temperature=temperature(evaluator, config.split, splits, config.data.val_subset is None),
         flipped=flipped(evaluator, images, result) if config.tta == "flip" else None,
         robustness=robustness(evaluator, images) if config.robustness else None,
-        focus=explainer.focus(some(images, EXPLAINED)) if explainer else None,
+        focus=explainer.focus(random_pixels(images, EXPLAINED)) if explainer else None,
     )
     written = write_evaluation(folder, found)
     written += draw_pictures(folder, evaluator, explainer, images)
@@ -102,7 +102,9 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
     return Evaluated(meta, found, folder)
 
 
-def say(result: Evaluation, config: EvalConfig, data: DataConfig, evaluator: Evaluator) -> None:
+def log_result(
+    result: Evaluation, config: EvalConfig, data: DataConfig, evaluator: Evaluator
+) -> None:
     meta, precision = evaluator.meta, evaluator.precision
     selected = meta.config.data.selected_on == "test"
     note = " (its run chose its best epoch on the test images)" if selected else ""
@@ -119,7 +121,7 @@ def facts(config: EvalConfig, data: DataConfig, evaluator: Evaluator) -> dict[st
     """Return what belongs to the numbers of an evaluation."""
     meta, precision = evaluator.meta, evaluator.precision
     return {
-        "checkpoint": named(meta.path),
+        "checkpoint": display_name(meta.path),
         "weights": meta.weights,
         "data": data.name,
         "root": data.root,
@@ -151,12 +153,12 @@ def explainer_of(model: nn.Module, meta: Meta) -> Explainer | None:
     if not isinstance(model, VisionTransformer):
         return None
     if not images_at_once(model):
-        logger.info("not explained: the attention for one image would take more than 1 GB")
+        logger.info(f"not explained: {TOO_LARGE}")
         return None
     return Explainer(Trained(model, meta), ExplainConfig(ckpt=""))
 
 
-def some(images: ImageSet, count: int) -> Tensor:
+def random_pixels(images: ImageSet, count: int) -> Tensor:
     """Return the pixels of `count` images, always the same ones, whatever order they are in."""
     drawn = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     return images.images[drawn[:count]]
@@ -167,7 +169,7 @@ def draw_pictures(
 ) -> list[str]:
     """Draw the task's pictures and the table of positions; return the files' names."""
     task, model, written = evaluator.meta.task, evaluator.model, []
-    if task.columns:
+    if task.columns and gallery_size(task, model):
         batch = next(iter(task.eval_loader(evaluator.batches(images))))
         with replacing(folder / "pictures.png") as file:
             draw_gallery(task, model, batch, evaluator.normalize).save(file, "PNG")
@@ -177,19 +179,19 @@ def draw_pictures(
         explainer.draw_maps(folder / "maps.png", shown.images, true_classes(shown, evaluator.meta))
         written.append("maps.png")
     encoder = encoder_of(model)
-    if encoder is not None and len(encoder.pos_embed):
+    if encoder is not None and len(encoder.pos_embed) and encoder.grid**2 <= MOST_PLACES:
         save(draw_positions(encoder), folder / "positions.png")
         written.append("positions.png")
     return written
 
 
-def named(checkpoint: Path) -> str:
+def display_name(checkpoint: Path) -> str:
     """Return a checkpoint as a user would name it."""
     inside = checkpoint.parent == BUILTIN
     return f"{PREFIX}{checkpoint.stem}" if inside else str(checkpoint)
 
 
-def write_report(folder: Path, found: Found, run: Path, written: Sequence[str]) -> list[str]:
+def write_report(folder: Path, found: Findings, run: Path, written: Sequence[str]) -> list[str]:
     """Write report.html, with the pictures that were `written` and what the summary `run` tells."""
     try:
         summary, curve = read_object(run), read_curve(run)

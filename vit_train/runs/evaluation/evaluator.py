@@ -57,9 +57,17 @@ def temperature(
     assert isinstance(result, Classification)
     fitted = fitted_temperature(result.answers)
     if note:
-        noted = noted_temperatures(meta.path) | {temperature_key(meta): fitted}
-        write_json(calibration_file(meta.path), {"temperatures": noted})
+        note_temperature(meta, fitted)
     return fitted
+
+
+def note_temperature(meta: Meta, fitted: float) -> None:
+    """Note a checkpoint's temperature where `load` finds it."""
+    file, noted = calibration_file(meta.path), noted_temperatures(meta.path)
+    if noted is None:
+        logger.warning(f"the temperature is not noted: {file} is not a file of vit-eval")
+        return
+    write_json(file, {"temperatures": noted | {temperature_key(meta): fitted}})
 
 
 def flipped(evaluator: Evaluator, images: ImageSet, plain: Evaluation) -> Classification:

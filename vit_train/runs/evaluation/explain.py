@@ -46,6 +46,7 @@ LEGENDS = {
     "rollout": "attention through all layers (rollout)",
     "attention": "attention of layer {layer}",
 }
+TOO_LARGE = "the attention for one image would take more than 1 GB: choose a smaller image size"
 # Shares of the patches that are deleted: for a curve, and for one figure.
 CURVE, DELETED = (0.05, 0.1, 0.2, 0.3, 0.5), 0.1
 
@@ -109,6 +110,12 @@ def true_classes(images: ImageSet, meta: Meta) -> list[str]:
     return [f"true: {meta.classes[label]}" for label in images.labels.tolist()]
 
 
+def said(chances: Tensor) -> tuple[list[int], list[float]]:
+    """Return the answers to images and their probabilities, of those of all classes (N,K)."""
+    best = chances.max(dim=1)
+    return best.indices.tolist(), best.values.tolist()
+
+
 class Explainer:
     """Explains the answers of one model by one method."""
 
@@ -126,7 +133,9 @@ class Explainer:
             raise ValueError(f"layer={config.layer}: the model has the layers 0 to {depth - 1}")
         if config.target is not None and config.target not in self.meta.classes:
             raise ValueError(f"target={config.target} is not a class of the model")
-        self.batch = max(1, min(BATCH, images_at_once(self.model)))
+        self.batch = min(BATCH, images_at_once(self.model))
+        if not self.batch:
+            raise ValueError(TOO_LARGE)
         device = next(self.model.parameters()).device
         self.normalize = Normalize(self.meta.statistics, device)
 
@@ -146,10 +155,11 @@ class Explainer:
 
         `truths` is what is known of each image.
         """
-        maps, chances, targets = self.explained(images)
+        maps, chances, _ = self.explained(images)
+        asked = "" if self.config.target is None else f", shown: {self.config.target}"
         titles = [
-            f"{truth}, said: {self.meta.classes[target]} {100 * chance[target]:.0f} %"
-            for truth, chance, target in zip(truths, chances, targets.tolist(), strict=True)
+            f"{truth}, said: {self.meta.classes[answer]} {100 * chance:.0f} %{asked}"
+            for truth, answer, chance in zip(truths, *said(chances), strict=True)
         ]
         layer = self.config.layer % self.model.config.depth
         legend = LEGENDS[self.config.method].format(layer=layer)
@@ -188,35 +198,42 @@ class Explainer:
             hits, chance = pointing_hits(maps, part.masks)
             low, high = wilson_interval(int(hits.sum()), count)
             share, expected = hits.double().mean().item(), chance.mean().item()
+            times = f"{share / expected:.1f} times chance, which is" if expected else "chance is"
             logger.info(
                 f"pointing game, {name}: {share:.1%} of {count:,} images (95 % interval {low:.1%} "
-                f"to {high:.1%}), {share / expected:.1f} times chance, which is {expected:.1%}"
+                f"to {high:.1%}), {times} {expected:.1%}"
             )
-        marked, random = self.kept(part.images, maps, chances.argmax(1), CURVE)
+        deleted = list(dict.fromkeys(map(self.patches, CURVE)))
+        marked, random = self.kept(part.images, maps, chances.argmax(1), deleted)
         for title, kept in ((f"{name}'s order", marked), ("random order", random)):
-            shares = zip(CURVE, kept, strict=True)
-            said = (f"{same.double().mean():.1%} at {share:.0%}" for share, same in shares)
-            logger.info(f"deleting patches in {title}, share of answers kept: {', '.join(said)}")
+            same = zip(deleted, kept, strict=True)
+            shares = (f"{k.double().mean():.1%} at {d / maps[0].numel():.0%}" for d, k in same)
+            logger.info(f"deleting patches in {title}, share of answers kept: {', '.join(shares)}")
+
+    def patches(self, share: float) -> int:
+        """Return how many patches are this share of all, at least one."""
+        return max(1, round(share * self.model.grid**2))
 
     def focus(self, images: Tensor) -> Focus:
         """Measure where the maps of uint8 images (N,3,S,S) lie, and if the answers need it."""
         maps, chances, _ = self.explained(images)
-        (marked,), (random,) = self.kept(images, maps, chances.argmax(1), [DELETED])
+        deleted = self.patches(DELETED)
+        (marked,), (random,) = self.kept(images, maps, chances.argmax(1), [deleted])
         only_marked, only_random = (~marked & random).sum(), (marked & ~random).sum()
         return Focus(
             images=len(images),
             patches_of_half=patches_of_half(maps).mean().item(),
             middle=middle_share(maps).mean().item(),
-            deleted=DELETED,
+            deleted=deleted / maps[0].numel(),
             changed=1 - marked.double().mean().item(),
             changed_at_random=1 - random.double().mean().item(),
             p_value=Paired(len(images), int(only_marked), int(only_random)).p_value,
         )
 
     def kept(
-        self, images: Tensor, maps: Tensor, answers: Tensor, shares: Sequence[float]
+        self, images: Tensor, maps: Tensor, answers: Tensor, deleted: Sequence[int]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Return which answers (N,) stay, bool (N,), without each of these shares of the patches.
+        """Return which answers (N,) stay, bool (N,), without each of these numbers of patches.
 
         The first list deletes the patches in the order of the maps, the second in a random one.
         """
@@ -224,18 +241,18 @@ class Explainer:
         marked = maps.flatten(1).argsort(dim=1, descending=True)  # (N,G²)
         random = torch.rand(marked.shape, generator=generator).argsort(dim=1)
         first, second = (
-            [self.said(images, order, share) == answers for share in shares]
+            [self.answers_without(images, order, count) == answers for count in deleted]
             for order in (marked, random)
         )
         return first, second
 
     @torch.no_grad()
-    def said(self, images: Tensor, order: Tensor, share: float) -> Tensor:
-        """Return the answers (N,) to images without this share of their patches, in `order`."""
+    def answers_without(self, images: Tensor, order: Tensor, count: int) -> Tensor:
+        """Return the answers (N,) to images without their first `count` patches in `order`."""
         answers, size = [], self.model.config.patch_size
         for part, first in zip(images.split(self.batch), order.split(self.batch), strict=True):
             batch = self.normalized(part)
             first = first.to(batch.device)
-            less = without_patches(batch, first, round(share * first.shape[1]), size)
+            less = without_patches(batch, first, count, size)
             answers.append(self.model(less).argmax(1).cpu())
         return torch.cat(answers)

@@ -57,7 +57,8 @@ def overlay_file(config: PredictConfig, checkpoint: Path, paths: Sequence[Path])
     """Return the file for the overlays; raise ValueError if it is one of the images."""
     if config.out is None:
         return run_folder(checkpoint) / "predicted.png"
-    sheet = Path(config.out).with_suffix(".png")
+    out = Path(config.out)
+    sheet = out.with_name(f"{out.stem}-maps.png")
     if config.overlay and sheet.resolve() in {path.resolve() for path in paths}:
         raise ValueError(f"overlay=true would replace the image {sheet}: choose another out=")
     return sheet
@@ -66,7 +67,7 @@ def overlay_file(config: PredictConfig, checkpoint: Path, paths: Sequence[Path])
 def draw_overlays(
     sheet: Path, config: PredictConfig, explainer: Explainer, paths: Sequence[Path]
 ) -> None:
-    """Draw the first images that can be read, with what of them raised the answer."""
+    """Draw the first images that can be read, with what of them raised the predicted class."""
     trained = explainer.trained
     images: dict[Path, Tensor] = {}
     for path in paths:
@@ -87,8 +88,8 @@ def report(config: PredictConfig, count: int, failures: int, temperature: float 
         logger.warning(f"{failures:,} of {count:,} images cannot be read")
     if temperature is None:
         logger.info(
-            f"probabilities are not calibrated: vit-eval ckpt={config.ckpt} does that once, for a "
-            "run with validation images of its own"
+            f"probabilities are not calibrated: vit-eval ckpt={config.ckpt} calibrates them once, "
+            "from the run's validation images"
         )
     else:
         logger.info(f"probabilities are calibrated with a temperature of {temperature:.2f}")

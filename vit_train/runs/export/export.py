@@ -1,6 +1,7 @@
 """`vit-export`: write a trained model in another format, and check that it answers the same."""
 
 import logging
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import util
@@ -129,12 +130,15 @@ def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
     Raise ValueError if they differ by more than rounding.
     """
     normalize, found = Normalize(model.meta.statistics, torch.device("cpu")), Agreement()
+    seconds = 0.0
     for batch in images.split(BATCH):
         pixels = normalize(batch)
         expected = model.trained.model(pixels)
         if not expected.isfinite().all():
             raise ValueError(f"{model.meta.path} answers with NaN: its weights are damaged")
+        began = time.perf_counter()
         given = answer(batch if model.normalise else pixels)
+        seconds += time.perf_counter() - began
         if given.shape != expected.shape:
             raise ValueError(
                 f"the export answers {tuple(given.shape)}, not {tuple(expected.shape)}"
@@ -146,5 +150,6 @@ def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
     )
     if not found.passed:
         raise ValueError(f"the export answers otherwise, so it is not kept: {said}")
-    logger.info(f"checked: {said}")
+    speed = found.count / seconds
+    logger.info(f"checked: {said}; {speed:,.0f} images a second in batches of {BATCH}")
     return said

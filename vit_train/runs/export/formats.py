@@ -33,6 +33,7 @@ Answer = Callable[[Tensor], Tensor]
 # What checks an export, and returns its model card.
 Check = Callable[[Answer], str]
 CARD = "README.md"
+NO_PROGRAM = "PyTorch cannot export"
 
 
 class Format(Protocol):
@@ -70,13 +71,13 @@ class File(Format):
 
 
 @contextlib.contextmanager
-def refusals_of_torch() -> Iterator[None]:
-    """Raise ValueError if PyTorch cannot make a program of a model, for whatever reason."""
+def refusals(what: str) -> Iterator[None]:
+    """Raise ValueError, "`what` this model", if a library fails in the block, for any reason."""
     try:
         yield
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise ValueError(f"PyTorch cannot export this model: {reason}") from error
+        raise ValueError(f"{what} this model: {reason}") from error
 
 
 class Onnx(File):
@@ -86,7 +87,7 @@ class Onnx(File):
     needs = ("onnx", "onnxscript", "onnxruntime")
 
     def content(self, model: Deployed) -> bytes:
-        with refusals_of_torch():
+        with refusals(NO_PROGRAM):
             program = torch.onnx.export(
                 model.network,
                 (model.example,),
@@ -104,9 +105,10 @@ class Onnx(File):
         return bytes(proto.SerializeToString())
 
     def open(self, path: Path, model: Deployed) -> Answer:
-        session = import_module("onnxruntime").InferenceSession(
-            str(path), providers=["CPUExecutionProvider"]
-        )
+        with refusals("onnxruntime cannot open"):
+            session = import_module("onnxruntime").InferenceSession(
+                str(path), providers=["CPUExecutionProvider"]
+            )
         return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 
 
@@ -117,7 +119,7 @@ class Program(File):
 
     def content(self, model: Deployed) -> bytes:
         batch = ({0: torch.export.Dim("batch", min=1)},)
-        with refusals_of_torch():
+        with refusals(NO_PROGRAM):
             program = torch.export.export(model.network, (model.example,), dynamic_shapes=batch)
         buffer = io.BytesIO()
         torch.export.save(program, buffer, extra_files={f"{OWN}.json": model.about_json})
@@ -168,7 +170,8 @@ class Folder(Format):
             if util.find_spec(self.package) is None:
                 answer = reopened(folder, model)
             else:
-                answer = normalized(self.open(folder), model)
+                with refusals(f"{self.package} cannot open"):
+                    answer = normalized(self.open(folder), model)
             write_text(folder / CARD, check(answer))
 
     def open(self, folder: Path) -> nn.Module:

@@ -83,7 +83,7 @@ def why_fresh(found: Pretrained, ours: Encoder, classes: list[str]) -> str:
 def in_words(source: str, found: Pretrained, ours: Encoder, fresh: str) -> str:
     """Say what was taken, what not, and why."""
     layout = f" ({found.layout}'s layout)" if found.layout else ""
-    lines = [f"begins with the encoder of {source}{layout}"]
+    lines = [f"starts from the encoder of {source}{layout}"]
     theirs = found.state.get("pos_embed.0.weight")
     table = ours.state_dict().get("pos_embed.0.weight")
     if theirs is not None and table is not None and theirs.shape != table.shape:

@@ -81,7 +81,8 @@ def table(groups: Sequence[Group]) -> str:
     header += [title("test", "final weights"), "95 % interval", title("test", "best epoch")]
     header += [title("validation", "best epoch"), title("validation", "last epoch, mean of folds")]
     header += [title("training", "last epoch"), title("balanced test", "final weights")]
-    header += ["images seen", "training TFLOP", "minutes", "minutes in steps", "commit", "machine"]
+    header += ["images seen", "training TFLOP", "minutes", "minutes in steps", "cores"]
+    header += ["commit", "machine"]
     rows = []
     for group in groups:
         on_test = {run["selected_on"] for run in group.runs} == {"test"}
@@ -101,8 +102,9 @@ def table(groups: Sequence[Group]) -> str:
                 measure.text(balanced(group)),
                 f"{mean(group.values('images_seen')):,.0f}",
                 tflop(group),
-                f"{mean(group.values('seconds')) / 60:.1f}",
-                minutes_in_steps(group),
+                minutes(group.values("seconds")),
+                minutes(group.training_seconds()),
+                each_once(map(cores, group.runs)),
                 each_once(map(short_commit, group.runs)),
                 each_once(map(processor, group.runs)),
             ]
@@ -129,10 +131,18 @@ def tflop(group: Group) -> str:
     return f"{mean(values):,.0f}" if mean(values) >= 100 else f"{mean(values):.3g}"
 
 
-def minutes_in_steps(group: Group) -> str:
-    """Return the mean minutes that the runs spent in training steps; "" if a curve is missing."""
-    seconds = group.training_seconds()
-    return f"{mean(seconds) / 60:.1f}" if seconds else ""
+def minutes(seconds: Sequence[float]) -> str:
+    """Return the minutes of each run as a range; "" for no runs.
+
+    A mean would hide that a machine was busy, or that one run had more cores.
+    """
+    return " to ".join(dict.fromkeys(f"{each(seconds) / 60:.1f}" for each in (min, max) if seconds))
+
+
+def cores(run: dict[str, Any]) -> str:
+    """Return on how many CPU cores a run was trained; "" on a GPU, or if it is not known."""
+    machine = run.get("machine") or {}
+    return "" if machine.get("gpu") else str(machine.get("threads") or "")
 
 
 def short_commit(run: dict[str, Any]) -> str:
@@ -193,11 +203,11 @@ def by_training_images(groups: Sequence[Group], measure: Measure) -> list[Series
 def require_complete(run: dict[str, Any]) -> None:
     """Raise ValueError, with the file's name, if the summary's numbers cannot be shown."""
     try:
-        groups = group_runs([run])
-        table(groups)
-        if not groups[0].values("test", "final", common_measure(groups).name):
-            raise LookupError("no result")
-        by_training_images(groups, common_measure(groups))
+        for group in (*group_runs([run]), Group({}, [run, run])):  # alone, and with a spread
+            table([group])
+            by_training_images([group], common_measure([group]))
+            if not group.values("test", "final", common_measure([group]).name):
+                raise LookupError("no result")
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise ValueError(f"{run['file']} is not a summary written by vit-train") from error
 

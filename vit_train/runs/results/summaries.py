@@ -142,9 +142,9 @@ def read_summary(file: Path, meant: bool) -> dict[str, Any] | None:
 def unfinished(file: Path, status: str) -> str:
     """Return why a run is left out and, if that is possible, how to finish it."""
     if status == "diverged" or file.name != "summary.json":
-        return f"left out, because it is {status}: {file}"
+        return f"left out ({status}): {file}"
     return (
-        f"left out, because it has not finished ({status}): {file.parent}. "
+        f"left out, not finished ({status}): {file.parent}. "
         f"Finish it with: {resume_command(file.parent)}"
     )
 
@@ -160,14 +160,17 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
         return []
     rows = csv.DictReader(io.StringIO(read_text(path, CSV_BYTES), newline=""))
     try:
-        return [{key: float(value) for key, value in row.items()} for row in rows]
+        curve = [{key: float(value) for key, value in row.items()} for row in rows]
     except (ValueError, TypeError, AttributeError, csv.Error) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
+    if not all("images_seen" in row for row in curve):
+        raise ValueError(f"{path} is damaged: it has no column images_seen")
+    return curve
 
 
 def validated_on(summaries: Sequence[dict[str, Any]]) -> str:
     """Return what the curves of these runs follow, in words."""
-    chosen_on = {summary.get("selected_on") for summary in summaries}
+    chosen_on = {str(summary.get("selected_on")) for summary in summaries}
     return "test, each epoch" if chosen_on == {"test"} else "validation"
 
 
@@ -203,8 +206,9 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
 def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     """Return all settings that may have affected the result, by dotted key.
 
-    A setting that is newer than the run has its default; the precision is the one that was used. Of
-    a run that was extended, its length counts and not its folder, which each seed has of its own.
+    A setting that is newer than the run has its default; the precision is the one that was used.
+    For a run that extends another, the other's number of epochs counts, not its folder, which
+    differs by seed.
     """
     config = summary["config"]
     settings = dict(flatten(default_settings(config))) | dict(flatten(config))
@@ -218,7 +222,7 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def one_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the last run of each seed and fold.
+    """Return the newest run of each seed and fold, of those without a date the last by path.
 
     A repeated one would make the spread look too small.
     """
@@ -226,12 +230,12 @@ def one_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     def place(run: dict[str, Any]) -> tuple[Any, Any]:
         return run["config"]["seed"], run["config"]["data"].get("cv_fold")
 
-    last = {place(run): run for run in runs}
+    newest = {place(run): run for run in sorted(runs, key=lambda run: str(run.get("date", "")))}
     for run in runs:
-        kept = last[place(run)]
+        kept = newest[place(run)]
         if run is not kept:
             logger.warning(printable(f"skipped, because {kept['file']} repeats it: {run['file']}"))
-    return list(last.values())
+    return [run for run in runs if run is newest[place(run)]]
 
 
 def identity(settings: dict[str, Any], keys: Sequence[str]) -> tuple[str, ...]:

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from vit_train.config import vit_presets
 from vit_train.data.batches import TrainBatches
+from vit_train.data.config import DataConfig
 from vit_train.engine.metrics import Evaluation, is_uneven
+from vit_train.model.config import ViTConfig, differences
 from vit_train.report.terminal import counted, parameter_breakdown, result_line
 from vit_train.runs.training.extension import Earlier
 from vit_train.runs.training.setup import Setup
@@ -115,8 +118,8 @@ def left_out(batches: TrainBatches) -> str:
     if not batches.left_out:
         return ""
     return (
-        f"; each epoch shuffles the {batches.images_per_epoch:,} images and leaves out the last "
-        f"{batches.left_out:,}, which fill no batch"
+        f"; each epoch draws {batches.images_per_epoch:,} images in a new order and leaves out the "
+        f"last {batches.left_out:,}, which fill no batch"
     )
 
 
@@ -154,6 +157,18 @@ def next_commands(setup: Setup, run: str) -> Iterator[tuple[str, str]]:
         yield f"vit-predict ckpt={run} images=PHOTO.jpg", "what it says of an image"
     else:
         yield f"vit-eval ckpt={run}", "its pictures of test images"
-        begin = f"vit-train data={setup.config.data.name} init_from={run}"
-        yield begin, "a classifier that begins with it"
+        yield f"vit-train {classifier_settings(setup)} init_from={run}", "a classifier from it"
     yield f"tensorboard --logdir {run}", "its curves"
+
+
+def classifier_settings(setup: Setup) -> str:
+    """Return the settings of a classifier with the same encoder on the same images."""
+    data, model = setup.config.data, setup.config.model
+    settings = [f"data={data.name}"]
+    if data.root != DataConfig().root:
+        settings.append(f"data.root={shlex.quote(data.root)}")
+    if data.image_size is not None:
+        settings.append(f"data.image_size={data.image_size}")
+    if isinstance(model, ViTConfig):
+        settings += differences(model, vit_presets()["tiny"])  # the default
+    return " ".join(settings)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.config import TrainConfig
-from vit_train.engine.checkpoint import fingerprint, read_checkpoint
+from vit_train.engine.checkpoint import read_checkpoint
 from vit_train.files.reading import read_text
 from vit_train.files.writing import write_text
 from vit_train.report.metrics_csv import CSV_BYTES
@@ -61,7 +61,7 @@ def read_earlier(config: TrainConfig) -> Earlier | None:
             steps=int(state["step"]),
             images_seen=int(state["images_seen"]),
             seconds=float(state["seconds"]),
-            fingerprint=fingerprint(path),
+            fingerprint=state["seal"],
         )
         return Earlier(folder, state, [*noted(state), own])
     except (*MISFITS, ValueError) as error:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -47,15 +48,15 @@ from vit_train.runs.training.setup import Setup
 from vit_train.runs.training.validation_figures import validation_figures
 from vit_train.viz.augmentation import label_title
 from vit_train.viz.figures import image_grid
-from vit_train.viz.gallery import draw_gallery
+from vit_train.viz.gallery import draw_gallery, gallery_size
 
 logger = logging.getLogger(__name__)
 # The files of a finished run that its last lines name.
 SHOWN = ("summary.json", "metrics.csv", "train.log", "pictures.png")
 
 
-class NoFolder:
-    """Stand-in for the run's folder in processes other than the main one: it does nothing."""
+class RunOutput:
+    """What a run writes: nothing, in processes other than the main one."""
 
     @property
     def best_score(self) -> float | None:
@@ -78,7 +79,7 @@ class NoFolder:
         return ""
 
 
-class RunFolder(NoFolder):
+class RunFolder(RunOutput):
     """The folder of a new or `resumed` run.
 
     `state` is the content of the checkpoint to resume from; None means the run's beginning, which
@@ -97,14 +98,11 @@ class RunFolder(NoFolder):
         self.settings = as_dict(self.config)
         self.origin = origin(setup, state, earlier)
         self.from_the_beginning = state is None
+        self.earlier, self.resumed = earlier, resumed
+        self.written = {str(name): int(n) for name, n in state["written"].items()} if state else {}
         require_own_folder(path / "checkpoints")
-        if resumed:
-            remove_partial(path / "checkpoints")
-            remove_partial(path, seconds=60)  # vit-eval may be writing there now
-            truncate_reports(path, state["written"] if state else {})
-        if earlier:
-            earlier.continue_curve(path)
-        self.command = first_command(path / "summary.json") if state else provenance.command_line()
+        own = path / "summary.json"
+        self.command = first_command(own) if resumed else provenance.command_line()
         self.extends = as_dicts(earlier.chain if earlier else noted(state or {}))
         about = run_metadata(self.settings, setup.data, setup.statistics, provenance.versions())
         about |= {"extends": self.extends, "teacher": setup.teacher}
@@ -141,7 +139,7 @@ class RunFolder(NoFolder):
         """
         writing: list[Callback] = [self.board, self.csv, BadBatchSaver(self.path)]
         setup = self.setup
-        if setup.task.columns:
+        if setup.task.columns and gallery_size(setup.task, setup.model):
             batch = next(iter(setup.shown_loader))
             draw = partial(draw_gallery, setup.task, batch=batch, normalize=setup.normalize)
             writing.append(Pictures(draw, self.board, self.path / "pictures.png"))
@@ -152,7 +150,17 @@ class RunFolder(NoFolder):
         return [self.terminal, *writing]
 
     def open(self) -> None:
-        """Write everything that is known before the first step."""
+        """Write everything that is known before the first step, after the reports so far.
+
+        Nothing in the folder changes before: only now it is certain that the state fits this run.
+        """
+        if self.resumed:
+            remove_partial(self.path / "checkpoints")
+            remove_partial(self.path, seconds=60)  # vit-eval may be writing there now
+            truncate_reports(self.path, self.written)
+        if self.earlier:
+            self.earlier.continue_curve(self.path)
+        self.csv.open()
         text = OmegaConf.to_yaml(OmegaConf.create(self.settings))
         if self.from_the_beginning:
             self.board.begin(text, self.setup.task.measures)
@@ -179,8 +187,7 @@ class RunFolder(NoFolder):
             test, classes = self.setup.splits.test.images, self.setup.data.classes
             for metric, figure in figures(result, test, classes):
                 self.board.figure(f"{tag}/{metric}", figure, trainer.step)
-        typed = re.findall(r"(?:^|[ '])\+*([\w.]+)=", self.command)
-        self.board.close(self.settings, self.final_metrics(results), typed)
+        self.board.close(self.settings, self.final_metrics(results), self.typed)
         if results and trainer.stopped_early:
             logger.info(
                 f"stopped early after epoch {trainer.epoch}: no better epoch in the last "
@@ -228,6 +235,12 @@ class RunFolder(NoFolder):
         }
         write_json(self.path / "summary.json", known | results)
 
+    @property
+    def typed(self) -> list[str]:
+        """Return the settings that the command or, in a sweep, Hydra has set for this run."""
+        swept = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+        return re.findall(r"(?:^|[ '])\+*([\w.]+)=", " ".join([self.command, *swept]))
+
     def final_metrics(self, results: dict[str, Evaluation]) -> dict[str, float]:
         """Return the metrics that compare runs in TensorBoard's table of hyperparameters."""
         metrics = {f"test_{r.best_by}_{name}": r.values[r.best_by] for name, r in results.items()}
@@ -241,7 +254,11 @@ class RunFolder(NoFolder):
         path, best = self.checkpoints.best_path, self.checkpoints.best
         if best is None or not path.exists():
             return None
-        model, meta = load(path)
+        try:
+            model, meta = load(path)
+        except ValueError as error:
+            logger.warning(f"the best weights are lost: {error}")
+            return None
         if meta.epoch != best["epoch"]:  # of steps that this run took again, after older ones
             logger.warning(f"{path} is of epoch {meta.epoch}, not of the best, {best['epoch']:.0f}")
             return None
@@ -262,14 +279,14 @@ def open_folder(
     state: dict[str, Any] | None,
     earlier: Earlier | None,
     resumed: bool,
-) -> NoFolder:
+) -> RunOutput:
     """Open the run's folder in the main process.
 
     Raise ValueError if `state`, or the state of the `earlier` run, is of other images.
     """
     before = earlier.state if earlier else state
     parts = setup, path, state, earlier, resumed
-    make = partial(RunFolder, *parts) if setup.processes.is_main else NoFolder
+    make = partial(RunFolder, *parts) if setup.processes.is_main else RunOutput
     if before is None:
         return make()
     with refusing_other_runs("extend" if earlier else "resume"):

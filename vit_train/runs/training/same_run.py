@@ -18,10 +18,10 @@ def require_same_run(setup: Setup, state: dict[str, Any]) -> None:
 
 
 @contextmanager
-def refusing_other_runs(way: str) -> Iterator[None]:
+def refusing_other_runs(argument: str) -> Iterator[None]:
     """Raise ValueError if the block fails because the checkpoint belongs to another run.
 
-    `way` is what was asked for, resume or extend.
+    `argument` is the one that named the run, resume or extend.
 
     Its checksum was valid, so an error in restoring its state means that the state does not fit.
     """
@@ -30,4 +30,4 @@ def refusing_other_runs(way: str) -> Iterator[None]:
     except Refused:
         raise
     except (*MISFITS, ValueError) as error:
-        raise ValueError(f"{way}: this checkpoint is not from this run: {error}") from error
+        raise ValueError(f"{argument}: this checkpoint is not from this run: {error}") from error

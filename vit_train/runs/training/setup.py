@@ -123,18 +123,7 @@ def set_up(
     splits = make_splits(data, config.data)
     task = config.task.make(config.model, data.image_shape, len(data.classes))
     require_room(config, task, data.image_shape[-1])
-    model = task.build_model()
-    if processes.count > 1 and has_batch_norm(model):
-        raise ValueError(
-            f"model.name={config.model.name} has BatchNorm, which needs the whole batch: train it "
-            "in one process"
-        )
-    origin = Origin()
-    if state is None and config.init_from is not None:
-        origin = start_from(config.init_from, model, list(data.classes))
-    if config.train.freeze == "encoder":
-        freeze_encoder(model, config)
-
+    model, origin = first_model(config, task, data, processes, resumes=state is not None)
     if processes.rank:
         # On a GPU each process draws its own dropout.
         torch.manual_seed(config.seed + processes.rank)
@@ -147,18 +136,6 @@ def set_up(
     if config.data.sampler == "balanced" and not task.needs_labels:
         raise ValueError(f"data.sampler=balanced needs labels: task={config.task.name} has none")
     task.prepare(train_set.labels.to(device))
-    image_loader = TrainBatches(
-        train_set,
-        len(data.classes),
-        normalize,
-        config.augment,
-        config.train.batch_size,
-        config.seed,
-        device,
-        rank=processes.rank,
-        ranks=processes.count,
-        sampler=config.data.sampler,
-    )
     return Setup(
         config=config,
         precision=precision,
@@ -170,9 +147,40 @@ def set_up(
         normalize=normalize,
         task=task,
         model=model.to(device),
-        image_loader=image_loader,
+        image_loader=TrainBatches(
+            train_set,
+            len(data.classes),
+            normalize,
+            config.augment,
+            config.train.batch_size,
+            config.seed,
+            device,
+            rank=processes.rank,
+            ranks=processes.count,
+            sampler=config.data.sampler,
+        ),
         origin=in_words(origin, config, statistics),
     )
+
+
+def first_model(
+    config: TrainConfig, task: Task, data: Dataset, processes: Processes, resumes: bool
+) -> tuple[nn.Module, Origin]:
+    """Build the model, with the weights that `init_from` names unless the run resumes from others.
+
+    Raise ValueError if several processes cannot train it.
+    """
+    model, origin = task.build_model(), Origin()
+    if processes.count > 1 and has_batch_norm(model):
+        raise ValueError(
+            f"model.name={config.model.name} has BatchNorm, which needs the whole batch: train it "
+            "in one process"
+        )
+    if config.init_from is not None and not resumes:
+        origin = start_from(config.init_from, model, list(data.classes))
+    if config.train.freeze == "encoder":
+        freeze_encoder(model, config)
+    return model, origin
 
 
 def in_words(origin: Origin, config: TrainConfig, statistics: Statistics) -> str:

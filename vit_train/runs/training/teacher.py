@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vit_train.engine.checkpoint import fingerprint
 from vit_train.engine.evaluation import evaluate
 from vit_train.engine.metrics import Classification
 from vit_train.runs.load import Meta, load
@@ -34,7 +33,7 @@ def with_teacher(setup: Setup) -> Setup:
         "run": str(run),
         "checkpoint": str(meta.path),
         "weights": meta.weights,
-        "fingerprint": fingerprint(meta.path),
+        "fingerprint": meta.seal,
         "val_acc": None,
     }
     if setup.val_loader is not None:

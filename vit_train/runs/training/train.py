@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vit_train.config import TrainConfig, with_defaults
+from vit_train.config import TrainConfig, as_dict, with_defaults
 from vit_train.engine.callbacks import Callback
 from vit_train.engine.checkpoint import read_checkpoint, set_rng_states
 from vit_train.engine.compile import compile_model, compiles
@@ -17,11 +17,11 @@ from vit_train.engine.metrics import Evaluation
 from vit_train.engine.nonfinite import NonFinite
 from vit_train.engine.trainer import Trainer
 from vit_train.engine.workers import has_batch_norm
-from vit_train.limits import is_out_of_memory
+from vit_train.limits import is_out_of_memory, require_in_bounds
 from vit_train.report.run_log import logged_to, shown_on_terminal
 from vit_train.runs.lock import new_run
 from vit_train.runs.training.extension import Earlier, read_earlier
-from vit_train.runs.training.folder import NoFolder, open_folder
+from vit_train.runs.training.folder import RunOutput, open_folder
 from vit_train.runs.training.same_run import refusing_other_runs
 from vit_train.runs.training.setup import Setup, set_up
 from vit_train.runs.training.teacher import with_teacher
@@ -44,8 +44,10 @@ def train(config: TrainConfig, folder: str | Path) -> Outcome:
     """
     if config.resume is not None:
         raise ValueError(f"resume={config.resume}: a run is resumed by vit-train resume=RUN")
+    config = with_defaults(config)
+    require_in_bounds(as_dict(config))
     with new_run(Path(folder), named=True) as path, shown_on_terminal():
-        return train_in_held_folder(with_defaults(config), path)
+        return train_in_held_folder(config, path)
 
 
 def train_in_held_folder(
@@ -77,7 +79,7 @@ def train_in_held_folder(
 
 
 def run(
-    setup: Setup, folder: NoFolder, state: dict[str, Any] | None, earlier: Earlier | None
+    setup: Setup, folder: RunOutput, state: dict[str, Any] | None, earlier: Earlier | None
 ) -> Outcome:
     """Train from the first step, or the one after `state`, to the end and write the summary.
 
@@ -105,7 +107,7 @@ def run(
             trainer.fit()
             stopped = setup.processes.any(trainer.stop_requested)
             results = {} if stopped else test_results(trainer, setup, folder)
-        elsewhere = interruption.signal is None and setup.config.train.max_minutes is None
+        elsewhere = interruption.signal is None and not trainer.stop_requested
         reason = "as another process was told to" if elsewhere else interruption.reason
         folder.close(trainer, results, reason)
     return Outcome(interruption.exit_status, folder.best_score)
@@ -127,10 +129,10 @@ def compile_step(trainer: Trainer, setup: Setup) -> None:
         trainer.choose_workers(compiled=False)
 
 
-def go_on(trainer: Trainer, state: dict[str, Any], way: str) -> None:
+def go_on(trainer: Trainer, state: dict[str, Any], argument: str) -> None:
     """Resume from a checkpoint's content, or extend it, with its random states."""
-    with refusing_other_runs(way):
-        if way == "resume":
+    with refusing_other_runs(argument):
+        if argument == "resume":
             trainer.load_state_dict(state)
         else:
             trainer.extend(state)
@@ -138,7 +140,7 @@ def go_on(trainer: Trainer, state: dict[str, Any], way: str) -> None:
             set_rng_states(state["rng"])
 
 
-def test_results(trainer: Trainer, setup: Setup, folder: NoFolder) -> dict[str, Evaluation]:
+def test_results(trainer: Trainer, setup: Setup, folder: RunOutput) -> dict[str, Evaluation]:
     """Evaluate the final and, with validation, the best weights on the test set.
 
     This is the only use of the test set in a run.
@@ -157,7 +159,7 @@ def test_results(trainer: Trainer, setup: Setup, folder: NoFolder) -> dict[str, 
 
 
 @contextmanager
-def with_advice(trainer: Trainer, setup: Setup, folder: NoFolder) -> Iterator[None]:
+def with_advice(trainer: Trainer, setup: Setup, folder: RunOutput) -> Iterator[None]:
     """Add to the message of an error that ends the run what the user can do about it."""
     try:
         yield

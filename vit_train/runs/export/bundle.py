@@ -1,6 +1,6 @@
 """How a model gets into the box of `builtin.py`: its weights in half precision, and its card.
 
-`python -m vit_train.runs.export.boxing RUN NAME` packs a finished run's last weights, evaluates
+`python -m vit_train.runs.export.bundle RUN NAME` packs a finished run's last weights, evaluates
 them as they are now, and writes the card from what both evaluations found.
 """
 
