@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.config import TrainConfig
+from vit_train.engine import trainer_state
 from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.device import Precision
@@ -311,7 +312,7 @@ def test_all_that_counts_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPat
     now = 5.0  # another process
     run = TrainConfig(optim=AdamWConfig(), train=LoopConfig(epochs=2, batch_size=8, log_every=4))
     second = Trainer(make_model(), CLASSIFY, Data(), None, run, FP32)
-    second.load_state_dict(state)
+    trainer_state.restore(second, state)
     now += 4
     assert second.seconds == 22
     for trainer in (first, second):
@@ -363,7 +364,7 @@ def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(
     now += 1000
     run = TrainConfig(optim=AdamWConfig(), train=LoopConfig(**settings))
     trainer = Trainer(make_model(), CLASSIFY, Turning(), None, run, FP32, (after,))
-    trainer.load_state_dict(state)
+    trainer_state.restore(trainer, state)
     now += 500  # the reports are opened
     trainer.fit()
     logs = [log for recorder in (before, after) for log in recorder.logs]

@@ -30,6 +30,7 @@ from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, channel_statistics
 from vit_train.data.transfer import to_device
+from vit_train.engine import trainer_state
 from vit_train.engine.checkpoint import rng_states, set_rng_states
 from vit_train.engine.compile import compile_model
 from vit_train.engine.config import AdamWConfig, LoopConfig
@@ -115,7 +116,7 @@ def run(**settings: Any) -> str:
     torch.save({**trainer.state_dict(), "rng": rng_states()}, buffer)
     buffer.seek(0)
     state = torch.load(buffer, map_location="cpu", weights_only=True)
-    trainer.load_state_dict(state)
+    trainer_state.restore(trainer, state)
     set_rng_states(state["rng"])
     advance(trainer, next(steps))
     return f"done, {'as a graph' if trainer.graphed_step.graph else 'WITHOUT A GRAPH'}"

@@ -183,19 +183,10 @@ class Trainer:
         is done on the device, without waiting for it.
         """
         number, lr, average_rate = schedule.unbind()
-        count = self.train_loader.batch_size
-        first = self.processes.rank * count // self.processes.count
-        indices = torch.arange(first, first + len(images))
 
-        # Forward and backward, micro-batch by micro-batch. Statistics move in the forward.
+        # Forward and backward, in which statistics move.
         before = [value.clone() for value in self.statistics]
-        self.summed.zero_()
-        compute = partial(self.forward_backward, count=count)
-        for part, gradients in self.workers.map(compute, images, targets, indices):
-            self.sums += part
-            torch._foreach_add_(self.gradients, gradients)
-        self.processes.all_reduce(self.summed)
-        sums = self.mean_over_weights(count) if self.objective.weighs else self.sums
+        sums = self.accumulate(images, targets)
 
         # Clip.
         self.optimizers.unscale(self.scaler)
@@ -215,7 +206,20 @@ class Trainer:
             self.ema.update(average_rate * finite)
         sums = sums.masked_fill(~finite, 0)
         for averages in (self.epoch_averages, self.log_averages):
-            averages.add(sums, finite * count)
+            averages.add(sums, finite * self.train_loader.batch_size)
+
+    def accumulate(self, images: Tensor, targets: Tensor) -> Tensor:
+        """Sum the gradients of all micro-batches and processes; return the batch's sums (M,)."""
+        count = self.train_loader.batch_size
+        first = self.processes.rank * count // self.processes.count
+        indices = torch.arange(first, first + len(images))
+        self.summed.zero_()
+        compute = partial(self.forward_backward, count=count)
+        for part, gradients in self.workers.map(compute, images, targets, indices):
+            self.sums += part
+            torch._foreach_add_(self.gradients, gradients)
+        self.processes.all_reduce(self.summed)
+        return self.mean_over_weights(count) if self.objective.weighs else self.sums
 
     def forward_backward(
         self, images: Tensor, targets: Tensor, indices: Tensor, count: int
@@ -303,22 +307,9 @@ class Trainer:
         return time.perf_counter() - self.began
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that training changes; raise NonFinite as the guard says."""
+        """Return everything that training changes, from which `trainer_state` continues.
+
+        Raise NonFinite as the guard says.
+        """
         self.nonfinite.check(self.step)
         return trainer_state.state_of(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from where `state_dict` was taken, even in the middle of an epoch.
-
-        Raise ValueError, KeyError or TypeError for the state of another run.
-        """
-        trainer_state.restore(self, state)
-        self.ready = time.perf_counter()
-
-    def extend(self, state: dict[str, Any]) -> None:
-        """Begin where another run ended, with a warm-up and a cosine of this run's own.
-
-        The epochs and steps go on counting, so that images come in new orders. Raise as
-        `load_state_dict` does.
-        """
-        trainer_state.extend(self, state)

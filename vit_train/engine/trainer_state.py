@@ -33,14 +33,15 @@ def state_of(trainer: "Trainer") -> dict[str, Any]:
 
 
 def restore(trainer: "Trainer", state: dict[str, Any]) -> None:
-    """Continue from this state of the same run; raise ValueError, KeyError or TypeError for others.
+    """Continue from this state of the same run, even in the middle of an epoch.
 
-    Runs from before some could be extended have no start and no patience.
+    Raise ValueError, KeyError or TypeError for the state of another run.
     """
     load_trained(trainer, state)
     trainer.epoch_averages.load_state_dict(state["whole"])
     trainer.log_averages.load_state_dict(state["recent"])
     trainer.nonfinite.skipped = int(state["skipped"])
+    # Runs from before some could be extended have no start and no patience.
     trainer.start = start_at(**state.get("start", {}))
     if "patience" in state:
         trainer.patience.load_state_dict(state["patience"])
@@ -49,10 +50,14 @@ def restore(trainer: "Trainer", state: dict[str, Any]) -> None:
     in_run = in_epoch and start.epoch <= epoch <= trainer.last_epoch
     if not in_run or min(trainer.step - start.step, trainer.nonfinite.skipped) < 0:
         raise ValueError(f"there is no batch {batch} of epoch {epoch} in this run")
+    trainer.ready = time.perf_counter()
 
 
 def extend(trainer: "Trainer", state: dict[str, Any]) -> None:
-    """Begin where another run ended; raise ValueError, KeyError or TypeError if it does not fit."""
+    """Begin where another run ended, with a warm-up and a cosine of this run's own.
+
+    The epochs and steps go on counting, so that images come in new orders. Raise as `restore` does.
+    """
     load_trained(trainer, state)
     if trainer.batch:
         raise ValueError("its last checkpoint is not from the end of an epoch")

@@ -62,8 +62,21 @@ def files(subject: Subject) -> Files:
         "pre_norm": False,
         "act_layer": config.activation,
     }
-    images = {
-        "input_size": [channels, size, size],
+    described = {
+        "architecture": f"vit_base_patch16_{clip}224",
+        "num_classes": len(subject.classes),
+        "num_features": config.embed_dim,
+        "global_pool": model["global_pool"],
+        "label_names": subject.classes,
+        "model_args": model,
+        "pretrained_cfg": preprocessing(subject),
+    }
+    return {"config.json": described}
+
+
+def preprocessing(subject: Subject) -> dict[str, Any]:
+    return {
+        "input_size": list(subject.image_shape),
         "fixed_input_size": True,
         "mean": subject.mean,
         "std": subject.std,
@@ -73,16 +86,6 @@ def files(subject: Subject) -> Files:
         "first_conv": "patch_embed.proj",
         "classifier": "head",
     }
-    described = {
-        "architecture": f"vit_base_patch16_{clip}224",
-        "num_classes": len(subject.classes),
-        "num_features": config.embed_dim,
-        "global_pool": model["global_pool"],
-        "label_names": subject.classes,
-        "model_args": model,
-        "pretrained_cfg": images,
-    }
-    return {"config.json": described}
 
 
 def ratio(hidden: int, width: int) -> float:

@@ -177,16 +177,9 @@ class RunFolder(RunOutput):
 
         Empty results mean that the run was stopped early, for this reason.
         """
-        selected_on = self.config.data.selected_on
-        different = without_same(results)
-        for line in result_lines(results, selected_on):
+        for line in result_lines(results, self.config.data.selected_on):
             logger.info(line)
-        self.board.results(results, trainer.step)
-        for name, result in different.items():
-            tag = "test" if name == "final" else f"test/{name}"
-            test, classes = self.setup.splits.test.images, self.setup.data.classes
-            for metric, figure in figures(result, test, classes):
-                self.board.figure(f"{tag}/{metric}", figure, trainer.step)
+        self.show_test(results, trainer.step)
         self.board.close(self.settings, self.final_metrics(results), self.typed)
         if results and trainer.stopped_early:
             logger.info(
@@ -203,7 +196,7 @@ class RunFolder(RunOutput):
             steps_left_out=trainer.nonfinite.skipped,
             evaluated_weights="ema" if trainer.ema else "raw",
             best_val=self.checkpoints.best,
-            selected_on=selected_on,
+            selected_on=self.config.data.selected_on,
             test={name: result_dict(result) for name, result in results.items()},
             seconds=round(trainer.seconds, 1),
         )
@@ -234,6 +227,15 @@ class RunFolder(RunOutput):
             "teacher": setup.teacher or None,
         }
         write_json(self.path / "summary.json", known | results)
+
+    def show_test(self, results: dict[str, Evaluation], step: int) -> None:
+        """Show the test results in TensorBoard, with their figures."""
+        self.board.results(results, step)
+        test, classes = self.setup.splits.test.images, self.setup.data.classes
+        for name, result in without_same(results).items():
+            tag = "test" if name == "final" else f"test/{name}"
+            for metric, figure in figures(result, test, classes):
+                self.board.figure(f"{tag}/{metric}", figure, step)
 
     @property
     def typed(self) -> list[str]:

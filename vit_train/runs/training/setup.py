@@ -28,7 +28,7 @@ from vit_train.tasks.task import Task
 
 @dataclass(frozen=True)
 class Setup:
-    """A run's model, task and data; `image_loader` yields augmented batches of `train_set`.
+    """A run's model, task and data.
 
     `origin` says in words where the model's first weights come from; "" means random ones.
     """
@@ -43,7 +43,6 @@ class Setup:
     normalize: Normalize
     task: Task
     model: nn.Module
-    image_loader: TrainBatches
     origin: str
     # What is known of the teacher, for the provenance; empty without one.
     teacher: dict[str, Any] = field(default_factory=dict)
@@ -51,6 +50,23 @@ class Setup:
     @property
     def device(self) -> torch.device:
         return self.precision.device
+
+    @cached_property
+    def image_loader(self) -> TrainBatches:
+        """Return this process's share of augmented batches of the training images."""
+        config = self.config
+        return TrainBatches(
+            self.train_set,
+            len(self.data.classes),
+            self.normalize,
+            config.augment,
+            config.train.batch_size,
+            config.seed,
+            self.device,
+            rank=self.processes.rank,
+            ranks=self.processes.count,
+            sampler=config.data.sampler,
+        )
 
     @cached_property
     def train_loader(self) -> TrainLoader:
@@ -147,18 +163,6 @@ def set_up(
         normalize=normalize,
         task=task,
         model=model.to(device),
-        image_loader=TrainBatches(
-            train_set,
-            len(data.classes),
-            normalize,
-            config.augment,
-            config.train.batch_size,
-            config.seed,
-            device,
-            rank=processes.rank,
-            ranks=processes.count,
-            sampler=config.data.sampler,
-        ),
         origin=in_words(origin, config, statistics),
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.config import TrainConfig, as_dict, with_defaults
+from vit_train.engine import trainer_state
 from vit_train.engine.callbacks import Callback
 from vit_train.engine.checkpoint import read_checkpoint, set_rng_states
 from vit_train.engine.compile import compile_model, compiles
@@ -133,9 +134,9 @@ def go_on(trainer: Trainer, state: dict[str, Any], argument: str) -> None:
     """Resume from a checkpoint's content, or extend it, with its random states."""
     with refusing_other_runs(argument):
         if argument == "resume":
-            trainer.load_state_dict(state)
+            trainer_state.restore(trainer, state)
         else:
-            trainer.extend(state)
+            trainer_state.extend(trainer, state)
         if trainer.processes.is_main:  # the others have their own states
             set_rng_states(state["rng"])
 
