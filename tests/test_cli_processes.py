@@ -26,7 +26,7 @@ for arguments in {commands}:
     with socket.create_server(("127.0.0.1", 0)) as free:
         os.environ["MASTER_PORT"] = str(free.getsockname()[1])
     children = []
-    endless = "train.epochs=100000" in arguments
+    endless, began = "train.epochs=100000" in arguments, time.time()
     for rank in "01":
         children.append(os.fork())
         if not children[-1]:
@@ -36,7 +36,7 @@ for arguments in {commands}:
             main()
             sys.exit()
     if endless:
-        while not os.path.exists("endless/checkpoints/last.pt"):
+        while not os.path.exists("endless/checkpoints/last.pt") and time.time() < began + 60:
             time.sleep(0.1)
         os.kill(children[1], signal.SIGKILL)
     statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
@@ -47,7 +47,7 @@ COMMANDS = {
     "resumed": ["resume=two", "train.max_minutes=null"],
     "refused": [each for each in SMALL if not each.startswith("model.")]
     + ["model=cnn", "hydra.run.dir=refused"],
-    "endless": [*SMALL, "hydra.run.dir=endless", "train.epochs=100000"],
+    "endless": [*SMALL, "hydra.run.dir=endless", "train.epochs=100000", "train.max_minutes=1"],
 }
 
 
@@ -87,6 +87,14 @@ def test_two_processes_leave_one_run_that_they_go_on_with(
     assert two["processes"] == 2 and two["images_seen"] == one["images_seen"]
     assert two["test"]["final"]["per_class_count"] == one["test"]["final"]["per_class_count"]
     assert two["test"]["final"]["acc"] == pytest.approx(one["test"]["final"]["acc"], abs=0.04)
+
+
+@pytest.mark.slow
+def test_torchrun_starts_them(tmp_path: Path) -> None:
+    command = [*TORCHRUN, "-m", "vit_train.commands.train", *SMALL, "hydra.run.dir=run"]
+    subprocess.run(command, cwd=tmp_path, env=QUIET, check=True, timeout=300)
+    summary = json.loads((tmp_path / "run/summary.json").read_text(encoding="utf-8"))
+    assert summary["status"] == "finished" and summary["processes"] == 2
 
 
 def test_an_error_is_told_by_the_process_that_has_it(pairs: tuple[Path, list[str], str]) -> None:

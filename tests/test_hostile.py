@@ -228,7 +228,8 @@ def test_numbers_that_are_none_become_null(tmp_path: Path) -> None:
 NAMES = ["metrics.csv", "config.yaml", ".lock", "eval-test"]
 NAMES += ["summary.json", "pictures.png", "train.log", "checkpoints", "checkpoints/last.pt"]
 # All of them written by one command.
-NAMES += ["calibration.json eval-test/results.json eval-test/pictures.png eval-test/mistakes.png"]
+EVALUATION = ("results.json", "pictures.png", "predictions.csv", "report.html")
+NAMES += [" ".join(["calibration.json", *(f"eval-test/{name}" for name in EVALUATION)])]
 
 
 @posix
@@ -277,6 +278,7 @@ def booby_trapped(names: str, kind: str) -> Path:
     outside.mkdir()
     shutil.copy("run/checkpoints/last.pt", outside)
     (outside / "events.out.tfevents.1").write_text("precious", encoding="utf-8")
+    (outside / "calibration.json").write_text('{"temperatures": {}}', encoding="utf-8")
     for name in names.split():
         target = Path("run", name)
         target.parent.mkdir(exist_ok=True)
@@ -284,7 +286,8 @@ def booby_trapped(names: str, kind: str) -> Path:
         if kind == "pipe":
             os.mkfifo(target)
         else:
-            target.symlink_to((outside / "last.pt" if kind == "file" else outside).absolute())
+            file = outside / (name if name == "calibration.json" else "last.pt")
+            target.symlink_to((file if kind == "file" else outside).absolute())
     return outside
 
 

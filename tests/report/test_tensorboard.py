@@ -99,11 +99,13 @@ def test_the_norms_of_weights_and_gradients_are_those_of_each_layer(tmp_path: Pa
             assert event.step == 42 and event.value == pytest.approx(expected.item())
 
 
-def test_the_settings_that_were_typed_come_first(tmp_path: Path) -> None:
+def test_the_settings_that_were_chosen_come_first(tmp_path: Path) -> None:
     """As TensorBoard itself sorts them, and among the final results alone."""
     board = TensorBoard(tmp_path)
     board.scalar("train/loss", 2.0, 1)
-    board.close({"a": 1, "b": {"c": 2, "d": 3}, "e": 4}, {"acc": 1.0}, typed=["e", "b.d", "resume"])
+    board.close(
+        {"a": 1, "b": {"c": 2, "d": 3}, "e": 4}, {"acc": 1.0}, chosen=["e", "b.d", "resume"]
+    )
     (path,) = tmp_path.glob("events*")
     loaded = EventAccumulator(str(path)).Reload()
     content = loaded.SummaryMetadata("_hparams_/experiment").plugin_data.content

@@ -61,16 +61,17 @@ class CheckpointManager(Callback):
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         due = self.time.is_due or trainer.finished
+        archive = None
         if val is not None and val.score > self.best_score:
             before = self.best, self.best_score
             self.best, self.best_score = {"epoch": trainer.epoch, **val.values}, val.score
             try:
-                self.unwritten_best = self._archive(trainer)
+                self.unwritten_best = archive = self._archive(trainer)
             except OSError:  # it cannot be kept, so that an earlier epoch is still the best
                 self.best, self.best_score = before
                 raise
         if due:
-            self._save(trainer)
+            self._save(trainer, archive)
 
     def on_stop(self, trainer: Trainer) -> None:
         self._save(trainer)
@@ -78,10 +79,12 @@ class CheckpointManager(Callback):
     def on_nonfinite(self, trainer: Trainer, step: int) -> None:
         self._save_best()  # the run may end here
 
-    def _save(self, trainer: Trainer) -> None:
+    def _save(self, trainer: Trainer, archive: memoryview | None = None) -> None:
+        """Write the best epoch and then the last state, whose `archive` may have been made."""
         with self.time.spent():
             self._save_best()
-            save_archive(self.last_path, self._archive(trainer), self.config.keep)
+            archive = self._archive(trainer) if archive is None else archive
+            save_archive(self.last_path, archive, self.config.keep)
         self.saved_at = time.monotonic()
 
     def _save_best(self) -> None:

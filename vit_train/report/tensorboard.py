@@ -31,7 +31,7 @@ HOW_TO_READ = """\
 - **Images**: augmented training images; after epochs, what the validation confuses, its most wrong
   answers, and what raised the class that the model says; at the end, the figures of the test.
 - **Text**: the test results (`test`), and every setting (`config`).
-- **HParams** compares the runs below one folder: the settings that were typed come first.
+- **HParams** compares the runs below one folder: the settings that were chosen come first.
 """
 GRADIENT, WEIGHT = "gradient norm", "weight norm"
 # Charts below those of the measures: each has its title and its tags, as regular expressions.
@@ -118,19 +118,19 @@ class TensorBoard(Callback):
         self._write("add_scalar", tag, value, step)
 
     def close(
-        self, config: dict[str, Any], metrics: dict[str, float], typed: Collection[str] = ()
+        self, config: dict[str, Any], metrics: dict[str, float], chosen: Collection[str] = ()
     ) -> None:
         """Write the hyperparameters with the final metrics, and flush everything.
 
         TensorBoard shows first, and by default, the settings that it is told to differ between
-        runs: those that were `typed`.
+        runs: those that were `chosen`.
         """
         finals = {f"final/{name}": value for name, value in metrics.items()}
         experiment, *session = hparams(dict(flatten(config)), finals)
         plugin = experiment.value[0].metadata.plugin_data
         content = HParamsPluginData.FromString(plugin.content)
         for info in content.experiment.hparam_infos:
-            info.differs = info.name in typed
+            info.differs = info.name in chosen
         plugin.content = content.SerializeToString()
         for summary in (experiment, *session):
             self._write("file_writer.add_summary", summary)

@@ -15,7 +15,7 @@ from vit_train.model.memory import bytes_of, on_meta
 from vit_train.model.vit import Encoder
 from vit_train.report.terminal import parameter_breakdown
 from vit_train.runs.config import InspectConfig
-from vit_train.viz.positions import draw_positions
+from vit_train.viz.positions import MOST_PLACES, draw_positions
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def inspect_model(config: InspectConfig) -> None:
         f"encoded patches: {order_error(bare):.0e} without positions, {order_error(model):.0e} "
         f"with model.positions={config.model.positions}"
     )
-    if len(model.pos_embed):
+    if len(model.pos_embed) and model.grid**2 <= MOST_PLACES:
         out = Path(config.out)
         out.parent.mkdir(parents=True, exist_ok=True)
         with replacing(out) as file:

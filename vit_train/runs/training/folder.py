@@ -152,7 +152,7 @@ class RunFolder(RunOutput):
     def open(self) -> None:
         """Write everything that is known before the first step, after the reports so far.
 
-        Nothing in the folder changes before: only now it is certain that the state fits this run.
+        No report changes before: only now it is certain that the state fits this run.
         """
         if self.resumed:
             remove_partial(self.path / "checkpoints")
@@ -180,7 +180,7 @@ class RunFolder(RunOutput):
         for line in result_lines(results, self.config.data.selected_on):
             logger.info(line)
         self.show_test(results, trainer.step)
-        self.board.close(self.settings, self.final_metrics(results), self.typed)
+        self.board.close(self.settings, self.final_metrics(results), self.chosen)
         if results and trainer.stopped_early:
             logger.info(
                 f"stopped early after epoch {trainer.epoch}: no better epoch in the last "
@@ -238,10 +238,11 @@ class RunFolder(RunOutput):
                 self.board.figure(f"{tag}/{metric}", figure, step)
 
     @property
-    def typed(self) -> list[str]:
-        """Return the settings that the command or, in a sweep, Hydra has set for this run."""
+    def chosen(self) -> list[str]:
+        """Return the settings that the command has set for this run, or Hydra in a sweep."""
         swept = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
-        return re.findall(r"(?:^|[ '])\+*([\w.]+)=", " ".join([self.command, *swept]))
+        found = re.findall(r"(?:^|[ '])\+*([\w.]+)=", " ".join([self.command, *swept]))
+        return [name for name in found if name != "resume"]
 
     def final_metrics(self, results: dict[str, Evaluation]) -> dict[str, float]:
         """Return the metrics that compare runs in TensorBoard's table of hyperparameters."""

@@ -73,6 +73,7 @@ def train_in_held_folder(
             earlier = None if state else read_earlier(config)
             setup = set_up(config, precision, processes, earlier.state if earlier else state)
             setup = with_teacher(setup)
+            _ = setup.image_loader  # now, because it may not fit into memory
             folder = open_folder(setup, path, state, earlier, resumed)
             return run(setup, folder, state, earlier)
     finally:
@@ -93,7 +94,7 @@ def run(
         val_loader=setup.val_loader,
         config=setup.config,
         precision=setup.precision,
-        callbacks=[*deadline(setup.config), *folder.callbacks()],
+        callbacks=[*deadline(setup), *folder.callbacks()],
         processes=setup.processes,
     )
     if compiles(setup.config.compile, setup.device):
@@ -114,9 +115,10 @@ def run(
     return Outcome(interruption.exit_status, folder.best_score)
 
 
-def deadline(config: TrainConfig) -> list[Callback]:
-    minutes = config.train.max_minutes
-    return [] if minutes is None else [Deadline(minutes)]
+def deadline(setup: Setup) -> list[Callback]:
+    """Return what stops the run in time; of several processes the main one stops them all."""
+    minutes = setup.config.train.max_minutes
+    return [] if minutes is None or not setup.processes.is_main else [Deadline(minutes)]
 
 
 def compile_step(trainer: Trainer, setup: Setup) -> None:
