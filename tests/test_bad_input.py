@@ -1,5 +1,6 @@
 """What cannot be is refused with a short message that says what is wrong, and status 1."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,7 @@ TRAIN = {
     "epochs=3": "there is no setting epochs: did you mean train.epochs?\n",
     "train.lr=0.1": "there is no setting train.lr: did you mean optim.lr?\n",
     "--epochs 3": "there is no flag --epochs: settings are written KEY=VALUE\n",
-    "seed=0,1": "seed=0,1 has several values: add -m to train with each, or quote a text\n",
+    "seed=0,1": "seed=0,1 has several values: add -m to train with each",
     "optim=3": "a group is chosen by a name, such as model=tiny\n",
     "checkpoint=3": "checkpoint is a group of settings: change one of them, such as "
     "checkpoint.every_steps=VALUE\n",
@@ -337,3 +338,32 @@ def test_only_training_sweeps(run: Run, command: str) -> None:
     outcome = run(command, "-m", "ckpt=a,b", "images=x.png")
     assert outcome.status == 1 and "only vit-train sweeps" in outcome.err
     assert not list(Path().iterdir())
+
+
+def test_what_belongs_to_another_choice_is_said(run: Run, small_run: SmallRun) -> None:
+    small_run("finished")
+    for arguments, words in {
+        "vit-train task.teacher=run": "task.teacher here: task=distill has it",
+        "vit-train model=cnn model.embed_dim=32": "model.embed_dim here: model=vit has it",
+        "vit-train extend=run/checkpoints/best.pt train.epochs=1": "name the run's folder",
+        "vit-train resume=run/config.yaml": "this is not a checkpoint: name the run's folder",
+        "vit-train hydra.run.dir=run/config.yaml": "run/config.yaml: File exists",
+        "vit-eval ckpt=run data.root=run": "come from no folder; add data.name=folder",
+        "vit-eval ckpt=run,run": "write a list as [A,B]",
+        "vit-eval ckpt=[run,nowhere]": "no checkpoint at nowhere",
+        "vit-eval ckpt=[run,run]": "more than once",
+        "vit-predict ckpt=run images=nowhere.png": "there is no such file or folder",
+    }.items():
+        outcome = run(*arguments.split())
+        assert outcome.status == 1 and words in outcome.err, outcome.err
+        assert "Traceback" not in outcome.err and "Errno" not in outcome.err
+    assert not Path("run/eval-test").exists()
+
+
+def test_a_command_is_kept_as_it_was_typed(run: Run, small_run: SmallRun) -> None:
+    small_run("finished", "my runs/one")
+    small_run("finished", "two")
+    for folder, typed in (("two", "ckpt=two"), ("my runs/one", "my runs/one")):
+        assert run("vit-eval", f"ckpt={folder}").status == 0
+        results = Path(folder, "eval-test/results.json").read_text(encoding="utf-8")
+        assert typed in json.loads(results)["command"]

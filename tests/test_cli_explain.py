@@ -60,9 +60,10 @@ def test_what_cannot_be_explained_is_said(run: Run, small_run: SmallRun) -> None
     small_run("finished")
     for wrong, message in {
         "layer=2": "the model has the layers 0 to 1",
-        "target=cat": "target=cat is not a class of the model",
+        "target=cat": "target=cat is not a class of the model: ",
+        "target=squares": "is not a class of the model: did you mean square?",
         "method=magic": "must be one of: relevance, rollout, attention",
-        "images=nowhere": "images=nowhere: there is no image",
+        "images=nowhere": "images=nowhere: there is no such file or folder",
     }.items():
         outcome = run("vit-explain", "ckpt=run", wrong)
         assert outcome.status == 1 and message in outcome.err, outcome.err

@@ -110,7 +110,9 @@ def test_what_cannot_be_read_is_a_row_and_stops_nothing(
     assert all(len(line["top"]) == 3 for line in lines if "top" in line)
     named = "images=[photos/test/red/20.png,nowhere.png,photos/test/blue/2*.png]"
     outcome = run("vit-predict", "ckpt=run", named)
-    assert outcome.status == 1 and "images=nowhere.png: there is no image" in outcome.err
+    assert (
+        outcome.status == 1 and "images=nowhere.png: there is no such file or folder" in outcome.err
+    )
     outcome = run("vit-predict", "ckpt=run", "images=photos/test/red/broken.png")
     assert outcome.status == 1 and "none of the 1 images can be read" in outcome.err
     assert "Traceback" not in outcome.err
@@ -200,7 +202,7 @@ def test_a_file_named_after_no_user_is_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"images=~photo\.jpg: there is no image of"):
+    with pytest.raises(ValueError, match=r"images=~photo\.jpg: there is no such file"):
         image_files("~photo.jpg")
     write_photo(Path("~photo.jpg"), (200, 30, 30), 0, (40, 30))
     assert image_files("~photo.jpg") == [Path("~photo.jpg")]

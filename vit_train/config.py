@@ -202,10 +202,17 @@ def no_such_setting(asked: str, known: Sequence[str]) -> str:
     """Return the message for a misspelled key: the nearest key that exists, or all of them."""
     parent, _, key = asked.rpartition(".")
     known = [each for each in known if each != "name"]  # which its group chooses
+    others = [n for n, kind in CHOSEN_BY_NAME.get(parent, {}).items() if key in names_of(kind)]
+    if others:
+        return f"there is no setting {asked} here: {parent}={' or '.join(others)} has it"
     near = difflib.get_close_matches(key, known, n=1)
     prefix = f"{parent}." if parent else ""
     hint = f"did you mean {prefix}{near[0]}?" if near else f"choose from: {', '.join(known)}"
     return f"there is no setting {asked}: {hint}"
+
+
+def names_of(kind: type) -> set[str]:
+    return {field.name for field in fields(kind)}
 
 
 def schema_of(stored: dict[str, Any]) -> DictConfig:

@@ -32,6 +32,8 @@ def files_at(name: str) -> Sequence[Path]:
         return [path]
     else:
         found = [Path(file) for file in sorted(glob.glob(str(path), recursive=True))]
+    if not found and not path.is_dir() and not glob.has_magic(name):
+        raise ValueError(f"images={name}: there is no such file or folder")
     if not found:
         raise ValueError(f"images={name}: there is no image of {', '.join(SUFFIXES)}")
     return found

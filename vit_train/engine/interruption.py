@@ -33,7 +33,7 @@ class Interruption:
     def reason(self) -> str:
         """Return why the run was stopped, in words."""
         if self.signal is None:
-            return "its time is up (train.max_minutes counts anew from each start)"
+            return "its time is up (train.max_minutes counts anew from each start; null lifts it)"
         return f"on {signal.Signals(self.signal).name}"
 
     @property

@@ -34,6 +34,8 @@ def finished_run(path: str) -> Path:
             f"extend={path}: a model that travels with the package has no optimizer state; "
             f"init_from={path} starts from its encoder"
         )
+    if Path(path).is_file() or Path(path).name == "checkpoints":
+        raise ValueError(f"extend={path}: name the run's folder, not a checkpoint")
     if not Path(path).is_dir():
         raise ValueError(f"extend={path}: there is no such folder{near_path(Path(path))}")
     folder = run_at(Path(path))

@@ -119,9 +119,12 @@ def curves(
             labels.append(words)
     # As many columns as fit at about 14 characters per inch, 6 of them for a line's sample.
     fitting = int(14 * figure.get_figwidth()) // (max(map(len, labels)) + 6)
+    columns_of_legend = min(5, len(keys), max(1, fitting))
+    rows = -(-len(keys) // columns_of_legend)
+    figure.set_figheight(3.6 + 0.18 * max(0, rows - 3))
     legend = figure.legend(
         keys, labels, loc="outside lower center",
-        ncols=min(5, len(keys), max(1, fitting)), fontsize=8, frameon=False,
+        ncols=columns_of_legend, fontsize=8, frameon=False,
     )  # fmt: skip
     as_written(legend)
     return figure

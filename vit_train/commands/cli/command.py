@@ -53,7 +53,10 @@ def make_command(
 
 def refuse_sweep(arguments: Sequence[str]) -> None:
     if {"-m", "--multirun"} & set(arguments):
-        raise ValueError("only vit-train sweeps over settings (-m): run this once for each")
+        raise ValueError(
+            "only vit-train sweeps over settings (-m): run this once for each, or compare runs by "
+            "vit-eval 'ckpt=[A,B]'"
+        )
 
 
 def refuse_groups(arguments: Sequence[str], groups: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ import difflib
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from hydra.errors import MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
@@ -75,11 +76,17 @@ def in_words(error: BaseException) -> str:
         if "Config group override must be a string" in str(candidate):
             return GROUP
         if found := re.match("Ambiguous value for argument '(.+?)'", str(candidate)):
-            return f"{found[1]} has several values: add -m to train with each, or quote a text"
+            return (
+                f"{found[1]} has several values: add -m to train with each, write a list as [A,B], "
+                "or quote a text"
+            )
         if isinstance(candidate, OverrideParseException):
             return f"{candidate.override} cannot be read as {GRAMMAR}"
         if isinstance(candidate, AssertionError) and from_hydra(candidate):
             return f"an argument cannot be read as {GRAMMAR}"
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        name = Path(str(error.filename2 or error.filename))
+        return f"{name}: {error.strerror}"
     return tidied(str(cause if isinstance(cause, OmegaConfBaseException) else error))
 
 

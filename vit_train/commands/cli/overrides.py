@@ -50,9 +50,16 @@ def quote_values(arguments: Sequence[str], keys: Sequence[str]) -> list[str]:
             raise ValueError(f"{argument} is not a setting: {hint}")
         is_home = value == "~" or value.startswith("~/")
         if key in keys and value and (is_home or exists(value)):
-            argument = f"{key}={quoted(Path(value).expanduser() if is_home else value)}"
+            path = str(Path(value).expanduser()) if is_home else value
+            argument = f"{key}={path if is_plain(path) else quoted(path)}"
         result.append(argument)
     return result
+
+
+def is_plain(value: str) -> bool:
+    """Return whether Hydra reads the value as a text without quotes."""
+    words = ("null", "true", "false", "nan", "inf")
+    return bool(re.fullmatch(r"[A-Za-z_/][\w./-]*", value)) and value.lower() not in words
 
 
 def exists(path: str) -> bool:

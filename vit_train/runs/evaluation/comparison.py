@@ -22,6 +22,7 @@ from vit_train.report.paired import Paired, differences_csv, draw_differences
 from vit_train.report.summary import result_dict, write_json
 from vit_train.runs.config import EvalConfig
 from vit_train.runs.evaluation.evaluate import Evaluated, display_name, evaluate_checkpoint
+from vit_train.runs.load import Meta, load
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ def compare_checkpoints(config: EvalConfig) -> list[Paired]:
 
     Raise ValueError for tasks that do not classify, and if the images are not the same.
     """
+    require_comparable([load(str(each)).meta for each in config.ckpt])
     runs = [evaluate_checkpoint(replace(config, ckpt=str(each))) for each in config.ckpt]
     require_same_images([run.found for run in runs])
     places = distinct([display_name(run.meta.path) for run in runs])
@@ -93,6 +95,15 @@ def answers_of(found: Findings) -> Answers:
     if not isinstance(found.result, Classification):
         raise ValueError("ckpt=[A,B] compares classifiers")
     return found.result.answers
+
+
+def require_comparable(metas: Sequence[Meta]) -> None:
+    """Raise ValueError, before anything is evaluated, if these models cannot be compared."""
+    if len({meta.path.resolve() for meta in metas}) < len(metas):
+        raise ValueError(f"ckpt= names {metas[0].path} more than once")
+    for meta in metas[1:]:
+        if meta.classes != metas[0].classes:
+            raise ValueError(f"{metas[0].path} and {meta.path} know different classes")
 
 
 def require_same_images(found: Sequence[Findings]) -> None:

@@ -39,6 +39,7 @@ from vit_train.runs.load import (
     summary_file,
 )
 from vit_train.runs.results.summaries import read_curve, validated_on
+from vit_train.runs.resume import is_finished
 from vit_train.runs.trained import Trained
 from vit_train.viz.curves import curves
 from vit_train.viz.gallery import draw_gallery, gallery_size
@@ -108,6 +109,9 @@ def log_result(
     meta, precision = evaluator.meta, evaluator.precision
     selected = meta.config.data.selected_on == "test"
     note = " (its run chose its best epoch on the test images)" if selected else ""
+    summary = summary_file(meta.path)
+    if summary.is_file() and not is_finished(summary.parent) and meta.path.parent != BUILTIN:
+        logger.warning(f"the run is not finished: {run_folder(meta.path)}")
     logger.info(
         f"{meta.path}: epoch {meta.epoch}, {meta.images_seen:,} images seen, {meta.weights} "
         f"weights, {precision.name} on {precision.device.type}\n"

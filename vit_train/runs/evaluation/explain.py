@@ -1,5 +1,6 @@
 """`vit-explain` after its arguments are accepted: maps, head distances, filters, and scores."""
 
+import difflib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ from vit_train.runs.evaluation.explain_decoder import draw_decoder
 from vit_train.runs.evaluation.images import configured, evaluated_images
 from vit_train.runs.load import Meta, load, run_folder
 from vit_train.runs.trained import Trained
+from vit_train.viz.figures import listed
 from vit_train.viz.heatmaps import draw_distances, draw_filters, draw_maps
 
 logger = logging.getLogger(__name__)
@@ -132,7 +134,9 @@ class Explainer:
         if not -depth <= config.layer < depth:
             raise ValueError(f"layer={config.layer}: the model has the layers 0 to {depth - 1}")
         if config.target is not None and config.target not in self.meta.classes:
-            raise ValueError(f"target={config.target} is not a class of the model")
+            near = difflib.get_close_matches(config.target, self.meta.classes, n=1)
+            hint = f"did you mean {near[0]}?" if near else listed(self.meta.classes)
+            raise ValueError(f"target={config.target} is not a class of the model: {hint}")
         self.batch = min(BATCH, images_at_once(self.model))
         if not self.batch:
             raise ValueError(TOO_LARGE)

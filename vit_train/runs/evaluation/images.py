@@ -30,6 +30,11 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
     known = {field.name for field in fields(DATA_CONFIGS[name])}
     for key in chosen.keys() - known:
         raise ValueError(f"data.{key}={chosen[key]} is not a setting of data.name={name}")
+    if given.root is not None and name == ShapesConfig.name:
+        raise ValueError(
+            f"data.root={given.root}: this run's images are drawn and come from no folder; add "
+            "data.name=folder"
+        )
     if name == trained.name:
         return replace(trained, **chosen)
     return DATA_CONFIGS[name](**{"image_size": meta.image_shape[1]} | chosen)
@@ -49,6 +54,8 @@ def evaluated_images(
         images = load_part(config, split, meta.classes, whole=True)
         if images is not None and not is_training_data(images, config, meta):
             return subset(images, f"{split}_subset", config), None
+        if images is not None:
+            logger.info(f"these are the run's own images: its {split} images are evaluated")
     try:
         return run_images(config, split, meta)
     except ValueError as error:  # perhaps of a part that is not evaluated

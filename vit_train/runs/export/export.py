@@ -74,7 +74,8 @@ def require_packages(name: str) -> None:
     missing = [package for package in WRITERS[name].needs if util.find_spec(package) is None]
     if missing:
         raise ValueError(
-            f"format={name} needs {', '.join(missing)}: pip install -e '.[export]' in the checkout"
+            f"format={name} needs {', '.join(missing)}: pip install -e '.[export]' in the checkout "
+            "(format=torch needs nothing more)"
         )
 
 

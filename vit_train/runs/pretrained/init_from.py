@@ -53,6 +53,8 @@ def require_fit(source: str, found: Pretrained, ours: Encoder) -> None:
     if differing:
         preset = preset_of(found.config)
         hint = "" if preset is None else f" (or model={preset})"
+        if found.layout and any(each.startswith("model.norm_eps=") for each in differing):
+            hint += f"; model.norm_eps is that of {found.layout}'s models where no config says it"
         raise ValueError(
             f"init_from={source} has another encoder than this model, which fits with "
             f"{' '.join(differing)}{hint}"
