@@ -38,6 +38,10 @@ CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
 GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
 # What runs have that began before a group's name could be chosen.
 UNNAMED = {"optim": "adamw"}
+# The preset of a Vision Transformer that is chosen unless another one is.
+DEFAULT_MODEL = "tiny"
+# What is chosen on the command line, by the name of its class, where that is not the same.
+CHOICES = {ViTConfig.name: DEFAULT_MODEL}
 # Settings that change no result: how often something is reported or saved, and the machine.
 # A name that ends with a dot stands for all settings below it: see `is_among`.
 INCIDENTAL = (
@@ -202,7 +206,8 @@ def no_such_setting(asked: str, known: Sequence[str]) -> str:
     """Return the message for a misspelled key: the nearest key that exists, or all of them."""
     parent, _, key = asked.rpartition(".")
     known = [each for each in known if each != "name"]  # which its group chooses
-    others = [n for n, kind in CHOSEN_BY_NAME.get(parent, {}).items() if key in names_of(kind)]
+    kinds = CHOSEN_BY_NAME.get(parent, {}).items()
+    others = [CHOICES.get(name, name) for name, kind in kinds if key in names_of(kind)]
     if others:
         return f"there is no setting {asked} here: {parent}={' or '.join(others)} has it"
     near = difflib.get_close_matches(key, known, n=1)

@@ -4,7 +4,6 @@ import hashlib
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from string import ascii_uppercase
@@ -21,8 +20,13 @@ from vit_train.report.evaluation import Findings, save
 from vit_train.report.paired import Paired, differences_csv, draw_differences
 from vit_train.report.summary import result_dict, write_json
 from vit_train.runs.config import EvalConfig
-from vit_train.runs.evaluation.evaluate import Evaluated, display_name, evaluate_checkpoint
-from vit_train.runs.load import Meta, load
+from vit_train.runs.evaluation.evaluate import (
+    Evaluated,
+    display_name,
+    evaluate_loaded,
+    load_for,
+)
+from vit_train.runs.load import Meta
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +36,9 @@ def compare_checkpoints(config: EvalConfig) -> list[Paired]:
 
     Raise ValueError for tasks that do not classify, and if the images are not the same.
     """
-    require_comparable([load(str(each)).meta for each in config.ckpt])
-    runs = [evaluate_checkpoint(replace(config, ckpt=str(each))) for each in config.ckpt]
+    models = [load_for(config, each) for each in config.ckpt]
+    require_comparable([trained.meta for trained in models])
+    runs = [evaluate_loaded(trained, config) for trained in models]
     require_same_images([run.found for run in runs])
     places = distinct([display_name(run.meta.path) for run in runs])
     folder = comparison_folder(runs, places)

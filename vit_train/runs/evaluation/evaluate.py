@@ -60,12 +60,24 @@ class Evaluated(NamedTuple):
 
 def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
     """Evaluate a checkpoint on one split, print the result and write all of it into a folder."""
+    return evaluate_loaded(load_for(config, config.ckpt), config)
+
+
+def load_for(config: EvalConfig, checkpoint: str) -> Trained:
+    """Load a checkpoint as it is to be evaluated."""
     keep_freed_memory()
-    device = pick_device(config.device)
     if (requested := config.data.image_size) is not None:
         require_images_fit(1, requested, f"data.image_size={requested}")
-    model, meta = load(config.ckpt, device, config.weights, config.data.image_size)
-    precision = pick_precision(config.precision or meta.config.precision, device)
+    device = pick_device(config.device)
+    return load(checkpoint, device, config.weights, config.data.image_size)
+
+
+def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
+    """Evaluate a model that `load_for` has loaded."""
+    model, meta = trained
+    precision = pick_precision(
+        config.precision or meta.config.precision, pick_device(config.device)
+    )
     data = configured(config.data, meta)
     images, splits = evaluated_images(data, config.data, config.split, meta)
     batch_size = config.batch_size or meta.config.train.eval_batch_size
@@ -109,9 +121,9 @@ def log_result(
     meta, precision = evaluator.meta, evaluator.precision
     selected = meta.config.data.selected_on == "test"
     note = " (its run chose its best epoch on the test images)" if selected else ""
-    summary = summary_file(meta.path)
-    if summary.is_file() and not is_finished(summary.parent) and meta.path.parent != BUILTIN:
-        logger.warning(f"the run is not finished: {run_folder(meta.path)}")
+    run = run_folder(meta.path)
+    if (run / "summary.json").is_file() and not is_finished(run):
+        logger.warning(f"the run is not finished: {run}")
     logger.info(
         f"{meta.path}: epoch {meta.epoch}, {meta.images_seen:,} images seen, {meta.weights} "
         f"weights, {precision.name} on {precision.device.type}\n"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from vit_train.config import vit_presets
+from vit_train.config import DEFAULT_MODEL, vit_presets
 from vit_train.data.batches import TrainBatches
 from vit_train.data.config import DataConfig
 from vit_train.engine.metrics import Evaluation, is_uneven
@@ -170,5 +170,5 @@ def classifier_settings(setup: Setup) -> str:
     if data.image_size is not None:
         settings.append(f"data.image_size={data.image_size}")
     if isinstance(model, ViTConfig):
-        settings += differences(model, vit_presets()["tiny"])  # the default
+        settings += differences(model, vit_presets()[DEFAULT_MODEL])
     return " ".join(settings)
