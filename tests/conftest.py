@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -41,8 +41,9 @@ from vit_train.report.coverage import Coverage
 from vit_train.runs.evaluation import comparison as comparing
 from vit_train.runs.evaluation import evaluate as evaluating
 from vit_train.runs.evaluation import explain as explaining
+from vit_train.runs.results import compare as gathering
+from vit_train.runs.training import figures as validating
 from vit_train.runs.training import folder, setup
-from vit_train.runs.training import validation_figures as validating
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
 if os.name != "posix":
@@ -188,11 +189,18 @@ def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
         draw_once(explaining, name, lambda *what: ())
     draw_once(evaluating, "curves", lambda *what: ())
     draw_once(comparing, "draw_differences", lambda *what: ())
-    draw_once(folder, "image_grid", lambda images, titles: (images.shape, *titles))
+    draw_once(folder, "draw_first_batch", lambda setup: signs_of(setup.data.classes))
+    for name in ("bars", "lines", "curves"):
+        draw_once(gathering, name, lambda groups, *_: signs_of([each[0] for each in groups]))
     draw_once(evaluating, "draw_positions", lambda model: (model.config.positions, model.grid))
 
 
 DRAWN: set[tuple[object, ...]] = set()
+
+
+def signs_of(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the characters that a font may lack."""
+    return tuple(sorted({sign for sign in "".join(words) if not sign.isascii()}))
 
 
 @pytest.fixture

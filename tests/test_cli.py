@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import vit_train
 from vit_train.report.metrics import METRICS
-from vit_train.viz.augmentation import label_title
+from vit_train.viz.sheet import label_lines
 
 
 def train_small(run: Run, folder: str, *overrides: str) -> dict:
@@ -212,18 +212,19 @@ def test_augment_draws_a_contact_sheet(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "target, title",
+    "target, lines",
     [
-        (torch.tensor(1), "dog"),
-        (torch.tensor(-1), "no label"),
-        (torch.tensor([0.3, 0.7, 0.0]), "dog 70% cat 30%"),
-        (torch.tensor([0.997, 0.003, 0.0]), "cat"),
-        (torch.tensor([0.4, 0.0, 0.0]), "cat 40%"),  # mixed with an image without a label
-        (torch.zeros(3), "no label"),
+        (torch.tensor(1), ["dog"]),
+        (torch.tensor(-1), ["no label"]),
+        (torch.tensor([0.3, 0.7, 0.0]), ["dog 70%", "cat 30%"]),
+        (torch.tensor([0.4, 0.0, 0.6]), ["aquarium_fish… 60%", "cat 40%"]),
+        (torch.tensor([0.997, 0.003, 0.0]), ["cat"]),
+        (torch.tensor([0.4, 0.0, 0.0]), ["cat 40%"]),  # mixed with an image without a label
+        (torch.zeros(3), ["no label"]),
     ],
 )
-def test_titles_say_what_a_label_is_made_of(target: torch.Tensor, title: str) -> None:
-    assert label_title(target, ("cat", "dog", "cow")) == title
+def test_a_label_says_what_it_is_made_of(target: torch.Tensor, lines: list[str]) -> None:
+    assert label_lines(target, ("cat", "dog", "aquarium_fishes")) == lines
 
 
 @pytest.mark.parametrize("model", ["cnn", "resnet"])

@@ -20,7 +20,7 @@ from vit_train.explain.scoring import (
 )
 from vit_train.model import memory
 from vit_train.model.vit import VisionTransformer
-from vit_train.runs.config import METHODS, ExplainConfig
+from vit_train.runs.config import METHODS
 from vit_train.runs.evaluation import explain
 from vit_train.runs.evaluation.explain import Explainer
 from vit_train.runs.trained import Trained
@@ -36,7 +36,7 @@ def test_each_method_is_drawn_and_measured(run: Run, small_run: SmallRun, method
             assert min(picture.size) > 150
     said = re.search(r"pointing game, \w+: ([\d.]+)% of 30 images", outcome.out)
     trained = vit_train.load("run")
-    explainer = Explainer(trained, ExplainConfig(ckpt="run", method=method))
+    explainer = Explainer(trained, method)
     part = trained.meta.config.data.load().test.subset(torch.arange(30))
     hits, _ = pointing_hits(explainer.explained(part.images)[0], part.masks)
     assert said and float(said[1]) == pytest.approx(100 * hits.double().mean().item(), abs=0.06)
@@ -110,14 +110,14 @@ def test_what_raises_a_class_is_the_gradient_of_its_logit(small_run: SmallRun) -
     """The map of a model whose last layer alone attends is that layer's gradient × attention."""
     small_run("finished")
     trained = vit_train.load("run")
-    explainer = Explainer(trained, ExplainConfig(ckpt="run", target="square"))
+    explainer = Explainer(trained, target="square")
     images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
-    maps, chances, targets = explainer.explained(images)
+    maps, probabilities = explainer.explained(images)
     batch = explainer.normalized(images)
-    assert targets.tolist() == [trained.meta.classes.index("square")] * 2
-    torch.testing.assert_close(chances, trained.model(batch).softmax(1).detach())
+    torch.testing.assert_close(probabilities, trained.model(batch).softmax(1).detach())
     logits, layers = trained.model(batch, return_attention=True)
-    gradients = torch.autograd.grad(logits[:, targets[0]].sum(), layers)
+    square = trained.meta.classes.index("square")
+    gradients = torch.autograd.grad(logits[:, square].sum(), layers)
     together = torch.eye(65).expand(2, -1, -1)
     for weights, gradient in zip(layers, gradients, strict=True):
         together = together + (weights * gradient).relu().mean(1) @ together
@@ -138,7 +138,7 @@ def test_a_title_has_the_answer_whatever_class_is_explained(
     monkeypatch.setattr(explain, "draw_maps", draw_maps)
     images = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8)
     for target in (None, "square"):
-        explainer = Explainer(trained, ExplainConfig(ckpt="run", target=target))
+        explainer = Explainer(trained, target=target)
         explainer.draw_maps(tmp_path / "maps.png", images, ["a", "b", "c"])
     said = [f"said: {each.label} {100 * each.probability:.0f} %" for each in
             trained.predict([image.permute(1, 2, 0).numpy() for image in images])]  # fmt: skip
@@ -165,7 +165,7 @@ def test_at_least_one_patch_is_deleted(small_run: SmallRun) -> None:
     config = replace(vit_train.load(small_run("finished")).meta.config.model, patch_size=16)
     trained = vit_train.load("run")
     model = VisionTransformer(config, 32).eval()
-    focus = Explainer(Trained(model, trained.meta), ExplainConfig(ckpt="run")).focus(
+    focus = Explainer(Trained(model, trained.meta)).focus(
         torch.randint(256, (40, 3, 32, 32), dtype=torch.uint8)
     )
     assert focus.deleted == 0.25 and "Without the 25 % of the patches" in focus.in_words

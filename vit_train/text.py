@@ -1,19 +1,21 @@
-"""Safe display of text from outside, such as file and class names.
+"""Safe display of text from outside, such as file and class names, and CSV.
 
 Control characters and markup in it have no effect.
 """
 
 import codecs
+import csv
 import io
 import logging
 import re
 import sys
+from collections.abc import Iterable
 
 # What stands for our own signs where a terminal's encoding lacks them.
 PLAIN = {"│": "|", "█": "#", "…": "...", "×": "x", "÷": "/", "–": "-", "−": "-", "±": "+-"}
 
 
-def printable(text: str, keep: str = "\n") -> str:
+def printable(text: str, keep: str = "") -> str:
     """Escape all characters that could move the cursor, color or reverse text, except `keep`."""
 
     def shown(character: str) -> str:
@@ -24,19 +26,26 @@ def printable(text: str, keep: str = "\n") -> str:
     return "".join(map(shown, text))
 
 
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows as lines of CSV."""
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue()
+
+
 def markdown_cell(text: str) -> str:
     """Escape text for a cell of a Markdown table.
 
     The result is one line that cannot end the cell, start markup or hide an address behind words.
     """
-    return re.sub(r"[\\|<*`]|\](?=\()", r"\\\g<0>", printable(text, keep=""))
+    return re.sub(r"[\\|<*`]|\](?=\()", r"\\\g<0>", printable(text))
 
 
 class PrintableFormatter(logging.Formatter):
     """Formatter that makes every log line printable, on the terminal and in the file."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+        return printable(super().format(record), keep="\n")
 
 
 def print_signs_in_any_encoding() -> None:

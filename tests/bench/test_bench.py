@@ -13,7 +13,7 @@ from vit_train.bench import peers, report, rounds, turn
 from vit_train.bench.alone import Failed, alone
 from vit_train.bench.contender import Contender
 from vit_train.bench.machine import gemm_ceiling
-from vit_train.bench.rounds import Deadline, Rounds, rotated
+from vit_train.bench.rounds import Rounds, rotated
 from vit_train.bench.turn import Timing, Turn
 
 
@@ -38,7 +38,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_turns_alternate(turns: list[str], tmp_path: Path) -> None:
     all_rounds = Rounds(contenders("shipped"), tmp_path / "failures.log")
-    assert len(list(all_rounds.measure(3, Deadline(None)))) == 3
+    assert len(list(all_rounds.measure(3))) == 3
     assert [name.split()[0] for name in turns] == [
         "vit_train", "timm", "timm", "vit_train", "vit_train", "timm",
     ]  # fmt: skip
@@ -60,7 +60,7 @@ def test_no_round_begins_that_would_end_too_late(
     monkeypatch.setattr("time.monotonic", lambda: now)
     monkeypatch.setattr(rounds, "alone", pass_time)
     all_rounds = Rounds(contenders(of=()), tmp_path / "failures.log")
-    assert len(list(all_rounds.measure(9, Deadline(3.5)))) == 3
+    assert len(list(all_rounds.measure(9, 210))) == 3
 
 
 def test_who_fails_is_left_out_with_a_line_and_the_others_go_on(
@@ -75,7 +75,7 @@ def test_who_fails_is_left_out_with_a_line_and_the_others_go_on(
 
     monkeypatch.setattr(rounds, "turn", failing)
     all_rounds = Rounds(contenders("shipped", "compiled"), tmp_path / "failures.log")
-    list(all_rounds.measure(3, Deadline(None)))
+    list(all_rounds.measure(3))
     comparison = all_rounds.comparison(1)
     assert [each.contender.name for each in comparison.results] == [
         "vit_train (scratch, fp32)", "timm (fp32)",
@@ -96,7 +96,7 @@ def test_without_ours_there_is_no_table(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(rounds, "turn", fail)
     all_rounds = Rounds(contenders(of=()), tmp_path / "failures.log")
     with pytest.raises(ValueError, match=r"vit_train \(.*\) could not be measured: out of memory"):
-        list(all_rounds.measure(1, Deadline(None)))
+        list(all_rounds.measure(1))
 
 
 STAND_IN = """

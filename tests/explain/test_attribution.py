@@ -4,15 +4,15 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vit_train.explain.attribution import (
-    attention,
     attention_distances,
     of_answer,
     relevance,
     rollout,
 )
+from vit_train.explain.maps import answer_maps
 
 
 def random_attention(layers: int, tokens: int = 5) -> list[Tensor]:
@@ -72,7 +72,13 @@ def test_what_is_classified_is_the_class_token_or_the_mean_of_the_others() -> No
 
 def test_one_layers_attention_is_the_mean_of_its_heads() -> None:
     layers = random_attention(2)
-    torch.testing.assert_close(attention(layers, 0), layers[0].sum(1) / 3)
+
+    class Model(nn.Module):
+        def forward(self, images: Tensor, return_attention: bool) -> tuple[Tensor, list[Tensor]]:
+            return torch.eye(2), layers
+
+    maps, *_ = answer_maps(Model(), torch.zeros(2, 3, 4, 4), True, "attention", 0)
+    torch.testing.assert_close(maps.flatten(1), layers[0].sum(1)[:, 0, 1:] / 3)
 
 
 @pytest.mark.parametrize("has_class", [True, False])

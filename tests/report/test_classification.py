@@ -23,7 +23,8 @@ from vit_train.report.confusion import Confusion
 from vit_train.report.coverage import Coverage, accuracy_of_surest
 from vit_train.report.mistakes import draw_mistakes, most_doubtful, most_wrong
 from vit_train.report.per_class import averages, class_reports
-from vit_train.report.predictions import predictions_csv
+from vit_train.report.predictions import predictions
+from vit_train.text import csv_text
 
 CLASSES = 7
 NAMES = [f"class {number}" for number in range(CLASSES)]
@@ -153,7 +154,7 @@ def test_coverage_counts_the_surest_images_whatever_their_order(kind: str) -> No
 def test_every_image_has_a_row_with_what_was_said_of_it() -> None:
     found = answers("random", count=20)
     names = np.array([f"cats/{number}.png" for number in range(20)], dtype=object)
-    rows = list(csv.DictReader(io.StringIO(predictions_csv(found, names, NAMES))))
+    rows = list(csv.DictReader(io.StringIO(csv_text(predictions(found, names, NAMES)))))
     probabilities = np.exp(found.log_probabilities)
     for place, row in enumerate(rows):
         assert row["image"] == f"cats/{place}.png"
@@ -171,7 +172,8 @@ def test_every_image_has_a_row_with_what_was_said_of_it() -> None:
 
 
 def test_two_classes_have_two_columns() -> None:
-    table = predictions_csv(Answers(np.array([0]), np.array([[1.0, 2.0]])), [5], ["a", "b\n"])
+    answers = Answers(np.array([0]), np.array([[1.0, 2.0]]))
+    table = csv_text(predictions(answers, [5], ["a", "b\n"]))
     header, row = csv.reader(io.StringIO(table))
     assert header[-2:] == ["predicted_2", "probability_2"] and row[:4] == ["5", "a", "b\\n", "0"]
 

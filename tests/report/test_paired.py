@@ -14,8 +14,9 @@ from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification
 from vit_train.report.comparison_page import Pair, adjusted
 from vit_train.report.evaluation import Findings
-from vit_train.report.paired import Paired, differences_csv, draw_differences, where_they_differ
+from vit_train.report.paired import Paired, differences, draw_differences, where_they_differ
 from vit_train.runs.evaluation.comparison import distinct, require_same_images
+from vit_train.text import csv_text
 
 CLASSES = ("cat", "a, b", "<b>$x$</b>")
 
@@ -61,7 +62,7 @@ def test_the_interval_holds_the_true_difference_as_often_as_it_says() -> None:
 def test_only_images_on_which_not_all_say_the_same_are_listed() -> None:
     three = [answers(seed) for seed in range(3)]
     names = [f"image {number}" for number in range(60)]
-    rows = list(csv.DictReader(io.StringIO(differences_csv(three, "ABC", names, CLASSES))))
+    rows = list(csv.DictReader(io.StringIO(csv_text(differences(three, "ABC", names, CLASSES)))))
     said = np.stack([each.predicted for each in three])
     expected = [names[i] for i in range(60) if len(set(said[:, i].tolist())) > 1]
     assert [row["image"] for row in rows] == expected

@@ -22,8 +22,8 @@ def test_a_row_is_an_image_as_it_is_and_then_in_other_variants(
         def savefig(self, file: IO[bytes], format: str) -> None:
             drawn["path"] = f"{Path(file.name).name.partition('.')[0]}.{format}"
 
-    def grid(images: Tensor, titles: Sequence[str], columns: int) -> Figure:
-        drawn.update(images=images.unflatten(0, (-1, columns)), titles=titles)
+    def grid(images: Tensor, labels: Sequence[list[str]], columns: int) -> Figure:
+        drawn.update(images=images.unflatten(0, (-1, columns)), labels=labels)
         return Figure()
 
     monkeypatch.setattr("vit_train.runs.augment.image_grid", grid)
@@ -31,7 +31,7 @@ def test_a_row_is_an_image_as_it_is_and_then_in_other_variants(
     augment = AugmentConfig(mixup_alpha=1.0)
     out = str(tmp_path / "a.png")
     draw_contact_sheet(SheetConfig(data, augment, images=5, variants=3, out=out))
-    images, titles = drawn["images"], drawn["titles"]
+    images, labels = drawn["images"], drawn["labels"]
     assert images.shape == (5, 4, 3, 32, 32) and drawn["path"] == "a.png"
     for column in range(4):
         for other in range(column):
@@ -40,9 +40,10 @@ def test_a_row_is_an_image_as_it_is_and_then_in_other_variants(
     train = make_splits(source, data).train
     for row in range(5):
         (place,) = (train.images == images[row, 0]).flatten(1).all(1).nonzero()
-        assert titles[4 * row] == source.classes[train.labels[place]]
+        name = source.classes[train.labels[place]]
+        assert labels[4 * row] == [name]
         # A mixed label names the image's own class.
-        assert all(titles[4 * row] in title for title in titles[4 * row : 4 * row + 4])
+        assert all(name in " ".join(each) for each in labels[4 * row : 4 * row + 4])
     again = images.clone()
     draw_contact_sheet(SheetConfig(data, augment, images=5, variants=3, out=out))
     assert torch.equal(drawn["images"], again)

@@ -42,7 +42,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_row() -> None:
         [summary(0.5, 0), summary(0.6, 1), summary(0.7, 0, depth=2), summary(0.9, 0, name="cnn")]
     )
     # Sorted: model.depth comes after model.name, and its numbers by size.
-    assert [group.label for group in groups] == [
+    assert [group.label() for group in groups] == [
         "model=cnn, depth=6", "model=vit, depth=2", "model=vit, depth=6",
     ]  # fmt: skip
     assert [len(group.runs) for group in groups] == [1, 1, 2]
@@ -112,7 +112,7 @@ def test_folds_are_one_group_and_each_counts_once() -> None:
 
 def test_a_label_says_no_more_than_tells_the_groups_apart() -> None:
     runs = [summary(0.5, name="vit"), summary(0.6, name="cnn", widths=[8], depth=3)]
-    assert [group.label for group in group_runs(runs)] == ["model=cnn, …", "model=vit, …"]
+    assert [group.label() for group in group_runs(runs)] == ["model=cnn, …", "model=vit, …"]
     assert "depth" in table(group_runs(runs))
 
 

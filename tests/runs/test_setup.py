@@ -6,11 +6,10 @@ import torch
 
 from vit_train.config import TrainConfig
 from vit_train.data.config import ShapesConfig
-from vit_train.data.dataset import ImageSet
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import ALONE
 from vit_train.model.config import ViTConfig
-from vit_train.runs.training.setup import Setup, set_up, with_unlabelled
+from vit_train.runs.training.setup import Setup, set_up
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig, TaskConfig
 
 
@@ -65,13 +64,6 @@ def test_the_seed_draws_the_weights_and_the_order_but_not_the_splits() -> None:
     )
     assert labels(one) == labels(same) != labels(other)
     assert torch.equal(one.splits.train.images, other.splits.train.images)
-
-
-def test_what_has_no_label_has_none() -> None:
-    train = ImageSet(torch.ones(2, 3, 4, 4, dtype=torch.uint8), torch.tensor([5, 0]))
-    whole = with_unlabelled(train, torch.zeros(3, 3, 4, 4, dtype=torch.uint8))
-    assert whole.labels.tolist() == [5, 0, -1, -1, -1]
-    assert whole.images[:, 0, 0, 0].tolist() == [1, 1, 0, 0, 0]
 
 
 def test_images_without_labels_are_trained_on_and_have_a_part_in_the_statistics(

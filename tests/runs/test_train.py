@@ -174,5 +174,5 @@ def test_training_in_python_is_as_the_package_says(
     assert (config.model.depth, config.task.name, config.data.name) == (4, "classify", "shapes")
     with pytest.raises(ValueError, match="already holds a run"):
         vit_train.train(config, "outputs/mine")
-    with pytest.raises(ValueError, match="is resumed by vit-train resume=RUN"):
+    with pytest.raises(ValueError, match="is for the command: vit-train resume=RUN"):
         vit_train.train(replace(config, resume="outputs/mine"), "outputs/other")

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vit_train.data.batches import Normalize
 from vit_train.data.dataset import Statistics
 from vit_train.model.config import ModelConfig
 from vit_train.tasks.config import DistillConfig
@@ -33,7 +34,7 @@ def test_the_loss_is_the_formulas(kind: str, mixed: bool) -> None:
     config = DistillConfig(distillation=kind, alpha=0.3, temperature=2.5, label_smoothing=0.2)
     task, student, teacher = Distill(config, ModelConfig(), (3, 4, 4), 5), Linear(), Linear()
     student.eval()
-    task.teacher = Teacher(teacher, SAME, SAME)
+    task.teacher = Teacher(teacher, Normalize(SAME), Normalize(SAME))
     loss, _ = task.step_sums(student, images, targets)
 
     s, t = student(images), teacher.linear(images.flatten(1))
@@ -54,7 +55,8 @@ def test_the_teacher_reads_the_images_as_it_was_trained_to() -> None:
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in statistics)
         return (pixels - mean) / std
 
-    answers = Teacher(model, own, students).forward(normalized(students))
+    teacher = Teacher(model, Normalize(own), Normalize(students))
+    answers = teacher.forward(normalized(students))
     torch.testing.assert_close(answers, model.eval()(normalized(own)), rtol=0, atol=1e-5)
     assert not answers.requires_grad
 

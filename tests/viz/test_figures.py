@@ -2,24 +2,24 @@ import numpy as np
 import pytest
 import torch
 
-from vit_train.viz.figures import colors, image_grid, shortened
+from vit_train.viz.figures import colors, shortened
+from vit_train.viz.sheet import image_grid
 
 
-def test_a_grid_shows_each_image_upright_under_its_title() -> None:
+def test_a_grid_shows_each_image_upright_above_its_label() -> None:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (5, 3, 6, 6), generator=generator, dtype=torch.uint8)
-    titles = [f"image {number}" for number in range(5)]
-    (axes,) = image_grid(images, titles, columns=3).axes
-    assert len(axes.images) == len(axes.texts) == 5  # two rows of three, the last place empty
+    labels = [f"image {number}" for number in range(5)]
+    (axes,) = image_grid(images, [[label] for label in labels], columns=3).axes
+    texts = [text for text in axes.texts if text.get_text()]
+    assert len(axes.images) == len(texts) == 5  # two rows of three, the last place empty
     middles = []
-    for picture, text, image, title in zip(axes.images, axes.texts, images, titles, strict=True):
+    for picture, text, image, label in zip(axes.images, texts, images, labels, strict=True):
         assert np.array_equal(picture.get_array(), image.permute(1, 2, 0))
         left, right, bottom, top = picture.get_extent()
         assert left < right and top < bottom and right - left == pytest.approx(bottom - top)
-        assert text.get_text() == title and text.get_position()[0] == pytest.approx(
-            (left + right) / 2
-        )
-        assert text.get_position()[1] < top  # y grows downwards
+        assert text.get_text() == label and text.get_position()[0] == pytest.approx(left)
+        assert text.get_position()[1] > bottom  # y grows downwards
         middles.append((round(top, 6), round(left, 6)))
     assert middles == sorted(middles) and len({top for top, _ in middles[:3]}) == 1
     assert [left for _, left in middles[3:]] == [left for _, left in middles[:2]]

@@ -12,8 +12,6 @@ from vit_train.engine.compile import compiles
 from vit_train.engine.device import pick_device, pick_precision
 from vit_train.model.config import ViTConfig, require_vit
 
-# The peers whose attention can be switched to their own formulas.
-HAVE_WRITTEN_OUT = ("timm",)
 COMPILE_MODES = {"compiled": "default", "cudagraphs": "reduce-overhead"}
 
 
@@ -42,7 +40,8 @@ def line_up(
         peer_of(config, package, variant, device, parameters, common)
         for variant in config.bench.variants
         for package in config.bench.peers
-        if has_variant(package, variant)
+        # Of the peers, only timm's attention can be switched to its own formulas.
+        if package == "timm" or "written_out" not in variant.split("+")
     ]
     ours = [ours_of(config, variant, device, common) for variant in ("", *config.bench.ours)]
     covered = {contender.precision for contender in ours}
@@ -70,10 +69,6 @@ def ours_of(
     compiled = words.get("compile", as_set) == "compiled"
     config = replace(config, model=model, precision=precision, compile=compiled)
     return Ours(**common, package=OURS, precision=precision, config=config, complete=False)
-
-
-def has_variant(package: str, variant: str) -> bool:
-    return "written_out" not in variant.split("+") or package in HAVE_WRITTEN_OUT
 
 
 def peer_of(

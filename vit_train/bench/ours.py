@@ -103,6 +103,7 @@ class OurWork:
         self.workers = exit.enter_context(self.trainer.workers)
         self.images = torch.randn(ours.batch_size, *ours.image_shape, device=self.device)
         self.labels = torch.randint(ours.num_classes, (ours.batch_size,), device=self.device)
+        self.task.prepare(self.labels)
         # On a GPU the step becomes a CUDA graph after some calls, as in training.
         self.step = GraphedStep(
             lambda schedule: self.trainer.take_step(schedule, self.images, self.labels),

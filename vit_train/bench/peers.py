@@ -14,9 +14,8 @@ from vit_train.engine.device import keep_freed_memory, pick_device, pick_precisi
 from vit_train.model.config import ViTConfig
 
 
-def timm(config: ViTConfig, image_size: int, num_classes: int) -> nn.Module:
-    library: Any = import_module("timm.models.vision_transformer")
-    model: nn.Module = library.VisionTransformer(
+def timm(config: ViTConfig, image_size: int, num_classes: int) -> Any:
+    return import_module("timm.models.vision_transformer").VisionTransformer(
         img_size=image_size,
         patch_size=config.patch_size,
         num_classes=num_classes,
@@ -25,12 +24,10 @@ def timm(config: ViTConfig, image_size: int, num_classes: int) -> nn.Module:
         num_heads=config.num_heads,
         mlp_ratio=config.hidden_dim / config.embed_dim,
     )
-    return model
 
 
-def torchvision(config: ViTConfig, image_size: int, num_classes: int) -> nn.Module:
-    library: Any = import_module("torchvision.models")
-    model: nn.Module = library.VisionTransformer(
+def torchvision(config: ViTConfig, image_size: int, num_classes: int) -> Any:
+    return import_module("torchvision.models").VisionTransformer(
         image_size=image_size,
         patch_size=config.patch_size,
         num_layers=config.depth,
@@ -39,16 +36,14 @@ def torchvision(config: ViTConfig, image_size: int, num_classes: int) -> nn.Modu
         mlp_dim=config.hidden_dim,
         num_classes=num_classes,
     )
-    return model
 
 
-def vit_pytorch(config: ViTConfig, image_size: int, num_classes: int) -> nn.Module:
+def vit_pytorch(config: ViTConfig, image_size: int, num_classes: int) -> Any:
     """Build vit-pytorch's ViT, which has 0.2 % fewer weights.
 
     It has no biases in qkv and a LayerNorm before and after the patches.
     """
-    library: Any = import_module("vit_pytorch")
-    model: nn.Module = library.ViT(
+    return import_module("vit_pytorch").ViT(
         image_size=image_size,
         patch_size=config.patch_size,
         num_classes=num_classes,
@@ -58,7 +53,6 @@ def vit_pytorch(config: ViTConfig, image_size: int, num_classes: int) -> nn.Modu
         dim_head=config.embed_dim // config.num_heads,
         mlp_dim=config.hidden_dim,
     )
-    return model
 
 
 # Settings that these builders do not pass on, so that they must have their defaults.

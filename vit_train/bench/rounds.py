@@ -2,12 +2,14 @@
 
 import contextlib
 import logging
+import math
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -15,7 +17,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from vit_train.bench import ours, peers
 from vit_train.bench.alone import Failed, alone
-from vit_train.bench.contender import Contender, Ours, Peer
+from vit_train.bench.contender import Contender, Ours
 from vit_train.bench.machine import gemm_ceiling
 from vit_train.bench.results import Comparison, Result
 from vit_train.bench.turn import SHARES, Turn
@@ -27,17 +29,6 @@ CEILING_SHARE = 0.2  # of bench.seconds
 # For the estimate, in seconds on two cores: what a turn costs besides its timings. Compiling anew
 # finds most in the cache. A warm-up takes about half as long as the timing.
 START, COMPILE, COMPILE_ANEW, WARM_UP = 6, 45, 15, 0.5
-
-
-class Deadline:
-    """The end of bench.max_minutes, counted from here; None is no limit."""
-
-    def __init__(self, minutes: float | None) -> None:
-        self.end = float("inf") if minutes is None else time.monotonic() + 60 * minutes
-
-    def allows(self, seconds: float) -> bool:
-        """Return whether something that takes so long would end in time."""
-        return time.monotonic() + seconds <= self.end
 
 
 class Rounds:
@@ -58,10 +49,10 @@ class Rounds:
         self.ceilings: list[float] = []
         self.seconds: list[float] = []  # of each round
 
-    def measure(self, count: int, deadline: Deadline) -> Iterator[None]:
-        """Measure `count` rounds, fewer if time runs out, and yield after each.
+    def measure(self, count: int, end: float = math.inf) -> Iterator[None]:
+        """Measure `count` rounds, fewer if they would go on after `end`, and yield after each.
 
-        Raise ValueError if our model cannot be measured.
+        The `end` is a time of time.monotonic. Raise ValueError if our model cannot be measured.
         """
         turns = count * len(self.contenders)
         with (
@@ -70,7 +61,7 @@ class Rounds:
             logging_redirect_tqdm(),
         ):
             for number in range(count):
-                if number and not deadline.allows(self.seconds[-1]):
+                if number and time.monotonic() + self.seconds[-1] > end:
                     logger.info(f"stopped after {number} of {count} rounds: see bench.max_minutes")
                     break
                 began = time.monotonic()
@@ -119,10 +110,9 @@ class Rounds:
 
 def turn(contender: Contender, cache: Path) -> Turn:
     started = time.monotonic()
-    if isinstance(contender, Ours):
-        return alone(cache, ours.measure, contender, started)
-    assert isinstance(contender, Peer)
-    return alone(cache, peers.measure, contender, started)
+    module: Any = ours if contender.is_ours else peers
+    turn: Turn = alone(cache, module.measure, contender, started)
+    return turn
 
 
 def rotated(order: Sequence[int], number: int) -> list[int]:

@@ -1,19 +1,22 @@
 """The work of `vit-bench`: say what is measured, measure each batch size, report."""
 
 import logging
+import math
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from vit_train.bench import report
-from vit_train.bench.alone import alone
+from vit_train.bench.alone import Failed, alone
 from vit_train.bench.config import BenchConfig
 from vit_train.bench.contender import Contender, Ours
 from vit_train.bench.heading import describe, origin, title_of
 from vit_train.bench.lineup import line_up
 from vit_train.bench.ours import classification, trace
 from vit_train.bench.results import Comparison
-from vit_train.bench.rounds import Deadline, Rounds, expected_seconds, is_installed
+from vit_train.bench.rounds import Rounds, expected_seconds, is_installed
 from vit_train.data.memory import require_images_fit
 from vit_train.engine.device import pick_device, pick_precision
 from vit_train.files.writing import write_text
@@ -47,15 +50,16 @@ def benchmark(config: BenchConfig, folder: Path) -> None:
     title = title_of(config, shape[1], parameters, f"{precision.name} on {device.type}")
     about = {"title": title} | origin(config, device)
     logger.info(f"{describe(about)}\n{plan(line_ups, config.bench.rounds)}")
-    deadline, seconds = Deadline(config.bench.max_minutes), 0.0
+    minutes, seconds = config.bench.max_minutes, 0.0
+    end = math.inf if minutes is None else time.monotonic() + 60 * minutes
     comparisons: list[Comparison] = []
     for contenders in line_ups:
         batch_size = contenders[0].batch_size
-        if comparisons and not deadline.allows(seconds):
+        if comparisons and time.monotonic() + seconds > end:
             logger.info(f"no time is left for batches of {batch_size}: see bench.max_minutes")
             break
         rounds = Rounds(contenders, folder / "failures.log")
-        for _ in rounds.measure(config.bench.rounds, deadline):
+        for _ in rounds.measure(config.bench.rounds, end):
             # After each, so that who loses patience has the rounds before.
             write(folder, about, [*comparisons, rounds.comparison(flops)])
         comparisons.append(rounds.comparison(flops))
@@ -97,4 +101,9 @@ def write(folder: Path, about: dict[str, Any], comparisons: Sequence[Comparison]
 
 def profile(contender: Contender, folder: Path) -> None:
     assert isinstance(contender, Ours)
-    alone(folder, trace, contender, folder / f"trace-{contender.batch_size}.json")
+    path = folder / f"trace-{contender.batch_size}.json"
+    with tempfile.TemporaryDirectory() as cache:
+        try:
+            alone(Path(cache), trace, contender, path)
+        except Failed as error:  # the other batch sizes can still be measured
+            logger.warning(f"there is no {path}: {error}")

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.cropping import Cropper, Cuts, ResizedCropper, resized_crop
@@ -24,15 +24,19 @@ Batch = tuple[Tensor, Tensor]
 Draws = tuple[Tensor, ...]
 
 
-class Normalize:
+class Normalize(nn.Module):
     """Normalizes uint8 (B,C,S,S) to float32, by the mean and std of each channel."""
 
-    def __init__(self, statistics: Statistics, device: torch.device) -> None:
-        mean, std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in statistics)
-        self.scale = 1 / (255 * std)
-        self.shift = -mean / std
+    scale: Tensor  # (C,1,1)
+    shift: Tensor
 
-    def __call__(self, images: Tensor) -> Tensor:
+    def __init__(self, statistics: Statistics, device: torch.device | str = "cpu") -> None:
+        super().__init__()
+        mean, std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in statistics)
+        self.register_buffer("scale", 1 / (255 * std))
+        self.register_buffer("shift", -mean / std)
+
+    def forward(self, images: Tensor) -> Tensor:
         return images.float().mul_(self.scale).add_(self.shift)
 
     def undo(self, pixels: Tensor) -> Tensor:

@@ -11,20 +11,14 @@ import torch
 from torch import Tensor
 
 
-def attention(layers: Sequence[Tensor], layer: int = -1) -> Tensor:
-    """Return what one layer attends to, the mean over its heads: (B,T,T)."""
-    return layers[layer].mean(dim=1)
-
-
 def rollout(layers: Sequence[Tensor]) -> Tensor:
     """Return the attention of all layers one after the other (Abnar & Zuidema 2020): (B,T,T).
 
     Each layer is ½ (mean over heads + I), because the residual keeps every token.
     """
-    together = identity_like(layers[0])
+    together = identity(layers[0])
     for weights in layers:
-        mean = weights.mean(dim=1)
-        together = (mean + identity_like(weights)) / 2 @ together
+        together = (weights.mean(dim=1) @ together + together) / 2
     return together
 
 
@@ -35,18 +29,16 @@ def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     output counts: R ← R + mean over heads of (∂y/∂A ⊙ A)⁺ · R, beginning with R = I (Chefer et al.
     2021, arXiv:2103.15679, equations 5 and 6).
     """
-    together = identity_like(layers[0])
+    together = identity(layers[0])
     for weights, gradient in zip(layers, gradients, strict=True):
         speaking_for = (weights * gradient).clamp(min=0).mean(dim=1)
         together = together + speaking_for @ together
     return together
 
 
-def identity_like(weights: Tensor) -> Tensor:
-    """Return an identity for each image: (B,H,T,T) → (B,T,T)."""
-    batch, _, tokens, _ = weights.shape
-    identity: Tensor = torch.eye(tokens, dtype=weights.dtype, device=weights.device)
-    return identity.expand(batch, -1, -1)
+def identity(weights: Tensor) -> Tensor:
+    """Return the identity (T,T) in the type of (B,H,T,T), where every token is its own."""
+    return torch.eye(weights.shape[-1], dtype=weights.dtype, device=weights.device)
 
 
 def of_answer(matrix: Tensor, has_class: bool) -> Tensor:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from vit_train.explain.attribution import attention, of_answer, relevance, rollout
+from vit_train.explain.attribution import of_answer, relevance, rollout
 
 
 def answer_maps(
@@ -30,5 +30,5 @@ def answer_maps(
         elif method == "rollout":
             matrix = rollout(layers)
         else:
-            matrix = attention(layers, layer)
+            matrix = layers[layer].mean(dim=1)  # over the heads: (B,T,T)
     return of_answer(matrix, has_class).detach(), logits.detach(), targets

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from vit_train.engine.answers import Answers, Floats
-from vit_train.viz.figures import PALETTE
+from vit_train.viz.figures import PALETTE, chart
 
 # Accuracies whose coverage is marked in the figure.
 MARKED = (0.9, 0.95, 0.99)
@@ -24,8 +24,7 @@ class Coverage:
     def draw(self, answers: Answers, classes: Sequence[str]) -> Figure:
         accuracy = accuracy_of_surest(answers)
         coverage = np.arange(1, len(accuracy) + 1) / len(accuracy)
-        figure = Figure(figsize=(5.6, 4), dpi=110, layout="constrained")
-        axes = figure.subplots()
+        figure, axes = chart(5.6, 4)
         axes.plot(100 * coverage, 100 * accuracy, color=PALETTE[0])
         for wanted in MARKED:
             reached = np.flatnonzero(accuracy >= wanted)
@@ -39,8 +38,6 @@ class Coverage:
         lowest = 100 * min(accuracy[len(accuracy) // 50 :])
         axes.set(xlim=(0, 100), ylim=(max(0, lowest - 5), 101))
         axes.set(xlabel="images answered, the surest first, %", ylabel="accuracy on them, %")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.3)
         return figure
 
 

@@ -10,14 +10,16 @@ from typing import Any
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.files.writing import replacing, require_own_folder, write_text
 from vit_train.report.calibration import calibration_error, cooled
 from vit_train.report.focus import Focus
 from vit_train.report.metrics import figures
 from vit_train.report.per_class import ClassReport, averages, class_reports
-from vit_train.report.predictions import predictions_csv
+from vit_train.report.predictions import predictions
 from vit_train.report.summary import result_dict, write_json
+from vit_train.text import csv_text
 from vit_train.viz.curves import draw_robustness
 from vit_train.viz.figures import ignore_missing_glyphs
 
@@ -50,6 +52,13 @@ class Findings:
         assert isinstance(self.result, Classification)
         return class_reports(self.result.answers, self.classes)
 
+    @cached_property
+    def mended(self) -> Answers | None:
+        """Return the answers with calibrated probabilities, if a temperature is known."""
+        if self.temperature is None or not isinstance(self.result, Classification):
+            return None
+        return cooled(self.result.answers, self.temperature)
+
 
 def write_evaluation(folder: Path, found: Findings) -> list[str]:
     """Write everything that needs no model into the folder, and return the files' names."""
@@ -60,8 +69,8 @@ def write_evaluation(folder: Path, found: Findings) -> list[str]:
     result = found.result
     if not isinstance(result, Classification):
         return written
-    table = predictions_csv(result.answers, found.names, found.classes)
-    write_text(folder / "predictions.csv", table)
+    rows = predictions(result.answers, found.names, found.classes)
+    write_text(folder / "predictions.csv", csv_text(rows))
     pictures = dict(figures(result, found.images, found.classes))
     if found.robustness is not None:
         pictures["robustness"] = draw_robustness(found.robustness, result.acc)
@@ -80,13 +89,12 @@ def numbers(found: Findings) -> dict[str, Any]:
         "per_class": [asdict(each) for each in found.class_reports],
         "averages": [asdict(each) for each in averages(found.class_reports)],
     }
-    if found.temperature is not None:
-        mended = cooled(result.answers, found.temperature)
+    if found.mended is not None:
         content["calibration"] = {
             "ece": calibration_error(result.answers),
             "temperature": found.temperature,
-            "ece_with_temperature": calibration_error(mended),
-            "loss_with_temperature": float(mended.losses.mean()),
+            "ece_with_temperature": calibration_error(found.mended),
+            "loss_with_temperature": float(found.mended.losses.mean()),
             "fitted_on": "val",
         }
     if found.robustness is not None:
@@ -107,5 +115,6 @@ def mean_accuracy(robustness: dict[str, list[float]]) -> float:
 
 
 def save(figure: Figure, path: Path) -> None:
+    """Write a figure, in the format that the file's name says."""
     with replacing(path) as file, ignore_missing_glyphs():
-        figure.savefig(file, format="png")
+        figure.savefig(file, format=path.suffix[1:])

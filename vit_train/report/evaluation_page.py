@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from vit_train.engine.metrics import Classification, Evaluation
-from vit_train.report.calibration import calibration_error, cooled
+from vit_train.report.calibration import calibration_error
 from vit_train.report.confusion import confusion_matrix
 from vit_train.report.evaluation import Findings, mean_accuracy
 from vit_train.report.html import page, paragraph, picture, section, table, text
@@ -34,22 +34,28 @@ def report(found: Findings, run: dict[str, Any], pictures: dict[str, bytes]) -> 
         caption = "Some of the images, what the model was given of them, and what it made of it"
         title = "What it makes of images"
         parts.append(section(title, picture(pictures["pictures"], caption)))
-    if "positions" in pictures:
-        caption = "How similar the embedding of each place is to those of all others"
-        parts.append(section("What it knows about places", picture(pictures["positions"], caption)))
-    if "mistakes" in pictures:
-        parts.append(section("Its worst and its most doubtful answers", picture(
-            pictures["mistakes"], "Images with their true class and what the model said"
-        )))  # fmt: skip
-    if "curves" in pictures:
-        parts.append(section("How it learned", picture(
-            pictures["curves"], "Loss and accuracy over the images seen"
-        )))  # fmt: skip
+    parts += [
+        section(title, picture(pictures[name], caption))
+        for name, (title, caption) in SECTIONS.items()
+        if name in pictures
+    ]
     parts.append(section("How to get the same", *origin(found, run)))
     title = f"{found.facts['data']}, {found.facts['split']} images"
     return page(title, parts)
 
 
+# Sections of one picture: its title and the picture's caption.
+SECTIONS = {
+    "positions": (
+        "What it knows about places",
+        "How similar the embedding of each place is to those of all others",
+    ),
+    "mistakes": (
+        "Its worst and its most doubtful answers",
+        "Images with their true class and what the model said",
+    ),
+    "curves": ("How it learned", "Training and validation, over the images seen"),
+}
 LOOKS = {
     "maps": "Beside each image, what raised the score of the predicted class: bright patches",
     "pictures": "Beside each image, what the class token attends to in the last layer, by head",
@@ -143,8 +149,8 @@ def trust(found: Findings, pictures: dict[str, bytes]) -> list[str]:
         f"{verdict} On average it gives its answers a probability of {sure:.1f} %, and "
         f"{right:.1f} % of them are right; the expected calibration error is {error:.1f} %."
     )
-    if found.temperature is not None:
-        mended = cooled(answers, found.temperature)
+    if found.mended is not None:
+        mended = found.mended
         words += (
             f" Its logits divided by {found.temperature:.2f}, the temperature that is best for the "
             f"loss on validation images, give calibrated probabilities: here the loss changes from "
@@ -194,7 +200,7 @@ def origin(found: Findings, run: dict[str, Any]) -> list[str]:
         "One run with one seed: another seed gives another figure. The interval covers the choice "
         "of test images, not that of the seed, nor images of another kind than these."
     )
-    return [table((), known), paragraph(limits)]
+    return [table((), known, numbers=False), paragraph(limits)]
 
 
 def part(summary: dict[str, Any], name: str) -> dict[str, Any]:

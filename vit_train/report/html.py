@@ -17,28 +17,25 @@ p.lead { color: var(--soft); margin-top: 0; } .big { font-size: 2.6rem; font-wei
   color: var(--blue); line-height: 1.1; } .big small { font-size: 1rem; color: var(--soft);
   font-weight: 400; }
 table { border-collapse: collapse; font-size: .93rem; margin: .8rem 0; }
-th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line); }
+th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line);
+  overflow-wrap: anywhere; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 img { max-width: 100%; height: auto; } figure { margin: 1rem 0; }
 figcaption { color: var(--soft); font-size: .9rem; }
-code { background: #f4f4f6; padding: .1rem .35rem; border-radius: .25rem; font-size: .9em;
-  overflow-wrap: anywhere; }
-pre { background: #f4f4f6; padding: .8rem 1rem; border-radius: .4rem; white-space: pre-wrap; }
-pre code { padding: 0; background: none; }
 """
 
 
 def text(value: object) -> str:
     """Return anything as text that HTML cannot take for markup."""
-    return escape(printable(str(value), keep=""))
+    return escape(printable(str(value)))
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table whose first column is aligned as text and the others as numbers."""
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], numbers: bool = True) -> str:
+    """Return a table whose first column is aligned as text, the others as `numbers` or as text."""
 
     def line(tag: str, cells: Sequence[object]) -> str:
         marked = (
-            f"<{tag}{' class=n' if place else ''}>{text(cell)}</{tag}>"
+            f"<{tag}{' class=n' if numbers and place else ''}>{text(cell)}</{tag}>"
             for place, cell in enumerate(cells)
         )
         return f"<tr>{''.join(marked)}</tr>"

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 
 def layer_norms(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, tuple[float, float]]:
@@ -17,8 +18,8 @@ def layer_norms(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, tuple[fl
         if parameter.grad is not None:
             layers.setdefault(layer_of(name), []).append(parameter)
     pairs = [
-        torch.stack([norm(parameters), norm([p.grad for p in parameters if p.grad is not None])])
-        for parameters in layers.values()
+        torch.stack([get_total_norm(tensors) for tensors in (weights, gradients_of(weights))])
+        for weights in layers.values()
     ]
     if not pairs:
         return {}
@@ -31,7 +32,5 @@ def layer_of(parameter: str) -> str:
     return f"{first}.{rest[0]}" if rest and rest[0].isdecimal() else first
 
 
-def norm(tensors: Iterable[Tensor]) -> Tensor:
-    norms = torch._foreach_norm([each.detach() for each in tensors])
-    together: Tensor = torch.linalg.vector_norm(torch.stack(norms))
-    return together
+def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    return [each.grad for each in parameters if each.grad is not None]

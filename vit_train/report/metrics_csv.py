@@ -2,7 +2,6 @@
 
 import csv
 import io
-import time
 from pathlib import Path
 
 from vit_train.engine.callbacks import Callback, TrainLog
@@ -24,19 +23,17 @@ class MetricsCsv(Callback):
 
     def __init__(self, path: Path) -> None:
         self.path, self.text = path, ""
-        self.started = time.perf_counter()
 
     def open(self) -> None:
-        """Read the rows before the first step; raise ValueError if their time is not a number."""
+        """Read the rows before the first step; raise ValueError if they are not numbers."""
         self.text = read_text(self.path, CSV_BYTES) if self.path.exists() else ""
-        last = self.text.splitlines()[1:][-1:]
         try:
-            seconds = sum(float(row.rpartition(",")[2]) for row in last)
+            for row in self.text.splitlines()[1:]:
+                list(map(float, row.split(",")))
         except ValueError as error:
             raise ValueError(
                 f"{self.path} is damaged: move it away to go on without the curve so far"
             ) from error
-        self.started = time.perf_counter() - seconds
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         row: dict[str, float] = {"epoch": log.epoch, "step": log.step}
@@ -44,11 +41,11 @@ class MetricsCsv(Callback):
         row |= {f"train_{name}": value for name, value in log.values.items()}
         row |= {f"val_{name}": value for name, value in (all_values(val) if val else {}).items()}
         row["images_per_s"] = round(log.images_per_s, 1)
-        row["seconds"] = round(time.perf_counter() - self.started, 1)
+        row["seconds"] = round(trainer.seconds, 1)
         rows = io.StringIO(newline="")
-        # A table that an older version began has fewer columns.
+        # A table that another version began keeps its columns.
         columns = next(csv.reader(io.StringIO(self.text)), list(row))
-        writer = csv.DictWriter(rows, columns, extrasaction="ignore")
+        writer = csv.DictWriter(rows, columns, restval="nan", extrasaction="ignore")
         if not self.text:
             writer.writeheader()
         writer.writerow(row)

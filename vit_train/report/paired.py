@@ -1,9 +1,7 @@
 """Classifiers on the same images: whether one is better, and on which images they differ."""
 
-import csv
-import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,7 +76,7 @@ def draw_differences(
     sections, letters = {}, [name[0] for name in names]
     for number, name in enumerate(names):
         chosen = where_they_differ(pair[number], pair[1 - number], COUNT)
-        sections[f"Only {printable(name, keep='')} is right"] = [
+        sections[f"Only {printable(name)} is right"] = [
             Labelled(images[index], lines(pair, letters, index, classes))
             for index in chosen.tolist()
         ]
@@ -97,25 +95,22 @@ def lines(
     return said
 
 
-def differences_csv(
+def differences(
     all_answers: Sequence[Answers],
     letters: Sequence[str],
     names: Sequence[object],
     classes: Sequence[str],
-) -> str:
-    """Return a table with a row for each image on which not all say the same."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
+) -> Iterator[list[str]]:
+    """Yield the rows of a table: a header, then the images on which not all say the same."""
+    named = [printable(name) for name in classes]
     header = ["image", "true"]
     for letter in letters:
         header += [f"predicted_{letter}", f"probability_{letter}"]
-    writer.writerow(header)
+    yield header
     said = np.stack([answers.predicted for answers in all_answers])  # (models, N)
     labels = all_answers[0].labels
     for index in np.flatnonzero((said != said[0]).any(axis=0)).tolist():
-        row = [printable(str(names[index]), keep=""), printable(classes[labels[index]], keep="")]
+        row = [printable(str(names[index])), named[labels[index]]]
         for answers in all_answers:
-            row.append(printable(classes[answers.predicted[index]], keep=""))
-            row.append(f"{answers.confidence[index]:.6f}")
-        writer.writerow(row)
-    return text.getvalue()
+            row += [named[answers.predicted[index]], f"{answers.confidence[index]:.6f}"]
+        yield row

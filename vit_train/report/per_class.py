@@ -44,19 +44,14 @@ def averages(reports: Sequence[ClassReport]) -> list[ClassReport]:
     Classes that no image has and none was taken for are left out, as in scikit-learn.
     """
     present = [report for report in reports if report.support or report.predicted]
-    total = sum(report.support for report in present)
+    columns = [(each.precision, each.recall, each.f1) for each in present]
+    support = [each.support for each in present]
 
-    def mean(name: str, weights: Sequence[float]) -> ClassReport:
-        precision, recall, f1 = (
-            sum(w * getattr(each, field) for w, each in zip(weights, present, strict=True))
-            for field in ("precision", "recall", "f1")
-        )
-        return ClassReport(name, precision, recall, f1, total, total)
+    def average(name: str, weights: Sequence[int] | None) -> ClassReport:
+        precision, recall, f1 = np.average(columns, 0, weights).tolist()
+        return ClassReport(name, precision, recall, f1, sum(support), sum(support))
 
-    return [
-        mean("macro average", [1 / len(present)] * len(present)),
-        mean("weighted average", [report.support / total for report in present]),
-    ]
+    return [average("macro average", None), average("weighted average", support)]
 
 
 def quotient(part: np.ndarray, whole: np.ndarray) -> Floats:

@@ -1,7 +1,5 @@
 """What a model says of files: lines for the terminal, rows of CSV, lines of JSON."""
 
-import csv
-import io
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.files.writing import replacing
-from vit_train.text import printable
+from vit_train.text import csv_text, printable
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ PredictionOrError = Prediction | str
 
 
 def shown(path: Path) -> str:
-    return printable(str(path), keep="")
+    return printable(str(path))
 
 
 def terminal_line(path: Path, said: PredictionOrError, width: int) -> str:
@@ -37,8 +35,8 @@ def terminal_line(path: Path, said: PredictionOrError, width: int) -> str:
     if len(name) > width:  # the end says more than the beginning
         name = f"…{name[1 - width :]}"
     if isinstance(said, str):
-        return f"{name:<{width}}  cannot be read: {printable(said, keep='')}"
-    classes = (f"{printable(label, keep='')} {chance:.1%}" for label, chance in said.top)
+        return f"{name:<{width}}  cannot be read: {printable(said)}"
+    classes = (f"{printable(label)} {chance:.1%}" for label, chance in said.top)
     return f"{name:<{width}}  {'  '.join(classes)}"
 
 
@@ -59,32 +57,26 @@ def written_to(out: str | None, topk: int) -> Iterator[Callable[[Path, Predictio
         header = ["image", "predicted", "probability"]
         for place in range(2, topk + 1):
             header += [f"predicted_{place}", f"probability_{place}"]
-        file.write(csv_line([*header, "error"]))
-        yield lambda path, said: file.write(csv_line(cells(path, said, topk)))
+        file.write(csv_text([[*header, "error"]]).encode())
+        yield lambda path, said: file.write(csv_text([cells(path, said, topk)]).encode())
 
 
 def cells(path: Path, said: PredictionOrError, topk: int) -> Iterable[str]:
     yield shown(path)
     if isinstance(said, str):
         yield from [""] * (2 * topk)
-        yield printable(said, keep="")
+        yield printable(said)
         return
     for label, chance in said.top:
-        yield printable(label, keep="")
+        yield printable(label)
         yield f"{chance:.6f}"
     yield ""
-
-
-def csv_line(row: Iterable[str]) -> bytes:
-    text = io.StringIO(newline="")
-    csv.writer(text).writerow(row)
-    return text.getvalue().encode()
 
 
 def json_line(path: Path, said: PredictionOrError) -> str:
     content: dict[str, Any] = {"image": shown(path)}
     if isinstance(said, str):
-        content["error"] = printable(said, keep="")
+        content["error"] = printable(said)
     else:
         content |= {"predicted": said.label, "probability": round(said.probability, 6)}
         content["top"] = [[label, round(chance, 6)] for label, chance in said.top]

@@ -1,7 +1,6 @@
 """summary.json: a run's config and results in one file that other programs can read."""
 
 import json
-import math
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,5 @@ def result_dict(result: Evaluation) -> dict[str, Any]:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write JSON, with null for NaN and infinity, which JSON does not have."""
-    write_text(path, json.dumps(finite(content), indent=2, allow_nan=False) + "\n")
-
-
-def finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: finite(child) for key, child in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(child) for child in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    plain = json.loads(json.dumps(content), parse_constant=lambda name: None)
+    write_text(path, json.dumps(plain, indent=2, allow_nan=False) + "\n")

@@ -40,7 +40,8 @@ class Terminal(Callback):
 
     def __enter__(self) -> "Terminal":
         self.began = time.perf_counter()
-        self.name_epoch(self.first_step // self.steps_per_epoch)
+        done, self.bar.n = divmod(self.first_step, self.steps_per_epoch)
+        self.name_epoch(done)
         self.redirect.__enter__()
         return self
 
@@ -134,7 +135,7 @@ def result_line(result: Evaluation) -> str:
 
 def class_table(result: Classification, classes: list[str]) -> str:
     """Format one line per class: name, accuracy, a bar, and the number of correct images of all."""
-    names = [printable(name, keep="") for name in classes]
+    names = [printable(name) for name in classes]
     width = max(map(len, names))
     lines = []
     for name, correct, count in zip(

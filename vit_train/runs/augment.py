@@ -9,10 +9,9 @@ from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics
 from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import make_splits
-from vit_train.files.writing import replacing
+from vit_train.report.evaluation import save
 from vit_train.runs.config import SheetConfig
-from vit_train.viz.augmentation import label_title
-from vit_train.viz.figures import ignore_missing_glyphs, image_grid
+from vit_train.viz.sheet import image_grid, label_lines
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +26,7 @@ def draw_contact_sheet(config: SheetConfig) -> None:
     require_images_fit(
         pictures, size, f"images={config.images}, variants={config.variants}", DRAWN_BYTES
     )
-    normalize = Normalize(channel_statistics(train.images), torch.device("cpu"))
+    normalize = Normalize(channel_statistics(train.images))
     batches = TrainBatches(
         train,
         len(data.classes),
@@ -44,13 +43,12 @@ def draw_contact_sheet(config: SheetConfig) -> None:
         columns.append((normalize.undo(pixels), targets))
 
     images = torch.stack([images for images, _ in columns], dim=1).flatten(0, 1)
-    titles = [
-        label_title(targets[row], data.classes)
+    labels = [
+        label_lines(targets[row], data.classes)
         for row in range(len(chosen))
         for _, targets in columns
     ]
     out = Path(config.out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with ignore_missing_glyphs(), replacing(out) as file:
-        image_grid(images, titles, columns=len(columns)).savefig(file, format=out.suffix[1:])
+    save(image_grid(images, labels, columns=len(columns)), out)
     logger.info(f"{len(chosen)} images of {config.data.name} written to {config.out}")

@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from vit_train.files.writing import replacing
 from vit_train.limits import require_memory
 from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.model.flops import count_flops
 from vit_train.model.memory import bytes_of, on_meta
 from vit_train.model.vit import Encoder
+from vit_train.report.evaluation import save
 from vit_train.report.terminal import parameter_breakdown
 from vit_train.runs.config import InspectConfig
 from vit_train.viz.positions import MOST_PLACES, draw_positions
@@ -48,8 +48,7 @@ def inspect_model(config: InspectConfig) -> None:
     if len(model.pos_embed) and model.grid**2 <= MOST_PLACES:
         out = Path(config.out)
         out.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(out) as file:
-            draw_positions(model).savefig(file, format=out.suffix[1:])
+        save(draw_positions(model), out)
         logger.info(f"positions in {out}")
 
 

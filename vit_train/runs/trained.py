@@ -41,8 +41,7 @@ class Trained(NamedTuple):
             pixels = self.pixels(image)
         except BrokenImage as error:
             raise ValueError(f"cannot read {image}: {error}") from None
-        normalize = Normalize(self.meta.statistics, torch.device("cpu"))
-        return normalize(pixels.unsqueeze(0))[0]
+        return Normalize(self.meta.statistics).forward(pixels.unsqueeze(0))[0]
 
     def predict(
         self, images: Picture | Sequence[Picture], topk: int = 5
@@ -100,20 +99,19 @@ class Trained(NamedTuple):
 
     def classify(self, pixels: Tensor, topk: int) -> list[Prediction]:
         """Classify images uint8 (B,C,S,S) on the model's device, as many at once as vit-eval."""
-        device = next(self.model.parameters()).device
-        normalize = Normalize(self.meta.statistics, device)
+        normalize, precision = self.normalize, self.precision
 
         @torch.no_grad()
         def answers(images: Tensor) -> Tensor:
-            with self.precision.autocast():
+            with precision.autocast():
                 return self.model.forward(normalize(images)).double()  # type: ignore[no-any-return]
 
-        with make_workers(self.model, self.precision, len(pixels)) as workers:
-            logits = torch.cat(list(workers.map(answers, pixels.to(device))))
+        with make_workers(self.model, precision, len(pixels)) as workers:
+            logits = torch.cat(list(workers.map(answers, pixels.to(self.device))))
         if not logits.isfinite().all():
             raise ValueError(f"{self.meta.path} answers with NaN: its weights are damaged")
-        chances = (logits / (self.meta.temperature or 1.0)).softmax(dim=1).cpu()
-        best = chances.topk(min(topk, chances.shape[1]), dim=1)
+        probabilities = (logits / (self.meta.temperature or 1.0)).softmax(dim=1).cpu()
+        best = probabilities.topk(min(topk, probabilities.shape[1]), dim=1)
         names = self.meta.classes
         return [
             Prediction(
@@ -125,10 +123,18 @@ class Trained(NamedTuple):
         ]
 
     @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def normalize(self) -> Normalize:
+        """Return what normalizes images on the model's device as in training."""
+        return Normalize(self.meta.statistics, self.device)
+
+    @property
     def precision(self) -> Precision:
         """Return the precision of training or, if this device has none such, fp32."""
-        device = next(self.model.parameters()).device
         try:
-            return pick_precision(self.meta.config.precision, device)
+            return pick_precision(self.meta.config.precision, self.device)
         except ValueError:
-            return pick_precision("fp32", device)
+            return pick_precision("fp32", self.device)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.data.dataset import Statistics
+from vit_train.data.batches import Normalize
 from vit_train.model.config import ModelConfig
 from vit_train.tasks.classify import Classify
 from vit_train.tasks.config import ClassifyConfig, DistillConfig
@@ -24,19 +24,17 @@ from vit_train.tasks.config import ClassifyConfig, DistillConfig
 class Teacher(nn.Module):
     """A trained classifier that reads what a student reads, in eval mode and without gradients.
 
-    The images are normalized with the student's statistics; it normalizes them with its own.
+    The images are normalized for the student; it normalizes them for itself.
     """
 
     scale: Tensor  # (C,1,1)
     shift: Tensor
 
-    def __init__(self, model: nn.Module, own: Statistics, students: Statistics) -> None:
+    def __init__(self, model: nn.Module, own: Normalize, students: Normalize) -> None:
         super().__init__()
         self.model = model
-        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in own)
-        students_mean, students_std = (torch.tensor(values).view(-1, 1, 1) for values in students)
-        self.register_buffer("scale", students_std / std)
-        self.register_buffer("shift", (students_mean - mean) / std)
+        self.register_buffer("scale", own.scale / students.scale)
+        self.register_buffer("shift", own.shift - students.shift * self.scale)
         self.requires_grad_(False).eval()
 
     @torch.no_grad()
@@ -64,18 +62,18 @@ class Distill(Classify):
 
     def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
         labels = super().loss_sum(logits, targets, images)
-        answers = self.teacher.forward(images)
+        teachers = self.teacher.forward(images)
         if self.config.distillation == "hard":
-            distance = F.cross_entropy(logits, answers.argmax(1), reduction="sum")
+            distillation = F.cross_entropy(logits, teachers.argmax(1), reduction="sum")
         else:
-            distance = softened_distance(logits, answers, self.config.temperature)
-        return (1 - self.config.alpha) * labels + self.config.alpha * distance
+            distillation = softened_divergence(logits, teachers, self.config.temperature)
+        return (1 - self.config.alpha) * labels + self.config.alpha * distillation
 
 
-def softened_distance(logits: Tensor, answers: Tensor, temperature: float) -> Tensor:
+def softened_divergence(logits: Tensor, teachers: Tensor, temperature: float) -> Tensor:
     """Return τ² · KL(teacher ‖ student), summed over a batch of the two's logits (B,K).
 
     The factor τ² keeps the gradients as large as those of the labels (Hinton et al., section 2).
     """
-    student, teacher = (F.log_softmax(each / temperature, dim=1) for each in (logits, answers))
+    student, teacher = (F.log_softmax(each / temperature, dim=1) for each in (logits, teachers))
     return temperature**2 * F.kl_div(student, teacher, reduction="sum", log_target=True)

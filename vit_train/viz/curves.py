@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from vit_train.text import printable
-from vit_train.viz.figures import colors, shortened
+from vit_train.viz.figures import chart, colors, shortened
 
 # One run's metrics.csv: one dict per epoch, keyed by column.
 Curve = Sequence[dict[str, float]]
@@ -23,16 +23,14 @@ def bars(groups: Sequence[tuple[str, Sequence[float], str]], title: str) -> Figu
 
     A group is (label, results of its runs, text).
     """
-    figure = Figure(figsize=(7, 1.2 + 0.45 * len(groups)), dpi=120, layout="constrained")
-    axis = figure.subplots()
+    figure, axis = chart(7, 1.2 + 0.45 * len(groups), grid="")
     for place, (_, points, text) in enumerate(reversed(groups)):
         axis.barh(place, sum(points) / len(points), color="#3b6ea5", alpha=0.5)
         axis.plot(points, [place] * len(points), "o", color="#1d3d61", markersize=4)
         axis.annotate(text, (0, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
-    labels = [printable(label, keep="") for label, _, _ in reversed(groups)]
+    labels = [printable(label) for label, _, _ in reversed(groups)]
     axis.set_yticks(range(len(groups)), labels, fontsize=8, parse_math=False)
     axis.set_xlabel(title)
-    axis.spines[["top", "right"]].set_visible(False)
     return figure
 
 
@@ -44,11 +42,10 @@ def as_written(legend: Legend) -> None:
 
 def lines(series: Sequence[Series], title: str) -> Figure:
     """Draw results by number of training images: a line through the means, a point per run."""
-    figure = Figure(figsize=(6, 4), dpi=120, layout="constrained")
-    axis = figure.subplots()
+    figure, axis = chart(6, 4)
     for (label, results), color in zip(series, colors(len(series)), strict=True):
         means = [sum(points) / len(points) for _, points in results]
-        axis.plot([x for x, _ in results], means, color=color, label=printable(label, keep=""))
+        axis.plot([x for x, _ in results], means, color=color, label=printable(label))
         for x, points in results:
             axis.plot([x] * len(points), points, "o", color=color, markersize=4)
     axis.set_xscale("log")
@@ -57,8 +54,6 @@ def lines(series: Sequence[Series], title: str) -> Figure:
     axis.minorticks_off()
     axis.set_xlabel("training images")
     axis.set_ylabel(title)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(alpha=0.3)
     as_written(axis.legend(fontsize=8, frameon=False))
     return figure
 
@@ -132,13 +127,10 @@ def curves(
 
 def draw_robustness(accuracies: dict[str, list[float]], clean: float) -> Figure:
     """Draw the accuracy on corrupted images over the severity; `clean` is that at severity 0."""
-    figure = Figure(figsize=(6.2, 4), dpi=110, layout="constrained")
-    axis = figure.subplots()
+    figure, axis = chart(6.2, 4)
     for (name, values), color in zip(accuracies.items(), colors(len(accuracies)), strict=True):
         line = [100 * clean, *(100 * value for value in values)]
         axis.plot(range(len(line)), line, color=color, label=name, marker=".")
     axis.set(xlabel="severity", ylabel="accuracy, %", ylim=(0, 100))
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(alpha=0.3)
     axis.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure

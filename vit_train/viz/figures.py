@@ -1,50 +1,19 @@
-"""Image grids and helpers for figures, drawn with matplotlib's object interface.
+"""Helpers for figures, which are drawn with matplotlib's object interface.
 
 This interface needs no global state and no display.
 """
 
-import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from vit_train.text import printable
-
-# In inches: a picture's side, the height of the title above it, and the margin around both.
-SIDE, TITLE, MARGIN = 1.18, 0.22, 0.04
-
-
-def image_grid(images: Tensor, titles: Sequence[str], columns: int = 6) -> Figure:
-    """Draw RGB uint8 images (N,3,S,S) as a grid with a title above each image.
-
-    All images share one Axes, whose units are inches from the upper left corner: a separate Axes
-    for each image would take a second to lay out.
-    """
-    rows = math.ceil(len(images) / columns)
-    width, height = columns * (SIDE + MARGIN) + MARGIN, rows * (SIDE + TITLE + MARGIN) + MARGIN
-    titles = [shortened(title) for title in titles]
-    fontsize = min(15, 125 / max(map(len, titles)))  # the longest title is as wide as an image
-    figure = Figure(figsize=(width, height), dpi=100)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_axis_off()
-    for index, (image, title) in enumerate(zip(images, titles, strict=True)):
-        row, column = divmod(index, columns)
-        left = MARGIN + column * (SIDE + MARGIN)
-        top = MARGIN + row * (SIDE + TITLE + MARGIN) + TITLE
-        pixels = image.permute(1, 2, 0).cpu().numpy()  # (S,S,C)
-        extent = (left, left + SIDE, top + SIDE, top)
-        axes.imshow(pixels, interpolation="nearest", extent=extent)
-        axes.text(
-            left + SIDE / 2, top - TITLE / 2, title, fontsize=fontsize, parse_math=False,
-            horizontalalignment="center", verticalalignment="center_baseline",
-        )  # fmt: skip
-    axes.set(xlim=(0, width), ylim=(height, 0))
-    return figure
 
 
 @contextmanager
@@ -59,7 +28,7 @@ def ignore_missing_glyphs() -> Iterator[None]:
 
 
 def shortened(title: str, length: int = 22) -> str:
-    title = printable(title, keep="")
+    title = printable(title)
     return title if len(title) <= length else f"{title[: length - 1]}…"
 
 
@@ -79,3 +48,15 @@ def colors(count: int) -> list[str]:
         return PALETTE[:count]
     scale = colormaps["viridis"]
     return [to_hex(scale(0.95 * number / (count - 1))) for number in range(count)]
+
+
+def chart(
+    width: float, height: float, grid: Literal["", "y", "both"] = "both"
+) -> tuple[Figure, Axes]:
+    """Return an empty chart of this size in inches, with grid lines along these axes."""
+    figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    if grid:
+        axes.grid(axis=grid, alpha=0.3)
+    return figure, axes

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vit_train.viz.figures import shortened
+from vit_train.viz.figures import chart, shortened
 
 # Perceptually uniform, and also readable in gray.
 COLORS = "magma"
@@ -68,14 +68,11 @@ def covered(pixels: NDArray[np.uint8], cells: NDArray[np.float32]) -> NDArray[np
 
 def draw_distances(layers: Sequence[Sequence[float]], image_size: int) -> Figure:
     """Draw how far each head of each layer looks (Dosovitskiy et al. 2021, figure 7)."""
-    figure = Figure(figsize=(5.2, 3.6), dpi=110, layout="constrained")
-    axes = figure.subplots()
+    figure, axes = chart(5.2, 3.6, grid="y")
     for number, heads in enumerate(layers):
         axes.plot([number] * len(heads), sorted(heads), "o", color="#3b6ea5", alpha=0.75)
     axes.set_xticks(range(len(layers)))
     axes.set(xlabel="layer", ylabel="mean attention distance, pixels", ylim=(0, 0.75 * image_size))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", alpha=0.3)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""A sheet of labelled images in sections."""
+"""Sheets of labelled images."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -16,31 +16,36 @@ SIDE, LINE, GAP, TITLE = 1.3, 0.17, 0.14, 0.4
 
 
 class Labelled(NamedTuple):
-    """A uint8 image (3,S,S) and the lines below it, each with its color."""
+    """A uint8 image (3,S,S), and the lines below it with their colors."""
 
     image: Tensor
     lines: Sequence[tuple[str, str]]
 
 
-def draw_sheet(sections: Mapping[str, Sequence[Labelled]]) -> Figure:
-    """Draw the images of each section, below its title; all have the same number of lines."""
+def draw_sheet(sections: Mapping[str, Sequence[Labelled]], columns: int = COLUMNS) -> Figure:
+    """Draw the images of each section below its title, if it has one.
+
+    All images share one Axes, whose units are inches from the upper left corner: a separate Axes
+    for each image would take a second to lay out.
+    """
     lines = max((len(each.lines) for part in sections.values() for each in part), default=0)
     row = SIDE + 0.08 + LINE * lines + GAP
-    rows = [-(-len(part) // COLUMNS) for part in sections.values()]
-    width = COLUMNS * (SIDE + GAP) + GAP
-    height = sum(TITLE + row * count for count in rows) + GAP
+    rows = [-(-len(part) // columns) for part in sections.values()]
+    titles = [TITLE if title else GAP for title in sections]
+    width = columns * (SIDE + GAP) + GAP
+    height = sum(titles) + row * sum(rows) + GAP
     figure = Figure(figsize=(width, height), dpi=110)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     top = 0.0
-    for (title, part), count in zip(sections.items(), rows, strict=True):
-        heading = title if part else f"{title}: none"
+    for (title, part), count, above in zip(sections.items(), rows, titles, strict=True):
+        heading = title if part or not title else f"{title}: none"
         axes.text(
-            GAP, top + TITLE / 2, heading, fontsize=12, weight="bold", va="center", parse_math=False
+            GAP, top + above / 2, heading, fontsize=12, weight="bold", va="center", parse_math=False
         )
         for place, (image, said) in enumerate(part):
-            left = GAP + place % COLUMNS * (SIDE + GAP)
-            upper = top + TITLE + place // COLUMNS * row
+            left = GAP + place % columns * (SIDE + GAP)
+            upper = top + above + place // columns * row
             extent = (left, left + SIDE, upper + SIDE, upper)
             pixels = image.permute(1, 2, 0).cpu().numpy()
             axes.imshow(pixels, interpolation="nearest", extent=extent)
@@ -49,7 +54,7 @@ def draw_sheet(sections: Mapping[str, Sequence[Labelled]]) -> Figure:
                     left, upper + SIDE + 0.11 + LINE * number, words, fontsize=8.5, color=color,
                     va="center", parse_math=False,
                 )  # fmt: skip
-        top += TITLE + row * count
+        top += above + row * count
     axes.set(xlim=(0, width), ylim=(height, 0))
     return figure
 
@@ -57,3 +62,23 @@ def draw_sheet(sections: Mapping[str, Sequence[Labelled]]) -> Figure:
 def said_line(who: str, name: str, chance: float, color: str = "black") -> tuple[str, str]:
     """Return a line such as "true: cat 12 %"."""
     return f"{who}: {shortened(name, 13)} {100 * chance:.0f} %", color
+
+
+def image_grid(images: Tensor, labels: Sequence[Sequence[str]], columns: int = COLUMNS) -> Figure:
+    """Draw uint8 images (N,3,S,S), the lines of its label below each."""
+    labelled = [
+        Labelled(image, [(line, "black") for line in lines])
+        for image, lines in zip(images, labels, strict=True)
+    ]
+    return draw_sheet({"": labelled}, columns)
+
+
+def label_lines(target: Tensor, classes: Sequence[str]) -> list[str]:
+    """Return the name of a label's class or, if it is mixed, each class with its share."""
+    if target.ndim == 0:
+        return [shortened(classes[int(target)], 19) if target >= 0 else "no label"]
+    shares = zip(target.tolist(), classes, strict=True)
+    shown = sorted(((share, name) for share, name in shares if share >= 0.005), reverse=True)
+    if shown and shown[0][0] > 0.995:
+        return [shortened(shown[0][1], 19)]
+    return [f"{shortened(name, 14)} {share:.0%}" for share, name in shown] or ["no label"]

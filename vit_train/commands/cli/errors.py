@@ -46,7 +46,7 @@ def short_errors(command: str) -> Iterator[None]:
             sys.exit(1)
         if not (isinstance(error, EXPECTED) or from_hydra(error) or is_out_of_memory(error)):
             raise
-        sys.exit(printable(f"{command}: {explain(error)}"))
+        sys.exit(printable(f"{command}: {explain(error)}", keep="\n"))
     finally:
         threading.excepthook = hook
 

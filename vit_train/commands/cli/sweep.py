@@ -35,7 +35,7 @@ class Sweep:
             if not isinstance(error, EXPECTED):
                 traceback.print_exc()
             job = settings.job.override_dirname or settings.job.num
-            message = printable(f"{job}: {explain(error)}")
+            message = printable(f"{job}: {explain(error)}", keep="\n")
             print(f"vit-train: job {settings.job.num} failed: {message}", file=sys.stderr)
             self.failures.append(f"  {settings.runtime.output_dir}, {message}")
 

@@ -17,7 +17,7 @@ from vit_train.files.plain_values import flatten
 from vit_train.files.writing import require_own_folder, write_text
 from vit_train.report.comparison_page import Pair, adjusted, comparison_page
 from vit_train.report.evaluation import Findings, save
-from vit_train.report.paired import Paired, differences_csv, draw_differences
+from vit_train.report.paired import Paired, differences, draw_differences
 from vit_train.report.summary import result_dict, write_json
 from vit_train.runs.config import EvalConfig
 from vit_train.runs.evaluation.evaluate import (
@@ -27,11 +27,12 @@ from vit_train.runs.evaluation.evaluate import (
     load_for,
 )
 from vit_train.runs.load import Meta
+from vit_train.text import csv_text
 
 logger = logging.getLogger(__name__)
 
 
-def compare_checkpoints(config: EvalConfig) -> list[Paired]:
+def compare_checkpoints(config: EvalConfig) -> None:
     """Evaluate each checkpoint, and write how their answers differ into a folder of the first.
 
     Raise ValueError for tasks that do not classify, and if the images are not the same.
@@ -49,21 +50,15 @@ def compare_checkpoints(config: EvalConfig) -> list[Paired]:
     places_of_pairs = list(combinations(range(len(runs)), 2))
     compared = [Paired.of(answers[i], answers[j]) for i, j in places_of_pairs]
     p_values = adjusted([paired.p_value for paired in compared])
-    pairs = [
-        Pair(names[i], names[j], paired, p)
-        for (i, j), paired, p in zip(places_of_pairs, compared, p_values, strict=True)
-    ]
-    pictures = {}
-    for i, j in places_of_pairs:
+    pairs, pictures, first = [], {}, runs[0].found
+    for (i, j), paired, p in zip(places_of_pairs, compared, p_values, strict=True):
+        pairs.append(Pair(names[i], names[j], paired, p))
+        logger.info(pairs[-1].in_words)
         file = folder / f"{ascii_uppercase[i]}-{ascii_uppercase[j]}.png"
-        first = runs[0].found
         both = (answers[i], answers[j]), (names[i], names[j])
         save(draw_differences(*both, first.images, first.classes), file)
         pictures[f"{names[i]} and {names[j]}"] = file.read_bytes()
-    for pair in pairs:
-        logger.info(pair.in_words)
     write(folder, names, runs, pairs, pictures)
-    return [pair.paired for pair in pairs]
 
 
 def write(
@@ -84,10 +79,9 @@ def write(
     }
     write_json(folder / "results.json", content)
     letters = ascii_uppercase[: len(runs)]
-    table = differences_csv(
-        [answers_of(run.found) for run in runs], letters, first.names, first.classes
-    )
-    write_text(folder / "differences.csv", table)
+    answers = [answers_of(run.found) for run in runs]
+    table = differences(answers, letters, first.names, first.classes)
+    write_text(folder / "differences.csv", csv_text(table))
     page = comparison_page(
         names, [run.found for run in runs], pairs, different_settings(runs), pictures
     )
@@ -96,14 +90,14 @@ def write(
 
 
 def answers_of(found: Findings) -> Answers:
-    """Return the answers; raise ValueError for a task that does not classify."""
-    if not isinstance(found.result, Classification):
-        raise ValueError("ckpt=[A,B] compares classifiers")
+    assert isinstance(found.result, Classification)
     return found.result.answers
 
 
 def require_comparable(metas: Sequence[Meta]) -> None:
     """Raise ValueError, before anything is evaluated, if these models cannot be compared."""
+    if not all(meta.task.needs_labels for meta in metas):
+        raise ValueError("ckpt=[A,B] compares classifiers")
     if len({meta.path.resolve() for meta in metas}) < len(metas):
         raise ValueError(f"ckpt= names {metas[0].path} more than once")
     for meta in metas[1:]:

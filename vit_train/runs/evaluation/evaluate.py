@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import ImageSet
@@ -27,7 +27,7 @@ from vit_train.report.evaluation_page import report
 from vit_train.report.terminal import class_table, result_line
 from vit_train.runs.builtin import FOLDER as BUILTIN
 from vit_train.runs.builtin import PREFIX
-from vit_train.runs.config import EvalConfig, ExplainConfig
+from vit_train.runs.config import EvalConfig
 from vit_train.runs.evaluation.evaluator import Evaluator, flipped, robustness, temperature
 from vit_train.runs.evaluation.explain import TOO_LARGE, Explainer, true_classes
 from vit_train.runs.evaluation.images import configured, evaluated_images
@@ -73,15 +73,18 @@ def load_for(config: EvalConfig, checkpoint: str) -> Trained:
 
 
 def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
-    """Evaluate a model that `load_for` has loaded."""
-    model, meta = trained
-    precision = pick_precision(
-        config.precision or meta.config.precision, pick_device(config.device)
-    )
+    """Evaluate a model that `load_for` has loaded; raise ValueError for what it cannot do."""
+    meta = trained.meta
+    if not meta.task.needs_labels and (config.tta != "none" or config.robustness):
+        raise ValueError(
+            "tta=flip and robustness=true are for classifiers, not for "
+            f"task={meta.config.task.name}"
+        )
+    precision = pick_precision(config.precision or meta.config.precision, trained.device)
     data = configured(config.data, meta)
     images, splits = evaluated_images(data, config.data, config.split, meta)
     batch_size = config.batch_size or meta.config.train.eval_batch_size
-    evaluator = Evaluator(model, meta, precision, batch_size)
+    evaluator = Evaluator(trained, precision, batch_size)
 
     logger.info(f"evaluating {len(images):,} {config.split} images of {data.name}")
     began = time.perf_counter()
@@ -93,9 +96,9 @@ def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
             "or its training diverged"
         )
     log_result(result, config, data, evaluator)
-    explainer = explainer_of(model, meta)
+    explainer = explainer_of(trained)
     folder = run_folder(meta.path) / folder_name(config, meta)
-    folder.parent.mkdir(parents=True, exist_ok=True)  # of a model that travels with the package
+    folder.parent.mkdir(parents=True, exist_ok=True)  # outputs/builtin-NAME may not exist yet
     found = Findings(
         result=result,
         images=images.images,
@@ -161,17 +164,17 @@ def is_best_by(split: str, meta: Meta) -> bool:
     return meta.path.name == "best.pt" and meta.config.data.selected_on == split
 
 
-def explainer_of(model: nn.Module, meta: Meta) -> Explainer | None:
+def explainer_of(trained: Trained) -> Explainer | None:
     """Return what explains the answers of a classifier with attention.
 
     None for other models, and if the attention for a single image would take too much memory.
     """
-    if not isinstance(model, VisionTransformer):
+    if not isinstance(trained.model, VisionTransformer):
         return None
-    if not images_at_once(model):
+    if not images_at_once(trained.model):
         logger.info(f"not explained: {TOO_LARGE}")
         return None
-    return Explainer(Trained(model, meta), ExplainConfig(ckpt=""))
+    return Explainer(trained)
 
 
 def random_pixels(images: ImageSet, count: int) -> Tensor:

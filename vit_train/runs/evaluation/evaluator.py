@@ -4,9 +4,8 @@ import logging
 from dataclasses import replace
 
 import numpy as np
-from torch import nn
 
-from vit_train.data.batches import EvalBatches, Normalize
+from vit_train.data.batches import EvalBatches
 from vit_train.data.corruptions import CORRUPTIONS, SEVERITIES, corrupted
 from vit_train.data.dataset import ImageSet
 from vit_train.data.splits import Splits
@@ -19,6 +18,7 @@ from vit_train.report.calibration import fitted_temperature
 from vit_train.report.summary import write_json
 from vit_train.report.terminal import result_line
 from vit_train.runs.load import Meta, calibration_file, noted_temperatures, temperature_key
+from vit_train.runs.trained import Trained
 
 logger = logging.getLogger(__name__)
 
@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 class Evaluator:
     """Evaluates a loaded model on sets of images, always in the same way."""
 
-    def __init__(self, model: nn.Module, meta: Meta, precision: Precision, batch_size: int) -> None:
-        self.model, self.meta, self.precision = model, meta, precision
-        self.batch_size = batch_size
-        self.normalize = Normalize(meta.statistics, precision.device)
-        self.workers = make_workers(model, precision, batch_size)
+    def __init__(self, trained: Trained, precision: Precision, batch_size: int) -> None:
+        self.model, self.meta = trained
+        self.precision, self.batch_size = precision, batch_size
+        self.normalize = trained.normalize
+        self.workers = make_workers(self.model, precision, batch_size)
 
     def batches(self, images: ImageSet) -> EvalBatches:
         return EvalBatches(images, self.normalize, self.batch_size, self.precision.device)
@@ -50,10 +50,11 @@ def temperature(
     folder, if these are all of them.
     """
     meta = evaluator.meta
-    own = splits is not None and meta.config.data.val == "split" and split != "val"
-    if not own or splits is None or splits.val is None or not meta.task.needs_labels:
+    beside = meta.config.data.val == "split" and split != "val"
+    images = splits.val if splits and beside else None
+    if images is None or not meta.task.needs_labels:
         return None
-    result = evaluator(splits.val)
+    result = evaluator(images)
     assert isinstance(result, Classification)
     fitted = fitted_temperature(result.answers)
     if note:
@@ -71,14 +72,9 @@ def note_temperature(meta: Meta, fitted: float) -> None:
 
 
 def flipped(evaluator: Evaluator, images: ImageSet, plain: Evaluation) -> Classification:
-    """Evaluate the mean of each image's and its mirror image's probabilities.
-
-    Raise ValueError for a task that does not classify.
-    """
-    if not isinstance(plain, Classification):
-        raise ValueError("tta=flip is for classifiers")
+    """Evaluate the mean of each image's and its mirror image's probabilities."""
     mirrored = evaluator(replace(images, images=images.images.flip(3)))
-    assert isinstance(mirrored, Classification)
+    assert isinstance(plain, Classification) and isinstance(mirrored, Classification)
     pair = plain.answers.log_probabilities, mirrored.answers.log_probabilities
     result = Classification.of(Answers(plain.answers.labels, np.logaddexp(*pair) - np.log(2)))
     logger.info(f"with the mirror images, tta=flip: {result_line(result)}")
@@ -86,12 +82,7 @@ def flipped(evaluator: Evaluator, images: ImageSet, plain: Evaluation) -> Classi
 
 
 def robustness(evaluator: Evaluator, images: ImageSet) -> dict[str, list[float]]:
-    """Return the accuracy on corrupted images, by corruption, at each severity.
-
-    Raise ValueError for a task that does not classify.
-    """
-    if not evaluator.meta.task.needs_labels:
-        raise ValueError("robustness=true is for classifiers")
+    """Return the accuracy on corrupted images, by corruption, at each severity."""
     found: dict[str, list[float]] = {}
     for name in CORRUPTIONS:
         for severity in range(1, SEVERITIES + 1):

@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vit_train.data.batches import Normalize
 from vit_train.data.dataset import ImageSet
 from vit_train.data.images import BrokenImage
 from vit_train.data.paths import image_files
@@ -61,11 +60,12 @@ def explain_answers(config: ExplainConfig) -> None:
     """
     keep_freed_memory()
     device = pick_device(config.device)
-    trained = load(config.ckpt, device, config.weights)
+    trained = load(config.ckpt, device, config.weights, config.data.image_size)
     is_classifier = not isinstance(trained.model, Autoencoder)
     if not is_classifier and (config.score or config.target is not None):
         raise ValueError("score= and target= are for classifiers: this model predicts pixels")
-    explainer = Explainer(trained, config) if is_classifier else None
+    how = config.method, config.layer, config.target
+    explainer = Explainer(trained, *how) if is_classifier else None
     folder = Path(config.out) if config.out else run_folder(trained.meta.path) / "explain"
     require_own_folder(folder)
     images, truths = chosen_images(config, trained)
@@ -77,7 +77,8 @@ def explain_answers(config: ExplainConfig) -> None:
     written = explainer.draw(folder, images, truths)
     logger.info(f"written to {folder}/: {', '.join(written)}")
     if config.score:
-        explainer.score()
+        part = test_images(config, trained.meta)
+        explainer.score(part.subset(torch.arange(min(config.score, len(part)))))
 
 
 def chosen_images(config: ExplainConfig, trained: Trained) -> tuple[Tensor, list[str]]:
@@ -86,7 +87,7 @@ def chosen_images(config: ExplainConfig, trained: Trained) -> tuple[Tensor, list
     if config.images is None:
         part = test_images(config, meta)
         part = part.subset(torch.arange(min(config.count, len(part))))
-        return part.images, true_classes(part, meta)
+        return part.images, true_classes(part, meta) if meta.task.needs_labels else []
     pixels: list[Tensor] = []
     names: list[str] = []
     for path in image_files(config.images):
@@ -104,25 +105,28 @@ def chosen_images(config: ExplainConfig, trained: Trained) -> tuple[Tensor, list
 
 
 def test_images(config: ExplainConfig, meta: Meta) -> ImageSet:
-    data = configured(config.data, meta)
-    return evaluated_images(data, config.data, "test", meta)[0]
+    return evaluated_images(configured(config.data, meta), config.data, "test", meta)[0]
 
 
 def true_classes(images: ImageSet, meta: Meta) -> list[str]:
     return [f"true: {meta.classes[label]}" for label in images.labels.tolist()]
 
 
-def said(chances: Tensor) -> tuple[list[int], list[float]]:
-    """Return the answers to images and their probabilities, of those of all classes (N,K)."""
-    best = chances.max(dim=1)
-    return best.indices.tolist(), best.values.tolist()
-
-
 class Explainer:
-    """Explains the answers of one model by one method."""
+    """Explains the answers of one model by one method.
 
-    def __init__(self, trained: Trained, config: ExplainConfig) -> None:
-        self.trained, self.meta, self.config = trained, trained.meta, config
+    `layer` is for method="attention"; `target` is the explained class, None the predicted one.
+    """
+
+    def __init__(
+        self,
+        trained: Trained,
+        method: str = "relevance",
+        layer: int = -1,
+        target: str | None = None,
+    ) -> None:
+        self.trained, self.meta = trained, trained.meta
+        self.method, self.layer, self.target = method, layer, target
         if not isinstance(trained.model, VisionTransformer):
             raise ValueError(
                 f"this needs a classifier with attention: model.name={self.meta.config.model.name} "
@@ -131,17 +135,16 @@ class Explainer:
         self.model = trained.model
         self.has_class = self.model.config.has_class_token
         depth = self.model.config.depth
-        if not -depth <= config.layer < depth:
-            raise ValueError(f"layer={config.layer}: the model has the layers 0 to {depth - 1}")
-        if config.target is not None and config.target not in self.meta.classes:
-            near = difflib.get_close_matches(config.target, self.meta.classes, n=1)
+        if not -depth <= layer < depth:
+            raise ValueError(f"layer={layer}: the model has the layers 0 to {depth - 1}")
+        if target is not None and target not in self.meta.classes:
+            near = difflib.get_close_matches(target, self.meta.classes, n=1)
             hint = f"did you mean {near[0]}?" if near else listed(self.meta.classes)
-            raise ValueError(f"target={config.target} is not a class of the model: {hint}")
+            raise ValueError(f"target={target} is not a class of the model: {hint}")
         self.batch = min(BATCH, images_at_once(self.model))
         if not self.batch:
             raise ValueError(TOO_LARGE)
-        device = next(self.model.parameters()).device
-        self.normalize = Normalize(self.meta.statistics, device)
+        self.normalize = trained.normalize
 
     def draw(self, folder: Path, images: Tensor, truths: Sequence[str]) -> list[str]:
         """Draw everything into the folder and return the files' names."""
@@ -159,31 +162,30 @@ class Explainer:
 
         `truths` is what is known of each image.
         """
-        maps, chances, _ = self.explained(images)
-        asked = "" if self.config.target is None else f", shown: {self.config.target}"
+        maps, probabilities = self.explained(images)
+        asked = "" if self.target is None else f", shown: {self.target}"
+        best, answers = (each.tolist() for each in probabilities.max(dim=1))
         titles = [
-            f"{truth}, said: {self.meta.classes[answer]} {100 * chance:.0f} %{asked}"
-            for truth, answer, chance in zip(truths, *said(chances), strict=True)
+            f"{truth}, said: {self.meta.classes[answer]} {100 * probability:.0f} %{asked}"
+            for truth, answer, probability in zip(truths, answers, best, strict=True)
         ]
-        layer = self.config.layer % self.model.config.depth
-        legend = LEGENDS[self.config.method].format(layer=layer)
+        legend = LEGENDS[self.method].format(layer=self.layer % self.model.config.depth)
         save(draw_maps(images, maps, titles, legend), path)
 
     def normalized(self, images: Tensor) -> Tensor:
-        return self.normalize(images.to(self.normalize.shift.device))
+        return self.normalize.forward(images.to(self.trained.device))
 
-    def explained(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return maps (N,G,G), probabilities (N,K) and explained classes (N,) of uint8 images."""
-        config = self.config
-        target = None if config.target is None else self.meta.classes.index(config.target)
-        how = self.has_class, config.method, config.layer, target
+    def explained(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return maps (N,G,G) and probabilities (N,K) of uint8 images."""
+        target = None if self.target is None else self.meta.classes.index(self.target)
+        how = self.has_class, self.method, self.layer, target
         parts = []
         for each in images.split(self.batch):
-            maps, logits, targets = answer_maps(self.model, self.normalized(each), *how)
-            chances = (logits / (self.meta.temperature or 1.0)).softmax(1)
-            parts.append((maps.cpu(), chances.cpu(), targets.cpu()))
-        maps, chances, targets = map(torch.cat, zip(*parts, strict=True))
-        return maps, chances, targets
+            maps, logits, _ = answer_maps(self.model, self.normalized(each), *how)
+            probabilities = (logits / (self.meta.temperature or 1.0)).softmax(1)
+            parts.append((maps.cpu(), probabilities.cpu()))
+        maps, probabilities = map(torch.cat, zip(*parts, strict=True))
+        return maps, probabilities
 
     @torch.no_grad()
     def distances(self, images: Tensor) -> list[list[float]]:
@@ -192,12 +194,10 @@ class Explainer:
         size = self.model.config.patch_size
         return [attention_distances(each, self.has_class, size).tolist() for each in layers]
 
-    def score(self) -> None:
-        """Measure the method on test images, and say what chance would reach."""
-        part = test_images(self.config, self.meta)
-        part = part.subset(torch.arange(min(self.config.score, len(part))))
-        maps, chances, _ = self.explained(part.images)
-        name, count = self.config.method, len(part)
+    def score(self, part: ImageSet) -> None:
+        """Measure the method on these images, and say what chance would reach."""
+        maps, probabilities = self.explained(part.images)
+        name, count = self.method, len(part)
         if part.masks is not None:
             hits, chance = pointing_hits(maps, part.masks)
             low, high = wilson_interval(int(hits.sum()), count)
@@ -208,7 +208,7 @@ class Explainer:
                 f"to {high:.1%}), {times} {expected:.1%}"
             )
         deleted = list(dict.fromkeys(map(self.patches, CURVE)))
-        marked, random = self.kept(part.images, maps, chances.argmax(1), deleted)
+        marked, random = self.kept(part.images, maps, probabilities.argmax(1), deleted)
         for title, kept in ((f"{name}'s order", marked), ("random order", random)):
             same = zip(deleted, kept, strict=True)
             shares = (f"{k.double().mean():.1%} at {d / maps[0].numel():.0%}" for d, k in same)
@@ -220,9 +220,9 @@ class Explainer:
 
     def focus(self, images: Tensor) -> Focus:
         """Measure where the maps of uint8 images (N,3,S,S) lie, and if the answers need it."""
-        maps, chances, _ = self.explained(images)
+        maps, probabilities = self.explained(images)
         deleted = self.patches(DELETED)
-        (marked,), (random,) = self.kept(images, maps, chances.argmax(1), [deleted])
+        (marked,), (random,) = self.kept(images, maps, probabilities.argmax(1), [deleted])
         only_marked, only_random = (~marked & random).sum(), (marked & ~random).sum()
         return Focus(
             images=len(images),

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vit_train.data.batches import EvalBatches, Normalize
+from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
 from vit_train.explain.cross_attention import masked, most_central, on_grid
 from vit_train.model.mae import Autoencoder, Autoregressor
@@ -29,16 +29,14 @@ def draw_decoder(trained: Trained, images: Tensor, layer: int, path: Path) -> No
     depth = len(model.decoder.blocks)
     if not -depth <= layer < depth:
         raise ValueError(f"layer={layer}: the decoder has the layers 0 to {depth - 1}")
-    device = next(model.parameters()).device
     unlabelled = ImageSet(images, torch.zeros(len(images), dtype=torch.long))
-    normalize = Normalize(meta.statistics, device)
-    batches = EvalBatches(unlabelled, normalize, len(images), device)
+    batches = EvalBatches(unlabelled, trained.normalize, len(images), trained.device)
     batch, targets = next(iter(meta.task.eval_loader(batches)))
     grid = model.encoder.grid
     if isinstance(model, Autoregressor):
         if not model.given:
             raise ValueError("task.given_rows=0: the decoder is given no patch to attend to")
-        everything = torch.arange(grid**2, device=device).expand(len(images), -1)
+        everything = torch.arange(grid**2, device=trained.device).expand(len(images), -1)
         visible, hidden = everything.split((model.given, model.count), dim=1)
         _, attention = model.forward(batch, return_attention=True)
         first = model.given

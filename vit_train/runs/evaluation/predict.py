@@ -12,7 +12,7 @@ from vit_train.data.images import BrokenImage
 from vit_train.data.paths import image_files
 from vit_train.engine.device import keep_freed_memory, pick_device
 from vit_train.report.predicted import shown, terminal_line, written_to
-from vit_train.runs.config import ExplainConfig, PredictConfig
+from vit_train.runs.config import PredictConfig
 from vit_train.runs.evaluation.explain import Explainer
 from vit_train.runs.load import load, run_folder
 
@@ -32,7 +32,7 @@ def predict_images(config: PredictConfig) -> None:
     """
     keep_freed_memory()
     trained = load(config.ckpt, pick_device(config.device), config.weights)
-    explainer = Explainer(trained, ExplainConfig(ckpt="")) if config.overlay else None
+    explainer = Explainer(trained) if config.overlay else None
     paths = image_files(config.images)
     sheet = overlay_file(config, trained.meta.path, paths)
     said = trained.stream(paths, config.topk, config.max_pixels)
@@ -56,11 +56,12 @@ def predict_images(config: PredictConfig) -> None:
 def overlay_file(config: PredictConfig, checkpoint: Path, paths: Sequence[Path]) -> Path:
     """Return the file for the overlays; raise ValueError if it is one of the images."""
     if config.out is None:
-        return run_folder(checkpoint) / "predicted.png"
-    out = Path(config.out)
-    sheet = out.with_name(f"{out.stem}-maps.png")
+        sheet = run_folder(checkpoint) / "predicted.png"
+    else:
+        out = Path(config.out)
+        sheet = out.with_name(f"{out.stem}-maps.png")
     if config.overlay and sheet.resolve() in {path.resolve() for path in paths}:
-        raise ValueError(f"overlay=true would replace the image {sheet}: choose another out=")
+        raise ValueError(f"overlay=true would replace the image {sheet}: choose out=")
     return sheet
 
 
@@ -75,7 +76,7 @@ def draw_overlays(
             break
         with contextlib.suppress(BrokenImage):
             images[path] = trained.pixels(path, config.max_pixels)
-    sheet.parent.mkdir(parents=True, exist_ok=True)  # of a model that travels with the package
+    sheet.parent.mkdir(parents=True, exist_ok=True)  # outputs/builtin-NAME may not exist yet
     explainer.draw_maps(sheet, torch.stack(list(images.values())), [path.name for path in images])
 
 

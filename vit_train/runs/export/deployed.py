@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.config import as_dict
-from vit_train.data.batches import Normalize
 from vit_train.layouts.layout import Layout, Subject
 from vit_train.model.attention import Attention, scratch_attention
 from vit_train.model.config import ViTConfig
@@ -18,26 +17,6 @@ from vit_train.runs.load import Meta, portable
 from vit_train.runs.trained import Trained
 
 State = dict[str, Tensor]
-
-
-class Network(nn.Module):
-    """The network of a program: images (N,C,S,S) to logits (N,K).
-
-    The images are uint8, and normalized here; or, without `normalise`, normalized float32.
-    """
-
-    def __init__(self, model: nn.Module, normalize: Normalize, normalise: bool) -> None:
-        super().__init__()
-        self.model, self.normalise = model, normalise
-        self.scale: Tensor
-        self.shift: Tensor
-        self.register_buffer("scale", normalize.scale)
-        self.register_buffer("shift", normalize.shift)
-
-    def forward(self, images: Tensor) -> Tensor:
-        if self.normalise:
-            images = images.to(self.scale.dtype) * self.scale + self.shift
-        return self.model(images)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -53,9 +32,13 @@ class Deployed:
         return self.trained.meta
 
     @property
-    def network(self) -> Network:
-        normalize = Normalize(self.meta.statistics, torch.device("cpu"))
-        return Network(self.fused, normalize, self.normalise).eval()
+    def network(self) -> nn.Module:
+        """Return the network of a program: images (N,C,S,S) to logits (N,K).
+
+        The images are uint8, and normalized in it; or, without `normalise`, normalized float32.
+        """
+        parts = [self.trained.normalize, self.fused] if self.normalise else [self.fused]
+        return nn.Sequential(*parts).eval()
 
     @property
     def example(self) -> Tensor:
@@ -120,7 +103,7 @@ def deployed(trained: Trained, normalise: bool) -> Deployed:
         raise ValueError(f"task={meta.config.task.name}: only classifiers are exported")
     config = meta.config.model
     if isinstance(config, ViTConfig):
-        config = replace(config, kernels="fused", init="torch")  # the fastest; it is overwritten
+        config = replace(config, kernels="fused", init="torch")  # quick; the weights come below
     fused = config.build(meta.image_shape, len(meta.classes))
     fused.load_state_dict(trained.model.state_dict())
     for part in fused.modules():

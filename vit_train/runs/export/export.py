@@ -3,14 +3,12 @@
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from vit_train.data.batches import Normalize
 from vit_train.engine.device import keep_freed_memory
 from vit_train.runs.config import ExportConfig
 from vit_train.runs.evaluation.images import configured, evaluated_images
@@ -94,34 +92,16 @@ def image_sets(config: ExportConfig, model: Deployed) -> Iterator[tuple[str, Ten
     yield "test images", images.images
 
 
-@dataclass
-class Agreement:
-    """How an export's answers compare with the model's."""
+def agreement(expected: Tensor, given: Tensor) -> tuple[int, float]:
+    """Return on how many images logits (N,K) name the same class, and how far they differ.
 
-    count: int = 0
-    # Images whose most probable class is the same, or differs by rounding alone.
-    same: int = 0
-    # The largest difference of two logits, and the largest logit.
-    difference: float = 0.0
-    largest: float = 0.0
-
-    def add(self, expected: Tensor, given: Tensor) -> None:
-        """Compare the logits (N,K) of a batch."""
-        self.count += len(expected)
-        self.largest = max(self.largest, expected.abs().max().item())
-        differing = (expected - given).abs().max()
-        self.difference = max(self.difference, differing.nan_to_num(torch.inf).item())
-        chosen = expected.gather(1, given.argmax(1, keepdim=True)).squeeze(1)
-        tie = expected.amax(1) - chosen <= TOLERANCE * expected.abs().amax(1)
-        self.same += int(tie.sum())
-
-    @property
-    def relative(self) -> float:
-        return self.difference / self.largest if self.difference else 0.0
-
-    @property
-    def passed(self) -> bool:
-        return self.same == self.count and self.relative <= TOLERANCE
+    Classes that differ by rounding alone are the same. The difference is relative to the largest
+    logit.
+    """
+    chosen = expected.gather(1, given.argmax(1, keepdim=True)).squeeze(1)
+    same = expected.amax(1) - chosen <= TOLERANCE * expected.abs().amax(1)
+    difference = (expected - given).abs().max().nan_to_num(torch.inf).item()
+    return int(same.sum()), difference / expected.abs().max().item() if difference else 0.0
 
 
 @torch.no_grad()
@@ -130,8 +110,8 @@ def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
 
     Raise ValueError if they differ by more than rounding.
     """
-    normalize, found = Normalize(model.meta.statistics, torch.device("cpu")), Agreement()
-    seconds = 0.0
+    normalize, seconds = model.trained.normalize, 0.0
+    all_expected, all_given = [], []
     for batch in images.split(BATCH):
         pixels = normalize(batch)
         expected = model.trained.model(pixels)
@@ -144,13 +124,15 @@ def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
             raise ValueError(
                 f"the export answers {tuple(given.shape)}, not {tuple(expected.shape)}"
             )
-        found.add(expected, given)
+        all_expected.append(expected)
+        all_given.append(given)
+    same, difference = agreement(torch.cat(all_expected), torch.cat(all_given))
     said = (
-        f"the same top-1 on {found.same:,} of {found.count:,} {name}, logits to "
-        f"{found.relative:.1e} of the largest"
+        f"the same top-1 on {same:,} of {len(images):,} {name}, logits to {difference:.1e} of the "
+        "largest"
     )
-    if not found.passed:
+    if same < len(images) or difference > TOLERANCE:
         raise ValueError(f"the export answers otherwise, so it is not kept: {said}")
-    speed = found.count / seconds
+    speed = len(images) / seconds
     logger.info(f"checked: {said}; {speed:,.0f} images a second in batches of {BATCH}")
     return said

@@ -22,7 +22,6 @@ from vit_train.layouts.huggingface import HUGGING_FACE
 from vit_train.layouts.layout import Layout
 from vit_train.layouts.timm import TIMM
 from vit_train.model.config import ViTConfig
-from vit_train.model.vit import VisionTransformer
 from vit_train.report.summary import write_json
 from vit_train.runs.export.deployed import Deployed
 from vit_train.runs.pretrained.pretrained import OWN, pretrained
@@ -214,8 +213,7 @@ class Logits(nn.Module):
 
 def normalized(network: nn.Module, model: Deployed) -> Answer:
     """Return how a library's model answers for uint8 images."""
-    normalize = Normalize(model.meta.statistics, torch.device("cpu"))
-    return lambda images: network(normalize(images))
+    return lambda images: network(model.trained.normalize(images))
 
 
 def reopened(path: Path, model: Deployed) -> Answer:
@@ -223,12 +221,11 @@ def reopened(path: Path, model: Deployed) -> Answer:
     config = model.meta.config.model
     assert isinstance(config, ViTConfig)
     found = pretrained(str(path), config)
-    _, size, _ = model.meta.image_shape
-    fast = replace(found.config, init="torch")  # it is overwritten
-    network = VisionTransformer(fast, size, found.channels, len(found.state["head.weight"]))
+    quick = replace(found.config, init="torch")  # the weights come below
+    network = quick.build(model.meta.image_shape, len(found.state["head.weight"]))
     network.load_state_dict(found.state)
     assert found.statistics is not None
-    normalize = Normalize(found.statistics, torch.device("cpu"))
+    normalize = Normalize(found.statistics)
     return lambda images: network.eval()(normalize(images))
 
 

@@ -73,7 +73,7 @@ def model_card(model: Deployed, form: str, name: str, checks: Sequence[str]) -> 
         "## Use",
         "",
         "```python",
-        printable(USE[form].replace("NAME", name).replace("INPUT", images)),
+        printable(USE[form].replace("NAME", name).replace("INPUT", images), keep="\n"),
         "```",
         "",
         "## Limits",
@@ -101,7 +101,7 @@ def trained_by(summary: Path) -> list[str]:
     """Return the command and the commit that the run's summary names; nothing if it has none."""
     try:
         content: Any = read_json(summary)
-        command = printable(str(content["command"]), keep="").replace("`", "'")
+        command = printable(str(content["command"])).replace("`", "'")
         commit = markdown_cell(str(content.get("commit")))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return []

@@ -11,7 +11,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from vit_train.engine.metrics import interval_of_mean, is_uneven
-from vit_train.files.writing import replacing, write_text
+from vit_train.files.writing import write_text
+from vit_train.report.evaluation import save
 from vit_train.runs.results.summaries import (
     Group,
     group_runs,
@@ -22,7 +23,6 @@ from vit_train.runs.results.summaries import (
 )
 from vit_train.text import markdown_cell, printable
 from vit_train.viz.curves import Series, bars, curves, lines
-from vit_train.viz.figures import ignore_missing_glyphs
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
     for group in groups:
         values = group.values("test", "final", measure.name)
         points = [measure.scale * value for value in values]
-        ends.append((group.label, points, measure.text(values)))
+        ends.append((group.label(), points, measure.text(values)))
     figures = {"results.png": bars(ends, measure.title)}
     sizes = by_training_images(groups, measure)
     if any(len(places) > 2 for _, places in sizes):
@@ -182,7 +182,7 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
     if incomplete:
         logger.warning(printable(f"no curves: there is no metrics.csv beside {incomplete[0]}"))
         return figures
-    histories = [(group.label, [run["curve"] for run in group.runs]) for group in groups]
+    histories = [(group.label(), [run["curve"] for run in group.runs]) for group in groups]
     names = ("loss", "acc") if measure is ACCURACY else ("loss",)
     words = validated_on([run for group in groups for run in group.runs])
     figures["curves.png"] = curves(histories, names, words)
@@ -193,7 +193,7 @@ def by_training_images(groups: Sequence[Group], measure: Measure) -> list[Series
     """Return the results by number of training images, one series per choice of other settings."""
     series: dict[str, dict[int, list[float]]] = {}
     for group in groups:
-        places = series.setdefault(group.label_without("data.train_subset"), {})
+        places = series.setdefault(group.label("data.train_subset"), {})
         points = [measure.scale * value for value in group.values("test", "final", measure.name)]
         for images in group.values("images", "train")[:1]:  # the same for all runs of a group
             places.setdefault(int(images), []).extend(points)
@@ -230,10 +230,8 @@ def gather(paths: Sequence[Path], out: Path | None = None) -> tuple[str, Path]:
     text = table(groups)
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "results.md", text + "\n")
-    with ignore_missing_glyphs():
-        for name, figure in plots(groups).items():
-            with replacing(out / name) as file:
-                figure.savefig(file)
+    for name, figure in plots(groups).items():
+        save(figure, out / name)
     return text, out
 
 

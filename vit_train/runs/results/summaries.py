@@ -63,11 +63,7 @@ class Group:
         known = all({"images_seen", "images_per_s"} <= curve[-1].keys() for curve in curves)
         return list(map(time_in_steps, curves)) if known else []
 
-    @property
-    def label(self) -> str:
-        return self.label_without()
-
-    def label_without(self, *left_out: str) -> str:
+    def label(self, *left_out: str) -> str:
         """Return the settings that distinguish this group from the others, except `left_out`."""
         kept = {key: value for key, value in self.settings.items() if key not in left_out}
         settings = [(key, kept[key]) for key in self.telling if key in kept]

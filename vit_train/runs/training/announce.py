@@ -41,9 +41,9 @@ def origin(setup: Setup, state: dict[str, Any] | None, earlier: Earlier | None) 
     if earlier:
         optim, epochs = setup.config.optim, setup.config.train.epochs
         return (
-            f"extends {earlier.folder} after epoch {earlier.chain[-1].epochs}: the learning rate "
-            f"rises to {optim.lr:g} in {optim.warmup_epochs:g} of {counted(epochs, 'epoch')}, then "
-            f"falls to {optim.min_lr:g}"
+            f"extends {earlier.folder} after epoch {earlier.chain[-1]['epochs']}: the learning "
+            f"rate rises to {optim.lr:g} in {optim.warmup_epochs:g} of {counted(epochs, 'epoch')}, "
+            f"then falls to {optim.min_lr:g}"
         )
     return setup.origin
 

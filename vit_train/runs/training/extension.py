@@ -1,7 +1,7 @@
 """The finished run that a new one extends by more epochs: its state, and what is noted of it."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,16 @@ from vit_train.runs.load import MISFITS
 from vit_train.runs.newest import finished_run
 from vit_train.runs.results.summaries import read_curve
 
-
-@dataclass(frozen=True)
-class Extended:
-    """What the provenance of a longer run says of a run that it extends, up to its end."""
-
-    run: str
-    epochs: int
-    steps: int
-    images_seen: int
-    seconds: float
-    # The checksum of its last checkpoint, in which the longer run begins.
-    fingerprint: str
+# What the provenance of a longer run says of a run that it extends, up to that run's end. The
+# fingerprint is the checksum of its last checkpoint, in which the longer run begins.
+FACTS: dict[str, Callable[[Any], Any]] = {
+    "run": str,
+    "epochs": int,
+    "steps": int,
+    "images_seen": int,
+    "seconds": float,
+    "fingerprint": str,
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Earlier:
 
     folder: Path
     state: dict[str, Any]
-    chain: list[Extended]
+    chain: list[dict[str, Any]]
 
     def continue_curve(self, folder: Path) -> None:
         """Begin the metrics.csv of this folder with that of the earlier run, if it has one."""
@@ -55,36 +53,21 @@ def read_earlier(config: TrainConfig) -> Earlier | None:
     path = folder / "checkpoints" / "last.pt"
     state = read_checkpoint(path)
     try:
-        own = Extended(
-            run=str(folder),
-            epochs=int(state["epoch"]),
-            steps=int(state["step"]),
-            images_seen=int(state["images_seen"]),
-            seconds=float(state["seconds"]),
-            fingerprint=state["seal"],
-        )
-        return Earlier(folder, state, [*noted(state), own])
+        own = {"run": folder, "epochs": state["epoch"], "steps": state["step"]}
+        own |= {"fingerprint": state["seal"]}
+        own |= {key: state[key] for key in ("images_seen", "seconds")}
+        return Earlier(folder, state, [*extended_runs(state), checked(own)])
     except (*MISFITS, ValueError) as error:
         raise ValueError(f"{path} is not a checkpoint of this version of vit-train") from error
 
 
-def noted(state: dict[str, Any]) -> list[Extended]:
+def extended_runs(state: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the runs that a checkpoint's run extends, the first one first.
 
     Raise TypeError, ValueError or LookupError if the checkpoint says it in another way.
     """
-    return [
-        Extended(
-            str(each["run"]),
-            int(each["epochs"]),
-            int(each["steps"]),
-            int(each["images_seen"]),
-            float(each["seconds"]),
-            str(each["fingerprint"]),
-        )
-        for each in state.get("extends", [])
-    ]
+    return [checked(each) for each in state.get("extends", [])]
 
 
-def as_dicts(chain: Sequence[Extended]) -> list[dict[str, Any]]:
-    return [asdict(each) for each in chain]
+def checked(facts: dict[str, Any]) -> dict[str, Any]:
+    return {key: kind(facts[key]) for key, kind in FACTS.items()}

@@ -10,24 +10,23 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
-from torch import Tensor
+from torch import nn
 
 from vit_train.config import as_dict
-from vit_train.data.batches import TrainBatches
-from vit_train.data.dataset import Dataset
+from vit_train.data.batches import Batch
 from vit_train.engine.callbacks import Callback
 from vit_train.engine.checkpoint import newest_whole, resume_command
 from vit_train.engine.checkpoint_manager import CheckpointManager
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
 from vit_train.files.reading import read_json
-from vit_train.files.writing import remove_partial, require_own_folder, write_text
+from vit_train.files.writing import remove_partial, replacing, require_own_folder, write_text
 from vit_train.report import provenance
+from vit_train.report.after_epochs import AfterEpochs
 from vit_train.report.bad_batch import BadBatchSaver
 from vit_train.report.disk_errors import ContinueOnDiskError
 from vit_train.report.metrics import figures
 from vit_train.report.metrics_csv import MetricsCsv
-from vit_train.report.pictures import Figures, Pictures
 from vit_train.report.summary import result_dict, write_json
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.report.terminal import Terminal
@@ -41,13 +40,11 @@ from vit_train.runs.training.announce import (
     uneven_classes,
     without_same,
 )
-from vit_train.runs.training.extension import Earlier, as_dicts, noted
+from vit_train.runs.training.extension import Earlier, extended_runs
+from vit_train.runs.training.figures import draw_first_batch, validation_figures
 from vit_train.runs.training.reports import reports, truncate_reports
 from vit_train.runs.training.same_run import refusing_other_runs, require_same_run
 from vit_train.runs.training.setup import Setup
-from vit_train.runs.training.validation_figures import validation_figures
-from vit_train.viz.augmentation import label_title
-from vit_train.viz.figures import image_grid
 from vit_train.viz.gallery import draw_gallery, gallery_size
 
 logger = logging.getLogger(__name__)
@@ -103,7 +100,7 @@ class RunFolder(RunOutput):
         require_own_folder(path / "checkpoints")
         own = path / "summary.json"
         self.command = first_command(own) if resumed else provenance.command_line()
-        self.extends = as_dicts(earlier.chain if earlier else noted(state or {}))
+        self.extends = earlier.chain if earlier else extended_runs(state or {})
         about = run_metadata(self.settings, setup.data, setup.statistics, provenance.versions())
         about |= {"extends": self.extends, "teacher": setup.teacher}
         self.board = TensorBoard(path)
@@ -141,13 +138,24 @@ class RunFolder(RunOutput):
         setup = self.setup
         if setup.task.columns and gallery_size(setup.task, setup.model):
             batch = next(iter(setup.shown_loader))
-            draw = partial(draw_gallery, setup.task, batch=batch, normalize=setup.normalize)
-            writing.append(Pictures(draw, self.board, self.path / "pictures.png"))
-        writing.append(Figures(partial(validation_figures, setup), self.board))
-        writing.append(self.checkpoints)
+            writing.append(AfterEpochs(partial(self.show_gallery, batch)))
+        writing += [AfterEpochs(self.show_validation), self.checkpoints]
         if self.config.checkpoint.on_error == "continue":
             writing = [ContinueOnDiskError(writing)]
         return [self.terminal, *writing]
+
+    def show_gallery(
+        self, batch: Batch, model: nn.Module, val: Evaluation | None, step: int
+    ) -> None:
+        """Show what the model makes of a batch of images, and keep the latest picture in a file."""
+        picture = draw_gallery(self.setup.task, model, batch, self.setup.normalize)
+        with replacing(self.path / "pictures.png") as file:
+            picture.save(file, "PNG")
+        self.board.picture("val/pictures", picture, step)
+
+    def show_validation(self, model: nn.Module, val: Evaluation | None, step: int) -> None:
+        for name, figure in validation_figures(self.setup, model, val):
+            self.board.figure(f"val/{name}", figure, step)
 
     def open(self) -> None:
         """Write everything that is known before the first step, after the reports so far.
@@ -164,7 +172,7 @@ class RunFolder(RunOutput):
         text = OmegaConf.to_yaml(OmegaConf.create(self.settings))
         if self.from_the_beginning:
             self.board.begin(text, self.setup.task.measures)
-            sheet = image_grid(*first_batch(self.setup.image_loader, self.setup.data))
+            sheet = draw_first_batch(self.setup)
             self.board.figure("train/augmented", sheet)
         write_text(self.path / CONFIG, text)
         self.write_summary("running")
@@ -179,7 +187,8 @@ class RunFolder(RunOutput):
         """
         for line in result_lines(results, self.config.data.selected_on):
             logger.info(line)
-        self.show_test(results, trainer.step)
+        if results:
+            self.show_test(results, trainer.step)
         self.board.close(self.settings, self.final_metrics(results), self.chosen)
         if results and trainer.stopped_early:
             logger.info(
@@ -303,10 +312,3 @@ def first_command(summary: Path) -> str:
         return str(read_json(summary)["command"])
     except (OSError, ValueError, LookupError, TypeError):
         return provenance.command_line()
-
-
-def first_batch(batches: TrainBatches, data: Dataset, count: int = 18) -> tuple[Tensor, list[str]]:
-    """Return the first augmented images of epoch 0, as uint8 again, and their labels in words."""
-    pixels, targets = next(batches.epoch(0))
-    titles = [label_title(target, data.classes) for target in targets[:count]]
-    return batches.normalize.undo(pixels[:count]), titles

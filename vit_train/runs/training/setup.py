@@ -12,6 +12,7 @@ from vit_train.config import TrainConfig
 from vit_train.data.batches import Batch, EvalBatches, Normalize, TrainBatches
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import Dataset, ImageSet, Statistics, channel_statistics
+from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import Splits, make_splits
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import Processes
@@ -39,6 +40,8 @@ class Setup:
     data: Dataset
     splits: Splits
     train_set: ImageSet
+    # This process's share of augmented batches of the training images.
+    image_loader: TrainBatches
     statistics: Statistics
     normalize: Normalize
     task: Task
@@ -52,25 +55,8 @@ class Setup:
         return self.precision.device
 
     @cached_property
-    def image_loader(self) -> TrainBatches:
-        """Return this process's share of augmented batches of the training images."""
-        config = self.config
-        return TrainBatches(
-            self.train_set,
-            len(self.data.classes),
-            self.normalize,
-            config.augment,
-            config.train.batch_size,
-            config.seed,
-            self.device,
-            rank=self.processes.rank,
-            ranks=self.processes.count,
-            sampler=config.data.sampler,
-        )
-
-    @cached_property
     def train_loader(self) -> TrainLoader:
-        """Return batches of the same images with the task's targets."""
+        """Return the image loader's batches with the task's targets."""
         return self.task.train_loader(self.image_loader)
 
     @cached_property
@@ -146,11 +132,26 @@ def set_up(
 
     train_set, device = splits.train, precision.device
     if data.unlabelled is not None and not task.needs_labels:
-        train_set = with_unlabelled(train_set, data.unlabelled)
+        unlabelled = ImageSet(data.unlabelled, torch.full((len(data.unlabelled),), -1))
+        count = len(train_set) + len(unlabelled)
+        require_images_fit(count, data.image_shape[-1], "data.unlabelled=true")
+        train_set = train_set.with_others(unlabelled)
     statistics = chosen_statistics(config.data, state, origin.statistics, train_set.images)
     normalize = Normalize(statistics, device)
     if config.data.sampler == "balanced" and not task.needs_labels:
         raise ValueError(f"data.sampler=balanced needs labels: task={config.task.name} has none")
+    image_loader = TrainBatches(
+        train_set,
+        len(data.classes),
+        normalize,
+        config.augment,
+        config.train.batch_size,
+        config.seed,
+        device,
+        rank=processes.rank,
+        ranks=processes.count,
+        sampler=config.data.sampler,
+    )
     task.prepare(train_set.labels.to(device))
     return Setup(
         config=config,
@@ -159,6 +160,7 @@ def set_up(
         data=data,
         splits=splits,
         train_set=train_set,
+        image_loader=image_loader,
         statistics=statistics,
         normalize=normalize,
         task=task,
@@ -252,9 +254,3 @@ def require_room(config: TrainConfig, task: Task, image_size: int) -> None:
         f"the attention between all patches of an image of {image_size} by {image_size}",
         "choose a larger model.patch_size or a smaller data.image_size",
     )
-
-
-def with_unlabelled(train: ImageSet, unlabelled: Tensor) -> ImageSet:
-    """Add the unlabeled images, with the label −1, for tasks that need no labels."""
-    labels = torch.full((len(unlabelled),), -1)
-    return ImageSet(torch.cat((train.images, unlabelled)), torch.cat((train.labels, labels)))

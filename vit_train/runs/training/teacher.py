@@ -24,11 +24,12 @@ def with_teacher(setup: Setup) -> Setup:
         return setup
     try:
         run = run_at(Path(config.teacher))
-        model, meta = load(run, setup.device)
+        trained = load(run, setup.device)
+        meta = trained.meta
         require_fitting(meta, setup)
     except ValueError as error:
         raise ValueError(f"task.teacher={config.teacher}: {error}") from error
-    task.teacher = Teacher(model, meta.statistics, setup.statistics).to(setup.device)
+    task.teacher = Teacher(trained.model, trained.normalize, setup.normalize)
     facts: dict[str, Any] = {
         "run": str(run),
         "checkpoint": str(meta.path),

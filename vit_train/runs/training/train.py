@@ -43,8 +43,9 @@ def train(config: TrainConfig, folder: str | Path) -> Outcome:
     Raise InUse if the folder is in use or already holds a run, ValueError for problems that the
     user can fix, NonFinite if training diverges, and OSError if the disk fails.
     """
-    if config.resume is not None:
-        raise ValueError(f"resume={config.resume}: a run is resumed by vit-train resume=RUN")
+    for key, run in (("resume", config.resume), ("extend", config.extend)):
+        if run is not None:  # the command takes the run's own settings
+            raise ValueError(f"{key}={run} is for the command: vit-train {key}=RUN")
     config = with_defaults(config)
     require_in_bounds(as_dict(config))
     with new_run(Path(folder), named=True) as path, shown_on_terminal():
@@ -73,7 +74,6 @@ def train_in_held_folder(
             earlier = None if state else read_earlier(config)
             setup = set_up(config, precision, processes, earlier.state if earlier else state)
             setup = with_teacher(setup)
-            _ = setup.image_loader  # now, because it may not fit into memory
             folder = open_folder(setup, path, state, earlier, resumed)
             return run(setup, folder, state, earlier)
     finally:
@@ -99,10 +99,11 @@ def run(
     )
     if compiles(setup.config.compile, setup.device):
         compile_step(trainer, setup)
-    if state:
-        go_on(trainer, state, "resume")
-    elif earlier:
-        go_on(trainer, earlier.state, "extend")
+    if before := earlier.state if earlier else state:
+        with refusing_other_runs("extend" if earlier else "resume"):
+            (trainer_state.extend if earlier else trainer_state.restore)(trainer, before)
+            if setup.processes.is_main:  # the others have their own random states
+                set_rng_states(before["rng"])
     folder.open()
     with with_advice(trainer, setup, folder):
         with folder.bar(), stop_on_signals(trainer) as interruption:
@@ -130,17 +131,6 @@ def compile_step(trainer: Trainer, setup: Setup) -> None:
         compiled = compile_model(setup.model, setup.task, sample, setup.precision)
     if not compiled:
         trainer.choose_workers(compiled=False)
-
-
-def go_on(trainer: Trainer, state: dict[str, Any], argument: str) -> None:
-    """Resume from a checkpoint's content, or extend it, with its random states."""
-    with refusing_other_runs(argument):
-        if argument == "resume":
-            trainer_state.restore(trainer, state)
-        else:
-            trainer_state.extend(trainer, state)
-        if trainer.processes.is_main:  # the others have their own states
-            set_rng_states(state["rng"])
 
 
 def test_results(trainer: Trainer, setup: Setup, folder: RunOutput) -> dict[str, Evaluation]:

@@ -1,4 +1,4 @@
-"""The figures that TensorBoard shows of a classifier's validation, while it trains."""
+"""The figures that TensorBoard shows of a run: its first images, and its validation."""
 
 from collections.abc import Iterator
 
@@ -15,14 +15,24 @@ from vit_train.report.metrics import METRICS
 from vit_train.report.mistakes import draw_mistakes
 from vit_train.runs.training.setup import Setup
 from vit_train.viz.heatmaps import draw_maps
+from vit_train.viz.sheet import image_grid, label_lines
 
+# Images of the first batch that are shown.
+FIRST = 18
 # Images that are shown with what their answers come from, one below the other: a card of
 # TensorBoard is as wide as one of them.
 SHOWN = 4
 
 
+def draw_first_batch(setup: Setup) -> Figure:
+    """Draw the first augmented images of epoch 0 with their labels."""
+    pixels, targets = next(setup.image_loader.epoch(0))
+    labels = [label_lines(target, setup.data.classes) for target in targets[:FIRST]]
+    return image_grid(setup.normalize.undo(pixels[:FIRST]), labels)
+
+
 def validation_figures(
-    setup: Setup, model: nn.Module, result: Evaluation
+    setup: Setup, model: nn.Module, result: Evaluation | None
 ) -> Iterator[tuple[str, Figure]]:
     """Yield what is confused, the most wrong answers, and where some answers come from."""
     images, classes = setup.splits.val, setup.data.classes
