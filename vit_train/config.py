@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,8 +40,6 @@ GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
 UNNAMED = {"optim": "adamw"}
 # The preset of a Vision Transformer that is chosen unless another one is.
 DEFAULT_MODEL = "tiny"
-# What is chosen on the command line, by the name of its class, where that is not the same.
-CHOICES = {ViTConfig.name: DEFAULT_MODEL}
 # Settings that change no result: how often something is reported or saved, and the machine.
 # A name that ends with a dot stands for all settings below it: see `is_among`.
 INCIDENTAL = (
@@ -119,11 +117,6 @@ def with_defaults(config: TrainConfig) -> TrainConfig:
     }
     left_open = {part for part in parts if getattr(config, part).name == MISSING}
     return replace(config, **{part: parts[part]() for part in left_open})
-
-
-def is_incidental(key: str) -> bool:
-    """Return whether a setting, such as `train.log_every`, changes no result."""
-    return is_among(key, INCIDENTAL)
 
 
 def is_among(key: str, names: Iterable[str]) -> bool:
@@ -207,17 +200,17 @@ def no_such_setting(asked: str, known: Sequence[str]) -> str:
     parent, _, key = asked.rpartition(".")
     known = [each for each in known if each != "name"]  # which its group chooses
     kinds = CHOSEN_BY_NAME.get(parent, {}).items()
-    others = [CHOICES.get(name, name) for name, kind in kinds if key in names_of(kind)]
+    others = [
+        DEFAULT_MODEL if name == ViTConfig.name else name  # a model is chosen by a preset
+        for name, kind in kinds
+        if key in {field.name for field in fields(kind)}
+    ]
     if others:
         return f"there is no setting {asked} here: {parent}={' or '.join(others)} has it"
     near = difflib.get_close_matches(key, known, n=1)
     prefix = f"{parent}." if parent else ""
     hint = f"did you mean {prefix}{near[0]}?" if near else f"choose from: {', '.join(known)}"
     return f"there is no setting {asked}: {hint}"
-
-
-def names_of(kind: type) -> set[str]:
-    return {field.name for field in fields(kind)}
 
 
 def schema_of(stored: dict[str, Any]) -> DictConfig:
@@ -253,8 +246,3 @@ def from_checkpoint(stored: dict[str, Any]) -> TrainConfig:
 def default_settings(stored: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a saved run as if only its groups had been chosen, by their names."""
     return OmegaConf.to_container(schema_of(stored))  # type: ignore[return-value]
-
-
-def as_dict(config: TrainConfig) -> dict[str, Any]:
-    """Return plain nested values, for checkpoints and summaries."""
-    return asdict(config)

@@ -82,8 +82,9 @@ def prepare(task: Task, device: torch.device) -> None:
     """Give a task what it has before the first step: weights of classes, a teacher."""
     task.prepare(torch.zeros(48, dtype=torch.long, device=device))
     if isinstance(task, Distill):
+        normalize = Normalize(STATISTICS, device)
         with device:
-            task.teacher = Teacher(task.build_model(), STATISTICS, STATISTICS)
+            task.teacher = Teacher(task.build_model(), normalize, normalize)
 
 
 def step(

@@ -171,10 +171,10 @@ def test_a_single_query_or_key_on_a_gpu_gets_the_same_without_matrix_products(
     results = []
     for on_gpu in (False, True):
 
-        def is_alone(tokens, on_gpu=on_gpu):
+        def is_single_token(tokens, on_gpu=on_gpu):
             return on_gpu and tokens.shape[2] == 1
 
-        monkeypatch.setattr(attention_module, "is_alone", is_alone)
+        monkeypatch.setattr(attention_module, "is_single_token", is_single_token)
         result, weights = attend(q, k, v)
         gradients = torch.autograd.grad(result.square().sum() + weights[..., 0].sum(), (q, k, v))
         results.append((result, weights, *gradients))

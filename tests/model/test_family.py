@@ -15,6 +15,7 @@ from torch_names import named_as_in_torch
 from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
 from vit_train.model.memory import on_meta
+from vit_train.model.pos_embed import chosen_positions
 from vit_train.model.stem import PatchEmbed
 from vit_train.model.vit import Block, VisionTransformer
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig
@@ -303,7 +304,7 @@ def test_patches_cut_and_mapped_linearly_are_the_convolution(form: str) -> None:
 )
 def test_what_cannot_be_is_refused(bad: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ViTConfig(**bad).require_known_parts()
+        chosen_positions(ViTConfig(**bad))
 
 
 @pytest.mark.parametrize("positions", ["learned", "learned_2d", "relative"])

@@ -1,11 +1,11 @@
 """What is measured, and where and how: the head of the tables."""
 
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from vit_train.bench.config import BenchConfig
-from vit_train.config import as_dict
 from vit_train.model.config import ViTConfig
 from vit_train.report import provenance
 from vit_train.report.terminal import counted
@@ -24,7 +24,7 @@ def origin(config: BenchConfig, device: torch.device) -> dict[str, Any]:
         | {peer: provenance.version_of(peer) for peer in config.bench.peers},
         "commit": provenance.commit(),
         "how": HOW.format(rounds=counted(config.bench.rounds, "round")),
-        "config": as_dict(config),
+        "config": asdict(config),
     }
 
 

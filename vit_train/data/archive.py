@@ -1,9 +1,8 @@
 """Data sets published as one .tar.gz: downloaded if needed, unpacked safely, always checked."""
 
-import contextlib
 import logging
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -13,6 +12,7 @@ from filelock import FileLock, Timeout
 from vit_train.data.config import ArchiveConfig
 from vit_train.data.download import DownloadError, MirroredStream, fetch_file, has_md5, new_md5
 from vit_train.data.targz import DamagedArchive, Unpacked, files
+from vit_train.files.writing import remove_partial, replacing
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +40,18 @@ def obtain(archive: Archive, config: ArchiveConfig) -> Path:
     its name only when it is complete. If it fails, raise ValueError with what the user can do.
     """
     root = Path(config.root)
-    if not missing(archive, root):
+    if root.name == archive.folder and root.is_dir():
+        raise ValueError(
+            f"data.root={root}: give the folder that holds it, data.root={root.parent}"
+        )
+    if not (wanted := missing(archive, root)):
         return root / archive.folder
     if not config.download and not (root / archive.filename).is_file():
-        raise ValueError(how_to_get(archive, root))
+        raise ValueError(how_to_get(archive, root, wanted))
     root.mkdir(parents=True, exist_ok=True)
-    with only_one_process(root / f".{archive.folder}.lock"):
+    with locked(root / f".{archive.folder}.lock"):
+        if (root / archive.folder).is_dir():
+            remove_partial(root / archive.folder)  # left by a killed process
         # Check again: another process may have fetched them during the wait.
         if wanted := missing(archive, root):
             unpack_or_fetch(archive, config, root, wanted)
@@ -128,45 +134,31 @@ def extract(
 
 
 def write_member(content: Iterable[bytes], target: Path, md5: str) -> None:
-    """Write next to the target, check, then rename, so that the target is never half written.
-
-    Raise DamagedArchive if the MD5 is wrong.
-    """
+    """Write a member whole or not at all; raise DamagedArchive if the MD5 is wrong."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f"{target.name}.part")
     digest = new_md5()
-    try:
-        with part.open("wb") as file:
-            for chunk in content:
-                digest.update(chunk)
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
+    with replacing(target) as file:
+        for chunk in content:
+            digest.update(chunk)
+            file.write(chunk)
         if digest.hexdigest() != md5:
             raise DamagedArchive(f"{target.name} in it has MD5 {digest.hexdigest()}, not {md5}")
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def only_one_process(path: Path) -> Iterator[None]:
+def locked(path: Path) -> AbstractContextManager[object]:
     """Hold a lock file, waiting for it if needed; a killed process releases it, too."""
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=0)
+        return lock.acquire(timeout=0)
     except Timeout:
         logger.info("another process is fetching the same data: waiting for it")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+        return lock.acquire()
 
 
-def how_to_get(archive: Archive, root: Path) -> str:
+def how_to_get(archive: Archive, root: Path, wanted: Iterable[str]) -> str:
+    """Say that these members are missing or damaged, and what can be done."""
     folder = root.resolve() / archive.folder
-    lacking = [path.rpartition("/")[2] for path in missing(archive, root)]
+    lacking = [path.rpartition("/")[2] for path in wanted]
     fault = f"{', '.join(lacking)} missing or damaged" if folder.is_dir() else "no such folder"
     return (
         f"cannot read {archive.title} from {folder}: {fault}\n"

@@ -3,8 +3,6 @@
 import hashlib
 import logging
 import os
-import tempfile
-import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,13 +12,12 @@ import PIL
 import torch
 
 from vit_train.data.images import BrokenImage, Decoded, decode, require_reasonable
+from vit_train.files.writing import replacing
 
 logger = logging.getLogger(__name__)
 
 # Part of every key: increase it when `decode` returns different pixels for the same file.
 DECODER = 1
-# Generous limit per image, in bytes: the reason why it is broken, and the format's overhead.
-LARGEST_REASON = 10_000
 
 
 def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
@@ -63,7 +60,6 @@ def read(entry: Path, count: int, size: int) -> Decoded | None:
     if not entry.is_file():
         return None
     try:
-        require_plain(entry, count * (3 * size**2 + LARGEST_REASON))
         kept = torch.load(entry, weights_only=True, mmap=True)
         images, broken = kept["images"], kept["broken"]
         if images.dtype != torch.uint8 or images.shape != (count, 3, size, size):
@@ -76,30 +72,13 @@ def read(entry: Path, count: int, size: int) -> Decoded | None:
         return None
 
 
-def require_plain(entry: Path, most: int) -> None:
-    """Raise ValueError if loading a file could take more memory than an entry can need."""
-    with zipfile.ZipFile(entry) as archive:
-        packed = any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist())
-    if packed or entry.stat().st_size > most:
-        raise ValueError("not an entry of this cache")
-
-
 def write(entry: Path, decoded: Decoded) -> None:
-    """Write under a temporary name, then rename, so that two writers leave one whole entry.
-
-    If that fails, nothing is left behind, and a warning says so.
-    """
-    unfinished = None
+    """Write a whole entry or none; if that fails, a warning says so."""
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=entry.parent, suffix=".part", delete=False) as file:
-            unfinished = Path(file.name)
+        with replacing(entry) as file:
             torch.save({"images": decoded.images, "broken": decoded.broken}, file)
-        unfinished.replace(entry)
     except OSError as error:
         logger.warning(f"the decoded images are not kept: {error}")
     except RuntimeError:  # PyTorch's, instead of the OSError, if a file came out too short
         logger.warning(f"the decoded images are not kept: no space left in {entry.parent}")
-    finally:
-        if unfinished is not None:
-            unfinished.unlink(missing_ok=True)

@@ -1,6 +1,5 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009), read by torchvision's classes."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,11 +25,6 @@ def load_cifar100(config: Cifar100Config) -> Dataset:
 
 
 def load(config: ArchiveConfig, kind: "type[CIFAR10]", title: str) -> Dataset:
-    root = Path(config.root)
-    if root.name == kind.base_folder and root.is_dir():
-        raise ValueError(
-            f"data.root={root}: give the folder that holds it, data.root={root.parent}"
-        )
     meta = (kind.meta["filename"], kind.meta["md5"])
     archive = Archive(
         title=title,

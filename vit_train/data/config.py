@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 VAL_CHOICES = ("split", "none", "test")
 SAMPLERS = ("shuffled", "balanced")
+# Files with more pixels than this count as files that cannot be decoded, unless set otherwise.
+MAX_PIXELS = 64_000_000
 # What to do on an error: stop, or skip what is bad.
 ON_ERROR_CHOICES = ("stop", "skip")
 FORMER_WORDS = {"refuse": "stop"}
@@ -186,7 +188,7 @@ class FolderConfig(DataConfig):
     # Files that cannot be decoded: name them and stop, or skip them.
     on_error: str = "stop"
     # Images with more pixels than this count as files that cannot be decoded.
-    max_pixels: int = 64_000_000
+    max_pixels: int = MAX_PIXELS
     # Keep the decoded images in the user's cache folder, for the next run.
     cache: bool = False
 

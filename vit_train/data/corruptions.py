@@ -73,11 +73,15 @@ CORRUPTIONS: dict[str, Callable[[Tensor, int, torch.Generator], Tensor]] = {
 }
 
 
+# Pixel values that are corrupted at once: a thousand images of 32×32.
+VALUES = 1000 * 3 * 32**2
+
+
 def corrupted(images: Tensor, name: str, severity: int) -> Tensor:
     """Corrupt uint8 images (N,3,S,S), always in the same way; `severity` is 1 to 5."""
     generator = torch.Generator().manual_seed(1000 * list(CORRUPTIONS).index(name) + severity)
     chunks = [
         CORRUPTIONS[name](chunk.float() / 255, severity - 1, generator).mul(255).round_()
-        for chunk in images.split(1000)
+        for chunk in images.split(max(1, VALUES // images[0].numel()))
     ]
     return torch.cat([chunk.clamp_(0, 255).to(torch.uint8) for chunk in chunks])

@@ -16,6 +16,7 @@ from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.data.images import SUFFIXES, Decoded, decode
 from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import set_apart
+from vit_train.text import printable
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +116,12 @@ def find_parts(root: Path) -> dict[str, Tree]:
                 f"{root / 'train'} holds images, but no folders of classes: put them into "
                 "train/CLASS/, into a single folder if they have no classes"
             )
+        for place in places.values():
+            if any(map(Path.is_dir, visible(root / place))):
+                raise ValueError(
+                    f"{root / place} has folders of classes, but {root / 'train'} has none: put "
+                    "the images to train on into train/CLASS/"
+                )
         return {"train": scan(root)}
     known = {root / place for place in places.values()}
     others = [child for child in visible(root) if child.is_dir() and child not in known]
@@ -232,8 +239,3 @@ def listed(paths: list[Path], reasons: list[str] | None = None) -> str:
         lines = [f"{line}: {reason}" for line, reason in zip(lines, reasons, strict=False)]
     more = len(paths) - len(lines)
     return "".join(f"\n  - {line}" for line in lines) + (f"\n  and {more} more" if more else "")
-
-
-def printable(text: str) -> str:
-    """Escape control characters and bytes that are not text; file names may hold anything."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

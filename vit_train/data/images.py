@@ -4,6 +4,7 @@ A file that cannot be decoded is reported with the reason.
 """
 
 import os
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 # Limit of a file's size: the bytes per pixel of uncompressed 16-bit RGBA, and some metadata.
 # It is needed because decoders read each part of a file into memory whole.
 BYTES_PER_PIXEL, METADATA = 8, 1 << 24
+CHANGING_LIMITS = threading.Lock()
 
 
 class BrokenImage(Exception):
@@ -63,15 +65,16 @@ def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
 def only_our_limits() -> Iterator[None]:
     """Lift Pillow's own pixel limit, so that max_pixels is the only one, and silence it.
 
-    It warns about odd metadata.
+    It warns about odd metadata. Limit and warnings are the whole process's, so that only one thread
+    at a time may change them.
     """
-    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    with CHANGING_LIMITS, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
             yield
-    finally:
-        Image.MAX_IMAGE_PIXELS = before
+        finally:
+            Image.MAX_IMAGE_PIXELS = before
 
 
 def require_reasonable(path: Path, max_pixels: int) -> None:
@@ -103,7 +106,7 @@ def read_image(path: Path, size: int, max_pixels: int) -> np.ndarray:
             # Decode a large JPEG at reduced size; twice the target size loses no detail.
             image.draft("RGB", (2 * size, 2 * size))
             return square(image, size)
-    except BrokenImage:
+    except (BrokenImage, MemoryError):  # the latter says nothing about the file
         raise
     except UnidentifiedImageError:
         raise BrokenImage("not a JPEG, PNG, WebP or BMP image") from None
@@ -117,7 +120,7 @@ def square(image: Image.Image, size: int) -> np.ndarray:
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """Return an image as RGB; raise BrokenImage for real numbers, whose range is not known.
+    """Return an image as RGB; raise BrokenImage for pixels whose range is not known.
 
     Transparent parts of other than 16-bit grayscale images become white.
     """
@@ -125,6 +128,8 @@ def as_rgb(image: Image.Image) -> Image.Image:
         raise BrokenImage("its pixels are real numbers: convert them to whole ones from 0 to 255")
     if image.mode.startswith("I"):  # up to 16 bits per pixel, which convert() would clip at 255
         values = np.asarray(image)
+        if values.min() < 0 or values.max() > 65535:
+            raise BrokenImage("its pixels need more than 16 bits: convert them to 0 to 255")
         shift = 8 if image.mode != "I" or values.max() > 255 else 0
         image = Image.fromarray((values >> shift).astype(np.uint8))
     if image.has_transparency_data:

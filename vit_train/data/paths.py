@@ -31,7 +31,8 @@ def files_at(name: str) -> Sequence[Path]:
     elif path.exists():
         return [path]
     else:
-        found = [Path(file) for file in sorted(glob.glob(str(path), recursive=True))]
+        matches = map(Path, sorted(glob.glob(str(path), recursive=True)))
+        found = [match for match in matches if not match.is_dir()]
     if not found and not path.is_dir() and not glob.has_magic(name):
         raise ValueError(f"images={name}: there is no such file or folder")
     if not found:

@@ -37,7 +37,7 @@ class Averages:
         """Return the means and the images per second. This waits for the device."""
         images = int(self.images)
         speed = images / (time.perf_counter() - self.started)
-        means = (self.sums / max(1, images)).tolist()
+        means = (self.sums / images).tolist()  # NaN if all steps were left out
         return dict(zip(self.measures, means, strict=True)), speed
 
     def state_dict(self) -> dict[str, Any]:

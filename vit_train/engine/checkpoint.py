@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import io
 import os
-import random
 import re
 import shlex
 from pathlib import Path
@@ -29,14 +28,11 @@ SEAL_LENGTH = len(SEAL) + 2 * hashlib.sha256().digest_size
 def rng_states() -> dict[str, Any]:
     """Return the states of the global random generators, which dropout on a GPU draws from."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    version, internal, gauss = random.getstate()
-    return {"torch": torch.get_rng_state(), "cuda": cuda, "python": [version, internal, gauss]}
+    return {"torch": torch.get_rng_state(), "cuda": cuda}
 
 
 def set_rng_states(states: dict[str, Any]) -> None:
     """Restore what `rng_states` returned; GPU states only if the number of GPUs is the same."""
-    version, internal, gauss = states["python"]
-    random.setstate((version, tuple(internal), gauss))
     torch.set_rng_state(states["torch"].cpu())
     if torch.cuda.is_available() and len(states["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all([state.cpu() for state in states["cuda"]])
@@ -44,12 +40,7 @@ def set_rng_states(states: dict[str, Any]) -> None:
 
 def save_checkpoint(path: Path, content: dict[str, Any], keep: int = 0) -> None:
     """Write a checkpoint as `save_archive` does."""
-    save_archive(path, archive_of(content), keep)
-
-
-def archive_of(content: dict[str, Any]) -> memoryview:
-    """Return the bytes of a checkpoint."""
-    return sealed({"format": FORMAT, **content})
+    save_archive(path, sealed(content), keep)
 
 
 def save_archive(path: Path, archive: memoryview, keep: int = 0) -> None:
@@ -79,9 +70,9 @@ def generations(path: Path) -> list[Path]:
 
 
 def sealed(content: dict[str, Any]) -> memoryview:
-    """Return the content as a PyTorch archive that ends with its checksum, in a single copy."""
+    """Return the bytes of a checkpoint: a PyTorch archive that ends with its checksum."""
     buffer = io.BytesIO()
-    torch.save(content, buffer)
+    torch.save({"format": FORMAT, **content}, buffer)
     buffer.seek(-2, io.SEEK_END)
     buffer.write(SEAL_LENGTH.to_bytes(2, "little"))  # the comment's length
     digest = hashlib.sha256(buffer.getbuffer()).hexdigest()
@@ -115,8 +106,9 @@ def find_checkpoint(path: Path) -> Path:
     """
     if not path.is_dir():
         return path
-    for name in ("best.pt", "last.pt"):
-        candidate = path / "checkpoints" / name
+    last = path / "checkpoints" / "last.pt"
+    # A run that was killed while it saved may have only last-1.pt.
+    for candidate in (last.with_name("best.pt"), *generations(last)):
         if candidate.exists():
             return candidate
     raise ValueError(f"{path} has no checkpoints/best.pt or last.pt: give a run folder or a file")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.engine.callbacks import Callback, TrainLog
-from vit_train.engine.checkpoint import archive_of, rng_states, save_archive
+from vit_train.engine.checkpoint import rng_states, save_archive, sealed
 from vit_train.engine.config import CheckpointConfig
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.time_share import TimeShare
@@ -97,4 +97,4 @@ class CheckpointManager(Callback):
         """Return the run's state as the bytes of a checkpoint, which later steps do not change."""
         content = {**self.about, **trainer.state_dict(), "rng": rng_states()}
         content["written"] = self.flush()
-        return archive_of(content | {"best": self.best, "best_score": self.best_score})
+        return sealed(content | {"best": self.best, "best_score": self.best_score})

@@ -38,10 +38,8 @@ def compile_model(
         return True
     except Exception as error:  # a compiler may raise anything; training works without it
         model._compiled_call_impl = None
-        reason = next(
-            (line for line in str(error).splitlines() if line.strip()), type(error).__name__
-        )
-        logger.warning(f"compiling does not work here, continuing without it: {reason.strip()}")
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        logger.warning(f"compiling does not work here, continuing without it: {reason}")
         return False
     finally:
         with torch.no_grad():

@@ -27,7 +27,7 @@ class GraphedStep:
         self, function: Callable[..., None], device: torch.device, replay: bool = False
     ) -> None:
         self.function, self.device = function, device
-        self.replay = replay and device.type == "cuda"
+        self.replay = replay
         # PyTorch wants what precedes a capture to run on another stream than the default one.
         self.side_stream = torch.cuda.Stream(device) if self.replay else None
         self.calls = 0

@@ -139,9 +139,9 @@ def block_matrices(model: nn.Module) -> dict[nn.Parameter, int]:
     With each comes the number of matrices that are stacked in it.
     """
     return {
-        cast(nn.Parameter, layer.weight): getattr(layer, "parts", 1)
+        cast(nn.Parameter, layer.weight): 3 if name.endswith("qkv") else 1
         for blocks in model.modules()
         if isinstance(blocks, nn.ModuleList)
-        for layer in blocks.modules()
+        for name, layer in blocks.named_modules()
         if isinstance(layer, nn.Linear)
     }

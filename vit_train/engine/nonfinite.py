@@ -36,10 +36,6 @@ class NonFiniteGuard:
         self.bad = torch.zeros(notes, dtype=torch.bool, device=device)
         self.read_until = self.skipped = 0
 
-    @property
-    def skips(self) -> bool:
-        return self.config.on_nonfinite == "skip"
-
     def note(self, step: Tensor, finite: Tensor) -> None:
         """Note on the device whether a step, () and counted from 1, is finite, ()."""
         place = (step - 1).long().remainder(len(self.bad))
@@ -58,7 +54,7 @@ class NonFiniteGuard:
         self.read_until = step
         for each in steps:
             self.notify(each)
-            if not self.skips:
+            if self.config.on_nonfinite == "stop":
                 epoch, batch = epoch_and_batch(each, self.steps_per_epoch)
                 raise NonFinite(
                     f"the loss or its gradient was NaN or infinity at step {each} (batch "

@@ -15,7 +15,8 @@ COUNTERS = ("step", "epoch", "batch", "images_seen")
 
 
 def state_of(trainer: "Trainer") -> dict[str, Any]:
-    """Return everything that training changes."""
+    """Return everything that training changes; raise NonFinite as the guard says."""
+    trainer.nonfinite.check(trainer.step)
     return {
         "model": trainer.model.state_dict(),
         "ema": trainer.ema.model.state_dict() if trainer.ema else None,

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +19,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     A reader sees the old file or the complete new one; a link of that name is replaced, not
     followed. After a failure everything is as it was.
     """
-    # One for each process, so that two writers of the same file do not mix their bytes.
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    # One for each thread, so that two writers of the same file do not mix their bytes.
+    writer = f"{os.getpid()}-{threading.get_ident()}"
+    partial = path.with_name(f"{path.name}.{writer}.partial")
     try:
         partial.unlink(missing_ok=True)
         with partial.open("xb") as file:  # never through a link that was put there
@@ -89,18 +91,19 @@ NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)  # not on Windows
 
 def require_own_file(path: Path) -> None:
     """Raise Refused for a link or anything else but a regular file, such as a pipe or device."""
-    if path.is_symlink():
-        raise Refused(f"{path} is a symbolic link, and nothing is written through links: remove it")
-    if path.exists() and not path.is_file():
-        raise Refused(f"{path} is not a regular file: remove it")
+    require_own(path, path.is_file(), "regular file")
 
 
 def require_own_folder(path: Path) -> None:
     """Raise Refused for a link, or for anything that exists and is not a folder."""
+    require_own(path, path.is_dir(), "folder")
+
+
+def require_own(path: Path, fits: bool, kind: str) -> None:
     if path.is_symlink():
         raise Refused(f"{path} is a symbolic link, and nothing is written through links: remove it")
-    if path.exists() and not path.is_dir():
-        raise Refused(f"{path} is not a folder: remove it")
+    if path.exists() and not fits:
+        raise Refused(f"{path} is not a {kind}: remove it")
 
 
 def sync_folder(folder: Path) -> None:

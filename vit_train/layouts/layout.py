@@ -1,7 +1,7 @@
 """How a library stores the weights of a Vision Transformer: a table of names, read both ways."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,9 +112,8 @@ class Layout:
 
     def bare(self, state: Mapping[str, Tensor]) -> State:
         """Return the tensors without the prefixes of their names."""
-        pattern = re.compile("|".join(map(re.escape, self.prefixes)))
         return {
-            pattern.sub("", key, count=1) if pattern.match(key) else key: value
+            key.removeprefix(next(filter(key.startswith, self.prefixes), "")): value
             for key, value in state.items()
         }
 
@@ -138,15 +137,15 @@ class Layout:
         self.require_unused(left)
         ours = {}
         for key, parts in found.items():
-            if sorted(parts) != list(range(len(self.theirs(key)))):
-                missing = (name for n, name in enumerate(self.theirs(key)) if n not in parts)
+            names = self.theirs(key)
+            if missing := [name for n, name in enumerate(names) if n not in parts]:
                 raise Misfit(f"it lacks {', '.join(missing)}")
             try:
                 ours[key] = (
                     torch.cat([parts[n] for n in sorted(parts)]) if len(parts) > 1 else parts[0]
                 )
             except RuntimeError as error:
-                raise Misfit(f"{', '.join(self.theirs(key))} do not fit together") from error
+                raise Misfit(f"{', '.join(names)} do not fit together") from error
         return ours, left
 
     def to_theirs(self, state: Mapping[str, Tensor]) -> State:
@@ -183,9 +182,9 @@ class Layout:
                     raise Misfit(f"it has {what} ({name[:80]})")
         odd = [name for name in names if not name.startswith(tuple(self.unused))]
         if odd:
-            more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
-            shown = ", ".join(name[:80] for name in odd[:3])
-            raise Misfit(f"it has {shown}{more}, which a Vision Transformer here has no place for")
+            raise Misfit(
+                f"it has {first_three(odd)}, which a Vision Transformer here has no place for"
+            )
 
     def refused(self, config: ViTConfig) -> list[str]:
         """Return the settings of a model that this layout cannot hold."""
@@ -194,6 +193,12 @@ class Layout:
             for name, values in self.holds.items()
             if getattr(config, name) not in values
         ]
+
+
+def first_three(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(name[:80] for name in names[:3]) + more
 
 
 def our_activation(theirs: object, names: Mapping[str, str]) -> str:

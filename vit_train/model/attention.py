@@ -1,13 +1,12 @@
 """Multi-head self-attention (Vaswani et al. 2017, equation 1), with one fused qkv projection."""
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.model.layers import Dropout, MakeNorm, on_cpu_or_else
+from vit_train.model.layers import Dropout, MakeNorm, own_kernels
 from vit_train.model.pos_embed import AttentionPositions
 
 
@@ -32,31 +31,25 @@ def attend(
 
 def scores(q: Tensor, k: Tensor) -> Tensor:
     """Return q kᵀ: (B,H,Q,Dh), (B,H,T,Dh) → (B,H,Q,T)."""
-    if is_alone(q) or is_alone(k):
+    if is_single_token(q) or is_single_token(k):
         return (q * k).sum(-1).unsqueeze(2 if q.shape[2] == 1 else 3)
     return q @ k.transpose(-2, -1)
 
 
 def weighted(weights: Tensor, v: Tensor) -> Tensor:
     """Return weights · v: (B,H,Q,T), (B,H,T,Dh) → (B,H,Q,Dh)."""
-    if is_alone(weights):
+    if is_single_token(weights):
         return (weights.transpose(-2, -1) * v).sum(2, keepdim=True)
-    return weights * v if is_alone(v) else weights @ v
+    return weights * v if is_single_token(v) else weights @ v
 
 
-def is_alone(tokens: Tensor) -> bool:
+def is_single_token(tokens: Tensor) -> bool:
     """Return whether this is a single query or key on a GPU, for which products are avoided.
 
     The product or its gradient would be an outer one, for which PyTorch compiles a kernel when it
     runs; that needs a C compiler.
     """
     return tokens.shape[2] == 1 and tokens.device.type != "cpu"
-
-
-def scratch_attention(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool
-) -> Tensor:
-    return attend(q, k, v, bias, is_causal)[0]
 
 
 def fused_attention(
@@ -69,13 +62,6 @@ def fused_attention(
         # PyTorch's backward in bf16 takes eight times as long as in float32.
         return attend(q, k, v, bias, is_causal)[0]
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=is_causal)
-
-
-ATTENTIONS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor | None, bool], Tensor]] = {
-    "scratch": scratch_attention,
-    "fused": fused_attention,
-    "auto": on_cpu_or_else(scratch_attention, fused_attention),
-}
 
 
 def causal(tokens: int, device: torch.device | None = None) -> Tensor:
@@ -94,7 +80,7 @@ def require_mask(mask: Tensor, tokens: int, keys: int) -> None:
         raise ValueError(f"a mask must be of shape ({tokens}, {keys}), not {tuple(mask.shape)}")
 
 
-def masked(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def mask_to_bias(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Turn a mask (Q,T) into an additive bias (Q,T), and say which queries may attend at all.
 
     The mask is True where a query may attend to a key; the bias is 0 there and −∞ elsewhere. If
@@ -105,18 +91,6 @@ def masked(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     allowed = mask | ~sees
     bias = torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, float("-inf"))
     return bias, sees
-
-
-class Qkv(nn.Linear):
-    """The joint projection to queries, keys and values: (B,T,D) → (B,T,3D).
-
-    Its weights are three matrices (D,D), one below the other.
-    """
-
-    parts = 3
-
-    def __init__(self, dim: int, bias: bool) -> None:
-        super().__init__(dim, 3 * dim, bias)
 
 
 class Attention(nn.Module):
@@ -142,7 +116,7 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.qkv = Qkv(dim, qkv_bias)
+        self.qkv = nn.Linear(dim, 3 * dim, qkv_bias)  # three matrices (D,D), one below the other
         self.proj = nn.Linear(dim, dim, bias=proj_bias)
         self.relative = relative
         width = dim // num_heads
@@ -150,7 +124,7 @@ class Attention(nn.Module):
             nn.Identity() if qk_norm is None else qk_norm(width) for _ in range(2)
         )
         self.dropout = Dropout(dropout)
-        self.attention = ATTENTIONS[kernels]
+        self.kernels = kernels
 
     def forward(
         self,
@@ -174,13 +148,13 @@ class Attention(nn.Module):
             raise ValueError(f'mask={mask!r} must be a tensor, or "causal"')
         if isinstance(mask, Tensor):
             require_mask(mask, x.shape[1], k.shape[2])
-            blocked, sees = masked(mask[:num_queries], q.dtype)
+            blocked, sees = mask_to_bias(mask[:num_queries], q.dtype)
             bias = blocked if bias is None else bias + blocked
         weights = None
         if need_weights:
             heads, weights = attend(q, k, v, bias, is_causal)
         else:
-            heads = self.attention(q, k, v, bias, is_causal)
+            heads = self.attended(q, k, v, bias, is_causal)
         x = self.dropout(self.merge_heads(heads))
         if sees is not None:  # after the projection, because its bias would undo the zeros
             x = x.masked_fill(~sees, 0)
@@ -194,23 +168,29 @@ class Attention(nn.Module):
         if num_queries is None and context is None:
             return self.split_heads(self.qkv(x), 3)
         source = x if context is None else context
-        return self.project_queries(x[:, :num_queries]), *self.project_keys_values(source)
-
-    def project_queries(self, x: Tensor) -> Tensor:
-        """Return the queries of the tokens: (B,Q,D) → (B,H,Q,Dh)."""
-        dim = x.shape[-1]
-        bias = None if self.qkv.bias is None else self.qkv.bias[:dim]
-        return self.split_heads(F.linear(x, self.qkv.weight[:dim], bias), 1)[0]
+        return *self.project_part(x[:, :num_queries], 0, 1), *self.project_keys_values(source)
 
     def project_keys_values(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the keys and values of the tokens: (B,T,D) → (B,H,T,Dh) each."""
-        dim = x.shape[-1]
-        bias = None if self.qkv.bias is None else self.qkv.bias[dim:]
-        return self.split_heads(F.linear(x, self.qkv.weight[dim:], bias), 2)
+        return self.project_part(x, 1, 3)
 
-    def look_up(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def project_part(self, x: Tensor, first: int, end: int) -> tuple[Tensor, ...]:
+        """Return these of queries, keys and values, counted from 0: (B,T,D) → (B,H,T,Dh) each."""
+        rows = slice(first * x.shape[-1], end * x.shape[-1])
+        bias = None if self.qkv.bias is None else self.qkv.bias[rows]
+        return self.split_heads(F.linear(x, self.qkv.weight[rows], bias), end - first)
+
+    def attended(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool
+    ) -> Tensor:
+        if own_kernels(self.kernels, q):
+            return attend(q, k, v, bias, is_causal)[0]
+        return fused_attention(q, k, v, bias, is_causal)
+
+    def attend_cached(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Attend from tokens (B,Q,D) to keys and values that were computed before → (B,Q,D)."""
-        return self.merge_heads(self.attention(self.project_queries(x), keys, values, None, False))
+        (queries,) = self.project_part(x, 0, 1)
+        return self.merge_heads(self.attended(queries, keys, values, None, False))
 
     def merge_heads(self, heads: Tensor) -> Tensor:
         """Concatenate the heads' results and apply the output map: (B,H,Q,Dh) → (B,Q,D)."""

@@ -43,9 +43,6 @@ class ModelConfig:
         """Build a classifier of images (C,S,S) with newly initialized weights."""
         raise NotImplementedError
 
-    def require_known_parts(self) -> None:
-        """Raise ValueError for a part that only the model's code knows; imports torch."""
-
     @property
     def layers(self) -> int:
         """Return the number of blocks that have weights."""
@@ -161,11 +158,6 @@ class ViTConfig(ModelConfig):
 
         channels, size, _ = image_shape
         return VisionTransformer(self, size, channels, num_classes)
-
-    def require_known_parts(self) -> None:
-        from vit_train.model.pos_embed import chosen_positions
-
-        chosen_positions(self)
 
     @property
     def hidden_dim(self) -> int:

@@ -1,6 +1,5 @@
 """Decoder from an encoder's tokens to patches, all at once (mask tokens) or one after another."""
 
-from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -34,9 +33,7 @@ class DecoderBlock(nn.Module):
 
         self.norm1, self.norm2, self.norm3 = norm(dim), norm(dim), norm(dim)
         self.self_attn, self.cross_attn = attention(), attention()
-        self.mlp = Mlp(
-            dim, config.hidden_dim, config.dropout, kernels, config.activation, config.mlp_bias
-        )
+        self.mlp = Mlp(config)
         self.dropout = Dropout(config.branch_dropout)
 
     def forward(
@@ -57,8 +54,8 @@ class DecoderBlock(nn.Module):
         """Apply the block to the next token (B,1,D) of a causal sequence, and add it to `seen`."""
         normed = self.norm1(x)
         seen.append(*self.self_attn.project_keys_values(normed))
-        x = x + self.self_attn.look_up(normed, seen.keys, seen.values)
-        x = x + self.cross_attn.look_up(self.norm2(x), memory.keys, memory.values)
+        x = x + self.self_attn.attend_cached(normed, seen.keys, seen.values)
+        x = x + self.cross_attn.attend_cached(self.norm2(x), memory.keys, memory.values)
         return x + self.mlp(self.norm3(x))  # type: ignore[no-any-return]
 
 
@@ -126,21 +123,29 @@ class Decoder(nn.Module):
             attention.append(weights)
         return (self.norm(x), attention) if return_attention else self.norm(x)
 
-    def one_by_one(self, memory: Tensor, count: int) -> Generator[Tensor, Tensor, None]:
-        """Yield the vectors (B,1,D) of the last `count` patches, one after another.
+    def caches(self, memory: Tensor) -> list[tuple[KeyValues, KeyValues]]:
+        """Return each block's keys and values: of its own tokens, none yet, and of the memory."""
+        return [
+            (
+                KeyValues(*block.self_attn.project_keys_values(memory[:, :0])),
+                KeyValues(*block.cross_attn.project_keys_values(memory)),
+            )
+            for block in cast("list[DecoderBlock]", self.blocks)
+        ]
 
-        After each vector, send the embedding (B,1,D) of its patch to get the next vector. The
-        numbers are the same as from `forward` with all embeddings as inputs. A token does not
-        depend on those after it, so its keys and values are cached and it is computed only once.
+    def next_vector(
+        self, before: Tensor | None, place: int, caches: list[tuple[KeyValues, KeyValues]]
+    ) -> Tensor:
+        """Return the vector (B,1,D) of the patch at this place, and note it in the caches.
+
+        `before` (B,1,D) is the embedding of the patch before it; None stands for the first patch.
+        Called for one patch after another, this returns what `forward` does with all embeddings as
+        inputs: a token does not depend on those after it, so it is computed only once.
         """
-        table = self.pos_embed()[:, -count:]
-        blocks = cast("list[DecoderBlock]", list(self.blocks))
-        empty = memory[:, :0]
-        memories = [KeyValues(*block.cross_attn.project_keys_values(memory)) for block in blocks]
-        seen = [KeyValues(*block.self_attn.project_keys_values(empty)) for block in blocks]
-        x = self.mask_token.expand(len(memory), -1, -1)
-        for place in range(count):
-            x = x + table[:, place : place + 1]
-            for block, block_seen, block_memory in zip(blocks, seen, memories, strict=True):
-                x = block.step(x, block_seen, block_memory)
-            x = yield self.norm(x)
+        (_, memory), *_ = caches
+        x = self.mask_token.expand(len(memory.keys), -1, -1) if before is None else before
+        x = x + self.pos_embed()[:, place : place + 1]
+        blocks = cast("list[DecoderBlock]", self.blocks)
+        for block, (seen, memory) in zip(blocks, caches, strict=True):
+            x = block.step(x, seen, memory)
+        return self.norm(x)  # type: ignore[no-any-return]

@@ -104,43 +104,15 @@ def scratch_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> T
     return normalized.to(x.dtype)
 
 
-def fused_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    return F.layer_norm(x, weight.shape, weight, bias, eps)
-
-
 def scratch_gelu(x: Tensor) -> Tensor:
     """Apply the exact GELU; the result has x's precision."""
     activated: Tensor = GELUFunction.apply(upcast(x))
     return activated.to(x.dtype)
 
 
-def fused_gelu_tanh(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
-
-
-def on_cpu_or_else(cpu: Callable[..., Tensor], other: Callable[..., Tensor]) -> Any:
-    """Return a function that calls the first on CPU tensors and the second on others."""
-
-    def kernel(x: Tensor, *rest: Any) -> Tensor:
-        return (cpu if x.device.type == "cpu" else other)(x, *rest)
-
-    return kernel
-
-
-LAYER_NORMS: dict[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = {
-    "scratch": scratch_layer_norm,
-    "fused": fused_layer_norm,
-    "auto": on_cpu_or_else(scratch_layer_norm, fused_layer_norm),
-}
-# By activation and kernels. The tanh form, which old weights need, is the textbook formula.
-GELUS: dict[tuple[str, str], Callable[[Tensor], Tensor]] = {
-    ("gelu", "scratch"): scratch_gelu,
-    ("gelu", "fused"): F.gelu,
-    ("gelu", "auto"): on_cpu_or_else(scratch_gelu, F.gelu),
-    ("gelu_tanh", "scratch"): gelu_tanh,
-    ("gelu_tanh", "fused"): fused_gelu_tanh,
-    ("gelu_tanh", "auto"): on_cpu_or_else(gelu_tanh, fused_gelu_tanh),
-}
+def own_kernels(kernels: str, x: Tensor) -> bool:
+    """Return whether to compute with this package's formulas; "auto" prefers them on a CPU."""
+    return kernels == "scratch" or (kernels == "auto" and x.device.type == "cpu")
 
 
 class LayerNorm(nn.Module):
@@ -161,11 +133,12 @@ class LayerNorm(nn.Module):
                 self.register_parameter(name, nn.Parameter(value))
             else:
                 self.register_buffer(name, value, persistent=False)
-        self.eps = eps
-        self.normalize = LAYER_NORMS[kernels]
+        self.kernels, self.eps = kernels, eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.normalize(x, self.weight, self.bias, self.eps)
+        if own_kernels(self.kernels, x):
+            return scratch_layer_norm(x, self.weight, self.bias, self.eps)
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
 MakeNorm = Callable[[int], LayerNorm]
@@ -235,21 +208,19 @@ class Head(nn.Linear):
 class Mlp(nn.Module):
     """Two linear layers with a GELU between: (B,T,D) → (B,T,F) → (B,T,D)."""
 
-    def __init__(
-        self,
-        dim: int,
-        hidden_dim: int,
-        dropout: float,
-        kernels: str,
-        activation: str = "gelu",
-        bias: bool = True,
-    ) -> None:
+    def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(dim, hidden_dim, bias=bias)
-        self.fc2 = nn.Linear(hidden_dim, dim, bias=bias)
-        self.gelu = GELUS[activation, kernels]
-        self.dropout = Dropout(dropout)
+        self.fc1 = nn.Linear(config.embed_dim, config.hidden_dim, config.mlp_bias)
+        self.fc2 = nn.Linear(config.hidden_dim, config.embed_dim, config.mlp_bias)
+        self.kernels, self.activation = config.kernels, config.activation
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.dropout(self.gelu(self.fc1(x)))
         return self.dropout(self.fc2(hidden))  # type: ignore[no-any-return]
+
+    def gelu(self, x: Tensor) -> Tensor:
+        tanh = self.activation == "gelu_tanh"  # which old weights need
+        if own_kernels(self.kernels, x):
+            return gelu_tanh(x) if tanh else scratch_gelu(x)
+        return F.gelu(x, approximate="tanh" if tanh else "none")

@@ -1,17 +1,15 @@
 """Autoencoders that predict images from parts of them, for training without labels."""
 
 from dataclasses import replace
-from typing import cast, overload
+from typing import overload
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.model.config import ViTConfig
 from vit_train.model.decoder import Decoder, DecoderAttention
 from vit_train.model.init import init_weights
 from vit_train.model.patches import patchify, unpatchify
-from vit_train.model.stem import PatchEmbed
 from vit_train.model.vit import Encoder
 
 
@@ -122,15 +120,9 @@ class Autoregressor(Autoencoder):
         Each patch is predicted from the given patches and the predictions before it.
         """
         patches = list(patchify(images, self.patch_size)[:, : self.given].split(1, dim=1))
-        vectors = self.decoder.one_by_one(self.encode_given(images), self.count)
-        vector = next(vectors)
-        for _ in range(self.count - 1):
-            patches.append(self.to_pixels(vector))
-            vector = vectors.send(self.embed(patches[-1]))
-        patches.append(self.to_pixels(vector))
+        caches, before = self.decoder.caches(self.encode_given(images)), None
+        for place in range(self.given, self.given + self.count):
+            patches.append(self.to_pixels(self.decoder.next_vector(before, place, caches)))
+            # A patch is an image of one patch.
+            before = self.encoder.patch_embed(unpatchify(patches[-1], self.patch_size))
         return unpatchify(torch.cat(patches, dim=1), self.patch_size)
-
-    def embed(self, patches: Tensor) -> Tensor:
-        """Embed patches that are already cut with the encoder's map: (B,M,C·P²) → (B,M,D)."""
-        proj = cast(PatchEmbed, self.encoder.patch_embed).proj
-        return F.linear(patches, proj.weight.flatten(1), proj.bias)

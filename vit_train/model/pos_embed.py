@@ -28,7 +28,7 @@ class PositionEmbedding(nn.Module):
     whether there is a class token.
     """
 
-    # The width must be a multiple of this.
+    # `dim` must be a multiple of this.
     width_multiple: ClassVar[int] = 1
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
@@ -46,11 +46,6 @@ class PositionEmbedding(nn.Module):
         """
         raise NotImplementedError
 
-    @classmethod
-    def require_fit(cls, config: ViTConfig) -> None:
-        """Raise ValueError if a model of this config cannot have these positions."""
-        raise NotImplementedError
-
 
 class AbsolutePositions(PositionEmbedding):
     """Positions that are added to the tokens; `dim` is D."""
@@ -58,14 +53,6 @@ class AbsolutePositions(PositionEmbedding):
     def forward(self) -> Tensor:
         """Return the table (1,T,D)."""
         raise NotImplementedError
-
-    @classmethod
-    def require_fit(cls, config: ViTConfig) -> None:
-        if config.embed_dim % cls.width_multiple:
-            raise ValueError(
-                f"model.positions={config.positions} needs model.embed_dim={config.embed_dim} to "
-                f"be a multiple of {cls.width_multiple}"
-            )
 
 
 class AttentionPositions(PositionEmbedding):
@@ -78,16 +65,6 @@ class AttentionPositions(PositionEmbedding):
     def bias(self, q: Tensor) -> Tensor | None:
         """Return what to add to the logits (B,H,Q,T); q (B,H,Q,Dh) is already scaled by 1/√Dh."""
         return None
-
-    @classmethod
-    def require_fit(cls, config: ViTConfig) -> None:
-        head_dim = config.embed_dim // config.num_heads
-        if head_dim % cls.width_multiple:
-            raise ValueError(
-                f"model.positions={config.positions} needs heads whose width is a multiple of "
-                f"{cls.width_multiple}, but model.embed_dim={config.embed_dim} and "
-                f"model.num_heads={config.num_heads} give {head_dim}"
-            )
 
 
 class Table(AbsolutePositions):
@@ -289,8 +266,15 @@ def chosen_positions(config: ViTConfig) -> type[PositionEmbedding] | None:
             f"model.positions_at={config.positions_at} is for absolute positions: with "
             f"model.positions={config.positions} use positions_at=stem"
         )
-    if kind is not None:
-        kind.require_fit(config)
+    if kind is None:
+        return None
+    width = config.embed_dim // (1 if absolute else config.num_heads)
+    if width % kind.width_multiple:
+        of = "model.embed_dim" if absolute else "model.embed_dim / model.num_heads"
+        raise ValueError(
+            f"model.positions={config.positions} needs {of} to be a multiple of "
+            f"{kind.width_multiple}, not {width}"
+        )
     return kind
 
 

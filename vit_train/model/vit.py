@@ -58,9 +58,7 @@ class Block(nn.Module):
             norm if config.qk_norm else None,
         )
         self.norm2 = norm(dim)
-        self.mlp = Mlp(
-            dim, config.hidden_dim, config.dropout, kernels, config.activation, config.mlp_bias
-        )
+        self.mlp = Mlp(config)
         self.drop_path = DropPath(drop_path)
         self.dropout = Dropout(config.branch_dropout)
 

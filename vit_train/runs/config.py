@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.config import DataConfig
+from vit_train.data.config import MAX_PIXELS, DataConfig
 from vit_train.engine.config import DEVICES, PRECISIONS, require_choice
 from vit_train.model.config import ModelConfig
 
@@ -83,8 +83,8 @@ class EvalConfig:
         require_choice("device", self.device, DEVICES)
         if self.precision is not None:
             require_choice("precision", self.precision, PRECISIONS)
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ValueError(f"batch_size={self.batch_size} must be at least 1")
+        if self.batch_size is not None:
+            require_at_least_one(batch_size=self.batch_size)
 
 
 @dataclass
@@ -107,7 +107,7 @@ class PredictConfig:
     # auto (a GPU if there is one), cpu or cuda.
     device: str = "auto"
     # Images with more pixels than this count as files that cannot be decoded.
-    max_pixels: int = 64_000_000
+    max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
         require_at_least_one(topk=self.topk, max_pixels=self.max_pixels)
@@ -144,7 +144,7 @@ class ExplainConfig:
     device: str = "auto"
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
     # Images with more pixels than this count as files that cannot be decoded.
-    max_pixels: int = 64_000_000
+    max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
         require_at_least_one(count=self.count, max_pixels=self.max_pixels)

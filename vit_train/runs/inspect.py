@@ -11,6 +11,7 @@ from vit_train.limits import require_memory
 from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.model.flops import count_flops
 from vit_train.model.memory import bytes_of, on_meta
+from vit_train.model.pos_embed import chosen_positions
 from vit_train.model.vit import Encoder
 from vit_train.report.evaluation import save
 from vit_train.report.terminal import parameter_breakdown
@@ -22,7 +23,8 @@ logger = logging.getLogger(__name__)
 
 def inspect_model(config: InspectConfig) -> None:
     """Print a new model's parameters, arithmetic and symmetry, and draw its position table."""
-    config.model.require_known_parts()
+    if isinstance(config.model, ViTConfig):
+        chosen_positions(config.model)  # may raise ValueError
     image_shape = (3, config.image_size, config.image_size)
 
     def build(model: ModelConfig = config.model) -> nn.Module:

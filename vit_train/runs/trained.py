@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vit_train.data.batches import Normalize
+from vit_train.data.config import MAX_PIXELS
 from vit_train.data.images import BrokenImage, only_our_limits, read_image, square
 from vit_train.engine.device import Precision, pick_precision
 from vit_train.engine.workers import make_workers
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 Picture = str | Path | Image.Image | np.ndarray
 # Images that are decoded before they are classified.
 AT_ONCE = 128
-MAX_PIXELS = 64_000_000
 
 
 class Trained(NamedTuple):

@@ -3,7 +3,6 @@
 from torch import Tensor, nn
 
 from vit_train.engine.objective import Forward
-from vit_train.model.config import ModelConfig
 from vit_train.model.mae import Autoregressor
 from vit_train.model.patches import patchify, unpatchify
 from vit_train.tasks.config import AutoregressConfig
@@ -18,19 +17,12 @@ class Autoregress(PixelTask):
 
     columns = ("original", "given", "completion", "one step ahead")
 
-    def __init__(
-        self,
-        config: AutoregressConfig,
-        model: ModelConfig,
-        image_shape: tuple[int, int, int],
-        num_classes: int,
-    ) -> None:
-        super().__init__(config, model, image_shape, num_classes)
-        self.given_rows = config.given_rows
+    config: AutoregressConfig
 
     def build_model(self) -> nn.Module:
         channels, size, _ = self.image_shape
-        return Autoregressor(self.vit, self.decoder_depth, size, channels, self.given_rows)
+        depth, rows = self.config.decoder_depth, self.config.given_rows
+        return Autoregressor(self.vit, depth, size, channels, rows)
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """Return the mean squared error of each image's predicted values: (B,1)."""

@@ -25,7 +25,7 @@ class PixelTask(Task):
         image_shape: tuple[int, int, int],
         num_classes: int,
     ) -> None:
-        self.vit, self.decoder_depth = require_vit(model), config.decoder_depth
+        self.config, self.vit = config, require_vit(model)
         require_whole_patches(self.vit.patch_size, image_shape[1])
         self.image_shape = image_shape
 

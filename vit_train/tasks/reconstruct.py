@@ -50,7 +50,7 @@ class Reconstruct(PixelTask):
 
     def build_model(self) -> nn.Module:
         channels, size, _ = self.image_shape
-        return MaskedAutoencoder(self.vit, self.decoder_depth, size, channels)
+        return MaskedAutoencoder(self.vit, self.config.decoder_depth, size, channels)
 
     def train_loader(self, batches: TrainBatches) -> "MaskedTrainBatches":
         return MaskedTrainBatches(batches, self.patches)
@@ -113,11 +113,11 @@ class MaskedTrainBatches(DrawnBatches):
         for number, draws in enumerate(source.draws(epoch, first), first):
             rng = source.generator(epoch, number, MASKING)
             orders = random_orders(rng, source.batch_size, self.patches)[source.share]
-            yield *draws, orders.t().double()
+            yield *draws, orders.double()  # one copy with the other draws
 
     def batch(self, *draws: Tensor) -> Batch:
         *images, orders = draws
-        return self.source.batch(*images)[0], orders.t().long()
+        return self.source.batch(*images)[0], orders.long()
 
 
 class MaskedEvalBatches:

@@ -114,7 +114,7 @@ def special(members: Members, rng: random.Random, place: Place) -> bytes:
     folder = wanted.partition("/")[0]
     outside = str(place.outside / "victim")
     Path(outside).write_text("a victim", encoding="utf-8")
-    name = rng.choice([wanted, folder, f"{wanted}.part", "other"])
+    name = rng.choice([wanted, folder, f"{wanted}.partial", "other"])
     link = rng.choice(
         [outside, "../../outside/victim", "..", "../outside", wanted, name, "/dev/zero"]
     )

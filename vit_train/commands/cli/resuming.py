@@ -8,10 +8,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from vit_train.config import (
+    INCIDENTAL,
     TrainConfig,
     from_checkpoint,
     is_among,
-    is_incidental,
     require_known,
 )
 from vit_train.files.plain_values import flatten
@@ -135,6 +135,6 @@ def may_change(key: str, argument: str) -> bool:
     When resuming, it may if that changes no result, or changes it by rounding only. On a GPU
     another train.micro_batch draws different dropout, too.
     """
-    if is_incidental(key) or key == "train.micro_batch":
+    if is_among(key, INCIDENTAL) or key == "train.micro_batch":
         return True
     return argument == "extend" and is_among(key, EXTENDED) and not is_among(key, KEPT)

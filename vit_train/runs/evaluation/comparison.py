@@ -4,13 +4,13 @@ import hashlib
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
 from string import ascii_uppercase
 
 import torch
 
-from vit_train.config import as_dict
 from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification
 from vit_train.files.plain_values import flatten
@@ -154,7 +154,7 @@ def comparison_folder(runs: Sequence[Evaluated], places: Sequence[str]) -> Path:
 
 def different_settings(runs: Sequence[Evaluated]) -> list[tuple[str, ...]]:
     """Return the settings of training that are not the same in all runs: key, value of each."""
-    flat = [dict(flatten(as_dict(run.meta.config))) for run in runs]
+    flat = [dict(flatten(asdict(run.meta.config))) for run in runs]
     keys = dict.fromkeys(key for each in flat for key in each)
     rows = [(key, *(str(each.get(key, "")) for each in flat)) for key in keys]
     return [row for row in rows if len(set(row[1:])) > 1]

@@ -30,7 +30,7 @@ from vit_train.runs.builtin import PREFIX
 from vit_train.runs.config import EvalConfig
 from vit_train.runs.evaluation.evaluator import Evaluator, flipped, robustness, temperature
 from vit_train.runs.evaluation.explain import TOO_LARGE, Explainer, true_classes
-from vit_train.runs.evaluation.images import configured, evaluated_images
+from vit_train.runs.evaluation.images import evaluated_images
 from vit_train.runs.load import (
     Meta,
     encoder_of,
@@ -81,8 +81,7 @@ def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
             f"task={meta.config.task.name}"
         )
     precision = pick_precision(config.precision or meta.config.precision, trained.device)
-    data = configured(config.data, meta)
-    images, splits = evaluated_images(data, config.data, config.split, meta)
+    images, splits, data = evaluated_images(config.data, config.split, meta)
     batch_size = config.batch_size or meta.config.train.eval_batch_size
     evaluator = Evaluator(trained, precision, batch_size)
 

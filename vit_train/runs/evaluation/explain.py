@@ -32,7 +32,7 @@ from vit_train.report.focus import Focus
 from vit_train.report.paired import Paired
 from vit_train.runs.config import ExplainConfig
 from vit_train.runs.evaluation.explain_decoder import draw_decoder
-from vit_train.runs.evaluation.images import configured, evaluated_images
+from vit_train.runs.evaluation.images import evaluated_images
 from vit_train.runs.load import Meta, load, run_folder
 from vit_train.runs.trained import Trained
 from vit_train.viz.figures import listed
@@ -105,7 +105,7 @@ def chosen_images(config: ExplainConfig, trained: Trained) -> tuple[Tensor, list
 
 
 def test_images(config: ExplainConfig, meta: Meta) -> ImageSet:
-    return evaluated_images(configured(config.data, meta), config.data, "test", meta)[0]
+    return evaluated_images(config.data, "test", meta)[0]
 
 
 def true_classes(images: ImageSet, meta: Meta) -> list[str]:

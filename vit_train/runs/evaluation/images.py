@@ -41,12 +41,19 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
 
 
 def evaluated_images(
-    config: DataConfig, given: EvalDataConfig, split: str, meta: Meta
-) -> tuple[ImageSet, Splits | None]:
-    """Return the images of a split and, if they are those of the training run, all its splits.
+    given: EvalDataConfig, split: str, meta: Meta
+) -> tuple[ImageSet, Splits | None, DataConfig]:
+    """Return the images of a split, all splits if they are the run's own, and their settings.
 
     Raise ValueError if the classes are not the model's.
     """
+    config = configured(given, meta)
+    return *split_images(config, given, split, meta), config
+
+
+def split_images(
+    config: DataConfig, given: EvalDataConfig, split: str, meta: Meta
+) -> tuple[ImageSet, Splits | None]:
     require_few_drawn(config)
     if not isinstance(config, FolderConfig):
         return run_images(config, split, meta)

@@ -1,15 +1,14 @@
 """A trained classifier as it is handed on: what is exported, and what is said of it."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vit_train.config import as_dict
 from vit_train.layouts.layout import Layout, Subject
-from vit_train.model.attention import Attention, scratch_attention
+from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.report import provenance
@@ -63,7 +62,7 @@ class Deployed:
             "preprocessing": f"RGB; the shorter side scaled to {size} pixels (bilinear, "
             "antialiased), the center cropped; then / 255, − mean, / std for each channel",
             "input": "uint8 images, normalized inside" if self.normalise else "normalized images",
-            "config": portable(as_dict(meta.config)),
+            "config": portable(asdict(meta.config)),
             "weights": meta.weights,
             "epoch": meta.epoch,
             "images_seen": meta.images_seen,
@@ -109,7 +108,7 @@ def deployed(trained: Trained, normalise: bool) -> Deployed:
     for part in fused.modules():
         # PyTorch's ONNX exporter fails on its own fused attention with a bias.
         if isinstance(part, Attention) and part.relative is not None:
-            part.attention = scratch_attention
+            part.kernels = "scratch"
     return Deployed(trained, fused.eval(), normalise)
 
 

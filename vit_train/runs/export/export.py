@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vit_train.engine.device import keep_freed_memory
 from vit_train.runs.config import ExportConfig
-from vit_train.runs.evaluation.images import configured, evaluated_images
+from vit_train.runs.evaluation.images import evaluated_images
 from vit_train.runs.export.deployed import Deployed, deployed
 from vit_train.runs.export.formats import WRITERS, Answer
 from vit_train.runs.export.model_card import model_card
@@ -83,8 +83,7 @@ def image_sets(config: ExportConfig, model: Deployed) -> Iterator[tuple[str, Ten
     shape = (RANDOM_IMAGES, *model.meta.image_shape)
     yield "random images", torch.randint(256, shape, dtype=torch.uint8, generator=generator)
     try:
-        data = configured(config.data, model.meta)
-        images, _ = evaluated_images(data, config.data, "test", model.meta)
+        images, *_ = evaluated_images(config.data, "test", model.meta)
     except (ValueError, OSError) as error:
         reason = str(error).partition("\n")[0][:200]
         logger.info(f"not checked on test images: {reason}")

@@ -6,11 +6,12 @@ from torch import nn
 
 from vit_train.config import vit_presets
 from vit_train.data.dataset import Statistics
+from vit_train.layouts.layout import first_three
 from vit_train.model.config import ViTConfig, differences
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.load import encoder_of
-from vit_train.runs.pretrained.pretrained import Pretrained, listed, pretrained
+from vit_train.runs.pretrained.pretrained import Pretrained, pretrained
 
 HEAD = ("head.", "pre_head.")
 
@@ -96,7 +97,7 @@ def in_words(source: str, found: Pretrained, ours: Encoder, fresh: str) -> str:
         unknown = "the same number of classes, whose names are not known"
         lines.append(f"its head is taken, for {'the same classes' if found.classes else unknown}")
     if found.left:
-        lines.append(f"left out: {listed(found.left)}")
+        lines.append(f"left out: {first_three(found.left)}")
     if found.heads_assumed:
         heads = found.config.num_heads
         lines.append(f"the file does not say how many heads it has: model.num_heads={heads} as set")

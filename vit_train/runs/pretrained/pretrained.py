@@ -7,8 +7,9 @@ known of the model that they belong to.
 import difflib
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,15 @@ from vit_train.data.dataset import Statistics
 from vit_train.files.plain_values import Refused, require_config, require_plain
 from vit_train.files.reading import JSON_NODES, read_object
 from vit_train.layouts.known import layout_of, unwrapped
-from vit_train.layouts.layout import Facts, Layout, Misfit, described, our_activation
+from vit_train.layouts.layout import (
+    PLAIN,
+    Facts,
+    Layout,
+    Misfit,
+    described,
+    first_three,
+    our_activation,
+)
 from vit_train.model.config import ViTConfig, require_vit
 from vit_train.model.memory import on_meta
 from vit_train.model.vit import VisionTransformer
@@ -35,7 +44,7 @@ from vit_train.runs.pretrained.weight_files import (
 
 State = dict[str, Tensor]
 # What the weights of a name are called where they come from.
-Names = Callable[[str], Iterable[str]]
+Names = Callable[[str], Sequence[str]]
 TIMM = "timm:"
 # Where a safetensors file of this program describes its model.
 OWN = "vit_train"
@@ -119,7 +128,7 @@ def from_own(state: State, description: str) -> Pretrained:
         channels, size, _ = map(int, about["image_shape"])
         classes = [str(name) for name in about["classes"]]
         statistics = statistics_of(about, channels)
-        require_whole(state, config, (channels, size), names=lambda key: (key,))
+        require_whole(state, config, (channels, size, size), names=lambda key: (key,))
     except (*MISFITS, json.JSONDecodeError) as error:
         raise Refused("its metadata are not those of a model of this program") from error
     return Pretrained("", numbers(state), config, channels, classes, statistics)
@@ -172,15 +181,11 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
         settings["num_heads"] = wanted.num_heads if same else max(1, width // HEAD_DIM)
     if not all(isinstance(settings[key], int | float) for key in ("num_heads", "norm_eps")):
         raise Misfit("its config.json has no number of heads, or no eps")
-    plain: dict[str, Any] = {
-        "pre_norm": True,
-        "norm_affine": True,
-        "patch_overlap": 0,
-        "positions_at": "stem",
-    }
-    config = replace(wanted, **plain, **settings)
+    plain = {name: values[0] for name, values in PLAIN.items()}
+    config = replace(wanted, **plain | settings)
     channels = ours["patch_embed.proj.weight"].shape[1]
-    require_whole(ours, config, (channels, image_size(ours, config)), layout.theirs)
+    size = image_size(ours, config)
+    require_whole(ours, config, (channels, size, size), layout.theirs)
     return Pretrained(
         layout=layout.name,
         state=numbers(ours),
@@ -214,35 +219,26 @@ def image_size(state: State, config: ViTConfig) -> int:
     return side * config.patch_size
 
 
-def require_whole(state: State, config: ViTConfig, images: tuple[int, int], names: Names) -> None:
+def require_whole(
+    state: State, config: ViTConfig, image_shape: tuple[int, int, int], names: Names
+) -> None:
     """Raise Misfit, in the library's `names`, unless the weights are all that the model has.
 
-    `images` are the channels and the size of its images. A head is not needed.
+    A head is not needed.
     """
-    channels, size = images
     classes = len(state["head.weight"]) if "head.weight" in state else 1
-
-    def build() -> nn.Module:
-        return VisionTransformer(config, size, channels, classes)
-
-    expected = on_meta(build, config).state_dict()
+    expected = on_meta(partial(config.build, image_shape, classes), config).state_dict()
     if "head.weight" not in state:
         expected = {key: value for key, value in expected.items() if "head." not in key}
     lacking = [each for key in expected if key not in state for each in names(key)]
     if lacking:
-        raise Misfit(f"it lacks {listed(lacking)}")
+        raise Misfit(f"it lacks {first_three(lacking)}")
     for key, value in state.items():
         if key not in expected:
-            raise Misfit(f"it has {listed(names(key))}, for which this model has no place")
+            raise Misfit(f"it has {first_three(names(key))}, for which this model has no place")
         if value.shape != expected[key].shape:
             shapes = f"{tuple(value.shape)}, not {tuple(expected[key].shape)}"
-            raise Misfit(f"{listed(names(key))} has the shape {shapes}")
-
-
-def listed(names: Iterable[str]) -> str:
-    names = list(names)
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(name[:80] for name in names[:3]) + more
+            raise Misfit(f"{first_three(names(key))} has the shape {shapes}")
 
 
 def numbers(state: State) -> State:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from vit_train.config import default_settings, is_incidental
+from vit_train.config import INCIDENTAL, default_settings, is_among
 from vit_train.engine.checkpoint import resume_command
 from vit_train.files.plain_values import Refused, flatten
 from vit_train.files.reading import read_json, read_text
@@ -213,7 +213,9 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
         settings["extend"] = f"{summary['extends'][-1]['epochs']} epochs"
     images = {"data.root"} if settings.get("data.name") == "folder" else set()
     return {
-        key: value for key, value in settings.items() if key in images or not is_incidental(key)
+        key: value
+        for key, value in settings.items()
+        if key in images or not is_among(key, INCIDENTAL)
     }
 
 

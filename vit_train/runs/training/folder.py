@@ -4,6 +4,7 @@ import logging
 import math
 import re
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from torch import nn
 
-from vit_train.config import as_dict
 from vit_train.data.batches import Batch
 from vit_train.engine.callbacks import Callback
 from vit_train.engine.checkpoint import newest_whole, resume_command
@@ -92,7 +92,7 @@ class RunFolder(RunOutput):
         resumed: bool,
     ) -> None:
         self.setup, self.config, self.path = setup, setup.config, path
-        self.settings = as_dict(self.config)
+        self.settings = asdict(self.config)
         self.origin = origin(setup, state, earlier)
         self.from_the_beginning = state is None
         self.earlier, self.resumed = earlier, resumed

@@ -19,8 +19,10 @@ from vit_train.engine.distributed import Processes
 from vit_train.engine.train_loader import TrainLoader
 from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import require_memory
+from vit_train.model.config import ViTConfig
 from vit_train.model.flops import Flops, count_flops
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta
+from vit_train.model.pos_embed import chosen_positions
 from vit_train.runs.load import encoder_of, statistics_of
 from vit_train.runs.pretrained.init_from import Origin, start_from
 from vit_train.tasks.config import ClassifyConfig
@@ -120,7 +122,8 @@ def set_up(
     later.
     """
     torch.manual_seed(config.seed)
-    config.model.require_known_parts()  # before data are downloaded
+    if isinstance(config.model, ViTConfig):
+        chosen_positions(config.model)  # may raise ValueError: before data are downloaded
     data = config.data.load()
     splits = make_splits(data, config.data)
     task = config.task.make(config.model, data.image_shape, len(data.classes))

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vit_train.config import TrainConfig, as_dict, with_defaults
+from vit_train.config import TrainConfig, with_defaults
 from vit_train.engine import trainer_state
 from vit_train.engine.callbacks import Callback
 from vit_train.engine.checkpoint import read_checkpoint, set_rng_states
@@ -47,7 +47,7 @@ def train(config: TrainConfig, folder: str | Path) -> Outcome:
         if run is not None:  # the command takes the run's own settings
             raise ValueError(f"{key}={run} is for the command: vit-train {key}=RUN")
     config = with_defaults(config)
-    require_in_bounds(as_dict(config))
+    require_in_bounds(asdict(config))
     with new_run(Path(folder), named=True) as path, shown_on_terminal():
         return train_in_held_folder(config, path)
 
