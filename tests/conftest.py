@@ -239,6 +239,8 @@ KINDS = {
     "finished": [],
     "averaged": ["train.ema_decay=0.9"],
     "interrupted": ["train.max_minutes=1e-9"],
+    "reconstruct": ["task=reconstruct", "task.decoder_depth=1"],
+    "autoregress": ["task=autoregress", "task.decoder_depth=1", "task.given_rows=5"],
 }
 
 

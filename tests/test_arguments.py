@@ -69,11 +69,22 @@ def test_flags_may_stand_anywhere_for_every_command(run: Run) -> None:
     assert outcome.status == 0 and "split: val" in outcome.out
 
 
+FEW = ["data.train_images=9", "data.test_images=9"]
+
+
 @pytest.mark.parametrize(
     "command, arguments",
     [
-        ("vit-train", ["data.train_images=1"]),
-        ("vit-train", ["experiment=quickstart", "data.train_images=9", "model.patch_size=5"]),
+        ("vit-train", ["data.train_images=1", "data.test_images=9"]),
+        (
+            "vit-train",
+            [
+                "experiment=quickstart",
+                "data.train_images=9",
+                "data.test_images=9",
+                "model.patch_size=5",
+            ],
+        ),
         ("vit-train", ["model.num_heads=3"]),
         ("vit-bench", ["bench.rounds=0"]),
     ],

@@ -60,7 +60,7 @@ TRAIN = {
     "data.image_size=0": "data.image_size=0 must be at least 1",
     "data.train_subset=0": "data.train_subset=0 must be at least 1",
     "data.train_images=9 data.test_images=9 data.train_subset=99": "ask for fewer",
-    "data.train_images=1": "sets the only image apart for validation",
+    "data.train_images=1 data.test_images=9": "sets the only image apart for validation",
     "data.val_subset=0": "data.val_subset=0 must be at least 1",
     "data.val_subset=5 data.val=none": "data.val_subset=5 needs validation images",
     "data.train_images=90 data.test_images=9 data.val_subset=10": "data.val_subset asks for 10",
@@ -313,7 +313,7 @@ def test_what_is_legitimately_added_is_taken(run: Run) -> None:
     Path("some/extra/own.yaml").write_text(
         "# @package _global_\noptim: {lr: 0.5}\n", encoding="utf-8"
     )
-    job = ["data.train_images=1", "train.max_minutes=1e-9"]
+    job = ["data.train_images=1", "data.test_images=9", "train.max_minutes=1e-9"]
     outcome = run("vit-train", "--config-dir", "some", "+extra=own", *job)
     assert "the only image apart" in outcome.err  # all that came before was accepted
 

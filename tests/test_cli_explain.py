@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Run, SmallRun
+from conftest import DRAWN, SMALL, Run, SmallRun
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -29,6 +29,7 @@ from vit_train.runs.trained import Trained
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_is_drawn_and_measured(run: Run, small_run: SmallRun, method: str) -> None:
     small_run("finished")
+    DRAWN.clear()
     outcome = run("vit-explain", "ckpt=run", f"method={method}", "count=5", "score=30")
     assert outcome.status == 0, outcome.err
     for name in ("maps", "distances", "filters"):
@@ -74,15 +75,32 @@ def test_what_cannot_be_explained_is_said(run: Run, small_run: SmallRun) -> None
 
 
 @pytest.mark.parametrize("task", ["reconstruct", "autoregress"])
-def test_a_decoder_shows_what_it_takes_a_hidden_patch_from(run: Run, task: str) -> None:
-    quick = [*SMALL, f"task={task}", "train.epochs=1", "hydra.run.dir=run"]
-    assert run("vit-train", *quick).status == 0
+def test_a_decoder_shows_what_it_takes_a_hidden_patch_from(
+    run: Run, small_run: SmallRun, task: str
+) -> None:
+    small_run(task)
     outcome = run("vit-explain", "ckpt=run", "count=3", "layer=0")
     assert outcome.status == 0, outcome.err
     with Image.open("run/explain/decoder.png") as picture:
         assert min(picture.size) > 150
     outcome = run("vit-explain", "ckpt=run", "layer=7")
     assert outcome.status == 1 and "layer=7: the decoder has the layers 0 to" in outcome.err
+
+
+def test_images_may_have_another_size_or_other_classes_than_in_training(
+    run: Run, small_run: SmallRun
+) -> None:
+    small_run("finished")
+    outcome = run("vit-explain", "ckpt=run", "data.image_size=48", "count=2")
+    assert outcome.status == 0 and Path("run/explain/maps.png").exists(), outcome.err
+    small_run("reconstruct", "mae")
+    for name in "abcdefghij":  # more than the model was trained on
+        for part in ("train", "test"):
+            Path("mine", part, name).mkdir(parents=True)
+            Image.new("RGB", (20, 20), (200, 0, 0)).save(f"mine/{part}/{name}/1.png")
+    other = ["data.name=folder", "data.root=mine", "count=10"]
+    outcome = run("vit-explain", "ckpt=mae", *other)
+    assert outcome.status == 0 and Path("mae/explain/decoder.png").exists(), outcome.err
 
 
 def test_cross_attention_stands_where_the_visible_patches_are() -> None:

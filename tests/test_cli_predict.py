@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, SMALL_MODEL, Run, SmallRun
+from conftest import SMALL_MODEL, Run, SmallRun
 from PIL import Image
 from torch.testing import assert_close
 
 import vit_train
 from vit_train.data.paths import image_files
+from vit_train.runs.builtin import FOLDER
+from vit_train.runs.load import temperature_key
 
 CLASSES = ("blue", "green", "red")
 
@@ -156,9 +158,8 @@ def test_a_turned_photo_is_turned_back() -> None:
     assert_close(trained.preprocess("turned.png"), expected)
 
 
-def test_what_does_not_classify_is_refused(run: Run) -> None:
-    small = ["task=reconstruct", "task.decoder_depth=1", "train.epochs=1", "hydra.run.dir=run"]
-    assert run("vit-train", *SMALL, *small).status == 0
+def test_what_does_not_classify_is_refused(run: Run, small_run: SmallRun) -> None:
+    small_run("reconstruct")
     Image.new("RGB", (5, 5)).save("a.png")
     outcome = run("vit-predict", "ckpt=run", "images=a.png")
     assert outcome.status == 1 and "task=reconstruct does not classify images" in outcome.err
@@ -172,9 +173,12 @@ def test_a_strangers_temperature_is_believed_only_if_it_is_one(
 ) -> None:
     small_run("finished")
     note = Path("run/calibration.json")
-    for text in (value, f'{{"temperatures": {{"best.pt, raw weights": {value}}}}}'):
+    key = json.dumps(temperature_key(vit_train.load("run").meta))
+    for text in (value, f'{{"temperatures": {{{key}: {value}}}}}'):
         note.write_text(text, encoding="utf-8")
         assert vit_train.load("run").meta.temperature is None
+    note.write_text(f'{{"temperatures": {{{key}: 1.5}}}}', encoding="utf-8")
+    assert vit_train.load("run").meta.temperature == 1.5
 
 
 def test_each_checkpoint_has_its_own_temperature(run: Run, small_run: SmallRun) -> None:
@@ -293,6 +297,11 @@ def test_overlays_never_replace_an_image_and_bad_weights_are_said(run: Run) -> N
     assert outcome.status == 0 and Path("new/photo-maps.png").exists(), outcome.err
     assert run("vit-predict", *arguments, "out=photo.csv").status == 0
     assert Path("photo.png").read_bytes() == before
+    shutil.copy(FOLDER / "cifar10.pt", "model.pt")
+    Path("predicted.png").write_bytes(before)
+    outcome = run("vit-predict", "ckpt=model.pt", "images=.", "overlay=true")
+    assert outcome.status == 1 and "overlay=true would replace the image" in outcome.err
+    Path("predicted.png").unlink()
     Path("photo-maps.png").write_bytes(before)
     outcome = run("vit-predict", *arguments[:1], "images='*.png'", "overlay=true", "out=photo.csv")
     assert outcome.status == 1 and "would replace the image photo-maps.png" in outcome.err

@@ -180,7 +180,7 @@ RUN = [ROOT / name for name in ("README.md", "docs/data.md", "docs/training.md",
 
 @pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_the_commands_of_a_page_run(page: Path, workplace: Run) -> None:
-    for words in our_commands(page):
+    for words in map(list, dict.fromkeys(map(tuple, our_commands(page)))):
         if words not in (shlex.split(line, comments=True) for line in shell_lines(page)):
             continue
         if any(word.startswith(EXPENSIVE) for word in words) or words[0] == "vit-bench":

@@ -182,7 +182,9 @@ def test_out_of_memory_says_what_was_tried_and_what_to_change(
         raise error
 
     monkeypatch.setattr(Classify, "step_sums", exhausted)
-    tried_and_less = (([], 16, 8), (["train.micro_batch=8"], 8, 4))
+    tried_and_less = [([], 16, 8)]
+    if isinstance(error, torch.OutOfMemoryError):
+        tried_and_less.append((["train.micro_batch=8"], 8, 4))
     for number, (arguments, tried, less) in enumerate(tried_and_less):
         outcome = run("vit-train", *SMALL, *arguments, f"hydra.run.dir=run{number}")
         assert outcome.status == 1 and f"out of memory with {tried} images at once" in outcome.err

@@ -208,7 +208,7 @@ def test_a_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
     main = make_command("vit-count", CountConfig, "vit-count: count.", count, {"data": "shapes"})
     monkeypatch.setitem(MAINS, "vit-count", main)
-    assert run("vit-count", "data.train_images=70", "times=2").out == "140\n"
+    assert run("vit-count", "data.train_images=70", "data.test_images=9", "times=2").out == "140\n"
     shown = run("vit-count", "--help").out
     assert (
         shown.startswith("vit-count: count.") and "times: 1" in shown and "data: cifar10" in shown

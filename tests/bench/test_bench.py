@@ -134,7 +134,7 @@ def test_bench_measures_ours_and_a_peer_and_leaves_table_json_and_figure(
         "vit-bench", "model.embed_dim=16", "model.depth=1", "data.train_images=100",
         "data.test_images=10", "bench.batch_sizes=[8]", "bench.peers=[timm,vit-pytorch]",
         "bench.variants=[shipped]", "bench.rounds=1", "bench.seconds=0.05",
-        "hydra.run.dir=bench",
+        "task.class_weights=auto", "hydra.run.dir=bench",
     )  # fmt: skip
     assert outcome.status == 0, outcome.err
     assert "measuring 1 round with batches of 8, about" in outcome.out

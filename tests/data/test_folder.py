@@ -200,6 +200,9 @@ BAD_TREES = {
     "loose training images": (
         ["train/1.png", "train/2.png", "test/1.png"], {}, "train holds images, but no folders of"
     ),
+    "images to train on elsewhere": (
+        ["training/a/1.png", "training/b/1.png", "test/a/1.png"], {}, "train has none: put the"
+    ),
     "one image": (
         ["a/1.png"], {}, "data.test_fraction=0.1 sets the only image apart for testing.*add images"
     ),
@@ -255,6 +258,8 @@ def test_gray_images_of_any_depth_keep_their_brightness() -> None:
         assert image.mode == mode and (square(image, 4) == 200).all(), mode
     wide = Image.fromarray(np.full((8, 8), 51400, np.int32))
     assert (square(wide, 4) == 200).all()
+    with pytest.raises(BrokenImage, match="more than 16 bits"):
+        square(Image.fromarray(np.full((8, 8), 70_000, np.int32)), 4)
     with pytest.raises(BrokenImage, match="real numbers"):
         square(Image.fromarray(np.full((8, 8), 0.5, np.float32)), 4)
 

@@ -61,6 +61,10 @@ def test_a_folder_means_its_best_checkpoint_or_its_last(tmp_path: Path) -> None:
     assert find_checkpoint(tmp_path).name == "last.pt"
     save_checkpoint(tmp_path / "checkpoints/best.pt", {})
     assert find_checkpoint(tmp_path).name == "best.pt"
+    (tmp_path / "checkpoints" / "best.pt").unlink()
+    # As a kill leaves it, between the two renames of a save.
+    (tmp_path / "checkpoints" / "last.pt").rename(tmp_path / "checkpoints" / "last-1.pt")
+    assert find_checkpoint(tmp_path).name == "last-1.pt"
 
 
 @pytest.mark.parametrize("keep", [0, 1, 3, 10**20])

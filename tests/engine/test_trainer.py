@@ -1,5 +1,6 @@
-from collections.abc import Iterator
+from collections.abc import math
 
+import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
@@ -162,12 +163,6 @@ def test_the_speed_is_that_of_the_training(monkeypatch: pytest.MonkeyPatch) -> N
     logs = [*recorder.logs, *(log for log, _ in recorder.epochs)]
     speeds = {log.step: log.images_per_s for log in logs}
     assert speeds == pytest.approx({4: 32 / 3, 6: 48 / 6, 8: 32 / 4, 12: 48 / 6})
-
-
-def test_the_average_is_what_is_evaluated() -> None:
-    trainer = train(Data(), ema_decay=0.9)
-    assert trainer.eval_model is not trainer.model
-    assert not torch.equal(trainer.eval_model.weight, trainer.model.weight)
 
 
 def test_a_request_to_stop_is_followed_after_the_step() -> None:
@@ -338,6 +333,9 @@ def test_a_step_that_is_left_out_has_no_part_in_the_curves_and_the_weights() -> 
     points = [recorder.logs[0], recorder.epochs[0][0]]
     assert [log.values["loss"] for log in points] == [pytest.approx(sum(seen) / 5)] * 2
     assert recorder.logs[1].values["loss"] == pytest.approx(sum(losses) / 6)
+    every_step = Recorder()
+    train(Broken(), (every_step,), optim=still, on_nonfinite="skip", log_every=1)
+    assert math.isnan(every_step.logs[2].values["loss"])
 
 
 def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(

@@ -25,47 +25,13 @@ def fuse_qkv(state: State, names: Names = QKV) -> State:
 
 
 def fuse_heads(state: State, names: Names = QKV) -> State:
-    """Join one module per head into one `ATTN.qkv` (3D,D).
-
-    A head is either three layers, such as `ATTN.heads.0.q` (Dh,D), or a single one,
-    `ATTN.heads.0.qkv` (3·Dh,D), whose rows are q, then k, then v. Raise ValueError, naming what
-    does not fit, if a head holds anything else or if the heads of one attention differ.
-    """
+    """Join the layers of each head, such as `ATTN.heads.0.q` (Dh,D), into one `ATTN.qkv` (3D,D)."""
     result = dict(state)
-    attentions: dict[str, dict[int, State]] = {}
-    for prefix, number, key in matches(r"(.*\.|)heads\.(\d+)\.(.+)", state):
-        heads = attentions.setdefault(prefix, {})
-        heads.setdefault(int(number), {})[key] = result.pop(f"{prefix}heads.{number}.{key}")
-    for prefix, heads in attentions.items():
-        require_same_layers(prefix, heads, names)
-        for key in heads[0]:
-            split = 3 if key.startswith("qkv.") else 1  # q of all heads, then k, then v
-            parts = [heads[number][key].unflatten(0, (split, -1)) for number in range(len(heads))]
-            result[f"{prefix}{key}"] = torch.stack(parts, dim=1).flatten(0, 2)
+    for prefix, key in dict.fromkeys(matches(r"(.*\.|)heads\.\d+\.(.+)", state)):
+        one = re.compile(rf"{re.escape(prefix)}heads\.\d+\.{re.escape(key)}")
+        heads = [name for name in state if one.fullmatch(name)]
+        result[f"{prefix}{key}"] = torch.cat([result.pop(name) for name in heads])
     return fuse_qkv(result, names)
-
-
-def require_same_layers(prefix: str, heads: dict[int, State], names: Names) -> None:
-    """Raise ValueError unless all heads of an attention have the same known layers and shapes."""
-    layouts = [
-        {f"{layer}.{kind}" for layer in layers for kind in kinds}
-        for layers in (names, ("qkv",))
-        for kinds in (("weight",), ("weight", "bias"))
-    ]
-    for number in range(max(heads) + 1):
-        head, where = heads.get(number, {}), f"{prefix}heads.{number}"
-        if head.keys() not in layouts:
-            raise ValueError(
-                f"cannot join {where}: it has {', '.join(head) or 'no weights'}, but a head has "
-                f"the layers {', '.join(names)}, or qkv"
-            )
-        shapes, first = (
-            {key: tuple(part.shape) for key, part in each.items()} for each in (head, heads[0])
-        )
-        if shapes != first:
-            raise ValueError(f"cannot join {where}: it has {shapes}, but head 0 has {first}")
-        if "qkv.weight" in head and len(head["qkv.weight"]) % 3:
-            raise ValueError(f"cannot join {where}.qkv: its rows are not three equal parts")
 
 
 def matches(pattern: str, state: State) -> Iterable[tuple[str, ...]]:

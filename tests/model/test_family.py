@@ -170,54 +170,6 @@ def test_one_module_a_head_becomes_the_fused_form() -> None:
     torch.testing.assert_close(attention(x)[0], expected)
 
 
-def heads_with_one_layer_each() -> dict[str, torch.Tensor]:
-    torch.manual_seed(0)
-    heads = nn.ModuleList(nn.ModuleDict({"qkv": nn.Linear(12, 3 * 4)}) for _ in range(3))
-    return {f"attn.heads.{key}": value for key, value in heads.double().state_dict().items()}
-
-
-def test_heads_with_one_fused_layer_each_become_the_fused_form() -> None:
-    state = heads_with_one_layer_each()
-    attention = Attention(12, 3, 0.0, "scratch").double()
-    x = torch.randn(2, 5, 12, dtype=torch.float64)
-    results = []
-    for head in range(3):
-        weight, bias = (state[f"attn.heads.{head}.qkv.{kind}"] for kind in ("weight", "bias"))
-        q, k, v = (x @ weight.T + bias).chunk(3, dim=-1)
-        results.append((q @ k.transpose(1, 2) / 2).softmax(-1) @ v)
-    expected = attention.proj(torch.cat(results, dim=-1))
-
-    fused = fuse_heads(state | {"attn.norm.weight": torch.ones(1)})
-    assert set(fused) == {"attn.qkv.weight", "attn.qkv.bias", "attn.norm.weight"}
-    own = {"qkv.weight": fused["attn.qkv.weight"], "qkv.bias": fused["attn.qkv.bias"]}
-    attention.load_state_dict(own, strict=False)
-    torch.testing.assert_close(attention(x)[0], expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "changes, words",
-    [
-        ({"heads.1.qkv.weight": None, "heads.1.qkv.bias": None}, r"heads\.1: it has no weights"),
-        ({"heads.1.qkv.bias": None}, r"heads\.1: .*but head 0 has"),
-        ({"heads.2.qkv.weight": (9, 12), "heads.2.qkv.bias": (9,)}, r"heads\.2: .*\(9, 12\)"),
-        ({"heads.0.scale": (1,)}, r"heads\.0: it has .*scale"),
-        ({"heads.3.v.weight": (4, 12)}, r"heads\.3: it has v\.weight"),
-        ({f"heads.{i}.qkv.weight": (10, 12) for i in range(3)}, "not three equal parts"),
-    ],
-)
-def test_heads_that_cannot_be_joined_are_named(
-    changes: dict[str, tuple[int, ...] | None], words: str
-) -> None:
-    state = heads_with_one_layer_each()
-    for key, shape in changes.items():
-        if shape is None:
-            del state[f"attn.{key}"]
-        else:
-            state[f"attn.{key}"] = torch.zeros(shape)
-    with pytest.raises(ValueError, match=f"cannot join attn.*{words}"):
-        fuse_heads(state)
-
-
 class Published(nn.Module):
     """System C as it is written down: unfolded patches, one module a head."""
 

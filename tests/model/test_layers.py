@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import DropPath, LayerNorm, scratch_gelu, scratch_layer_norm
-from vit_train.model.vit import Block, VisionTransformer
+from vit_train.model.vit import Block
 
 # How a random (..., 16) tensor lies in memory.
 LAYOUTS = {
@@ -169,9 +169,3 @@ def test_block_with_both_branches_dropped_passes_the_sample_through():
     x = torch.randn(64, 3, 8)
     unchanged = (Block(ViTConfig(embed_dim=8, num_heads=2), 0.7)(x)[0] == x).all(dim=(1, 2))
     assert 0 < unchanged.sum() < len(x)  # 0.49 of the samples
-
-
-def test_drop_path_rates_rise_linearly_to_the_last_block():
-    model = VisionTransformer(ViTConfig(embed_dim=8, depth=5, num_heads=2, drop_path=0.2))
-    rates = [block.drop_path.rate for block in model.blocks]
-    assert rates == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])

@@ -201,15 +201,6 @@ def test_initial_weights_are_xavier_uniform_with_the_patch_fan_in_and_zero_biase
     assert model.cls_token.std().item() == pytest.approx(0.02, rel=0.25)
 
 
-def test_same_seed_gives_the_same_weights_and_another_seed_others():
-    def weights(seed):
-        torch.manual_seed(seed)
-        return VisionTransformer(ViTConfig(**CONFIG), SIZE).patch_embed.proj.weight
-
-    assert torch.equal(weights(0), weights(0))
-    assert not torch.equal(weights(0), weights(1))
-
-
 # structure --------------------------------------------------------------------------------------
 
 
@@ -304,11 +295,6 @@ def test_bad_configuration_is_refused_and_the_message_names_the_key(key, value):
     with pytest.raises(ValueError, match=rf"model\.{key}=") as caught:
         ViTConfig(**{key: value})
     assert f"model.{key}={value}" in str(caught.value)
-
-
-def test_unknown_kernels_are_answered_with_the_known_ones():
-    with pytest.raises(ValueError, match="scratch, fused"):
-        ViTConfig(kernels="magic")
 
 
 def test_stochastic_depth_rises_from_nothing_in_the_first_block_to_its_rate_in_the_last() -> None:

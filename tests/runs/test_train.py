@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import SMALL, Run
+from conftest import SMALL, Run, SmallRun
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
@@ -113,9 +113,8 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
     assert part_of(said["result"], raw) == raw and said["weights"] == "raw"
 
 
-def test_without_labels_the_best_has_the_lowest_loss(run: Run) -> None:
-    arguments = [*SMALL, "task=reconstruct", "task.decoder_depth=1", "hydra.run.dir=run"]
-    assert run("vit-train", *arguments).status == 0
+def test_without_labels_the_best_has_the_lowest_loss(run: Run, small_run: SmallRun) -> None:
+    small_run("reconstruct")
     summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
     with Path("run/metrics.csv").open(encoding="utf-8") as file:
         losses = [float(row["val_loss"]) for row in csv.DictReader(file)]
@@ -176,3 +175,5 @@ def test_training_in_python_is_as_the_package_says(
         vit_train.train(config, "outputs/mine")
     with pytest.raises(ValueError, match="is for the command: vit-train resume=RUN"):
         vit_train.train(replace(config, resume="outputs/mine"), "outputs/other")
+    with pytest.raises(ValueError, match="is for the command: vit-train extend=RUN"):
+        vit_train.train(replace(config, extend="outputs/mine"), "outputs/other")

@@ -155,14 +155,14 @@ def compare(ours: Counter[tuple[str, float]], theirs: Counter[tuple[str, float]]
 def test_uniform_policies_draw_as_torchvision_does(
     policy: str, transform: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count = 6000
+    count = 2000
     theirs = torchvisions_draws(transform, count, monkeypatch)
     for place, ours in enumerate(drawn(policy, 20 * count)):
         compare(ours, Counter(each[place] for each in theirs), count)
 
 
 def test_autoaugment_draws_as_torchvision_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 6000
+    count = 2000
     transform = autoaugment.AutoAugment(autoaugment.AutoAugmentPolicy.CIFAR10)
     theirs = Counter(
         each for image in torchvisions_draws(transform, count, monkeypatch) for each in image
