@@ -9,6 +9,8 @@ import torch
 from conftest import DRAWN, SMALL, Run, SmallRun
 from matplotlib.figure import Figure
 from PIL import Image
+from small_sets import small_cifar
+from torchvision.datasets import CIFAR10
 
 import vit_train
 from vit_train.explain.cross_attention import masked, most_central, on_grid
@@ -88,17 +90,15 @@ def test_a_decoder_shows_what_it_takes_a_hidden_patch_from(
 
 
 def test_images_may_have_another_size_or_other_classes_than_in_training(
-    run: Run, small_run: SmallRun
+    run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_run("finished")
     outcome = run("vit-explain", "ckpt=run", "data.image_size=48", "count=2")
     assert outcome.status == 0 and Path("run/explain/maps.png").exists(), outcome.err
-    small_run("reconstruct", "mae")
-    for name in "abcdefghij":  # more than the model was trained on
-        for part in ("train", "test"):
-            Path("mine", part, name).mkdir(parents=True)
-            Image.new("RGB", (20, 20), (200, 0, 0)).save(f"mine/{part}/{name}/1.png")
-    other = ["data.name=folder", "data.root=mine", "count=10"]
+    two = ["data.num_classes=2", "task=reconstruct", "task.decoder_depth=1"]
+    assert run("vit-train", *SMALL, *two, "hydra.run.dir=mae").status == 0
+    small_cifar(monkeypatch, Path("data"), CIFAR10)  # ten classes
+    other = ["data.name=cifar10", "data.root=data", "count=10"]
     outcome = run("vit-explain", "ckpt=mae", *other)
     assert outcome.status == 0 and Path("mae/explain/decoder.png").exists(), outcome.err
 

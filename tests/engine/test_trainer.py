@@ -1,6 +1,6 @@
-from collections.abc import math
+import math
+from collections.abc import Iterator
 
-import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
