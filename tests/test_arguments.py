@@ -76,15 +76,7 @@ FEW = ["data.train_images=9", "data.test_images=9"]
     "command, arguments",
     [
         ("vit-train", ["data.train_images=1", "data.test_images=9"]),
-        (
-            "vit-train",
-            [
-                "experiment=quickstart",
-                "data.train_images=9",
-                "data.test_images=9",
-                "model.patch_size=5",
-            ],
-        ),
+        ("vit-train", [*FEW, "experiment=quickstart", "model.patch_size=5"]),
         ("vit-train", ["model.num_heads=3"]),
         ("vit-bench", ["bench.rounds=0"]),
     ],

@@ -5,17 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, SMALL_MODEL, Run, SmallRun
+from conftest import KINDS, SMALL, SMALL_MODEL, Run, SmallRun
 from PIL import Image
 from small_sets import small_stl10
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
-
-DECODED = {
-    "reconstruct": ["task=reconstruct", "task.decoder_depth=1"],
-    "autoregress": ["task=autoregress", "task.decoder_depth=1", "task.given_rows=5"],
-}
 
 
 def train(run: Run, folder: str, *arguments: str) -> dict[str, object]:
@@ -58,7 +53,7 @@ def test_what_is_for_classifiers_is_refused_before_anything_is_evaluated(
 
 
 def test_without_validation_the_pictures_are_of_training_images(run: Run) -> None:
-    train(run, "run", *DECODED["reconstruct"], "data.val=none", "train.epochs=1")
+    train(run, "run", *KINDS["reconstruct"], "data.val=none", "train.epochs=1")
     assert set(EventAccumulator("run").Reload().Tags()["images"]) >= {"val/pictures"}
     assert Path("run/pictures.png").exists()
 
@@ -68,7 +63,7 @@ def test_one_folder_of_images_is_enough_without_labels(run: Run) -> None:
     for number in range(30):
         Image.new("RGB", (20, 20), (8 * number, 0, 90)).save(f"mine/all/{number}.png")
     mine = ["data=folder", "data.root=mine", "data.image_size=16", "train.epochs=1"]
-    outcome = run("vit-train", *SMALL_MODEL, *mine, *DECODED["reconstruct"], "hydra.run.dir=run")
+    outcome = run("vit-train", *SMALL_MODEL, *mine, *KINDS["reconstruct"], "hydra.run.dir=run")
     assert outcome.status == 0, outcome.err
     refused = run("vit-train", *SMALL_MODEL, *mine)
     assert refused.status == 1 and "task=classify needs at least two" in refused.err
@@ -77,7 +72,7 @@ def test_one_folder_of_images_is_enough_without_labels(run: Run) -> None:
 def test_images_without_labels_can_be_mixed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     small_stl10(monkeypatch, Path("data"))
     stl10 = ["data=stl10", "data.unlabelled=true", "data.image_size=32", "augment=strong"]
-    outcome = run("vit-train", *SMALL_MODEL, *stl10, *DECODED["reconstruct"], "hydra.run.dir=run")
+    outcome = run("vit-train", *SMALL_MODEL, *stl10, *KINDS["reconstruct"], "hydra.run.dir=run")
     assert outcome.status == 0, outcome.err
     assert "67 training" in outcome.out  # 27 labelled ones and 40 others
 
@@ -98,7 +93,7 @@ def test_a_classifier_begins_with_the_encoder_and_a_fresh_head(
         torch.testing.assert_close(classifier[key], value, rtol=0, atol=1e-7)
     assert classifier["head.weight"].abs().max() < 1e-7
     # And the other way round, at another image size.
-    larger = ["data.image_size=40", *DECODED["reconstruct"]]
+    larger = ["data.image_size=40", *KINDS["reconstruct"]]
     train(run, "again", "init_from=classifier", *larger, *still)
     again = vit_train.load("again")[0].encoder.state_dict()
     key = "blocks.0.attn.qkv.weight"

@@ -76,8 +76,11 @@ def test_a_damaged_member_is_unpacked_again_from_the_archive(tmp_path: Path) -> 
     (tmp_path / "set.tar.gz").write_bytes(GOOD)
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "one.bin").write_bytes(FILES["one.bin"][:-1])
+    left = tmp_path / "set" / "one.bin.1-2.partial"  # by a process that was killed
+    left.write_bytes(b"some")
     obtain(archive(), config(tmp_path))
     assert_unpacked(tmp_path)
+    assert not left.exists()
 
 
 @pytest.mark.parametrize("streamed", [False, True])

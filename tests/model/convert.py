@@ -1,7 +1,7 @@
 """Conversion of weights from other implementations' layouts: pure functions on state dicts.
 
 Each returns a new state dict and keeps the keys it does not know. `names` are the names of the
-query, key and value layers. A layout of which some keys are missing raises KeyError.
+query, key and value layers.
 """
 
 import re

@@ -77,5 +77,6 @@ def test_images_without_labels_are_trained_on_and_have_a_part_in_the_statistics(
         images = run.splits.train.images
         images = torch.cat((images, unlabelled)) if count == 84 else images
         assert torch.equal(run.train_set.images, images) and len(images) == count
+        assert (run.train_set.labels[54:] == -1).all()
         mean = (images / 255).double().mean((0, 2, 3))
         np.testing.assert_allclose(run.statistics.mean, mean, rtol=1e-6)

@@ -85,7 +85,7 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
         "images": {"train": 180, "val": 20, "test": 60},
     }  # fmt: skip
     assert part_of(summary, expected_summary) == expected_summary
-    assert summary["seconds"] > rows[-1]["seconds"] / 10  # the same unit
+    assert summary["seconds"] >= rows[-1]["seconds"] > 0
     _, meta = vit_train.load("run/checkpoints/last.pt")
     assert (meta.epoch, meta.step, meta.images_seen, meta.weights) == (2, 10, 320, "ema")
     assert vit_train.load("run", image_size=48)[1].image_shape == (3, 48, 48)

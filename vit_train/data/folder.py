@@ -120,7 +120,8 @@ def find_parts(root: Path) -> dict[str, Tree]:
             if any(map(Path.is_dir, visible(root / place))):
                 raise ValueError(
                     f"{root / place} has folders of classes, but {root / 'train'} has none: put "
-                    "the images to train on into train/CLASS/"
+                    "the images to train on into train/CLASS/ (to evaluate these: "
+                    f"data.root={root / place})"
                 )
         return {"train": scan(root)}
     known = {root / place for place in places.values()}

@@ -142,8 +142,8 @@ class Decoder(nn.Module):
         Called for one patch after another, this returns what `forward` does with all embeddings as
         inputs: a token does not depend on those after it, so it is computed only once.
         """
-        (_, memory), *_ = caches
-        x = self.mask_token.expand(len(memory.keys), -1, -1) if before is None else before
+        count = len(caches[0][1].keys)
+        x = self.mask_token.expand(count, -1, -1) if before is None else before
         x = x + self.pos_embed()[:, place : place + 1]
         blocks = cast("list[DecoderBlock]", self.blocks)
         for block, (seen, memory) in zip(blocks, caches, strict=True):

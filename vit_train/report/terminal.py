@@ -40,7 +40,8 @@ class Terminal(Callback):
 
     def __enter__(self) -> "Terminal":
         self.began = time.perf_counter()
-        done, self.bar.n = divmod(self.first_step, self.steps_per_epoch)
+        done, steps = divmod(self.first_step, self.steps_per_epoch)
+        self.bar.n = self.bar.last_print_n = steps  # the latter, or tqdm takes them for quick ones
         self.name_epoch(done)
         self.redirect.__enter__()
         return self

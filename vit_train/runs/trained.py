@@ -93,6 +93,8 @@ class Trained(NamedTuple):
                 try:
                     opened = image if isinstance(image, Image.Image) else Image.fromarray(image)
                     pixels = square(opened, size)
+                except MemoryError:  # which says nothing about the image
+                    raise
                 except Exception as error:  # Pillow raises any kind of error
                     raise BrokenImage(str(error) or type(error).__name__) from error
         return torch.from_numpy(pixels.copy()).permute(2, 0, 1)

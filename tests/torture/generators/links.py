@@ -10,12 +10,12 @@ from torture.place import Place
 
 NAMES = (
     *("config.yaml", "summary.json", "metrics.csv", "train.log", ".lock"),
-    *("config.partial", "summary.partial", "events.out.tfevents.1.x.1.0", "events"),
+    *("events.out.tfevents.1.x.1.0", "events"),
     *("checkpoints", "checkpoints/last.pt", "checkpoints/best.pt", "checkpoints/last-1.pt"),
-    *("checkpoints/last.partial", "checkpoints/best.partial", "checkpoints/x.pt"),
+    *("checkpoints/x.pt"),
     *("eval-test", "eval-test-last", "calibration.json", "positions.png", "pictures.png"),
-    *("pictures.partial", "nonfinite-step-1.pt", "run.json", "run.csv"),
-    *("results.md", "results.png", "curves.png", "images.png", "results.partial"),
+    *("nonfinite-step-1.pt", "run.json", "run.csv"),
+    *("results.md", "results.png", "curves.png", "images.png"),
 )
 KINDS = (
     *("link to a file", "link to a copy", "dangling link", "link to a folder"),

@@ -1,8 +1,10 @@
 """Archives of CIFAR-10 and STL-10 that somebody else made: bombs, lies, links, special members."""
 
 import gzip
+import os
 import random
 import shutil
+import threading
 from pathlib import Path
 
 from small_sets import small_cifar, small_stl10
@@ -114,7 +116,9 @@ def special(members: Members, rng: random.Random, place: Place) -> bytes:
     folder = wanted.partition("/")[0]
     outside = str(place.outside / "victim")
     Path(outside).write_text("a victim", encoding="utf-8")
-    name = rng.choice([wanted, folder, f"{wanted}.partial", "other"])
+    name = rng.choice(
+        [wanted, folder, f"{wanted}.{os.getpid()}-{threading.get_ident()}.partial", "other"]
+    )
     link = rng.choice(
         [outside, "../../outside/victim", "..", "../outside", wanted, name, "/dev/zero"]
     )

@@ -143,6 +143,7 @@ def set_up(
     normalize = Normalize(statistics, device)
     if config.data.sampler == "balanced" and not task.needs_labels:
         raise ValueError(f"data.sampler=balanced needs labels: task={config.task.name} has none")
+    model = model.to(device)  # first, because the images take what is left of a GPU
     image_loader = TrainBatches(
         train_set,
         len(data.classes),
@@ -167,7 +168,7 @@ def set_up(
         statistics=statistics,
         normalize=normalize,
         task=task,
-        model=model.to(device),
+        model=model,
         origin=in_words(origin, config, statistics),
     )
 
