@@ -213,7 +213,8 @@ class Logits(nn.Module):
 
 def normalized(network: nn.Module, model: Deployed) -> Answer:
     """Return how a library's model answers for uint8 images."""
-    return lambda images: network(model.trained.normalize(images))
+    normalize = model.trained.normalize
+    return lambda images: network(normalize(images))
 
 
 def reopened(path: Path, model: Deployed) -> Answer:
