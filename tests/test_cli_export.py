@@ -139,7 +139,7 @@ def test_bad_settings_are_refused_at_once(run: Run, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(exporting.util, "find_spec", lambda package: None)
     for settings, words in {
         "format=tflite": "format=tflite must be one of: onnx, torch, safetensors, timm, hf",
-        "format=hf normalise=false": "normalise=false is for format=onnx and torch",
+        "format=hf normalize=false": "normalize=false is for format=onnx and torch",
         "format=torch out=x.bin": "out=x.bin must end in .pt2 for format=torch",
         "format=onnx": "needs onnx, onnxscript, onnxruntime: pip install -e '.[export]'",
         "format=torch": "no checkpoint at nowhere",

@@ -99,7 +99,7 @@ def test_onnx_of_a_cnn_and_of_normalized_images(run: Run) -> None:
 
     quick = [each for each in SMALL if not each.startswith("model.")]
     assert run("vit-train", "model=resnet", *quick).status == 0
-    exported(run, "onnx", "normalise=false", "out=here/x.onnx")
+    exported(run, "onnx", "normalize=false", "out=here/x.onnx")
     model = vit_train.load("run")
     batch = torch.randn(5, 3, SIZE, SIZE)
     session = onnxruntime.InferenceSession("here/x.onnx")

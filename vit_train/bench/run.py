@@ -22,7 +22,7 @@ from vit_train.engine.device import pick_device, pick_precision
 from vit_train.files.writing import write_text
 from vit_train.model.flops import count_flops
 from vit_train.model.memory import on_meta
-from vit_train.report.evaluation import save
+from vit_train.report.figure_file import save
 from vit_train.report.summary import write_json
 from vit_train.report.terminal import counted, duration
 from vit_train.runs.training.setup import require_room

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.engine.device import Precision
+from vit_train.engine.errors import reason
 from vit_train.engine.objective import Objective
 
 logger = logging.getLogger(__name__)
@@ -38,8 +39,7 @@ def compile_model(
         return True
     except Exception as error:  # a compiler may raise anything; training works without it
         model._compiled_call_impl = None
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        logger.warning(f"compiling does not work here, continuing without it: {reason}")
+        logger.warning(f"compiling does not work here, continuing without it: {reason(error)}")
         return False
     finally:
         with torch.no_grad():

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
+from vit_train.engine.errors import reason
+
 logger = logging.getLogger(__name__)
 
 # Steps that are taken one operation at a time before a graph is made: they allocate what stays,
@@ -69,9 +71,8 @@ class GraphedStep:
             self.graph = graph
         except Exception as error:  # whatever cannot be captured; training works without it
             self.replay = False
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
             logger.warning(
-                f"train.cuda_graph=true does not work here, continuing without it: {reason}"
+                f"train.cuda_graph=true does not work here, continuing without it: {reason(error)}"
             )
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification, Evaluation
-from vit_train.files.writing import replacing, require_own_folder, write_text
+from vit_train.files.writing import require_own_folder, write_text
 from vit_train.report.calibration import calibration_error, cooled
+from vit_train.report.figure_file import save
 from vit_train.report.focus import Focus
 from vit_train.report.metrics import figures
 from vit_train.report.per_class import ClassReport, averages, class_reports
@@ -21,7 +21,6 @@ from vit_train.report.predictions import predictions
 from vit_train.report.summary import result_dict, write_json
 from vit_train.text import csv_text
 from vit_train.viz.curves import draw_robustness
-from vit_train.viz.figures import ignore_missing_glyphs
 
 
 @dataclass(frozen=True)
@@ -112,9 +111,3 @@ def numbers(found: Findings) -> dict[str, Any]:
 def mean_accuracy(robustness: dict[str, list[float]]) -> float:
     """Return the mean over all corruptions and severities."""
     return mean(map(mean, robustness.values()))
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure, in the format that the file's name says."""
-    with replacing(path) as file, ignore_missing_glyphs():
-        figure.savefig(file, format=path.suffix[1:])

@@ -9,7 +9,7 @@ from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics
 from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import make_splits
-from vit_train.report.evaluation import save
+from vit_train.report.figure_file import save
 from vit_train.runs.config import SheetConfig
 from vit_train.viz.sheet import image_grid, label_lines
 

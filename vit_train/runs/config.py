@@ -169,7 +169,7 @@ class ExportConfig:
     # The file or folder to write; null: model.onnx and the like, in export/ in the run's folder.
     out: str | None = None
     # onnx and torch: take images as uint8 and normalize them; false takes normalized floats.
-    normalise: bool = True
+    normalize: bool = True
     # auto: the moving average if there is one; ema: that; raw: the weights themselves.
     weights: str = "auto"
     # The test images on which the export is checked, too, where they are present.
@@ -178,9 +178,9 @@ class ExportConfig:
     def __post_init__(self) -> None:
         require_choice("format", self.format, FORMATS)
         require_choice("weights", self.weights, WEIGHTS)
-        if not self.normalise and self.format not in FORMATS[:2]:
+        if not self.normalize and self.format not in FORMATS[:2]:
             raise ValueError(
-                f"normalise=false is for format={' and '.join(FORMATS[:2])}: the others hold "
+                f"normalize=false is for format={' and '.join(FORMATS[:2])}: the others hold "
                 "weights, not the work on images"
             )
 

@@ -13,7 +13,7 @@ from vit_train.model.flops import count_flops
 from vit_train.model.memory import bytes_of, on_meta
 from vit_train.model.pos_embed import chosen_positions
 from vit_train.model.vit import Encoder
-from vit_train.report.evaluation import save
+from vit_train.report.figure_file import save
 from vit_train.report.terminal import parameter_breakdown
 from vit_train.runs.config import InspectConfig
 from vit_train.viz.positions import MOST_PLACES, draw_positions

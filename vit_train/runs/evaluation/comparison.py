@@ -16,7 +16,8 @@ from vit_train.engine.metrics import Classification
 from vit_train.files.plain_values import flatten
 from vit_train.files.writing import require_own_folder, write_text
 from vit_train.report.comparison_page import Pair, adjusted, comparison_page
-from vit_train.report.evaluation import Findings, save
+from vit_train.report.evaluation import Findings
+from vit_train.report.figure_file import save
 from vit_train.report.paired import Paired, differences, draw_differences
 from vit_train.report.summary import result_dict, write_json
 from vit_train.runs.config import EvalConfig

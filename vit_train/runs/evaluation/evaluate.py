@@ -22,8 +22,9 @@ from vit_train.files.writing import replacing, write_text
 from vit_train.model.memory import images_at_once
 from vit_train.model.vit import VisionTransformer
 from vit_train.report import provenance
-from vit_train.report.evaluation import Findings, save, write_evaluation
+from vit_train.report.evaluation import Findings, write_evaluation
 from vit_train.report.evaluation_page import report
+from vit_train.report.figure_file import save
 from vit_train.report.terminal import class_table, result_line
 from vit_train.runs.builtin import FOLDER as BUILTIN
 from vit_train.runs.builtin import PREFIX

@@ -27,7 +27,7 @@ from vit_train.model.mae import Autoencoder
 from vit_train.model.memory import images_at_once
 from vit_train.model.stem import PatchEmbed
 from vit_train.model.vit import VisionTransformer
-from vit_train.report.evaluation import save
+from vit_train.report.figure_file import save
 from vit_train.report.focus import Focus
 from vit_train.report.paired import Paired
 from vit_train.runs.config import ExplainConfig

@@ -9,7 +9,7 @@ from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
 from vit_train.explain.cross_attention import masked, most_central, on_grid
 from vit_train.model.mae import Autoencoder, Autoregressor
-from vit_train.report.evaluation import save
+from vit_train.report.figure_file import save
 from vit_train.runs.trained import Trained
 from vit_train.tasks.reconstruct import Reconstruct
 from vit_train.viz.heatmaps import draw_maps

@@ -24,7 +24,7 @@ class Deployed:
 
     trained: Trained
     fused: nn.Module
-    normalise: bool
+    normalize: bool
 
     @property
     def meta(self) -> Meta:
@@ -34,15 +34,15 @@ class Deployed:
     def network(self) -> nn.Module:
         """Return the network of a program: images (N,C,S,S) to logits (N,K).
 
-        The images are uint8, and normalized in it; or, without `normalise`, normalized float32.
+        The images are uint8, and normalized in it; or, without `normalize`, normalized float32.
         """
-        parts = [self.trained.normalize, self.fused] if self.normalise else [self.fused]
+        parts = [self.trained.normalize, self.fused] if self.normalize else [self.fused]
         return nn.Sequential(*parts).eval()
 
     @property
     def example(self) -> Tensor:
         """Return two images of the kind that `network` takes."""
-        dtype = torch.uint8 if self.normalise else torch.float32
+        dtype = torch.uint8 if self.normalize else torch.float32
         return torch.zeros(2, *self.meta.image_shape, dtype=dtype)
 
     @property
@@ -61,7 +61,7 @@ class Deployed:
             "temperature": meta.temperature,
             "preprocessing": f"RGB; the shorter side scaled to {size} pixels (bilinear, "
             "antialiased), the center cropped; then / 255, − mean, / std for each channel",
-            "input": "uint8 images, normalized inside" if self.normalise else "normalized images",
+            "input": "uint8 images, normalized inside" if self.normalize else "normalized images",
             "config": portable(asdict(meta.config)),
             "weights": meta.weights,
             "epoch": meta.epoch,
@@ -95,7 +95,7 @@ class Deployed:
         return layout.to_theirs(plain_state(self.fused))
 
 
-def deployed(trained: Trained, normalise: bool) -> Deployed:
+def deployed(trained: Trained, normalize: bool) -> Deployed:
     """Return a classifier with PyTorch's kernels; raise ValueError for other models."""
     meta = trained.meta
     if not meta.task.needs_labels:
@@ -109,7 +109,7 @@ def deployed(trained: Trained, normalise: bool) -> Deployed:
         # PyTorch's ONNX exporter fails on its own fused attention with a bias.
         if isinstance(part, Attention) and part.relative is not None:
             part.kernels = "scratch"
-    return Deployed(trained, fused.eval(), normalise)
+    return Deployed(trained, fused.eval(), normalize)
 
 
 def plain_config(model: nn.Module) -> ViTConfig:

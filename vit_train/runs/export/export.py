@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vit_train.engine.device import keep_freed_memory
+from vit_train.engine.errors import reason
 from vit_train.runs.config import ExportConfig
 from vit_train.runs.evaluation.images import evaluated_images
 from vit_train.runs.export.deployed import Deployed, deployed
@@ -35,7 +36,7 @@ def export(config: ExportConfig) -> Path:
     if chosen.suffix and config.out is not None and Path(config.out).suffix != chosen.suffix:
         raise ValueError(f"out={config.out} must end in {chosen.suffix} for format={config.format}")
     model = deployed(
-        load(config.ckpt, "cpu", config.weights, config.data.image_size), config.normalise
+        load(config.ckpt, "cpu", config.weights, config.data.image_size), config.normalize
     )
     require_room_for(model, config.format)
     out = default_path(config, model) if config.out is None else Path(config.out)
@@ -85,8 +86,7 @@ def image_sets(config: ExportConfig, model: Deployed) -> Iterator[tuple[str, Ten
     try:
         images, *_ = evaluated_images(config.data, "test", model.meta)
     except (ValueError, OSError) as error:
-        reason = str(error).partition("\n")[0][:200]
-        logger.info(f"not checked on test images: {reason}")
+        logger.info(f"not checked on test images: {reason(error)}")
         return
     yield "test images", images.images
 
@@ -117,7 +117,7 @@ def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
         if not expected.isfinite().all():
             raise ValueError(f"{model.meta.path} answers with NaN: its weights are damaged")
         began = time.perf_counter()
-        given = answer(batch if model.normalise else pixels)
+        given = answer(batch if model.normalize else pixels)
         seconds += time.perf_counter() - began
         if given.shape != expected.shape:
             raise ValueError(

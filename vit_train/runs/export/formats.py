@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.data.batches import Normalize
+from vit_train.engine.errors import reason
 from vit_train.engine.safetensors_file import write_safetensors
 from vit_train.files.writing import new_folder, replacing, write_text
 from vit_train.layouts.huggingface import HUGGING_FACE
@@ -75,8 +76,7 @@ def refusals(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise ValueError(f"{what} this model: {reason}") from error
+        raise ValueError(f"{what} this model: {reason(error)}") from error
 
 
 class Onnx(File):

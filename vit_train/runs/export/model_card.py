@@ -46,7 +46,7 @@ def model_card(model: Deployed, form: str, name: str, checks: Sequence[str]) -> 
     channels, size, _ = meta.image_shape
     library = LIBRARIES.get(form)
     shape = f"uint8 (N, {channels}, {size}, {size})"
-    images = shape if model.normalise else f"normalized float32 (N, {channels}, {size}, {size})"
+    images = shape if model.normalize else f"normalized float32 (N, {channels}, {size}, {size})"
     head = ["---", *([f"library_name: {library}"] if library else []),
             "tags:", "- image-classification", "---"]  # fmt: skip
     settings = meta.config.model.size_settings

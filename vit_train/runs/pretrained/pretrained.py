@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from vit_train.config import from_checkpoint
 from vit_train.data.dataset import Statistics
+from vit_train.engine.errors import reason
 from vit_train.files.plain_values import Refused, require_config, require_plain
 from vit_train.files.reading import JSON_NODES, read_object
 from vit_train.layouts.known import layout_of, unwrapped
@@ -147,8 +148,8 @@ def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
     try:
         model = timm.create_model(name, pretrained=True)
     except Exception as error:  # of the network, of the hub's client, or of timm
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise Misfit(f"timm cannot download {name}, which needs a network: {reason}") from error
+        problem = f"timm cannot download {name}, which needs a network: {reason(error)}"
+        raise Misfit(problem) from error
     state = model.state_dict()
     return translated(state, layout_of(state), facts_of(model), wanted)
 

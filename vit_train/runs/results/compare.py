@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from vit_train.engine.metrics import interval_of_mean, is_uneven
 from vit_train.files.writing import write_text
-from vit_train.report.evaluation import save
+from vit_train.report.figure_file import save
 from vit_train.runs.results.summaries import (
     Group,
     group_runs,
