@@ -31,6 +31,8 @@ def test_shares_add_up_to_the_whole_loop_and_are_of_the_median_round() -> None:
     }  # fmt: skip
     assert measured.shares() == pytest.approx(expected)
     assert measured.speed("loop").median == pytest.approx(10)
+    measured.contender = replace(ours, device="cuda")  # where a step is one graph
+    assert measured.shares() is None
 
 
 def rows_of(text: str) -> list[list[str]]:

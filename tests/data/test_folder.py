@@ -11,10 +11,11 @@ from conftest import posix
 from PIL import Image, ImageFile
 
 from vit_train.data import cache as cache_module
+from vit_train.data import images as images_module
 from vit_train.data.cache import decode_cached
 from vit_train.data.config import Cifar10Config, FolderConfig, Stl10Config
 from vit_train.data.dataset import resize
-from vit_train.data.images import BrokenImage, decode, read_image, square
+from vit_train.data.images import BrokenImage, Decoded, decode, read_image, square
 
 LIMIT = 10**7
 RNG = np.random.default_rng(0)
@@ -377,13 +378,59 @@ def test_the_cache_gives_the_same_without_decoding(
     settings = {"cache": True, "on_error": "skip"}
     first = config(root, **settings).load()
     assert [path.suffix for path in entries(cache)] == [".pt"]
-    monkeypatch.setattr(cache_module, "decode", lambda *_: pytest.fail("decoded again"))
+    decoded: list[Path] = []
+    monkeypatch.setattr(cache_module, "decode", lambda paths, *_: noted(decoded, paths))
     second = config(root, **settings).load()
+    assert len(decoded) == 6  # only what is broken
     assert torch.equal(first.train.images, second.train.images)
     assert torch.equal(first.test.labels, second.test.labels)
-    # What is broken is remembered as broken.
     with pytest.raises(ValueError, match="6 of 14"):
         config(root, cache=True).load()
+
+
+def noted(decoded: list[Path], paths: list[Path]) -> Decoded:
+    decoded += paths
+    return decode(paths, 8, LIMIT)
+
+
+def test_a_fault_of_the_machine_is_not_remembered_as_one_of_the_file(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [save(tmp_path / f"{name}.png") for name in "abc"]
+    whole = decode(paths, 8, LIMIT).images
+
+    def without_a_decoder(path: Path, *rest: int) -> np.ndarray:
+        if path == paths[1]:
+            raise BrokenImage("decoder not available")
+        return read_image(path, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(images_module, "read_image", without_a_decoder)
+        assert list(decode_cached(paths, 8, LIMIT).broken) == [1]
+    mended = decode_cached(paths, 8, LIMIT)
+    assert not mended.broken and torch.equal(mended.images, whole)
+
+
+def test_a_part_without_a_file_that_can_be_read_is_refused(tmp_path: Path) -> None:
+    root = tree(tmp_path / "root", "train", "test")
+    for path in (root / "test").rglob("*.png"):
+        path.write_bytes(b"no image")
+    with pytest.raises(ValueError, match="none of the image files in"):
+        config(root, on_error="skip").load()
+
+
+def test_a_linked_folder_inside_a_class_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tree(tmp_path / "root", "train", "test")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    save(elsewhere / "more.png")
+    before = len(config(root).load().train)
+    link = next(child for child in (root / "train").iterdir()) / "more"
+    link.symlink_to(elsewhere)
+    assert len(config(root).load().train) == before
+    assert f"linked folders that are not read:\n  - {link}" in caplog.text
 
 
 def test_the_cache_is_off_unless_asked_and_never_inside_the_data(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vit_train.engine.config import MuonConfig
 from vit_train.engine.muon import Muon, make_muon, newton_schulz
-from vit_train.engine.optim import Optimizers
+from vit_train.engine.optim import Optimizers, restore_moments
 from vit_train.engine.workers import Workers
 from vit_train.model.config import CnnConfig, ViTConfig
 from vit_train.model.vit import VisionTransformer
@@ -140,3 +140,11 @@ def test_a_step_in_several_threads_is_the_same_step() -> None:
     alone, together = after_a_step(Workers()), after_a_step(Workers(count=3))
     for key, value in alone.items():
         torch.testing.assert_close(value, together[key], rtol=1e-6, atol=1e-7)
+
+
+def test_moments_that_are_not_there_are_refused() -> None:
+    optimizer = Muon([(nn.Parameter(torch.ones(4, 4)), 1)], 0.1, 0.9, 0.0)
+    state = optimizer.state_dict()
+    restore_moments(optimizer, state)
+    with pytest.raises(ValueError, match="belong to other parameters"):
+        restore_moments(optimizer, state | {"state": {}})

@@ -60,6 +60,7 @@ HARMFUL: dict[str, tuple[bytes, str]] = {
     "backwards": (made({"a": entry(data_offsets=[8, 0])}), "does not fill"),
     "not numbers": (made({"a": entry(shape=["2"])}), "no valid shape"),
     "true": (made({"a": entry(shape=[True, 2])}), "no valid shape"),
+    "a huge axis": (made({"a": entry(shape=[0, 2**63], data_offsets=[0, 0])}, b""), "no valid"),
     "many axes": (made({"a": entry(shape=[1] * 17 + [2])}), "no valid shape"),
     "an unknown type": (made({"a": entry(dtype="F8_E4M3")}), "of the type 'F8_E4M3'"),
     "no type": (made({"a": entry(dtype=["F32"])}), "of the type"),

@@ -173,6 +173,9 @@ def test_records_that_share_their_bytes_are_refused() -> None:
         read_torch_file(io.BytesIO(bytes(data[:start]) + contents + more + tail))
 
 
+ORDERED = b"ccollections\nOrderedDict\n"
+
+
 @pytest.mark.parametrize(
     "instructions",
     [
@@ -183,6 +186,10 @@ def test_records_that_share_their_bytes_are_refused() -> None:
         b"\x80\x02\x8e\xff\xff\xff\xff\xff\x00\x00\x00.",
         b"\x80\x02" + b"]" * 10,
         b"",
+        # A dictionary made from another one: six bytes for each further copy.
+        b"\x80\x02" + ORDERED + b"]K\x01N\x86a\x85R.",
+        # One that hides its values, and with them how many there are.
+        b"\x80\2%s)RX\1\0\0\0x%ss}X\6\0\0\0values%ssb." % (ORDERED, ORDERED, ORDERED),
     ],
 )
 def test_pickles_that_call_or_ask_for_something_are_refused(instructions: bytes) -> None:
@@ -192,6 +199,26 @@ def test_pickles_that_call_or_ask_for_something_are_refused(instructions: bytes)
     file = rewritten(saved({}), replace)
     with pytest.raises(Refused):
         read_torch_file(file)
+
+
+def test_the_name_of_a_storage_is_short_because_every_mention_is_a_copy() -> None:
+    place = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\x64\0\0\0" + b"9" * 100 + b"NNt"
+    with pytest.raises(Refused, match="a tensor without data"):
+        torch_file.read_pickle(b"\x80\2" + place + b"Q.")
+
+
+class OneRecord:
+    def read(self) -> bytes:
+        return bytes(range(16))
+
+
+def test_a_record_is_kept_once_whatever_types_its_numbers_are_read_as() -> None:
+    tensors = torch_file.Tensors({"data/0": OneRecord()}, 100, "cpu")
+    kept = [tensors.storage(torch_file.Storage("data/0", dtype)) for dtype in DTYPES]
+    assert len({each.data_ptr() for each in kept}) == 1
+    assert [each.dtype for each in kept] == DTYPES
+    assert kept[4].tolist() == [int.from_bytes(bytes(range(8)), "little"),
+                                int.from_bytes(bytes(range(8, 16)), "little")]  # fmt: skip
 
 
 def test_too_many_records_are_counted_before_they_are_read(

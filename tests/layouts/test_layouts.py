@@ -85,8 +85,9 @@ STATE = TIMM.to_theirs(VisionTransformer(SMALL, 16, 3, 5).state_dict())
         {"state_dict": {"model": {f"module._orig_mod.{k}": v for k, v in STATE.items()}}},
         STATE | {"epoch": 3},
         {"model": {f"_orig_mod.module.{key}": value for key, value in STATE.items()}},
+        {"state_dict": STATE, "best_acc1": torch.tensor(71.5)},  # PyTorch's ImageNet example
     ],
-    ids=["bare", "state_dict", "module", "model_ema", "both", "beside", "the other way round"],
+    ids=["bare", "state_dict", "module", "model_ema", "both", "beside", "other way", "accuracy"],
 )
 def test_a_state_dict_is_found_in_what_wraps_it(wrapped: dict[str, Any]) -> None:
     assert list(unwrapped(wrapped)) == list(STATE)

@@ -1,11 +1,13 @@
 """The hand-derived LayerNorm and GELU against torch's, and stochastic depth."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from vit_train.model.config import ViTConfig
-from vit_train.model.layers import DropPath, LayerNorm, scratch_gelu, scratch_layer_norm
+from vit_train.model.layers import DropPath, LayerNorm, Mlp, scratch_gelu, scratch_layer_norm
 from vit_train.model.vit import Block
 
 # How a random (..., 16) tensor lies in memory.
@@ -102,10 +104,13 @@ def test_layer_norm_of_bfloat16_is_torch_float32_result_to_rounding():
         torch.testing.assert_close(our.float(), their, rtol=2**-7, atol=1e-5)
 
 
-def test_gelu_of_bfloat16_stays_bfloat16_and_agrees_with_torch():
+@pytest.mark.parametrize("activation, approximate", [("gelu", "none"), ("gelu_tanh", "tanh")])
+def test_gelu_of_bfloat16_stays_bfloat16_and_agrees_with_torch(activation, approximate):
     draw = drawer(6)
     x, upstream = (3 * draw(3, 5, 16)).bfloat16(), draw(3, 5, 16).bfloat16()
-    assert_same(scratch_gelu, F.gelu, (x,), upstream, rtol=2**-7, atol=1e-5)
+    ours = Mlp(ViTConfig(kernels="scratch", activation=activation)).gelu
+    theirs = partial(F.gelu, approximate=approximate)
+    assert_same(ours, theirs, (x,), upstream, rtol=2**-7, atol=1e-5)
 
 
 @pytest.mark.parametrize("magnitude", [1e3, 1e4])

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._C._profiler import _ExperimentalConfig
 
 from vit_train.bench.contender import Ours
-from vit_train.bench.turn import Subject, Turn, Work, take_turn
+from vit_train.bench.turn import FIRST_CALLS, Subject, Turn, Work, take_turn
 from vit_train.config import TrainConfig
 from vit_train.data.batches import Batch, DrawnBatches, Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics
@@ -178,7 +178,8 @@ def trace(ours: Ours, path: Path) -> None:
     every_lane = _ExperimentalConfig(profile_all_threads=True)
     with subject.exit:
         subject.first_step()
-        subject.work["train"]()
+        for _ in range(FIRST_CALLS):
+            subject.work["train"]()
         with torch.profiler.profile(experimental_config=every_lane) as profiler:
             for _ in range(3):
                 subject.work["train"]()

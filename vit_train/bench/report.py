@@ -77,13 +77,14 @@ def both(one: Result, other: Result) -> str:
 
 
 def about_the_loop(ours: Result, comparison: Comparison) -> Iterator[str]:
-    shares = ", ".join(f"{name} {share:.1%}" for name, share in ours.shares().items())
     yield (
         f"whole loop {figure_of(ours.speed('loop'))} images/s, "
         f"{figure_of(ours.ratio('loop', ours, 'train'), 3)} of the bare step"
     )
-    yield f"a step of the loop: {shares}"
-    yield f"input alone: {ours.speed('input').median:,.0f} images/s, on one thread of a CPU"
+    if shares := ours.shares():
+        parts = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+        yield f"a step of the loop: {parts}"
+    yield f"input alone: {ours.speed('input').median:,.0f} images/s"
     rate = comparison.flops * ours.speed("train").median / 1e9
     work = f"{comparison.flops / 1e9:.3f} GFLOP an image: {rate:,.0f} GFLOP/s"
     if comparison.ceilings:
@@ -127,7 +128,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "batch_size": comparison.batch_size,
         "gflop_per_image": comparison.flops / 1e9,
         "gemm_gflops": [value / 1e9 for value in comparison.ceilings],
-        "shares_of_the_loop": first.shares() if first.has("loop") else None,
+        "shares_of_the_loop": first.shares(),
         "contenders": [contender_json(result, comparison) for result in comparison.results],
         "failed": comparison.failed,
         "fastest_peer": {

@@ -83,11 +83,14 @@ class Result:
     def unstable(self) -> int:
         return sum(not each.stable for each in self.timings)
 
-    def shares(self) -> dict[str, float]:
-        """Return each part's share of the loop's time.
+    def shares(self) -> dict[str, float] | None:
+        """Return each part's share of the loop's time, or None if that is not known.
 
-        A part that cannot be timed alone is computed as a difference.
+        A part that cannot be timed alone is computed as a difference. On a GPU the parts of a step
+        that is one graph cannot be timed.
         """
+        if not self.has("loop") or self.contender.device != "cpu":
+            return None
         step, gradients = self.seconds("train"), self.seconds("gradients")
         parts = {
             "input": self.seconds("input"),

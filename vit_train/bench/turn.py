@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from vit_train.bench.machine import LoadMeter, peak_memory, synchronize
+from vit_train.engine.graphed_step import WARM_UP
 
 Work = Callable[[], object]
 
@@ -19,8 +20,8 @@ SHARES = {"train": 1.0, "gradients": 0.6, "input": 0.1, "loop": 1.0, "infer": 0.
 # A warm-up ends when two successive windows agree this well, and after this many windows.
 TOLERANCE = 0.05
 WINDOWS = 8
-# The calls before, which may compile, and record what a GPU is to replay.
-FIRST_CALLS = 2
+# The calls before: with the first step, they compile and record what a GPU is to replay.
+FIRST_CALLS = WARM_UP
 # On a GPU, calls are queued one after the other, as in training, and waited for together.
 QUEUED = 10
 

@@ -25,10 +25,20 @@ def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
     entry = cache_folder() / f"{key(paths, size, max_pixels)}.pt"
     if (kept := read(entry, len(paths), size)) is not None:
         logger.info(f"decoded images come from {entry}")
-        return kept
+        return tried_again(kept, paths, size, max_pixels)
     decoded = decode(paths, size, max_pixels)
     write(entry, decoded)
     return decoded
+
+
+def tried_again(kept: Decoded, paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
+    """Decode once more what was broken: the fault may have been the machine's, not the file's."""
+    if not kept.broken:
+        return kept
+    broken = list(kept.broken)
+    again = decode([paths[index] for index in broken], size, max_pixels)
+    kept.images[broken] = again.images  # in memory alone: the mapping is private
+    return Decoded(kept.images, {broken[index]: why for index, why in again.broken.items()})
 
 
 def cache_folder() -> Path:

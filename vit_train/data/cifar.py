@@ -1,30 +1,18 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009), read by torchvision's classes."""
 
-from typing import TYPE_CHECKING
-
 import torch
+from torchvision.datasets import CIFAR10, CIFAR100
 
 from vit_train.data.archive import Archive, obtain
-from vit_train.data.config import ArchiveConfig, Cifar10Config, Cifar100Config
+from vit_train.data.config import ArchiveConfig
 from vit_train.data.dataset import Dataset, ImageSet, resize
 
-if TYPE_CHECKING:
-    from torchvision.datasets import CIFAR10
+KINDS: dict[str, type[CIFAR10]] = {"CIFAR-10": CIFAR10, "CIFAR-100": CIFAR100}
 
 
-def load_cifar10(config: Cifar10Config) -> Dataset:
-    from torchvision.datasets import CIFAR10
-
-    return load(config, CIFAR10, "CIFAR-10")
-
-
-def load_cifar100(config: Cifar100Config) -> Dataset:
-    from torchvision.datasets import CIFAR100
-
-    return load(config, CIFAR100, "CIFAR-100")
-
-
-def load(config: ArchiveConfig, kind: "type[CIFAR10]", title: str) -> Dataset:
+def load_cifar(config: ArchiveConfig, title: str) -> Dataset:
+    """Load the data set of this title, downloading it first if config.download says so."""
+    kind = KINDS[title]
     meta = (kind.meta["filename"], kind.meta["md5"])
     archive = Archive(
         title=title,
@@ -37,7 +25,7 @@ def load(config: ArchiveConfig, kind: "type[CIFAR10]", title: str) -> Dataset:
     )
     obtain(archive, config)
 
-    def image_set(source: "CIFAR10") -> ImageSet:
+    def image_set(source: CIFAR10) -> ImageSet:
         images = torch.from_numpy(source.data).permute(0, 3, 1, 2).contiguous()  # (N,3,32,32)
         return ImageSet(resize(images, config.image_size), torch.tensor(source.targets))
 

@@ -132,9 +132,9 @@ class Cifar10Config(ArchiveConfig):
     name: str = "cifar10"
 
     def load(self) -> "Dataset":
-        from vit_train.data.cifar import load_cifar10
+        from vit_train.data.cifar import load_cifar
 
-        return load_cifar10(self)
+        return load_cifar(self, "CIFAR-10")
 
 
 @dataclass
@@ -144,9 +144,9 @@ class Cifar100Config(ArchiveConfig):
     name: str = "cifar100"
 
     def load(self) -> "Dataset":
-        from vit_train.data.cifar import load_cifar100
+        from vit_train.data.cifar import load_cifar
 
-        return load_cifar100(self)
+        return load_cifar(self, "CIFAR-100")
 
 
 @dataclass

@@ -40,8 +40,8 @@ def load_folder(config: FolderConfig) -> Dataset:
     """Load root/train with root/test or root/val, or split one tree of classes by the seed.
 
     With both test/ and val/, validation uses val/. Raise ValueError for a tree without images, a
-    class that the training set lacks and, unless config.on_error is skip, for an empty class or
-    files that cannot be decoded.
+    class that the training set lacks, a part of which no file can be decoded and, unless
+    config.on_error is skip, for an empty class or any file that cannot be decoded.
     """
     root = Path(config.root)
     trees = find_parts(root)
@@ -152,12 +152,15 @@ def scan(root: Path) -> Tree:
 
 
 def walk(folder: Path) -> list[Path]:
-    """Return all visible files below the folder, sorted."""
-    found = []
+    """Return all visible files below the folder, sorted; warn of linked folders, never entered."""
+    files, links = [], []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(place) / name for name in names if not name.startswith(".")]
-    return sorted(found)
+        links += [path for name in folders if (path := Path(place) / name).is_symlink()]
+        files += [Path(place) / name for name in names if not name.startswith(".")]
+    if links:
+        logger.warning(f"linked folders that are not read:{listed(sorted(links))}")
+    return sorted(files)
 
 
 def class_names(trees: dict[str, Tree], config: FolderConfig) -> list[str]:
@@ -215,6 +218,8 @@ def image_set(tree: Tree, label_of: dict[str, int], config: FolderConfig) -> Ima
                 f"{len(decoded.broken)} of {len(paths)} image files cannot be used:{report}\n"
                 "Repair or remove them, or set data.on_error=skip to go on without them"
             )
+        if len(decoded.broken) == len(paths):
+            raise ValueError(f"none of the image files in {tree.root} can be used:{report}")
         logger.warning(f"{len(decoded.broken)} of {len(paths)} image files are left out:{report}")
     labels = torch.tensor([label_of[name] for _, name in tree.files])
     top = Path(config.root)

@@ -94,9 +94,10 @@ def set_apart(
 def stratified(labels: Tensor, count: int, seed: int, field: str) -> tuple[Tensor, Tensor]:
     """Return the sorted indices of `count` images, and of the rest.
 
-    Each class keeps its share to within one image: its images are shuffled and spread evenly over
-    0…1, and the first `count` of all images are taken, so that a class with share s gives
-    s · count images. Raise ValueError if there are fewer than `count` images.
+    Each class keeps about its share: its images are shuffled and spread evenly over 0…1 from a
+    random offset, and the first `count` of all images are taken. Classes of one size differ by one
+    image at most; beside many classes of a few images, a large one can be off by several. Raise
+    ValueError if there are fewer than `count` images.
     """
     if count > len(labels):
         raise ValueError(

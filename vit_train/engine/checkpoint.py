@@ -44,11 +44,12 @@ def save_checkpoint(path: Path, content: dict[str, Any], keep: int = 0) -> None:
 
 
 def save_archive(path: Path, archive: memoryview, keep: int = 0) -> None:
-    """Write a checkpoint atomically: a reader sees either the old file or the whole new one.
+    """Write a checkpoint, of which no reader ever sees a part.
 
     The archive is written beside the target, flushed to the disk, and then renamed. Up to `keep`
-    older files remain: NAME-1.pt, the newest of them, NAME-2.pt and so on. If writing fails with
-    OSError, everything stays as it was.
+    older files remain: NAME-1.pt, the newest of them, NAME-2.pt and so on. Between two renames
+    there is no NAME.pt: NAME-1.pt is the newest one then. If writing fails with OSError, everything
+    stays as it was.
     """
     path.parent.mkdir(exist_ok=True)  # no parents=True: a vanished mount is not recreated
     with replacing(path) as file:

@@ -119,7 +119,10 @@ OPTIM_CONFIGS: dict[str, type[OptimConfig]] = {
 
 @dataclass
 class CheckpointConfig:
-    """Checkpoints in addition to those after every epoch and when a run is stopped."""
+    """Checkpoints besides those when a run is stopped and after epochs.
+
+    Epochs are left out where saving them all would take more than 1 % of the time.
+    """
 
     # Also save after this many steps or minutes; null: after epochs alone.
     every_steps: int | None = None

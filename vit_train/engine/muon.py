@@ -25,8 +25,8 @@ class Muon(Optimizer):
 
     Each weight comes with the number of matrices that are stacked in its rows: three in the joint
     projection to queries, keys and values. Matrices of one shape take their steps together. The
-    results are those of torch.optim.Muon with adjust_lr_fn="match_rms_adamw" on each matrix, which
-    cannot be part of a CUDA graph.
+    results are those of torch.optim.Muon with adjust_lr_fn="match_rms_adamw" on each matrix; unlike
+    that one's, its steps can be part of a CUDA graph.
     """
 
     moments = frozenset({"momentum_buffer"})

@@ -164,7 +164,8 @@ def restore_moments(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """
     fresh = optimizer.state_dict()
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    if not state["state"].keys() <= set(range(len(parameters))):
+    # Muon has its moments from the start.
+    if not fresh["state"].keys() <= state["state"].keys() <= set(range(len(parameters))):
         raise ValueError("the optimizer's moments belong to other parameters")
     for number, moments in state["state"].items():
         if moments.keys() != optimizer.moments:

@@ -102,7 +102,9 @@ def place(name: str, entry: Any) -> tuple[torch.dtype, tuple[int, ...], int, int
     dtype = DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
     if dtype is None:
         raise Refused(f"the tensor {said} is of the type {str(entry['dtype'])[:20]!r}")
-    if not naturals(shape) or len(shape) > DIMENSIONS or not naturals(offsets) or len(offsets) != 2:
+    valid = naturals(shape) and len(shape) <= DIMENSIONS and naturals(offsets) and len(offsets) == 2
+    # PyTorch computes in 64 bits, even where another axis has no elements.
+    if not valid or math.prod(max(1, each) for each in shape) >= 2**63:
         raise Refused(f"the tensor {said} has no valid shape or place")
     start, end = offsets
     if math.prod(shape) * dtype.itemsize != end - start:

@@ -14,7 +14,6 @@ import math
 import pickle
 import pickletools
 import zipfile
-from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
 from typing import IO, Any, NamedTuple
@@ -29,7 +28,7 @@ from vit_train.files.plain_values import Refused, require_plain
 PICKLE_BYTES = 4_000_000
 NODES = 1_000_000
 RECORDS, CHUNK = 100_000, 1 << 20
-DIMENSIONS = 16
+KEY_LENGTH, DIMENSIONS = 20, 16
 DTYPES = {
     "DoubleStorage": torch.float64,
     "FloatStorage": torch.float32,
@@ -83,12 +82,27 @@ class Rebuild:
         return View(storage, offset, tuple(size), tuple(stride))
 
 
+class Items(dict[Any, Any]):
+    """Replacement for `collections.OrderedDict`, which a pickle can only make empty, then fill.
+
+    An OrderedDict could be told to copy another one, ten thousand times, or to hide its values.
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def __setstate__(self, state: object) -> None:
+        """Leave out attributes: those of a state dict are its modules' versions."""
+
+
 class Described(pickle.Unpickler):
     """Unpickler of the values that a pickle describes, with a View for each tensor."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
+            return Items
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return Rebuild()
         if module == "torch" and name in DTYPES:
@@ -97,7 +111,8 @@ class Described(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Storage:
         kind, dtype, key, _, _ = pid
-        if kind != "storage" or not isinstance(dtype, torch.dtype) or not isinstance(key, str):
+        named = isinstance(key, str) and len(key) <= KEY_LENGTH
+        if kind != "storage" or not isinstance(dtype, torch.dtype) or not named:
             raise Refused("it has a tensor without data")
         return Storage(f"data/{key}", dtype)
 
@@ -174,14 +189,14 @@ def read_pickle(data: bytes) -> Any:
 
 
 class Tensors:
-    """Builder of the tensors of one file; it reads each storage once."""
+    """Builder of the tensors of one file; it reads each record once."""
 
     def __init__(
         self, records: Mapping[str, Record], file_size: int, device: torch.device | str
     ) -> None:
         self.records, self.device = records, device
         self.left = file_size
-        self.storages: dict[Storage, Tensor] = {}
+        self.records_read: dict[str, Tensor] = {}
 
     def fill(self, value: Any) -> Any:
         """Return the same values, with each View replaced by its tensor."""
@@ -209,9 +224,9 @@ class Tensors:
         return storage.as_strided(view.size, view.stride, view.offset if count else 0)
 
     def storage(self, storage: Storage) -> Tensor:
-        if storage not in self.storages:
+        if storage.record not in self.records_read:
             numbers = np.frombuffer(self.records[storage.record].read(), np.uint8)
             buffer = torch.empty(len(numbers), dtype=torch.uint8)
             buffer.numpy()[:] = numbers  # at an aligned address
-            self.storages[storage] = buffer.view(storage.dtype).to(self.device)
-        return self.storages[storage]
+            self.records_read[storage.record] = buffer.to(self.device)
+        return self.records_read[storage.record].view(storage.dtype)

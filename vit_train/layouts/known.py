@@ -23,7 +23,7 @@ def unwrapped(content: Any) -> dict[str, Tensor]:
 
     Raise Misfit if there is none.
     """
-    while isinstance(content, Mapping) and not any(isinstance(x, Tensor) for x in content.values()):
+    while isinstance(content, Mapping):
         inner = [content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)]
         if not inner:
             break

@@ -222,5 +222,5 @@ class Mlp(nn.Module):
     def gelu(self, x: Tensor) -> Tensor:
         tanh = self.activation == "gelu_tanh"  # which old weights need
         if own_kernels(self.kernels, x):
-            return gelu_tanh(x) if tanh else scratch_gelu(x)
+            return gelu_tanh(upcast(x)).to(x.dtype) if tanh else scratch_gelu(x)
         return F.gelu(x, approximate="tanh" if tanh else "none")

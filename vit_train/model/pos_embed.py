@@ -1,4 +1,4 @@
-"""Position embeddings: those of Dosovitskiy et al. 2021 (appendix D.4) and fixed sinusoids.
+"""Positions: those of Dosovitskiy et al. 2021 (appendix D.4), fixed sinusoids, and rotary ones.
 
 Each class says how it is initialized, how it is fitted to another image size, and which widths it
 can have. Absolute positions are added to the tokens; attention positions act inside every attention

@@ -95,7 +95,7 @@ def test_the_whole_batch_at_once_gives_the_same_as_only_the_images_concerned(
 def test_the_operations_are_those_of_torchvision() -> None:
     theirs = autoaugment.TrivialAugmentWide()._augmentation_space(31).keys() | {"Invert"}
     assert set(OPERATIONS) == theirs
-    assert not PIXEL_OPERATIONS.keys() & GEOMETRIC_OPERATIONS.keys()
+    assert not PIXEL_OPERATIONS.keys() & set(GEOMETRIC_OPERATIONS)
 
 
 def drawn(policy: str, count: int, size: int = 32) -> list[Counter[tuple[str, float]]]:

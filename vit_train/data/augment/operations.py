@@ -121,53 +121,15 @@ PIXEL_OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def affine(xx: Tensor, xy: Tensor, x: Tensor, yx: Tensor, yy: Tensor, y: Tensor) -> Tensor:
-    """Return (N,2,3) maps from the new image to the old, in pixels from the center."""
-    return torch.stack((xx, xy, x, yx, yy, y), dim=1).view(-1, 2, 3)
-
-
-def shear_x(magnitude: Tensor, size: int) -> Tensor:
-    one, zero = torch.ones_like(magnitude), torch.zeros_like(magnitude)
-    return affine(one, magnitude, magnitude * size / 2, zero, one, zero)
-
-
-def shear_y(magnitude: Tensor, size: int) -> Tensor:
-    one, zero = torch.ones_like(magnitude), torch.zeros_like(magnitude)
-    return affine(one, zero, zero, magnitude, one, magnitude * size / 2)
-
-
-def translate_x(magnitude: Tensor, size: int) -> Tensor:
-    one, zero = torch.ones_like(magnitude), torch.zeros_like(magnitude)
-    return affine(one, zero, -magnitude.trunc(), zero, one, zero)
-
-
-def translate_y(magnitude: Tensor, size: int) -> Tensor:
-    one, zero = torch.ones_like(magnitude), torch.zeros_like(magnitude)
-    return affine(one, zero, zero, zero, one, -magnitude.trunc())
-
-
-def rotate(magnitude: Tensor, size: int) -> Tensor:
-    """Rotate by `magnitude` degrees, counterclockwise."""
-    cos, sin = magnitude.deg2rad().cos(), magnitude.deg2rad().sin()
-    zero = torch.zeros_like(magnitude)
-    return affine(cos, -sin, zero, sin, cos, zero)
-
-
-GEOMETRIC_OPERATIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
-    "ShearX": shear_x,
-    "ShearY": shear_y,
-    "TranslateX": translate_x,
-    "TranslateY": translate_y,
-    "Rotate": rotate,
-}
-
+GEOMETRIC_OPERATIONS = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 OPERATIONS = (*PIXEL_OPERATIONS, *GEOMETRIC_OPERATIONS)
 
 
 class Round(NamedTuple):
     """One operation per image: its index in OPERATIONS, its magnitude, and its map of places.
 
-    The map is the identity for operations that are not geometric.
+    The map leads from the new image to the old, in pixels from the center. It is the identity for
+    operations that are not geometric.
     """
 
     operation: Tensor
@@ -182,16 +144,29 @@ class Round(NamedTuple):
     @property
     def maps(self) -> Tensor:
         """Return all maps (N,2,3)."""
-        return affine(*self[2:])
+        return torch.stack(self[2:], dim=1).view(-1, 2, 3)
 
 
 def make_round(operation: Tensor, magnitude: Tensor, size: int) -> Round:
-    """Compute the maps of images of this size, on the CPU: a GPU has another sine."""
-    maps = torch.eye(2, 3, dtype=torch.float64).repeat(len(operation), 1, 1)
-    for name, make in GEOMETRIC_OPERATIONS.items():
-        chosen = (operation == OPERATIONS.index(name)).view(-1, 1, 1)
-        maps = torch.where(chosen, make(magnitude, size), maps)
-    return Round(operation, magnitude, *maps.flatten(1).unbind(1))
+    """Compute the maps of images of this size, on the CPU: a GPU has another sine.
+
+    Magnitudes are as torchvision's; rotations are in degrees, counterclockwise.
+    """
+    one, zero = torch.ones_like(magnitude), torch.zeros_like(magnitude)
+    middle, shift, angle = magnitude * size / 2, -magnitude.trunc(), magnitude.deg2rad()
+    cos, sin = angle.cos(), angle.sin()
+    rows = (
+        (one, magnitude, middle, zero, one, zero),  # ShearX
+        (one, zero, zero, magnitude, one, middle),  # ShearY
+        (one, zero, shift, zero, one, zero),  # TranslateX
+        (one, zero, zero, zero, one, shift),  # TranslateY
+        (cos, -sin, zero, sin, cos, zero),  # Rotate
+    )
+    fields: tuple[Tensor, ...] = (one, zero, zero, zero, one, zero)
+    for name, row in zip(GEOMETRIC_OPERATIONS, rows, strict=True):
+        chosen = operation == OPERATIONS.index(name)
+        fields = tuple(torch.where(chosen, new, old) for new, old in zip(row, fields, strict=True))
+    return Round(operation, magnitude, *fields)
 
 
 def resample(images: Tensor, maps: Tensor) -> Tensor:
