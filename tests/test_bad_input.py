@@ -351,7 +351,7 @@ def test_what_belongs_to_another_choice_is_said(run: Run, small_run: SmallRun) -
         "vit-eval ckpt=run data.root=run": "come from no folder; add data.name=folder",
         "vit-eval ckpt=run,run": "write a list as [A,B]",
         "vit-eval ckpt=[run,nowhere]": "no checkpoint at nowhere",
-        "vit-eval ckpt=[run,run]": "more than once",
+        "vit-eval ckpt=[run/checkpoints/last.pt,run,run]": "best.pt more than once",
         "vit-predict ckpt=run images=nowhere.png": "there is no such file or folder",
     }.items():
         outcome = run(*arguments.split())

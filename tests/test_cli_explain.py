@@ -26,6 +26,7 @@ from vit_train.runs.config import METHODS
 from vit_train.runs.evaluation import explain
 from vit_train.runs.evaluation.explain import Explainer
 from vit_train.runs.trained import Trained
+from vit_train.viz.heatmaps import map_title
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -87,6 +88,8 @@ def test_a_decoder_shows_what_it_takes_a_hidden_patch_from(
         assert min(picture.size) > 150
     outcome = run("vit-explain", "ckpt=run", "layer=7")
     assert outcome.status == 1 and "layer=7: the decoder has the layers 0 to" in outcome.err
+    outcome = run("vit-explain", "ckpt=run", "method=rollout")
+    assert outcome.status == 1 and "method=, score=, target= are for classifiers" in outcome.err
 
 
 def test_images_may_have_another_size_or_other_classes_than_in_training(
@@ -148,9 +151,13 @@ def test_a_title_has_the_answer_whatever_class_is_explained(
 ) -> None:
     trained = vit_train.load(small_run("finished"))
     drawn: list[str] = []
+    legends: list[str] = []
 
-    def draw_maps(images: torch.Tensor, maps: torch.Tensor, titles: list[str], _: str) -> Figure:
+    def draw_maps(
+        images: torch.Tensor, maps: torch.Tensor, titles: list[str], legend: str
+    ) -> Figure:
         drawn.extend(titles)
+        legends.append(legend)
         return Figure()
 
     monkeypatch.setattr(explain, "draw_maps", draw_maps)
@@ -161,7 +168,13 @@ def test_a_title_has_the_answer_whatever_class_is_explained(
     said = [f"said: {each.label} {100 * each.probability:.0f} %" for each in
             trained.predict([image.permute(1, 2, 0).numpy() for image in images])]  # fmt: skip
     plain = [f"{name}, {each}" for name, each in zip("abc", said, strict=True)]
-    assert drawn == [*plain, *(f"{each}, shown: square" for each in plain)]
+    assert drawn == [*plain, *plain]
+    assert ["raised the class" in legends[0], "raised square" in legends[1]] == [True, True]
+    name = "Screenshot 2026-11-22 at 10.32.45 copy.png"
+    assert (
+        map_title(name, "automobile", " 83 %") == "Screenshot 2026-11-22 …, said: automobile 83 %"
+    )
+    assert map_title("a.png", 40 * "x") == f"a.png, said: {17 * 'x'}…"
 
 
 def test_what_takes_too_much_memory_is_not_drawn(

@@ -11,8 +11,9 @@ from conftest import Run, SmallRun
 import vit_train
 from vit_train.engine.safetensors_file import read_safetensors
 from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
+from vit_train.report.summary import write_json
 from vit_train.runs.export import export as exporting
-from vit_train.runs.export import formats
+from vit_train.runs.export import formats, model_card
 from vit_train.runs.export.deployed import deployed
 from vit_train.runs.pretrained.pretrained import pretrained
 from vit_train.runs.trained import Trained
@@ -157,3 +158,18 @@ def test_answers_that_differ_by_rounding_are_the_same_class() -> None:
     for other in (torch.nan, torch.inf):
         _, difference = exporting.agreement(expected, torch.full((2, 3), other))
         assert difference > 1e30
+
+
+def test_a_card_has_the_results_of_its_own_checkpoint(tmp_path: Path) -> None:
+    result = {"acc": 0.5, "acc_interval_95": [0.4, 0.6], "count": 80}
+    for name in "ab":
+        folder = tmp_path / f"eval-test-{name}"
+        folder.mkdir()
+        write_json(
+            folder / "results.json",
+            {"checkpoint": f"elsewhere/{name}.pt", "result": result},
+        )
+    write_json(tmp_path / "summary.json", {"command": "vit-train seed=1", "commit": None})
+    card = "\n".join(model_card.results(tmp_path / "b.pt"))
+    assert "| eval-test-b | 50.00 % | 40.00 to 60.00 | 80 |" in card and "eval-test-a" not in card
+    assert "Trained by `vit-train seed=1`." in card

@@ -1,9 +1,12 @@
 """vit-predict, and the same in Python: files of every kind, told as they are."""
 
+import contextlib
 import csv
 import io
 import json
+import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +19,8 @@ from torch.testing import assert_close
 import vit_train
 from vit_train.data.paths import image_files
 from vit_train.runs.builtin import FOLDER
+from vit_train.runs.config import PredictConfig
+from vit_train.runs.evaluation import predict
 from vit_train.runs.load import temperature_key
 
 CLASSES = ("blue", "green", "red")
@@ -231,6 +236,27 @@ def test_a_temperature_of_a_part_of_the_images_is_not_noted(run: Run, small_run:
     noted = Path("run/calibration.json").read_text(encoding="utf-8")
     assert run("vit-eval", "ckpt=run", "data.val_subset=10").status == 0
     assert Path("run/calibration.json").read_text(encoding="utf-8") == noted
+    assert {each.name for each in Path("run").glob("eval-*")} == {"eval-test", "eval-test-10val"}
+    with contextlib.chdir("run/checkpoints"):
+        known = vit_train.load("best.pt").meta.temperature
+        assert known is not None and known in json.loads(noted)["temperatures"].values()
+    assert vit_train.load("run", image_size=48).meta.temperature is None
+
+
+def test_the_advice_on_calibration_can_be_followed(caplog: pytest.LogCaptureFixture) -> None:
+    known = vit_train.load("builtin:cifar10").meta
+    unknown = replace(known, temperature=None)
+    data = replace(known.config.data, val="none")
+    never = replace(unknown, config=replace(known.config, data=data))
+    config = PredictConfig(ckpt="my run", images="x.png", weights="raw")
+    with caplog.at_level(logging.INFO):
+        for meta in (known, unknown, never):
+            predict.report(config, 1, 0, meta)
+    assert [message.split(":", 1)[-1].strip() for message in caplog.messages] == [
+        f"probabilities are calibrated with a temperature of {known.temperature:.2f}",
+        "vit-eval 'ckpt=my run' weights=raw calibrates them once, from the run's validation images",
+        "the run set no validation images apart",
+    ]
 
 
 @pytest.mark.usefixtures("colors")

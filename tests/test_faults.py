@@ -191,6 +191,14 @@ def test_out_of_memory_says_what_was_tried_and_what_to_change(
         assert f"set train.micro_batch={less}" in outcome.err and "Traceback" not in outcome.err
 
 
+def test_a_sweep_says_which_jobs_are_to_be_resumed(run: Run) -> None:
+    outcome = run(
+        "vit-train", "-m", *SMALL, "seed=0,1", "train.max_minutes=1e-9", "hydra.sweep.dir=sweep"
+    )
+    assert outcome.status == 0, outcome.err
+    assert "0 of 2 jobs finished, 2 stopped before their end: resume each" in outcome.out
+
+
 def test_a_sweep_goes_on_past_a_job_that_fails(run: Run) -> None:
     outcome = run(
         "vit-train", "-m", *SMALL, "data.train_images=60", "train.epochs=1",

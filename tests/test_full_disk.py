@@ -4,7 +4,9 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import conftest
 import pytest
 from conftest import SMALL, Run, SmallRun
 from test_resume import assert_same_run
@@ -19,8 +21,15 @@ def mount(*options: str) -> bool:
     return subprocess.run(["mount", *options], capture_output=True).returncode == 0
 
 
+class Everything(set[Any]):
+    def __contains__(self, key: object) -> bool:
+        return True
+
+
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A small file system: pictures are small, too, lest the first ones fill it."""
+    monkeypatch.setattr(conftest, "DRAWN", Everything())
     place = tmp_path / "disk"
     place.mkdir()
     if not mount("-t", "tmpfs", "-o", "size=700k", "tmpfs", str(place)):
@@ -43,12 +52,17 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_with_more_space(
     assert_same_run(small_run("finished", "whole"), Path("disk/run"))
 
 
-def test_or_training_goes_on_without(run: Run, disk: Path) -> None:
-    outcome = run("vit-train", *SMALL, "checkpoint.on_error=continue", "hydra.run.dir=disk/run")
-    assert "training continues: [Errno 28]" in outcome.out
+def test_or_training_goes_on_without_but_its_end_is_not_lost(run: Run, disk: Path) -> None:
+    patient = [*SMALL, "train.epochs=4", "checkpoint.on_error=continue"]
+    outcome = run("vit-train", *patient, "hydra.run.dir=disk/run")
+    assert outcome.status == 1 and "training continues: [Errno 28]" in outcome.out
+    assert "No space left on device" in outcome.err and "resume with" in outcome.err
     assert "Traceback" not in outcome.err
     kept = list(Path("disk/run/checkpoints").glob("*.pt"))
     assert kept and all(read_checkpoint(each)["step"] > 0 for each in kept)
+    assert mount("-o", "remount,size=9m", str(disk))
+    outcome = run("vit-train", "resume=disk/run")
+    assert outcome.status == 0 and "4/4" in outcome.out, outcome.err
 
 
 def test_a_disk_that_cannot_be_written_is_said(run: Run, disk: Path) -> None:

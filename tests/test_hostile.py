@@ -14,9 +14,13 @@ import torch
 from conftest import SMALL, Run, SmallRun, posix
 
 import vit_train
+from vit_train.config import TrainConfig
 from vit_train.data.config import ShapesConfig
 from vit_train.engine.checkpoint import read_checkpoint, sealed
+from vit_train.model.config import CnnConfig
 from vit_train.report.summary import write_json
+from vit_train.runs.load import require_bounded_memory
+from vit_train.tasks.config import ClassifyConfig
 
 
 def flip(data: bytearray, rng: random.Random) -> None:
@@ -201,7 +205,15 @@ def test_tables_that_are_not_in_the_file_are_counted(run: Run) -> None:
             content["model"][key] = torch.zeros(2 * patches - 1, 4)
     Path("crafted.pt").write_bytes(sealed(content))
     outcome = run("vit-eval", "ckpt=crafted.pt")
-    assert outcome.status == 1 and "for this model's positions and attention" in outcome.err
+    assert outcome.status == 1 and "with this model's positions and attention" in outcome.err
+
+
+def test_one_image_may_not_take_the_memory_of_thousands() -> None:
+    """Neither the weights of a CNN nor its patches grow with its images."""
+    config = TrainConfig(model=CnnConfig(), task=ClassifyConfig(), data=ShapesConfig())
+    model = config.model.build((3, 32, 32), 10)
+    with pytest.raises(ValueError, match="an image of 60000 by 60000 would take 43 GB"):
+        require_bounded_memory(config, model, (3, 60_000, 60_000))
 
 
 def test_weights_that_are_not_numbers_are_said_and_nothing_is_written(
@@ -214,6 +226,8 @@ def test_weights_that_are_not_numbers_are_said_and_nothing_is_written(
     Path("crafted.pt").write_bytes(sealed(content))
     outcome = run("vit-eval", "ckpt=crafted.pt")
     assert outcome.status == 1 and "its weights are damaged, or its training" in outcome.err
+    outcome = run("vit-explain", "ckpt=crafted.pt")
+    assert outcome.status == 1 and "answers with NaN: its weights are damaged" in outcome.err
     assert not list(Path().glob("eval-*"))
 
 
@@ -238,6 +252,7 @@ NAMES += [" ".join(["calibration.json", *(f"eval-test/{name}" for name in EVALUA
     [
         *((name, "file") for name in NAMES),
         *(("eval-test", "folder"), ("checkpoints", "folder"), ("train.log", "folder")),
+        ("export", "folder"),
         *((name, "pipe") for name in ("config.yaml", "summary.json", "metrics.csv", "train.log")),
         *(("checkpoints/last.pt", "pipe"), ("eval-test/results.json", "pipe"), (".lock", "pipe")),
     ],
@@ -249,7 +264,8 @@ def test_nothing_outside_a_strangers_run_is_touched(
     small_run("interrupted")
     outside = booby_trapped(name, kind)
     before = state_of(outside)
-    for command in ("vit-eval ckpt=run", "vit-train resume=run train.max_minutes=1e-9"):
+    commands = ["vit-eval ckpt=run", "vit-train resume=run train.max_minutes=1e-9"]
+    for command in [*commands, *(["vit-export ckpt=run format=torch"] if name == "export" else [])]:
         outcome = run(*command.split())
         assert outcome.status in (0, 1) and "Traceback" not in outcome.err, outcome.err
     assert before == state_of(outside)

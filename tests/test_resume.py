@@ -1,5 +1,6 @@
 """A run that was interrupted goes on as if nothing had happened: to the last bit."""
 
+import contextlib
 import csv
 import json
 import math
@@ -139,6 +140,9 @@ def test_a_finished_run_says_so(run: Run, small_run: SmallRun) -> None:
     assert run("vit-train", "resume=run", "seed=0").status == 0
     named = run("vit-train", "resume=run/checkpoints/best.pt")
     assert named.status == 0 and "run is finished" in named.out
+    with contextlib.chdir("run/checkpoints"):
+        inside = run("vit-train", "resume=last.pt")
+    assert inside.status == 0 and "run is finished" in inside.out, inside.err
     assert "cannot change seed when resuming" in run("vit-train", "resume=run", "seed=1").err
     longer = run("vit-train", "resume=run", "train.epochs=4")
     assert longer.status == 1 and longer.err.endswith(

@@ -37,6 +37,7 @@ def test_a_cell_stays_one(text: str) -> None:
 
 
 def test_plain_text_stays_as_it_is() -> None:
+    assert markdown_cell("__init__ ~~x~~ _y_") == r"\_\_init\_\_ \~\~x\~\~ \_y\_"
     for text in ("größe", "猫 🐈", "learned_2d", "[8, 16]", "1.5e-3", ""):
         assert printable(text) == text and markdown_cell(text) == text
 

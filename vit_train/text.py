@@ -38,7 +38,7 @@ def markdown_cell(text: str) -> str:
 
     The result is one line that cannot end the cell, start markup or hide an address behind words.
     """
-    return re.sub(r"[\\|<*`]|\](?=\()", r"\\\g<0>", printable(text))
+    return re.sub(r"[\\|<*`~]|(?<![^\W_])_|_(?![^\W_])|\](?=\()", r"\\\g<0>", printable(text))
 
 
 class PrintableFormatter(logging.Formatter):

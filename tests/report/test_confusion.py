@@ -29,6 +29,22 @@ def test_the_matrix_and_the_balanced_accuracy_are_those_counted_one_by_one(
     assert value == pytest.approx(np.mean(recalls))
 
 
+def test_neighboring_classes_can_be_counted_together() -> None:
+    answers = drawn_answers(200, [0, 1, 2, 3, 4])
+    matrix = confusion_matrix(answers)
+    pairs = [[0, 1], [2, 3], [4]]
+    expected = [[matrix[np.ix_(rows, columns)].sum() for columns in pairs] for rows in pairs]
+    assert confusion_matrix(answers, together=2).tolist() == expected
+
+
+def test_thousands_of_classes_are_drawn_in_as_many_cells_as_there_are_pixels() -> None:
+    labels = np.arange(2500)
+    answers = Answers(labels, np.eye(2500, dtype=np.float32)[labels])
+    (image,) = Confusion().draw(answers, [str(label) for label in labels]).axes[0].images
+    assert image.get_array().shape == (834, 834)
+    assert image.get_extent()[1] == 834 * 3 - 0.5
+
+
 @pytest.mark.parametrize("count", [2, 10, 100])
 def test_the_figure_names_as_many_classes_as_can_be_read(count: int, tmp_path: Path) -> None:
     names = [f"$class_{number} <b>" for number in range(count)]

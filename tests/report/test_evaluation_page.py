@@ -82,7 +82,9 @@ def test_it_says_in_words_what_was_found() -> None:
     assert "five most probable" not in words  # of three classes
     assert "<b>cat</b> taken for dog & co: 4 images, 40.0 % of <b>cat</b>" in words
     assert "it is right less often than it says" in words
-    assert "Its logits divided by 2.00" in words
+    assert "Divided by 2.00, the temperature" in words
+    assert "give probabilities that fit no better: the loss" in words
+    assert "every class counted alike" not in words  # ten images each
     assert "mirror image it is right in 83.33 %" in words
     assert "0.714" in words  # the precision of dog & co, 10 of 14
 

@@ -1,4 +1,6 @@
+import io
 import logging
+import sys
 
 import numpy as np
 import pytest
@@ -50,6 +52,16 @@ def test_an_epoch_is_a_line_under_the_names_of_its_columns(
         "   3/3        1.500  25.00%  2.0e-03       640     0 s",
         "   3/3        1.500  25.00%  2.0e-03       640     0 s",
     ]
+
+
+def test_nothing_is_drawn_in_front_of_the_first_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", screen)
+    terminal = Terminal(steps_per_epoch=14, epochs=3)
+    assert screen.getvalue() == ""
+    with terminal:
+        assert "epoch 1/3:   0%" in screen.getvalue()
 
 
 @pytest.mark.parametrize("step, left", [(0, "4 min"), (8, "20 min")])

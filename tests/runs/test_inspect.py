@@ -43,6 +43,13 @@ def test_the_kernels_make_no_difference_to_the_arithmetic(run: Run) -> None:
     assert scratch == fused and "GFLOP" in scratch
 
 
+def test_attention_that_no_machine_can_hold_is_refused(run: Run) -> None:
+    outcome = run("vit-inspect", "image_size=4096")
+    assert outcome.status == 1 and "the attention between all patches of an image of 4096" in (
+        outcome.err
+    )
+
+
 def test_a_cnn_has_no_patches_to_reorder(run: Run) -> None:
     outcome = run("vit-inspect", "model=cnn")
     assert outcome.status == 0 and "141,354 parameters" in outcome.out

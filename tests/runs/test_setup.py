@@ -9,6 +9,7 @@ from vit_train.data.config import ShapesConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import ALONE
 from vit_train.model.config import ViTConfig
+from vit_train.runs.training import setup
 from vit_train.runs.training.setup import Setup, set_up
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig, TaskConfig
 
@@ -36,6 +37,16 @@ def test_the_statistics_are_those_of_what_is_trained_on_alone(data: dict[str, ob
         pixels.std((0, 2, 3), keepdims=True)
     )
     np.testing.assert_allclose(images, own, rtol=0, atol=1e-5)
+
+
+def test_arithmetic_is_not_counted_where_that_would_take_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Counting keeps the attention of all layers, which fused kernels never store."""
+    assert parts().flops is not None
+    monkeypatch.setattr(setup, "memory_bytes", lambda: 1000.0)
+    small = parts()
+    assert small.flops is None and small.training_tflop(100) is None
 
 
 def test_each_split_is_what_it_is_called() -> None:

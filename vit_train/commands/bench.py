@@ -19,7 +19,7 @@ from vit_train.runs.lock import removed_if_empty
 ABOUT = """\
 vit-bench: measure how fast training and inference are here, also against other libraries.
 
-  vit-bench model=tiny bench.batch_sizes=[64,128] bench.peers=[timm,torchvision]"""
+  vit-bench model=tiny 'bench.batch_sizes=[64,128]' 'bench.peers=[timm,torchvision]'"""
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="bench")

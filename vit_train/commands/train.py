@@ -87,6 +87,7 @@ def go_on(composed: DictConfig, settings: HydraConf) -> float | None:
 def score(outcome: "Outcome") -> float | None:
     if outcome.exit_status:
         sys.exit(outcome.exit_status)
+    SWEEP.stopped += not outcome.finished
     return outcome.score
 
 

@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vit_train.model.config import ModelConfig, ViTConfig
+from vit_train.model.memory import attention_bytes
 
 
 class Flops(NamedTuple):
@@ -15,6 +16,13 @@ class Flops(NamedTuple):
 
     forward: int
     training: int
+
+
+def counting_bytes(config: ModelConfig, image_size: int) -> int:
+    """Return what `count_flops` takes for attention: that of all layers, kept for its gradients."""
+    if not isinstance(config, ViTConfig):
+        return 0
+    return 3 * config.layers * attention_bytes(replace(config, kernels="scratch"), image_size)
 
 
 def count_flops(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> Flops:

@@ -10,6 +10,7 @@ from vit_train.engine.answers import Answers
 from vit_train.viz.figures import shortened
 
 MOST_NAMED = 20  # With more classes, names and numbers would be too small to read.
+MOST_CELLS = 1000  # The drawing has no more pixels in a row.
 
 
 class Confusion:
@@ -17,20 +18,22 @@ class Confusion:
 
     def values(self, answers: Answers) -> dict[str, float]:
         """Return the balanced accuracy: the mean of the accuracies of the classes that occur."""
-        # Not from the matrix, which takes gigabytes for ten thousands of classes.
         right = answers.labels[answers.predicted == answers.labels]
         hits, count = (np.bincount(x, minlength=answers.classes) for x in (right, answers.labels))
         return {"balanced_acc": float((hits[count > 0] / count[count > 0]).mean())}
 
     def draw(self, answers: Answers, classes: Sequence[str]) -> Figure:
         """Draw the share of each true class (row) that was taken for each class (column)."""
-        matrix = confusion_matrix(answers)
+        together = -(-len(classes) // MOST_CELLS)
+        matrix = confusion_matrix(answers, together)
         shares = 100 * matrix / np.maximum(1, matrix.sum(axis=1, keepdims=True))
         named = len(classes) <= MOST_NAMED
         side = 2.2 + 0.48 * len(classes) if named else 9
         figure = Figure(figsize=(side + 0.6, side), dpi=100, layout="constrained")
         axes = figure.subplots()
-        image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=100)
+        end = together * len(matrix) - 0.5
+        extent = (-0.5, end, end, -0.5)
+        image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=100, extent=extent)
         axes.set(xlabel="predicted", ylabel="true", title="share of each true class, %")
         axes.set_aspect("equal")
         figure.colorbar(image, ax=axes, shrink=0.8)
@@ -48,8 +51,12 @@ class Confusion:
         return figure
 
 
-def confusion_matrix(answers: Answers) -> NDArray[np.int64]:
-    """Count the images of each true class (row) with each predicted class (column): (K,K)."""
-    classes = answers.classes
-    pairs = answers.labels * classes + answers.predicted
-    return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+def confusion_matrix(answers: Answers, together: int = 1) -> NDArray[np.int64]:
+    """Count the images of each true class (row) with each predicted class (column): (K,K).
+
+    `together` is how many neighboring classes are one row or column; for ten thousands of classes
+    the whole matrix would take gigabytes.
+    """
+    cells = -(-answers.classes // together)
+    pairs = answers.labels // together * cells + answers.predicted // together
+    return np.bincount(pairs, minlength=cells**2).reshape(cells, cells)

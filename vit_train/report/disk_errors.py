@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 from vit_train.engine.callbacks import Callback
+from vit_train.engine.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 # Events that come often: after a failure they are left out for this many seconds.
@@ -16,7 +17,8 @@ class ContinueOnDiskError(Callback):
     """Forwards every event to callbacks, in order; if the disk fails, training continues.
 
     Each callback is tried, whichever of the others fails. It logs the first failure, and later that
-    writing works again.
+    writing works again. A failure at the end of training, after which nothing is tried again, is
+    raised.
     """
 
     def __init__(self, callbacks: list[Callback]) -> None:
@@ -36,6 +38,8 @@ class ContinueOnDiskError(Callback):
                     getattr(callback, event)(*arguments)
                 except OSError as error:
                     failures.append(error)
+            if failures and is_last(event, *arguments):
+                raise failures[0]
             if failures:
                 self.silent_until = time.monotonic() + PAUSE
                 if not self.failing:
@@ -46,3 +50,8 @@ class ContinueOnDiskError(Callback):
                 self.failing = False
 
         return forward
+
+
+def is_last(event: str, trainer: Trainer, *_: object) -> bool:
+    """Return whether no event follows this one."""
+    return event == "on_stop" or (event == "on_epoch" and trainer.finished)

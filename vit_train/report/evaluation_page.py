@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from vit_train.engine.metrics import Classification, Evaluation
+from vit_train.engine.metrics import Classification, Evaluation, is_uneven
 from vit_train.report.calibration import calibration_error
-from vit_train.report.confusion import confusion_matrix
+from vit_train.report.confusion import Confusion
 from vit_train.report.evaluation import Findings, mean_accuracy
 from vit_train.report.html import page, paragraph, picture, section, table, text
 from vit_train.report.per_class import averages
@@ -86,6 +86,9 @@ def second(found: Findings) -> str:
     if not isinstance(result, Classification):
         return ""
     words = f"Always answering the most frequent class would be right in {chance(result):.1f} %."
+    if is_uneven(result.per_class_count):
+        (balanced,) = Confusion().values(result.answers).values()
+        words += f" With every class counted alike it is right in {100 * balanced:.2f} %."
     if len(found.classes) > 5:
         top5 = 100 * result.top5
         words += f" The true class is among the five most probable ones in {top5:.2f} %."
@@ -105,15 +108,16 @@ def chance(result: Classification) -> float:
 def confused(found: Findings, pictures: dict[str, bytes]) -> list[str]:
     """Return the most frequent confusions in words, the matrix, and each class's numbers."""
     assert isinstance(found.result, Classification)
-    matrix = confusion_matrix(found.result.answers)
-    support = np.maximum(1, matrix.sum(axis=1))
-    wrong = matrix - np.diag(matrix.diagonal())
-    order = np.argsort(-wrong, axis=None, kind="stable")[:PAIRS]
+    answers = found.result.answers
+    wrong = answers.predicted != answers.labels
+    both = np.stack((answers.labels[wrong], answers.predicted[wrong]))
+    confusions, counts = np.unique(both, axis=1, return_counts=True)
+    most = np.argsort(-counts, kind="stable")[:PAIRS]
+    support = found.result.per_class_count
     pairs = [
-        f"<li>{text(found.classes[i])} taken for {text(found.classes[j])}: {wrong[i, j]:,} images, "
-        f"{100 * wrong[i, j] / support[i]:.1f} % of {text(found.classes[i])}</li>"
-        for i, j in zip(*np.unravel_index(order, wrong.shape), strict=True)
-        if wrong[i, j]
+        f"<li>{text(found.classes[i])} taken for {text(found.classes[j])}: {count:,} images, "
+        f"{100 * count / support[i]:.1f} % of {text(found.classes[i])}</li>"
+        for i, j, count in zip(*confusions[:, most], counts[most], strict=True)
     ]
     rows = [
         (each.name, f"{each.precision:.3f}", f"{each.recall:.3f}", f"{each.f1:.3f}", each.support)
@@ -151,11 +155,13 @@ def trust(found: Findings, pictures: dict[str, bytes]) -> list[str]:
     )
     if found.mended is not None:
         mended = found.mended
+        less = 100 * calibration_error(mended)
         words += (
-            f" Its logits divided by {found.temperature:.2f}, the temperature that is best for the "
-            f"loss on validation images, give calibrated probabilities: here the loss changes from "
-            f"{answers.losses.mean():.4f} to {mended.losses.mean():.4f}, and the calibration error "
-            f"to {100 * calibration_error(mended):.1f} %."
+            f" Divided by {found.temperature:.2f}, the temperature with the least loss on "
+            f"validation images, its logits give probabilities that fit "
+            f"{'better' if less < error else 'no better'}: the loss changes from "
+            f"{answers.losses.mean():.4f} to {mended.losses.mean():.4f}, the calibration error "
+            f"from {error:.1f} to {less:.1f} %."
         )
     captions = {
         "calibration": "Accuracy of the answers with each confidence; on the dashed line it is "

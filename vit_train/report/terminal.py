@@ -35,6 +35,7 @@ class Terminal(Callback):
             unit="step",
             dynamic_ncols=True,
             leave=False,
+            delay=1e-9,  # or it would be drawn at once, in front of the run's first lines
         )
         self.redirect = logging_redirect_tqdm()
 

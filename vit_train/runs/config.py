@@ -40,7 +40,8 @@ class EvalDataConfig:
     on_error: str | None = None
     # Of folders: files with more pixels than this count as files that cannot be decoded.
     max_pixels: int | None = None
-    # Evaluate only this many images, stratified.
+    # Evaluate only this many images, stratified. Beside test images, val_subset is the number on
+    # which the temperature is fitted.
     val_subset: int | None = None
     test_subset: int | None = None
 
@@ -125,7 +126,7 @@ class ExplainConfig:
     ckpt: str = "???"
     # As for vit-predict; null takes the first test images of the run's data.
     images: Any = None
-    # The number of these, and of images that are drawn.
+    # How many images are drawn at most.
     count: int = 12
     # relevance: what raised the class's logit; rollout: attention through all layers; attention: of
     # one layer, counted from 0, or from the end if negative.

@@ -100,6 +100,8 @@ def load(
     checkpoint, or if an argument is invalid.
     """
     path = builtin_checkpoint(path) or find_checkpoint(run_at(Path(path)))
+    if path.parent == Path() and Path.cwd().name == "checkpoints":  # named inside its run
+        path = path.absolute()
     content = read_checkpoint(path, device)
     try:
         model, meta = rebuild(content, path, device, weights, image_size)
@@ -174,15 +176,18 @@ def checked_task(
     require_shapes(shapes, state)
     if image_size not in (None, trained_size):
         task, shapes = at_size(image_size)
-    require_bounded_memory(config, shapes, task.image_shape[1])
+    require_bounded_memory(config, shapes, task.image_shape)
     return task
 
 
 def known_temperature(content: dict[str, Any], meta: Meta) -> float | None:
-    """Return the temperature in the checkpoint or in its run's folder, if it is of these weights.
+    """Return the temperature in the checkpoint or in its run's folder.
 
+    None if it is not known of these weights and this image size.
     What is not a temperature counts as unknown.
     """
+    if meta.image_shape != tuple(content["image_shape"]):
+        return None  # it was fitted on images of the other size
     value = content.get("temperature")
     if value is None:
         value = (noted_temperatures(meta.path) or {}).get(temperature_key(meta))
@@ -254,12 +259,15 @@ def require_shapes(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
         raise ValueError("the checkpoint's weights do not match its config")
 
 
-def require_bounded_memory(config: TrainConfig, model: nn.Module, image_size: int) -> None:
+def require_bounded_memory(
+    config: TrainConfig, model: nn.Module, image_shape: tuple[int, int, int]
+) -> None:
     """Raise ValueError if, at this image size, the model needs much more memory than the weights.
 
     Relative positions keep a table of all pairs of patches, which is not in the file; learned
     positions grow with the image.
     """
+    channels, image_size, _ = image_shape
     if isinstance(config.model, ViTConfig):
         patches = (image_size // config.model.patch_size) ** 2
         if patches > MOST_PATCHES:
@@ -270,11 +278,11 @@ def require_bounded_memory(config: TrainConfig, model: nn.Module, image_size: in
             )
     tables = {name: part for name, part in model.named_parameters() if "pos_embed" in name}
     more = bytes_of([*tables.values(), *model.buffers()])
-    more += attention_bytes(config.model, image_size)
+    more += attention_bytes(config.model, image_size) + 4 * channels * image_size**2
     if more > MORE_BYTES:
         raise ValueError(
-            f"images of {image_size} by {image_size} would take {gigabytes(more)} for this model's "
-            "positions and attention: choose a smaller data.image_size"
+            f"an image of {image_size} by {image_size} would take {gigabytes(more)} with this "
+            "model's positions and attention: choose a smaller data.image_size"
         )
 
 

@@ -27,6 +27,8 @@ def split_path(resume: str) -> tuple[Path, Path | None]:
             f"resume={resume}: a run goes on in its own folder, from RUN/checkpoints/{path.name}; "
             f"init_from={path} begins a new run with this copy's weights"
         )
+    if path.is_file() and path.parent == Path():  # named inside its folder
+        path = path.absolute()
     folder = path.parent.parent if path.is_file() else path
     named = path if path.is_file() else None
     if not (named or newest_checkpoint(folder) or (folder / CONFIG).is_file()):

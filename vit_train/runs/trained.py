@@ -34,7 +34,7 @@ class Trained(NamedTuple):
     def preprocess(self, image: Picture) -> Tensor:
         """Return an image as the model reads it: normalized float32 (C,S,S).
 
-        Images of any size are scaled and center-cropped to the size that the model was trained on.
+        Images of any size are scaled and center-cropped to the size that the model takes.
         Raise ValueError for what cannot be decoded.
         """
         try:

@@ -17,8 +17,8 @@ COLORS = "magma"
 COVER = 0.65
 # In inches: a column, a row, and what is below the rows.
 WIDTH, ROW, BELOW = 3.1, 1.85, 0.8
-# Characters of the legend that fit into a column.
-LEGEND = 42
+# Characters of the legend, and of a title, that fit into a column.
+LEGEND, TITLE = 42, 46
 
 
 def draw_maps(
@@ -44,7 +44,7 @@ def draw_maps(
         line = np.full((side, max(1, side // 16), 3), 255, np.uint8)
         both = np.concatenate([pixels, line, covered(pixels, cells.cpu().numpy())], axis=1)
         panel.imshow(both, interpolation="nearest")
-        panel.set_title(shortened(title, 46), fontsize=9, pad=3, parse_math=False)
+        panel.set_title(shortened(title, TITLE), fontsize=9, pad=3, parse_math=False)
     share = max(0.4, 0.9 / columns)
     bar = figure.add_axes(((1 - share) / 2, 0.52 / height, share, 0.12 / height))
     bar.imshow(np.linspace(0, 1, 256)[None], aspect="auto", cmap=COLORS)
@@ -54,6 +54,12 @@ def draw_maps(
     last.label1.set_horizontalalignment("right")
     bar.set_xlabel(fill(legend, LEGEND * columns), fontsize=9, labelpad=1)
     return figure
+
+
+def map_title(known: str, said: str, probability: str = "") -> str:
+    """Return a title in which, for want of room, what is known gives way to what was said."""
+    answer = f", said: {shortened(said, 18)}{probability}"
+    return shortened(known, TITLE - len(answer)) + answer
 
 
 def covered(pixels: NDArray[np.uint8], cells: NDArray[np.float32]) -> NDArray[np.uint8]:

@@ -16,7 +16,7 @@ class Sweep:
     """The jobs that this process has run, one after another."""
 
     def __init__(self) -> None:
-        self.jobs = 0
+        self.jobs = self.stopped = 0
         self.failures: list[str] = []
 
     @contextlib.contextmanager
@@ -41,9 +41,10 @@ class Sweep:
 
     def report(self) -> None:
         """Say how many jobs failed and why; exit with status 1 if any did."""
-        jobs, failures = self.jobs, self.failures
-        self.jobs, self.failures = 0, []
+        jobs, stopped, failures = self.jobs, self.stopped, self.failures
+        self.jobs, self.stopped, self.failures = 0, 0, []
         if jobs:
-            print(f"{jobs - len(failures)} of {jobs} jobs finished")
+            waiting = f", {stopped} stopped before their end: resume each" if stopped else ""
+            print(f"{jobs - len(failures) - stopped} of {jobs} jobs finished{waiting}")
         if failures:
             sys.exit("vit-train: failed jobs:\n" + "\n".join(failures))

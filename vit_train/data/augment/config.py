@@ -16,7 +16,7 @@ class AugmentConfig:
 
     # Pad by this many black pixels, then crop back to the image size at a random place.
     crop_padding: int = 4
-    # Mirror every second image, drawn at random.
+    # Mirror each image with probability ½.
     flip: bool = True
     # Crop at least this share of the image's area and stretch it to full size; null turns it off.
     crop_scale: float | None = None

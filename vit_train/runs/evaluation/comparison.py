@@ -99,8 +99,10 @@ def require_comparable(metas: Sequence[Meta]) -> None:
     """Raise ValueError, before anything is evaluated, if these models cannot be compared."""
     if not all(meta.task.needs_labels for meta in metas):
         raise ValueError("ckpt=[A,B] compares classifiers")
-    if len({meta.path.resolve() for meta in metas}) < len(metas):
-        raise ValueError(f"ckpt= names {metas[0].path} more than once")
+    paths = [meta.path.resolve() for meta in metas]
+    for meta in metas:
+        if paths.count(meta.path.resolve()) > 1:
+            raise ValueError(f"ckpt= names {meta.path} more than once")
     for meta in metas[1:]:
         if meta.classes != metas[0].classes:
             raise ValueError(f"{metas[0].path} and {meta.path} know different classes")

@@ -161,7 +161,9 @@ def facts(config: EvalConfig, data: DataConfig, evaluator: Evaluator) -> dict[st
 
 def is_best_by(split: str, meta: Meta) -> bool:
     """Return whether the checkpoint is the best of its run's epochs by these images."""
-    return meta.path.name == "best.pt" and meta.config.data.selected_on == split
+    data = meta.config.data
+    shown = "test" if data.val == "test" and split == "val" else split
+    return meta.path.name == "best.pt" and data.selected_on == shown
 
 
 def explainer_of(trained: Trained) -> Explainer | None:
@@ -178,7 +180,7 @@ def explainer_of(trained: Trained) -> Explainer | None:
 
 
 def random_pixels(images: ImageSet, count: int) -> Tensor:
-    """Return the pixels of `count` images, always the same ones, whatever order they are in."""
+    """Return the pixels of `count` images: always the same, but of all parts of the set."""
     drawn = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     return images.images[drawn[:count]]
 
@@ -241,6 +243,8 @@ def folder_name(config: EvalConfig, meta: Meta) -> str:
     subset = {"val": config.data.val_subset, "test": config.data.test_subset}.get(config.split)
     if subset is not None:
         parts.append(f"{subset}images")
+    if config.data.val_subset is not None and config.split != "val":
+        parts.append(f"{config.data.val_subset}val")  # on which the temperature is fitted
     if config.weights != "auto":
         parts.append(config.weights)
     if config.precision is not None:

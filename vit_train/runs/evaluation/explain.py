@@ -35,15 +35,15 @@ from vit_train.runs.evaluation.explain_decoder import draw_decoder
 from vit_train.runs.evaluation.images import evaluated_images
 from vit_train.runs.load import Meta, load, run_folder
 from vit_train.runs.trained import Trained
-from vit_train.viz.figures import listed
-from vit_train.viz.heatmaps import draw_distances, draw_filters, draw_maps
+from vit_train.viz.figures import listed, shortened
+from vit_train.viz.heatmaps import draw_distances, draw_filters, draw_maps, map_title
 
 logger = logging.getLogger(__name__)
 # Images that are explained at once, at most.
 BATCH = 64
 FILTERS = 28
 LEGENDS = {
-    "relevance": "what of each patch raised the class (attention × gradient)",
+    "relevance": "what of each patch raised {raised} (attention × gradient)",
     "rollout": "attention through all layers (rollout)",
     "attention": "attention of layer {layer}",
 }
@@ -62,8 +62,9 @@ def explain_answers(config: ExplainConfig) -> None:
     device = pick_device(config.device)
     trained = load(config.ckpt, device, config.weights, config.data.image_size)
     is_classifier = not isinstance(trained.model, Autoencoder)
-    if not is_classifier and (config.score or config.target is not None):
-        raise ValueError("score= and target= are for classifiers: this model predicts pixels")
+    chosen = config.score or config.target is not None or config.method != ExplainConfig.method
+    if not is_classifier and chosen:
+        raise ValueError("method=, score=, target= are for classifiers: this model predicts pixels")
     how = config.method, config.layer, config.target
     explainer = Explainer(trained, *how) if is_classifier else None
     folder = Path(config.out) if config.out else run_folder(trained.meta.path) / "explain"
@@ -163,13 +164,14 @@ class Explainer:
         `truths` is what is known of each image.
         """
         maps, probabilities = self.explained(images)
-        asked = "" if self.target is None else f", shown: {self.target}"
         best, answers = (each.tolist() for each in probabilities.max(dim=1))
         titles = [
-            f"{truth}, said: {self.meta.classes[answer]} {100 * probability:.0f} %{asked}"
+            map_title(truth, self.meta.classes[answer], f" {100 * probability:.0f} %")
             for truth, answer, probability in zip(truths, answers, best, strict=True)
         ]
-        legend = LEGENDS[self.method].format(layer=self.layer % self.model.config.depth)
+        raised = "the class" if self.target is None else shortened(self.target)
+        layer = self.layer % self.model.config.depth
+        legend = LEGENDS[self.method].format(layer=layer, raised=raised)
         save(draw_maps(images, maps, titles, legend), path)
 
     def normalized(self, images: Tensor) -> Tensor:
@@ -182,6 +184,8 @@ class Explainer:
         parts = []
         for each in images.split(self.batch):
             maps, logits, _ = answer_maps(self.model, self.normalized(each), *how)
+            if not logits.isfinite().all():
+                raise ValueError(f"{self.meta.path} answers with NaN: its weights are damaged")
             probabilities = (logits / (self.meta.temperature or 1.0)).softmax(1)
             parts.append((maps.cpu(), probabilities.cpu()))
         maps, probabilities = map(torch.cat, zip(*parts, strict=True))

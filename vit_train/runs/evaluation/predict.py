@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from vit_train.engine.device import keep_freed_memory, pick_device
 from vit_train.report.predicted import shown, terminal_line, written_to
 from vit_train.runs.config import PredictConfig
 from vit_train.runs.evaluation.explain import Explainer
-from vit_train.runs.load import load, run_folder
+from vit_train.runs.load import Meta, load, run_folder
 
 logger = logging.getLogger(__name__)
 # Lines on the terminal if everything also goes to a file.
@@ -47,7 +48,7 @@ def predict_images(config: PredictConfig) -> None:
                 logger.info(terminal_line(path, answer, width))
     if len(failures) == len(paths):
         raise ValueError(f"none of the {len(paths)} images can be read: {failures[0]}")
-    report(config, len(paths), len(failures), trained.meta.temperature)
+    report(config, len(paths), len(failures), trained.meta)
     if explainer is not None:
         draw_overlays(sheet, config, explainer, paths)
         logger.info(f"the first of them, explained: {sheet}")
@@ -80,17 +81,20 @@ def draw_overlays(
     explainer.draw_maps(sheet, torch.stack(list(images.values())), [path.name for path in images])
 
 
-def report(config: PredictConfig, count: int, failures: int, temperature: float | None) -> None:
+def report(config: PredictConfig, count: int, failures: int, meta: Meta) -> None:
     """Say what is where, what failed, and what the probabilities are worth."""
     if config.out is not None:
         more = f", of which the first {SHOWN} are shown" if count > SHOWN else ""
         logger.info(f"{count:,} images{more}: {config.out}")
     if failures:
         logger.warning(f"{failures:,} of {count:,} images cannot be read")
-    if temperature is None:
+    if meta.temperature is not None:
+        logger.info(f"probabilities are calibrated with a temperature of {meta.temperature:.2f}")
+    elif meta.config.data.val == "split":
+        weights = "" if config.weights == "auto" else f" weights={config.weights}"
         logger.info(
-            f"probabilities are not calibrated: vit-eval ckpt={config.ckpt} calibrates them once, "
-            "from the run's validation images"
+            f"probabilities are not calibrated: vit-eval {shlex.quote(f'ckpt={config.ckpt}')}"
+            f"{weights} calibrates them once, from the run's validation images"
         )
     else:
-        logger.info(f"probabilities are calibrated with a temperature of {temperature:.2f}")
+        logger.info("probabilities are not calibrated: the run set no validation images apart")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vit_train.engine.device import keep_freed_memory
 from vit_train.engine.errors import reason
+from vit_train.files.writing import require_own_folder
 from vit_train.runs.config import ExportConfig
 from vit_train.runs.evaluation.images import evaluated_images
 from vit_train.runs.export.deployed import Deployed, deployed
@@ -40,6 +41,8 @@ def export(config: ExportConfig) -> Path:
     )
     require_room_for(model, config.format)
     out = default_path(config, model) if config.out is None else Path(config.out)
+    if config.out is None:  # in the folder of a run that somebody else may have made
+        require_own_folder(out.parent)
     out.parent.mkdir(parents=True, exist_ok=True)
     sets = dict(image_sets(config, model))
 

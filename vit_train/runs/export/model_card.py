@@ -6,6 +6,7 @@ from typing import Any
 
 from vit_train.files.reading import read_json
 from vit_train.report.provenance import today
+from vit_train.runs.evaluation.evaluate import display_name
 from vit_train.runs.export.deployed import Deployed
 from vit_train.runs.load import summary_file
 from vit_train.text import markdown_cell, printable
@@ -69,7 +70,7 @@ def model_card(model: Deployed, form: str, name: str, checks: Sequence[str]) -> 
         "",
         *(f"- {check}" for check in checks),
         "",
-        *results(summary_file(meta.path)),
+        *results(meta.path),
         "## Use",
         "",
         "```python",
@@ -88,9 +89,10 @@ def numbers(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.4f}" for value in values)
 
 
-def results(summary: Path) -> list[str]:
+def results(checkpoint: Path) -> list[str]:
     """Return the lines about the run's summary and evaluations; none if there are none."""
-    rows = list(result_rows(summary))
+    summary = summary_file(checkpoint)
+    rows = list(result_rows(summary, checkpoint))
     if not rows:
         return []
     head = ["| evaluated on | accuracy | 95 % interval | images |", "|---|---|---|---|"]
@@ -102,14 +104,15 @@ def trained_by(summary: Path) -> list[str]:
     try:
         content: Any = read_json(summary)
         command = printable(str(content["command"])).replace("`", "'")
-        commit = markdown_cell(str(content.get("commit")))
+        commit = content.get("commit")
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return []
-    return [f"Trained by `{command}` at commit {commit}.", ""]
+    at = f" at commit {markdown_cell(str(commit))}" if commit else ""
+    return [f"Trained by `{command}`{at}.", ""]
 
 
-def result_rows(summary: Path) -> Iterator[str]:
-    """Yield a row for each result in the run's summary and in its evaluations."""
+def result_rows(summary: Path, checkpoint: Path) -> Iterator[str]:
+    """Yield a row for each result in the run's summary and in the checkpoint's evaluations."""
     files = [summary, *sorted(summary.parent.glob("eval-*/results.json"))]
     for file in files:
         try:
@@ -117,8 +120,10 @@ def result_rows(summary: Path) -> Iterator[str]:
             if file == summary:
                 test = content["test"]
                 found = {f"test images, {weights} weights": test[weights] for weights in test}
-            else:
+            elif Path(content["checkpoint"]).name == Path(display_name(checkpoint)).name:
                 found = {file.parent.name: content["result"]}
+            else:
+                continue
             for what, result in found.items():
                 low, high = result["acc_interval_95"]
                 yield (

@@ -14,7 +14,7 @@ from vit_train.model.vit import VisionTransformer
 from vit_train.report.metrics import METRICS
 from vit_train.report.mistakes import draw_mistakes
 from vit_train.runs.training.setup import Setup
-from vit_train.viz.heatmaps import draw_maps
+from vit_train.viz.heatmaps import draw_maps, map_title
 from vit_train.viz.sheet import image_grid, label_lines
 
 # Images of the first batch that are shown.
@@ -54,7 +54,7 @@ def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> F
     maps, _, said = answer_maps(model, batch, model.config.has_class_token)
     model.train(was_training)
     titles = [
-        f"true: {classes[label]}, said: {classes[answer]}"
+        map_title(f"true: {classes[label]}", classes[answer])
         for label, answer in zip(shown.labels.tolist(), said.tolist(), strict=True)
     ]
     return draw_maps(shown.images, maps, titles, "what raised the class", columns=1)

@@ -18,9 +18,9 @@ from vit_train.engine.device import Precision
 from vit_train.engine.distributed import Processes
 from vit_train.engine.train_loader import TrainLoader
 from vit_train.engine.workers import has_batch_norm
-from vit_train.limits import require_memory
+from vit_train.limits import memory_bytes, require_memory
 from vit_train.model.config import ViTConfig
-from vit_train.model.flops import Flops, count_flops
+from vit_train.model.flops import Flops, count_flops, counting_bytes
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta
 from vit_train.model.pos_embed import chosen_positions
 from vit_train.runs.load import encoder_of, statistics_of
@@ -75,11 +75,12 @@ class Setup:
     def flops(self) -> Flops | None:
         """Return the FLOPs of all matrix products for one image, a cost that machines share.
 
-        None for tasks that add a decoder or a teacher.
+        None for tasks that add a decoder or a teacher, and if counting would take much memory.
         """
-        if not isinstance(self.config.task, ClassifyConfig):
-            return None
         shape, classes = self.data.image_shape, len(self.data.classes)
+        counted = counting_bytes(self.config.model, shape[-1]) < memory_bytes() / 4
+        if not isinstance(self.config.task, ClassifyConfig) or not counted:
+            return None
         return count_flops(self.config.model, shape, classes)
 
     def training_tflop(self, images: int) -> float | None:

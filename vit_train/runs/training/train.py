@@ -30,10 +30,14 @@ from vit_train.runs.training.teacher import with_teacher
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run's exit status (130 or 143 after a signal, else 0) and best validation score."""
+    """A run's exit status (130 or 143 after a signal, else 0) and best validation score.
+
+    A run that was stopped, perhaps because its time was over, is not `finished`.
+    """
 
     exit_status: int
     score: float | None
+    finished: bool
 
 
 def train(config: TrainConfig, folder: str | Path) -> Outcome:
@@ -113,7 +117,7 @@ def run(
         elsewhere = interruption.signal is None and not trainer.stop_requested
         reason = "as another process was told to" if elsewhere else interruption.reason
         folder.close(trainer, results, reason)
-    return Outcome(interruption.exit_status, folder.best_score)
+    return Outcome(interruption.exit_status, folder.best_score, finished=not stopped)
 
 
 def deadline(setup: Setup) -> list[Callback]:
