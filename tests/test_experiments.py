@@ -150,7 +150,8 @@ def test_data_efficiency_has_the_recipes_of_system_e(model: str, experiment: str
     published = composed(experiment)
     ours = composed("data_efficiency", f"experiment/system_e={model}", "experiment/images=5k")
     assert ours.data == replace(published.data, val="split", test_subset=None)
-    assert replace(ours, data=published.data) == published
+    optim = replace(ours.optim, warmup_epochs=published.optim.warmup_epochs)
+    assert replace(ours, data=published.data, optim=optim) == published
 
 
 def test_data_efficiency_takes_equally_many_steps() -> None:
@@ -161,6 +162,8 @@ def test_data_efficiency_takes_equally_many_steps() -> None:
         assert file.stem == f"{config.data.train_subset // 1000}k"
         seen[file.stem] = config.data.train_subset * config.train.epochs
         assert f"{seen[file.stem]:,} images seen" in file.read_text(encoding="utf-8")
+        warm_up = config.optim.warmup_epochs * (config.data.train_subset // 64)
+        assert abs(warm_up / 390 - 1) < 0.04, file
     assert all(abs(images / 150_000 - 1) < 0.07 for images in seen.values()), seen
     sweep = (CONF_DIR / "experiment/data_efficiency.yaml").read_text(encoding="utf-8")
     (swept,) = re.findall(r"experiment/images: (\S+,\S+)", sweep)

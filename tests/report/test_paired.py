@@ -98,6 +98,9 @@ def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) ->
     paired = Paired(1000, a, b)
     pair = Pair("A (x)", "B (y)", paired, paired.p_value)
     assert verdict in pair.in_words and f"{(a - b) / 10:+.2f} points" in pair.in_words
+    assert "adjusted" not in pair.in_words
+    of_many = replace(pair, p_adjusted=0.5).in_words
+    assert "p = 0.5 when adjusted for all pairs). That may be chance." in of_many
 
 
 def found(names: list[int], data: str = "cifar10", seed: int = 0) -> Findings:

@@ -104,7 +104,7 @@ class Decoder(nn.Module):
     ) -> Tensor | tuple[Tensor, DecoderAttention]:
         """Decode the encoder's tokens (B,T,D) to one vector for each of the N patches, (B,N,D).
 
-        Without `inputs`, all patches are predicted independently, from N mask tokens. `inputs`
+        Without `inputs`, all patches are predicted at once, from N mask tokens. `inputs`
         (B,M,D) are the embeddings of the last M patches; the result is then (B,M,D). Each of these
         patches is predicted from those before it, and the first from the mask token instead.
         `return_attention` also returns every layer's attention, in this case of the M patches.

@@ -47,7 +47,8 @@ class Autoencoder(nn.Module):
 class MaskedAutoencoder(Autoencoder):
     """Masked autoencoder: predicts all patches at once from the visible ones.
 
-    From He et al. 2022 (arXiv:2111.06377, section 3).
+    From He et al. 2022 (arXiv:2111.06377, section 3), but for the decoder: there the visible
+    patches stand among the mask tokens; here the mask tokens, one for every patch, attend to them.
     """
 
     @overload

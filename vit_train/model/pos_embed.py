@@ -207,8 +207,8 @@ class Rotary2D(AttentionPositions):
 
     From Su et al. 2021 (arXiv:2104.09864) and Heo et al. 2024 (arXiv:2403.13298): half of each
     head's pairs of values turn with the column, half with the row, at wavelengths of 2π to nearly
-    200π patches. The logits then depend on the distance of two patches alone. The class token is
-    not turned.
+    200π patches. Of the places of two patches, the logits then depend only on how many columns and
+    rows lie between them, and in which direction. The class token is not turned.
     """
 
     width_multiple = 4

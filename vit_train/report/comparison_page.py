@@ -24,9 +24,11 @@ class Pair:
     def in_words(self) -> str:
         paired = self.paired
         low, high = (100 * end for end in paired.interval)
-        p = self.p_adjusted
-        chance = f"p = {p:.2g}" if p >= 1e-4 else "p < 0.0001"
-        verdict = "They differ by more than chance." if p < 0.05 else "That may be chance."
+        chance = in_figures(paired.p_value)
+        if self.p_adjusted != paired.p_value:
+            chance += f", {in_figures(self.p_adjusted)} when adjusted for all pairs"
+        certain = self.p_adjusted < 0.05
+        verdict = "They differ by more than chance." if certain else "That may be chance."
         return (
             f"{self.first} alone is right on {paired.only_first:,} images, {self.second} alone on "
             f"{paired.only_second:,}: a difference of "
@@ -45,6 +47,10 @@ class Pair:
             "mcnemar_p": paired.p_value,
             "mcnemar_p_adjusted": self.p_adjusted,
         }
+
+
+def in_figures(p: float) -> str:
+    return f"p = {p:.2g}" if p >= 1e-4 else "p < 0.0001"
 
 
 def adjusted(p_values: Sequence[float]) -> list[float]:
@@ -86,9 +92,9 @@ def comparison_page(
 
 LIMITS = paragraph(
     "All answer the same images, so the test counts only those on which one alone is right; with "
-    "more than two models, p is adjusted for the number of pairs (Holm). It "
-    "tells these trained models apart, not their recipes: another seed gives another model, and "
-    "vit-results compares recipes over several seeds."
+    "more than two models, p is adjusted for the number of pairs (Holm), and the intervals are of "
+    "each pair alone. It tells these trained models apart, not their recipes: another seed gives "
+    "another model, and vit-results compares recipes over several seeds."
 )
 MORE = paragraph("All images on which the models disagree are in differences.csv.")
 

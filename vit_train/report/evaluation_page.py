@@ -141,11 +141,12 @@ def trust(found: Findings, pictures: dict[str, bytes]) -> list[str]:
     assert isinstance(found.result, Classification)
     answers = found.result.answers
     sure, right = 100 * answers.confidence.mean(), 100 * found.result.acc
+    low, high = (100 * end for end in found.result.interval)
     error = 100 * calibration_error(answers)
     if error < 3:
         verdict = "Yes: it is right about as often as it says."
-    elif abs(sure - right) < 1:
-        verdict = "On average, but not at each confidence: see the diagram."
+    elif low <= sure <= high:
+        verdict = "On average, as far as these images tell; for each confidence see the diagram."
     else:
         more = "less" if sure > right else "more"
         verdict = f"Not as it is: it is right {more} often than it says."
@@ -154,14 +155,13 @@ def trust(found: Findings, pictures: dict[str, bytes]) -> list[str]:
         f"{right:.1f} % of them are right; the expected calibration error is {error:.1f} %."
     )
     if found.mended is not None:
-        mended = found.mended
-        less = 100 * calibration_error(mended)
+        mended, loss, less = found.mended, answers.losses.mean(), found.mended.losses.mean()
         words += (
             f" Divided by {found.temperature:.2f}, the temperature with the least loss on "
             f"validation images, its logits give probabilities that fit "
-            f"{'better' if less < error else 'no better'}: the loss changes from "
-            f"{answers.losses.mean():.4f} to {mended.losses.mean():.4f}, the calibration error "
-            f"from {error:.1f} to {less:.1f} %."
+            f"{'better' if less < loss else 'no better'}: the loss changes from {loss:.4f} to "
+            f"{less:.4f}, the calibration error from {error:.1f} to "
+            f"{100 * calibration_error(mended):.1f} %."
         )
     captions = {
         "calibration": "Accuracy of the answers with each confidence; on the dashed line it is "
