@@ -206,6 +206,6 @@ def test_a_sweep_goes_on_past_a_job_that_fails(run: Run) -> None:
     )  # fmt: skip
     assert outcome.status == 1 and "Traceback" not in outcome.err
     assert "2 of 3 jobs finished" in outcome.out
-    assert "sweep/1" in outcome.err and "must divide the image size 32" in outcome.err
+    assert "\n  job 1, " in outcome.err and "must divide the image size 32" in outcome.err
     for number, there in ((0, True), (1, False), (2, True)):
         assert Path(f"sweep/{number}/summary.json").exists() == there

@@ -178,6 +178,8 @@ def test_what_would_change_the_past_is_refused_by_name(run: Run, small_run: Smal
         outcome = run("vit-train", "resume=run", change)
         key = change.partition("=")[0]
         assert outcome.status == 1 and f"cannot change {key} when resuming (" in outcome.err
+    outcome = run("vit-train", "resume=run", "checkpoint={every_steps: 3}")
+    assert outcome.status == 1 and "write checkpoint.NAME=VALUE, not checkpoint={…}" in outcome.err
     assert "(this run has seed=0): leave it" in run("vit-train", "resume=run", "seed=1").err
     allowed = [
         *SMALL,
@@ -242,9 +244,11 @@ def test_a_damaged_curve_is_not_continued(run: Run, small_run: SmallRun) -> None
     as_if_running(Path("run"))
     curve = Path("run/metrics.csv")
     text = curve.read_text(encoding="utf-8")
-    curve.write_text(text.rstrip()[:-1] + "x\n", encoding="utf-8")
-    outcome = run("vit-train", "resume=run")
-    assert outcome.status == 1 and "metrics.csv is damaged: move it away" in outcome.err
+    # A letter; a column more in the first rows, so that the length noted cuts through the last.
+    for other in (text.rstrip()[:-1] + "x\n", text.replace("\n", ",0\n")):
+        curve.write_text(other, encoding="utf-8")
+        outcome = run("vit-train", "resume=run")
+        assert outcome.status == 1 and "metrics.csv is damaged: move it away" in outcome.err
 
 
 def as_if_running(folder: Path) -> None:

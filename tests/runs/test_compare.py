@@ -87,6 +87,8 @@ def test_extended_runs_are_grouped_by_how_long_those_before_them_were() -> None:
     groups = group_runs(runs)
     assert [group.settings["extend"] for group in groups] == ["10 epochs", "30 epochs", "null"]
     assert [len(group.runs) for group in groups] == [1, 2, 1]
+    runs[1]["extends"][-1]["recipe"] = "3fa1b2c3"  # that the other one had is not known
+    assert [len(group.runs) for group in group_runs(runs)] == [1, 1, 1, 1]
 
 
 def test_balanced_accuracy_is_shown_where_the_test_classes_are_uneven() -> None:

@@ -118,7 +118,11 @@ def main() -> None:
         if resume is not None:
             folder, _ = split_path(resume)
         sys.argv[1:] += for_hydra(folder)
-        run_or_help(job, ABOUT, GROUPS, TrainConfig)
+        try:
+            run_or_help(job, ABOUT, GROUPS, TrainConfig)
+        except ValueError:
+            SWEEP.report()  # why a search found nothing, if its jobs failed
+            raise
         SWEEP.report()
 
 

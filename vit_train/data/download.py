@@ -78,7 +78,8 @@ def fetch_file(
             os.replace(part, target)
             return
         part.unlink()
-        failures |= stream.failures
+        # A mirror that delivered, though not in one piece, is worth another try.
+        failures |= {u: why for u, why in stream.failures.items() if u not in stream.sources}
         if start == 0 and len(stream.sources) == 1:
             failures[stream.sources[0]] = f"delivered a file whose MD5 is not {md5}"
     raise DownloadError(f"could not download {target.name}:\n{listed(failures)}")
@@ -189,6 +190,11 @@ class MirroredStream(io.RawIOBase):
                     yield chunk[-new:]
             if total is not None and position < total:
                 raise OSError(f"cut off after {position:,} of {total:,} bytes")
+            if position < self.offset:
+                raise OSError(
+                    f"sent {position:,} bytes, fewer than the {self.offset:,} in {self.name}.part "
+                    "(which can be removed)"
+                )
 
     def _watched(self, response: HTTPResponse) -> Iterator[bytes]:
         """Yield the response's chunks; raise Stalled if they arrive more slowly than allowed."""

@@ -11,12 +11,15 @@ from types import FrameType
 from vit_train.engine.callbacks import Callback
 from vit_train.engine.trainer import Trainer
 
+# On Windows there is no SIGUSR2, by which Slurm's launcher says that the time is nearly up.
+SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR2")
+
 
 class Deadline(Callback):
-    """Requests a stop once the given number of minutes has passed."""
+    """Requests a stop once time.monotonic() has reached `end`."""
 
-    def __init__(self, minutes: float) -> None:
-        self.end = time.monotonic() + 60 * minutes
+    def __init__(self, end: float) -> None:
+        self.end = end
 
     def on_step(self, trainer: Trainer) -> None:
         if time.monotonic() >= self.end:
@@ -38,13 +41,13 @@ class Interruption:
 
     @property
     def exit_status(self) -> int:
-        """Return the exit status as in shells: 130 for SIGINT, 143 for SIGTERM, 0 for no signal."""
+        """Return the exit status as in shells, 128 and the signal's number; 0 for no signal."""
         return 0 if self.signal is None else 128 + self.signal
 
 
 @contextlib.contextmanager
 def stop_on_signals(trainer: Trainer) -> Iterator[Interruption]:
-    """Stop the run after the current step on Ctrl-C or SIGTERM (from Slurm or `timeout`).
+    """Stop the run after the current step on Ctrl-C, SIGTERM (from `timeout`) or SIGUSR2 (Slurm).
 
     A second signal ends the process at once. In another thread than the main one, which alone may
     handle signals, this does nothing.
@@ -53,7 +56,7 @@ def stop_on_signals(trainer: Trainer) -> Iterator[Interruption]:
     if threading.current_thread() is not threading.main_thread():
         yield interruption
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
 
     def request(number: int, frame: FrameType | None) -> None:
         trainer.stop_requested = True

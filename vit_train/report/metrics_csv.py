@@ -25,15 +25,12 @@ class MetricsCsv(Callback):
         self.path, self.text = path, ""
 
     def open(self) -> None:
-        """Read the rows before the first step; raise ValueError if they are not numbers."""
+        """Read the rows before the first step; raise ValueError if they are not whole."""
         self.text = read_text(self.path, CSV_BYTES) if self.path.exists() else ""
-        try:
-            for row in self.text.splitlines()[1:]:
-                list(map(float, row.split(",")))
-        except ValueError as error:
+        if not is_whole(self.text):
             raise ValueError(
                 f"{self.path} is damaged: move it away to go on without the curve so far"
-            ) from error
+            )
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         row: dict[str, float] = {"epoch": log.epoch, "step": log.step}
@@ -51,3 +48,14 @@ class MetricsCsv(Callback):
         writer.writerow(row)
         self.text += rows.getvalue()  # kept for the next time if the disk fails
         write_text(self.path, self.text)
+
+
+def is_whole(text: str) -> bool:
+    """Return whether this is a table of numbers, or nothing, with the end of its last row."""
+    rows = text.splitlines()
+    try:
+        for row in rows[1:]:
+            list(map(float, row.split(",")))
+    except ValueError:
+        return False
+    return not rows or (text.endswith("\n") and len({row.count(",") for row in rows}) == 1)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from vit_train.config import (
@@ -96,6 +97,11 @@ def changed(
     require_known(composed)
     settings = OmegaConf.create(stored)
     OmegaConf.resolve(composed)
+    doing = {"resume": "resuming", "extend": "extending"}[argument]
+    for override in parsed(overrides):
+        if isinstance(override.value(), dict):  # the others of the group would be changed, too
+            key = override.key_or_group
+            raise ValueError(f"write {key}.NAME=VALUE, not {key}={{…}}, when {doing}")
     keys = [key for key in keys_of(overrides) if key != argument]
     own, requested = (
         dict(flatten(OmegaConf.to_container(config)))  # type: ignore[arg-type]
@@ -106,7 +112,6 @@ def changed(
         differing = [name for name in fixed if own[name] != requested.get(name)]
         if differing:
             values = ", ".join(f"{name}={own[name]}" for name in differing[:3])
-            doing = {"resume": "resuming", "extend": "extending"}[argument]
             raise ValueError(f"cannot change {key} when {doing} (this run has {values}): {advice}")
     for key in (key for key in keys if may_change(key, argument)):
         OmegaConf.update(settings, key, OmegaConf.select(composed, key))
@@ -115,8 +120,11 @@ def changed(
 
 def keys_of(overrides: Sequence[str]) -> list[str]:
     """Return the settings and groups that these arguments name."""
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    return [override.key_or_group for override in parsed]
+    return [override.key_or_group for override in parsed(overrides)]
+
+
+def parsed(overrides: Sequence[str]) -> list[Override]:
+    return OverridesParser.create().parse_overrides(list(overrides))
 
 
 def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:

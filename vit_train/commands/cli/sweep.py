@@ -37,7 +37,7 @@ class Sweep:
             job = settings.job.override_dirname or settings.job.num
             message = printable(f"{job}: {explain(error)}", keep="\n")
             print(f"vit-train: job {settings.job.num} failed: {message}", file=sys.stderr)
-            self.failures.append(f"  {settings.runtime.output_dir}, {message}")
+            self.failures.append(f"  job {settings.job.num}, {message}")
 
     def report(self) -> None:
         """Say how many jobs failed and why; exit with status 1 if any did."""

@@ -151,7 +151,12 @@ def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
         problem = f"timm cannot download {name}, which needs a network: {reason(error)}"
         raise Misfit(problem) from error
     state = model.state_dict()
-    return translated(state, layout_of(state), facts_of(model), wanted)
+    layout = layout_of(state)
+    try:
+        facts = facts_of(model)
+    except AttributeError as error:
+        raise Misfit(f"the blocks of {name} are not those of a Vision Transformer") from error
+    return translated(state, layout, facts, wanted)
 
 
 def facts_of(model: nn.Module) -> Facts:

@@ -238,11 +238,13 @@ def gather(paths: Sequence[Path], out: Path | None = None) -> tuple[str, Path]:
 def folder_beside(paths: Sequence[Path]) -> Path:
     """Return the folder given, or the one that holds all paths.
 
-    Raise ValueError if that would be the current folder, which was not asked for.
+    Raise ValueError if that is the current folder or the root: to write there was not asked for.
     """
     if len(paths) == 1 and paths[0].is_dir():
         return paths[0]
     parent = os.path.commonpath([path.parent.resolve() for path in paths])
     if parent in (str(Path.cwd()), Path(parent).anchor):
-        raise ValueError("these runs have no folder in common: say where to write with --out")
+        raise ValueError(
+            f"only {parent} holds all of these runs: say where to write with --out=FOLDER"
+        )
     return Path(os.path.relpath(parent))

@@ -203,14 +203,16 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     """Return all settings that may have affected the result, by dotted key.
 
     A setting that is newer than the run has its default; the precision is the one that was used.
-    For a run that extends another, the other's number of epochs counts, not its folder, which
-    differs by seed.
+    For a run that extends another, the other's number of epochs and its recipe count, not its
+    folder, which differs by seed.
     """
     config = summary["config"]
     settings = dict(flatten(default_settings(config))) | dict(flatten(config))
     settings["precision"] = summary.get("precision", settings["precision"])
     if summary.get("extends"):
-        settings["extend"] = f"{summary['extends'][-1]['epochs']} epochs"
+        earlier = summary["extends"][-1]
+        of = f" of {earlier['recipe']}" if "recipe" in earlier else ""
+        settings["extend"] = f"{earlier['epochs']} epochs{of}"
     images = {"data.root"} if settings.get("data.name") == "folder" else set()
     return {
         key: value

@@ -1,5 +1,6 @@
 """The finished run that a new one extends by more epochs: its state, and what is noted of it."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,11 @@ from vit_train.files.writing import write_text
 from vit_train.report.metrics_csv import CSV_BYTES
 from vit_train.runs.load import MISFITS
 from vit_train.runs.newest import finished_run
-from vit_train.runs.results.summaries import read_curve
+from vit_train.runs.results.summaries import REPEATED, read_curve, settings_of
 
 # What the provenance of a longer run says of a run that it extends, up to that run's end. The
-# fingerprint is the checksum of its last checkpoint, in which the longer run begins.
+# fingerprint is the checksum of its last checkpoint, in which the longer run begins, and the recipe
+# tells all its settings but the seed from others.
 FACTS: dict[str, Callable[[Any], Any]] = {
     "run": str,
     "epochs": int,
@@ -23,6 +25,7 @@ FACTS: dict[str, Callable[[Any], Any]] = {
     "images_seen": int,
     "seconds": float,
     "fingerprint": str,
+    "recipe": str,
 }
 
 
@@ -54,9 +57,10 @@ def read_earlier(config: TrainConfig) -> Earlier | None:
     state = read_checkpoint(path)
     try:
         own = {"run": folder, "epochs": state["epoch"], "steps": state["step"]}
-        own |= {"fingerprint": state["seal"]}
+        chain = extended_runs(state)
+        own |= {"fingerprint": state["seal"], "recipe": recipe(state["config"], chain)}
         own |= {key: state[key] for key in ("images_seen", "seconds")}
-        return Earlier(folder, state, [*extended_runs(state), checked(own)])
+        return Earlier(folder, state, [*chain, checked(own)])
     except (*MISFITS, ValueError) as error:
         raise ValueError(f"{path} is not a checkpoint of this version of vit-train") from error
 
@@ -69,5 +73,13 @@ def extended_runs(state: dict[str, Any]) -> list[dict[str, Any]]:
     return [checked(each) for each in state.get("extends", [])]
 
 
+def recipe(config: dict[str, Any], chain: list[dict[str, Any]]) -> str:
+    """Return a short name of the settings that this run shares with its repetitions."""
+    settings = settings_of({"config": config, "extends": chain})
+    shared = sorted((key, str(value)) for key, value in settings.items() if key not in REPEATED)
+    return hashlib.sha256(repr(shared).encode()).hexdigest()[:8]
+
+
 def checked(facts: dict[str, Any]) -> dict[str, Any]:
-    return {key: kind(facts[key]) for key, kind in FACTS.items()}
+    """Return the facts, each of its type; runs of earlier versions note no recipe."""
+    return {key: kind(facts[key]) for key, kind in FACTS.items() if key != "recipe" or key in facts}

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from vit_train.files.plain_values import Refused
+from vit_train.limits import is_out_of_memory
 from vit_train.runs.load import MISFITS
 from vit_train.runs.training.setup import Setup
 
@@ -30,4 +31,6 @@ def refusing_other_runs(argument: str) -> Iterator[None]:
     except Refused:
         raise
     except (*MISFITS, ValueError) as error:
+        if is_out_of_memory(error):
+            raise
         raise ValueError(f"{argument}: this checkpoint is not from this run: {error}") from error

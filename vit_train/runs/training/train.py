@@ -1,8 +1,9 @@
 """The work of `vit-train` in its run's folder: set up, train, report."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import is_out_of_memory, require_in_bounds
 from vit_train.report.run_log import logged_to, shown_on_terminal
 from vit_train.runs.lock import new_run
+from vit_train.runs.newest import run_at
 from vit_train.runs.training.extension import Earlier, read_earlier
 from vit_train.runs.training.folder import RunOutput, open_folder
 from vit_train.runs.training.same_run import refusing_other_runs
@@ -65,7 +67,11 @@ def train_in_held_folder(
     ValueError for problems that the user can fix, NonFinite if training diverges, and OSError if
     the disk fails.
     """
+    began = time.monotonic()
     keep_freed_memory()
+    if config.init_from is not None and checkpoint is None:
+        # A folder of runs means another run once a newer one is finished: its name is kept instead.
+        config = replace(config, init_from=str(run_at(Path(config.init_from))))
     device = pick_device(config.device)
     precision = pick_precision(config.precision, device)
     if config.deterministic and device.type != "cpu":
@@ -79,17 +85,22 @@ def train_in_held_folder(
             setup = set_up(config, precision, processes, earlier.state if earlier else state)
             setup = with_teacher(setup)
             folder = open_folder(setup, path, state, earlier, resumed)
-            return run(setup, folder, state, earlier)
+            return run(setup, folder, state, earlier, began)
     finally:
         leave_processes()
 
 
 def run(
-    setup: Setup, folder: RunOutput, state: dict[str, Any] | None, earlier: Earlier | None
+    setup: Setup,
+    folder: RunOutput,
+    state: dict[str, Any] | None,
+    earlier: Earlier | None,
+    began: float,
 ) -> Outcome:
     """Train from the first step, or the one after `state`, to the end and write the summary.
 
-    The first step is that after the end of the `earlier` run, if there is one.
+    The first step is that after the end of the `earlier` run, if there is one. `began` is the
+    time.monotonic() of the start.
     """
     trainer = Trainer(
         model=setup.model,
@@ -98,7 +109,7 @@ def run(
         val_loader=setup.val_loader,
         config=setup.config,
         precision=setup.precision,
-        callbacks=[*deadline(setup), *folder.callbacks()],
+        callbacks=[*deadline(setup, began), *folder.callbacks()],
         processes=setup.processes,
     )
     if compiles(setup.config.compile, setup.device):
@@ -120,10 +131,12 @@ def run(
     return Outcome(interruption.exit_status, folder.best_score, finished=not stopped)
 
 
-def deadline(setup: Setup) -> list[Callback]:
+def deadline(setup: Setup, began: float) -> list[Callback]:
     """Return what stops the run in time; of several processes the main one stops them all."""
     minutes = setup.config.train.max_minutes
-    return [] if minutes is None or not setup.processes.is_main else [Deadline(minutes)]
+    if minutes is None or not setup.processes.is_main:
+        return []
+    return [Deadline(began + 60 * minutes)]
 
 
 def compile_step(trainer: Trainer, setup: Setup) -> None:
