@@ -61,5 +61,5 @@ tensorboard: setup ## watch all runs at http://localhost:6006 (PORT=6007 for ano
 	$(BIN)/tensorboard --logdir outputs --port $(PORT)
 
 clean: ## remove the environment and every cache, keep outputs/ and data/
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -108,6 +108,7 @@ def no_leftover_logging() -> Iterator[None]:
         if type(handler) in (logging.StreamHandler, logging.FileHandler):
             root.removeHandler(handler)
             handler.close()
+    logging.getLogger("vit_train").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(autouse=True)
@@ -198,6 +199,12 @@ def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
 DRAWN: set[tuple[object, ...]] = set()
 
 
+@pytest.fixture
+def every_figure_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that look at a figure, which others may have drawn before."""
+    monkeypatch.setattr(sys.modules[__name__], "DRAWN", set())
+
+
 def signs_of(words: Sequence[str]) -> tuple[str, ...]:
     """Return the characters that a font may lack."""
     return tuple(sorted({sign for sign in "".join(words) if not sign.isascii()}))
@@ -261,9 +268,10 @@ def small_run(run: Run, small_runs: Path) -> SmallRun:
         original = small_runs / kind
         with FileLock(f"{original}.lock"):
             if not original.exists():
-                arguments = [*SMALL, *KINDS[kind], f"hydra.run.dir={original}"]
-                outcome = run("vit-train", *arguments)
+                new = original.with_name(f"{kind}.new")
+                outcome = run("vit-train", *SMALL, *KINDS[kind], f"hydra.run.dir={new}")
                 assert outcome.status == 0, outcome.err
+                new.rename(original)
         return Path(shutil.copytree(original, folder))
 
     return copied

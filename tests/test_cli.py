@@ -13,7 +13,13 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
+import vit_train.commands as commands_folder
+from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.batches import Normalize, TrainBatches
+from vit_train.data.dataset import ImageSet, Statistics
+from vit_train.engine import workers
 from vit_train.report.metrics import METRICS
+from vit_train.runs.training.announce import left_out
 from vit_train.viz.sheet import label_lines
 
 
@@ -81,7 +87,11 @@ def test_vit_eval_gives_the_accuracy_that_training_reported(run: Run, small_run:
     assert validation["acc"] == float(rows[-1]["val_acc"])
 
 
-def test_same_seed_same_numbers_and_another_seed_others(run: Run) -> None:
+def test_same_seed_same_numbers_and_another_seed_others(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "CORES", 2)
+
     def weights(folder: str, *extra: str) -> torch.Tensor:
         train_small(run, folder, "train.epochs=1", "model.dropout=0.1", *extra)
         model, _ = vit_train.load(folder)
@@ -159,23 +169,28 @@ def test_an_unreadable_or_foreign_checkpoint_is_refused(run: Run) -> None:
 
 
 ANSWERS = """
-import sys
-from vit_train.commands.train import main
+import importlib, sys
 
-for argument in ("--help", "model.detph=3"):
-    sys.argv = ["vit-train", argument]
-    try:
-        main()
-        print("answered")
-    except SystemExit as end:
-        print("refused:", end)
-    assert "torch" not in sys.modules
+for command in sys.argv[1:]:
+    main = importlib.import_module(f"vit_train.commands.{command}").main
+    for argument in ("--help", "model.detph=3") if command == "train" else ("--help",):
+        sys.argv = [f"vit-{command}", argument]
+        try:
+            main()
+            print("answered")
+        except SystemExit as end:
+            print("refused:", end)
+        assert "torch" not in sys.modules, command
 """
 
 
 def test_help_and_a_typo_are_answered_without_importing_torch() -> None:
-    done = subprocess.run([sys.executable, "-c", ANSWERS], capture_output=True, text=True)
+    commands = [path.stem for path in Path(commands_folder.__file__).parent.glob("[a-z]*.py")]
+    program = [sys.executable, "-c", ANSWERS, "train", *(set(commands) - {"train"})]
+    done = subprocess.run(program, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert len(commands) == 9 and done.stdout.count("answered") == 8, done.stdout
+    assert done.stdout.count("refused: 0") == 1  # argparse, of vit-results, exits with status 0
     assert "\nanswered\nrefused: vit-train: there is no setting model.detph" in done.stdout
 
 
@@ -249,11 +264,11 @@ def test_the_baselines_train_and_evaluate_in_the_same_loop(run: Run, model: str)
         (9, None),  # one batch, smaller than asked for
     ],
 )
-def test_the_images_that_fill_no_batch_are_counted(run: Run, images: int, words: str) -> None:
-    data = [f"data.train_images={images}", "data.test_images=10", "data.val=none"]
-    outcome = run("vit-train", *SMALL, *data, "train.batch_size=16", "train.max_minutes=1e-9")
-    assert outcome.status == 0, outcome.err
-    said = " ".join(outcome.out.split())
+def test_the_images_that_fill_no_batch_are_counted(images: int, words: str) -> None:
+    data = ImageSet(torch.zeros(images, 3, 8, 8, dtype=torch.uint8), torch.zeros(images).long())
+    normalize = Normalize(Statistics((0.5,) * 3, (0.5,) * 3))
+    cpu = torch.device("cpu")
+    said = left_out(TrainBatches(data, 10, normalize, AugmentConfig(), 16, 0, cpu))
     assert ("leaves out" in said) == bool(words) and (words or "") in said
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import DRAWN, SMALL, Run, SmallRun
+from conftest import SMALL, Run, SmallRun
 from matplotlib.figure import Figure
 from PIL import Image
 from small_sets import small_cifar
@@ -21,6 +21,7 @@ from vit_train.explain.scoring import (
     without_patches,
 )
 from vit_train.model import memory
+from vit_train.model.config import CnnConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.config import METHODS
 from vit_train.runs.evaluation import explain
@@ -30,9 +31,9 @@ from vit_train.viz.heatmaps import map_title
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.usefixtures("every_figure_is_drawn")
 def test_each_method_is_drawn_and_measured(run: Run, small_run: SmallRun, method: str) -> None:
     small_run("finished")
-    DRAWN.clear()
     outcome = run("vit-explain", "ckpt=run", f"method={method}", "count=5", "score=30")
     assert outcome.status == 0, outcome.err
     for name in ("maps", "distances", "filters"):
@@ -50,12 +51,10 @@ def test_each_method_is_drawn_and_measured(run: Run, small_run: SmallRun, method
 
 
 def test_a_model_without_class_token_and_a_photo(run: Run) -> None:
-    quick = [*SMALL, "train.epochs=1", "model.head=gap", "hydra.run.dir=run"]
-    assert run("vit-train", *quick).status == 0
     Image.new("RGB", (50, 40), "red").save("photo.jpg")
     Path("broken.jpg").write_bytes(b"")
-    which = ["images=[photo.jpg,broken.jpg]", "target=ring", "out=seen"]
-    outcome = run("vit-explain", "ckpt=run", *which)
+    which = ["images=[photo.jpg,broken.jpg]", "target=cat", "out=seen"]
+    outcome = run("vit-explain", "ckpt=builtin:cifar10", *which)
     assert outcome.status == 0 and "broken.jpg cannot be read" in outcome.err + outcome.out
     assert Path("seen/maps.png").exists()
 
@@ -71,10 +70,9 @@ def test_what_cannot_be_explained_is_said(run: Run, small_run: SmallRun) -> None
     }.items():
         outcome = run("vit-explain", "ckpt=run", wrong)
         assert outcome.status == 1 and message in outcome.err, outcome.err
-    cnn = ["model=cnn", "model.widths=[4]", "train.epochs=1", "hydra.run.dir=cnn"]
-    assert run("vit-train", "data.train_images=60", "data.test_images=20", *cnn).status == 0
-    outcome = run("vit-explain", "ckpt=cnn")
-    assert outcome.status == 1 and "needs a classifier with attention" in outcome.err
+    cnn = CnnConfig().build((3, 32, 32), 10)
+    with pytest.raises(ValueError, match="needs a classifier with attention"):
+        Explainer(Trained(cnn, vit_train.load("run").meta))
 
 
 @pytest.mark.parametrize("task", ["reconstruct", "autoregress"])

@@ -67,7 +67,7 @@ def rows(path: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(Path(path).read_text(encoding="utf-8"))))
 
 
-@pytest.mark.usefixtures("colors")
+@pytest.mark.usefixtures("colors", "every_figure_is_drawn")
 def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(run: Run) -> None:
     before = run("vit-predict", "ckpt=run", "images=photos/test", "out=before.csv")
     assert before.status == 0 and "vit-eval ckpt=run" in before.out

@@ -108,6 +108,8 @@ def test_what_may_change_when_a_run_is_extended() -> None:
     assert all(may_change(key, "extend") for key in may.split())
     assert not any(may_change(key, "extend") for key in may_not.split())
     assert not any(may_change(key, "resume") for key in f"{may} {may_not}".split())
+    always = "train.micro_batch train.max_minutes train.log_every data.root device checkpoint.keep"
+    assert all(may_change(key, "resume") for key in always.split())
 
 
 def test_a_run_stops_early_when_validation_no_longer_improves(

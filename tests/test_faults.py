@@ -83,26 +83,30 @@ def test_whichever_call_fails_for_want_of_space_nothing_is_lost(
     assert read_checkpoint(path)["step"] == 3
 
 
-def failing_saves(monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> None:
+def failing_saves(
+    monkeypatch: pytest.MonkeyPatch, first: int, last: int, failure: OSError = FULL
+) -> None:
     count = 0
 
     def save(*what: Any, **more: Any) -> None:
         nonlocal count
         count += 1
         if first <= count <= last:
-            raise FULL
+            raise failure
         checkpoint.save_archive(*what, **more)
 
     monkeypatch.setattr(checkpoint_manager, "save_archive", save)
 
 
-def test_a_full_disk_stops_the_run_with_a_way_to_go_on(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_a_failing_disk_stops_the_run_with_a_way_to_go_on(
+    number: int, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    failure = OSError(number, os.strerror(number))
     with monkeypatch.context() as patch:
-        failing_saves(patch, 3, 99)
+        failing_saves(patch, 3, 99, failure)
         outcome = run("vit-train", *SMALL, "hydra.run.dir=run")
-    assert outcome.status == 1 and "No space left on device" in outcome.err
+    assert outcome.status == 1 and str(failure.strerror) in outcome.err
     command = f"vit-train resume={Path('run').absolute()}"
     assert f"last.pt is intact; resume with: {command}\n" in outcome.err
     assert "Traceback" not in outcome.err

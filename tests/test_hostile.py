@@ -239,11 +239,15 @@ def test_numbers_that_are_none_become_null(tmp_path: Path) -> None:
     }
 
 
-NAMES = ["metrics.csv", "config.yaml", ".lock", "eval-test"]
-NAMES += ["summary.json", "pictures.png", "train.log", "checkpoints", "checkpoints/last.pt"]
+NAMES = ["metrics.csv", "config.yaml", ".lock", "eval-test-last", "export", "explain"]
+NAMES += ["summary.json", "train.log", "checkpoints", "checkpoints/last.pt"]
 # All of them written by one command.
-EVALUATION = ("results.json", "pictures.png", "predictions.csv", "report.html")
-NAMES += [" ".join(["calibration.json", *(f"eval-test/{name}" for name in EVALUATION)])]
+EVALUATION = ("results.json", "predictions.csv", "report.html")
+NAMES += [" ".join(["calibration.json", *(f"eval-test-last/{name}" for name in EVALUATION)])]
+COMMANDS = {
+    "export": "vit-export ckpt=run format=torch",
+    "explain": "vit-explain ckpt=run count=1",
+}
 
 
 @posix
@@ -251,10 +255,10 @@ NAMES += [" ".join(["calibration.json", *(f"eval-test/{name}" for name in EVALUA
     "name, kind",
     [
         *((name, "file") for name in NAMES),
-        *(("eval-test", "folder"), ("checkpoints", "folder"), ("train.log", "folder")),
-        ("export", "folder"),
+        *((name, "folder") for name in ("eval-test-last", "checkpoints", "train.log", *COMMANDS)),
         *((name, "pipe") for name in ("config.yaml", "summary.json", "metrics.csv", "train.log")),
-        *(("checkpoints/last.pt", "pipe"), ("eval-test/results.json", "pipe"), (".lock", "pipe")),
+        *((name, "pipe") for name in ("checkpoints/last.pt", "eval-test-last/results.json")),
+        (".lock", "pipe"),
     ],
 )
 def test_nothing_outside_a_strangers_run_is_touched(
@@ -264,11 +268,15 @@ def test_nothing_outside_a_strangers_run_is_touched(
     small_run("interrupted")
     outside = booby_trapped(name, kind)
     before = state_of(outside)
-    commands = ["vit-eval ckpt=run", "vit-train resume=run train.max_minutes=1e-9"]
-    for command in [*commands, *(["vit-export ckpt=run format=torch"] if name == "export" else [])]:
+    usual = ["vit-eval ckpt=run", "vit-train resume=run train.max_minutes=1e-9"]
+    said = ""
+    for command in [COMMANDS[name]] if name in COMMANDS else usual:
         outcome = run(*command.split())
         assert outcome.status in (0, 1) and "Traceback" not in outcome.err, outcome.err
+        said += outcome.out + outcome.err
     assert before == state_of(outside)
+    for each in name.split():  # it was replaced or refused, not missed
+        assert not Path("run", each).is_symlink() or f"run/{each}" in said, said
 
 
 @posix

@@ -50,6 +50,10 @@ def test_every_package_is_named() -> None:
     ]
     inside = {".".join(file.parent.relative_to(ROOT).parts) for file in PACKAGES}
     assert set(settings["packages"]) == inside | {"vit_train.conf"}
+    package = ROOT / "vit_train"
+    named = {file for each in settings["package-data"]["vit_train"] for file in package.glob(each)}
+    others = {file for file in package.rglob("*") if file.suffix not in (".py", ".pyc")}
+    assert named == {file for file in others if file.is_file()}
 
 
 def test_every_imported_package_is_declared() -> None:

@@ -17,7 +17,7 @@ from conftest import SMALL, Run, SmallRun, posix
 from filelock import FileLock
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from vit_train.engine import checkpoint_manager
+from vit_train.engine import checkpoint_manager, workers
 from vit_train.engine.checkpoint import generations, read_checkpoint, sealed
 from vit_train.runs.training import folder as run_folder
 
@@ -27,7 +27,7 @@ CONFIGS = {
     "plain": [],
     "noisy": [
         *("train.ema_decay=0.9", "train.micro_batch=8", "augment=strong", "model.dropout=0.1"),
-        *("data.sampler=balanced", "task.class_weights=[1,2,3,4,5,1,2,3,4,5]"),
+        *("data.sampler=balanced", "task.class_weights=[1,2,3,4,5,1,2,3,4,5]", "optim=muon"),
     ],
     "reconstruct": ["task=reconstruct", "task.decoder_depth=1"],
     "cnn": ["model=cnn", "model.widths=[4,8]"],
@@ -62,9 +62,11 @@ def assert_same_run(one: Path, other: Path) -> None:
             if states[0][key] is not None:
                 for weight, value in states[0][key].items():
                     assert torch.equal(value, states[1][key][weight]), weight
-        moments = [state["optimizers"][0]["state"] for state in states]
-        for parameter, moment in moments[0].items():
-            assert all(torch.equal(moment[k], moments[1][parameter][k]) for k in moment)
+        assert (states[0]["ema"] is None) == (states[1]["ema"] is None)
+        for mine, theirs in zip(*(state["optimizers"] for state in states), strict=True):
+            assert mine["state"].keys() == theirs["state"].keys() != set()
+            for parameter, moment in mine["state"].items():
+                assert all(torch.equal(moment[k], theirs["state"][parameter][k]) for k in moment)
     assert rows(one) == rows(other)
     assert scalars(one) == scalars(other)
     results = [
@@ -94,7 +96,13 @@ def dies_after(saves: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def undisturbed(run: Run, small_runs: Path) -> Callable[[str], Path]:
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker threads, as users have them; the tests of one machine are run on a core each."""
+    monkeypatch.setattr(workers, "CORES", 2)
+
+
+@pytest.fixture
+def undisturbed(run: Run, small_runs: Path, two_cores: None) -> Callable[[str], Path]:
     """The run of a config that nothing disturbed, made once for all processes of pytest-xdist."""
 
     def made(config: str) -> Path:

@@ -57,7 +57,9 @@ def test_rotary_positions(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """They train, resume, are evaluated at another size, and are refused where they do not fit."""
     monkeypatch.setitem(POSITIONS, "rotary", Rotary)
     chosen = [*SMALL, "model.positions=rotary"]
-    assert run("vit-train", *chosen, "hydra.run.dir=run").status == 0
+    stopped = run("vit-train", *chosen, "hydra.run.dir=run", "train.max_minutes=1e-9")
+    assert stopped.status == 0, stopped.err
+    assert run("vit-train", "resume=run", "train.max_minutes=null").status == 0
     assert run("vit-eval", "ckpt=run", "data.image_size=40").status == 0
     refused = {
         "model.embed_dim=8": "a multiple of 4",

@@ -427,9 +427,10 @@ def test_a_linked_folder_inside_a_class_is_named(
     elsewhere.mkdir()
     save(elsewhere / "more.png")
     before = len(config(root).load().train)
-    link = next(child for child in (root / "train").iterdir()) / "more"
+    link = root / "train/cat/more"
     link.symlink_to(elsewhere)
-    assert len(config(root).load().train) == before
+    (root / "train/cat/linked.png").symlink_to(elsewhere / "more.png")  # links of files are read
+    assert len(config(root).load().train) == before + 1
     assert f"linked folders that are not read:\n  - {link}" in caplog.text
 
 

@@ -175,6 +175,8 @@ def test_the_folder_inside_the_root_is_no_root(tmp_path: Path) -> None:
 def test_an_empty_variable_means_the_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIT_TRAIN_DATA", "")
     assert Cifar10Config().root == "data"
+    monkeypatch.setenv("VIT_TRAIN_DATA", "/elsewhere")
+    assert Cifar10Config().root == "/elsewhere"
 
 
 def test_former_words_for_what_to_do_on_an_error_are_understood() -> None:

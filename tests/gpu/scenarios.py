@@ -34,7 +34,7 @@ from vit_train.engine import trainer_state
 from vit_train.engine.checkpoint import rng_states, set_rng_states
 from vit_train.engine.compile import compile_model
 from vit_train.engine.config import AdamWConfig, LoopConfig
-from vit_train.engine.device import Precision, be_deterministic, pick_device
+from vit_train.engine.device import Precision, choose_algorithms, pick_device
 from vit_train.engine.trainer import Trainer
 from vit_train.model.config import CnnConfig, ResNetConfig, ViTConfig
 from vit_train.tasks.config import AutoregressConfig, ClassifyConfig, ReconstructConfig
@@ -129,7 +129,7 @@ def advance(trainer: Trainer, draws: tuple[Tensor, ...]) -> None:
 
 
 def deterministic(**settings: Any) -> str:
-    be_deterministic()
+    choose_algorithms(deterministic=True)
     return run(**settings)
 
 

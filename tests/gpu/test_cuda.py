@@ -155,7 +155,7 @@ def test_every_kind_of_training_becomes_a_graph(
 def test_convolutions_train(run: Run, model: str) -> None:
     settings = [each for each in SMALL if not each.startswith("model.")]
     outcome = run("vit-train", f"model={model}", *settings, *EAGER, "hydra.run.dir=run")
-    assert outcome.status == 0, outcome.err
+    assert outcome.status == 0 and "does not work here" not in outcome.out, outcome.err
     assert curve(Path("run"))[-1] < curve(Path("run"))[0]
 
 
@@ -192,8 +192,9 @@ def test_a_gpu_sees_the_images_of_the_cpu(
     ):
         assert others.is_cuda
         different = (images - others.cpu()).abs().amax(1) > 1e-5
-        # A place half way between two pixels, or between two gray levels, may round either way.
-        assert different.float().mean() < 0.01
+        # A place half way between two pixels, or between two gray levels, may round either way;
+        # stretched crops have more of the latter.
+        assert different.float().mean() < (0.03 if augment.crop_scale else 0.01)
         torch.testing.assert_close(targets, their_targets.cpu())
     normalize = Normalize(channel_statistics(data.images), GPU)
     shown = torch.cat([images for images, _ in EvalBatches(data, normalize, 100, GPU)])
@@ -219,6 +220,7 @@ def test_a_skipped_step_changes_no_weight_within_the_graph() -> None:
         trainer.graphed_step(trainer.schedule(), *draws[number])
         trainer.step += 1
     assert trainer.graphed_step.graph is not None
+    trainer.nonfinite.check(trainer.step)  # as the loop does: log_every notes are kept
     before = [weight.clone() for weight in trainer.parameters]
     images = trainer.train_loader.cropper.crops  # type: ignore[attr-defined]
     assert images.is_cuda
@@ -236,8 +238,9 @@ def test_a_skipped_step_changes_no_weight_within_the_graph() -> None:
     assert trainer.nonfinite.skipped == 1
 
 
-def test_the_loop_never_waits_between_two_logs() -> None:
-    trainer = trainer_of(pictures(), log_every=1000)
+@pytest.mark.parametrize("cuda_graph", [True, False])
+def test_the_loop_never_waits_between_two_logs(cuda_graph: bool) -> None:
+    trainer = trainer_of(pictures(), log_every=1000, cuda_graph=cuda_graph)
     draws = list(trainer.train_loader.draws(0))
     for number in range(5):
         trainer.graphed_step(trainer.schedule(), *draws[number])
@@ -250,11 +253,10 @@ def test_the_loop_never_waits_between_two_logs() -> None:
 
 
 def test_too_large_a_batch_is_answered_with_what_to_change(run: Run) -> None:
-    free, _ = torch.cuda.mem_get_info()
-    width = 256 * int(free / 2e9)
+    """Its activations take some 400 GB, the model 2 GB."""
     outcome = run(
         "vit-train", "data.train_images=4000", "data.test_images=50", "train.batch_size=3600",
-        f"model.embed_dim={width}", "model.depth=12", "data.image_size=64", "hydra.run.dir=run",
+        "model.embed_dim=1024", "model.depth=12", "data.image_size=64", "hydra.run.dir=run",
         *EAGER,
     )  # fmt: skip
     assert outcome.status == 1 and "out of memory with 3600 images at once" in outcome.err

@@ -78,7 +78,7 @@ def test_tables_of_two_dimensions_share_columns_and_rows(kind: str) -> None:
 
 
 @pytest.mark.parametrize("head", ["token", "gap"])
-@pytest.mark.parametrize("positions", ["none", "relative", *ABSOLUTE])
+@pytest.mark.parametrize("positions", ["none", "relative", "rotary_2d", *ABSOLUTE])
 def test_only_without_positions_the_order_of_the_patches_is_nothing(
     positions: str, head: str
 ) -> None:
@@ -87,6 +87,21 @@ def test_only_without_positions_the_order_of_the_patches_is_nothing(
     unchanged = torch.allclose(before, after, rtol=0, atol=1e-10)
     # In one layer, relative keys are equivariant for the class token; in two they are not.
     assert unchanged == (positions == "none")
+
+
+@pytest.mark.parametrize("has_class", [True, False])
+def test_rotary_logits_are_those_of_complex_numbers_turned_by_column_and_row(
+    has_class: bool,
+) -> None:
+    q, k = torch.randn(2, 1, 1, 9 + has_class, 8, dtype=torch.float64)
+    ours = POSITIONS["rotary_2d"](3, 8, has_class).double().rotate(q, k)
+    place, frequency = torch.arange(9).unsqueeze(1), torch.tensor([1.0, 0.1]).double()
+    angle = torch.cat((place % 3 * frequency, place // 3 * frequency), dim=1)  # column, row
+    angle = nn.functional.pad(angle, (0, 0, int(has_class), 0))
+    turn = torch.polar(torch.ones_like(angle), angle)
+    a, b = (torch.complex(x[..., :4], x[..., 4:]) * turn for x in (q, k))
+    expected = (a @ b.mH).real
+    torch.testing.assert_close(ours[0] @ ours[1].mT, expected, rtol=0, atol=1e-6)
 
 
 def test_relative_logits_are_those_of_the_naive_double_loop() -> None:

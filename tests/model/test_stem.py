@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from vit_train.model.config import ViTConfig
 from vit_train.model.mae import Autoregressor, MaskedAutoencoder
-from vit_train.model.stem import ConvStem
+from vit_train.model.stem import ConvStem, PatchEmbed
 from vit_train.model.vit import VisionTransformer
 
 
@@ -51,3 +51,12 @@ def test_tasks_that_hide_patches_refuse_it() -> None:
         MaskedAutoencoder(config, 1, 32, 3)
     with pytest.raises(ValueError, match=r"set model\.stem=patches"):
         Autoregressor(config, 1, 32, 3, 4)
+
+
+def test_patches_that_overlap_are_windows_of_the_padded_image() -> None:
+    torch.manual_seed(0)
+    embed = PatchEmbed(3, 10, patch_size=4, overlap=1).double()
+    images = torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    windows = F.unfold(images, 6, stride=4, padding=1).mT  # (B,N,C·6·6)
+    expected = F.linear(windows, embed.proj.weight.flatten(1), embed.proj.bias)
+    torch.testing.assert_close(embed(images), expected, rtol=0, atol=1e-12)

@@ -3,7 +3,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import DRAWN, SMALL, Run, SmallRun
+from conftest import SMALL, Run, SmallRun
 
 from vit_train.engine.metrics import wilson_interval
 from vit_train.runs.results.compare import ACCURACY, LOSS, by_training_images, gather, plots, table
@@ -237,8 +237,8 @@ def test_runs_without_labels_are_compared_by_their_loss(tmp_path: Path) -> None:
         gather([folder, written(tmp_path / "more", summary(0.5))], tmp_path / "out")
 
 
+@pytest.mark.usefixtures("every_figure_is_drawn")
 def test_results_of_real_runs(run: Run, small_run: SmallRun) -> None:
-    DRAWN.clear()
     small_run("finished", "runs/0")
     assert run("vit-train", *SMALL, "seed=1", "hydra.run.dir=runs/1").status == 0
     outcome = run("vit-results", "runs")

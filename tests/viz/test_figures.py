@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from vit_train.viz.figures import colors, shortened
+from vit_train.viz.heatmaps import draw_maps
 from vit_train.viz.sheet import image_grid
 
 
@@ -30,3 +31,8 @@ def test_a_long_title_is_shortened_and_colours_differ() -> None:
     assert shortened("a" * 22) == "a" * 22 and shortened("a" * 23) == "a" * 21 + "…"
     for count in (1, 8, 9, 30):
         assert len(set(colors(count))) == count
+
+
+def test_names_in_maps_are_no_formulas() -> None:
+    images, maps = torch.zeros(1, 3, 8, 8, dtype=torch.uint8), torch.ones(1, 2, 2)
+    draw_maps(images, maps, ["$\\frac$ <x>"], "what raised $\\frac$").draw_without_rendering()

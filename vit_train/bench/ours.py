@@ -19,7 +19,12 @@ from vit_train.data.batches import Batch, DrawnBatches, Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics
 from vit_train.engine.callbacks import Callback
 from vit_train.engine.compile import compile_model, compiles
-from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
+from vit_train.engine.device import (
+    choose_algorithms,
+    keep_freed_memory,
+    pick_device,
+    pick_precision,
+)
 from vit_train.engine.graphed_step import GraphedStep
 from vit_train.engine.train_loader import TrainLoader
 from vit_train.engine.trainer import Trainer
@@ -82,6 +87,8 @@ class OurWork:
     def __init__(self, ours: Ours, exit: ExitStack) -> None:
         keep_freed_memory()
         self.config, self.device = ours.config, pick_device(ours.device)
+        if self.device.type != "cpu":
+            choose_algorithms(self.config.deterministic)
         self.precision = pick_precision(ours.precision, self.device)
         torch.manual_seed(ours.seed)
         self.task = Classify(

@@ -37,6 +37,8 @@ def compile_model(
                 loss = objective.step_sums(model, *piece)[0]
             torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])
         return True
+    except torch.OutOfMemoryError:  # which training would run into, too
+        raise
     except Exception as error:  # a compiler may raise anything; training works without it
         model._compiled_call_impl = None
         logger.warning(f"compiling does not work here, continuing without it: {reason(error)}")

@@ -12,9 +12,12 @@ import torch
 def pick_device(name: str) -> torch.device:
     """Return the device named auto, cpu or cuda; raise ValueError if it is not available."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device=cuda, but PyTorch finds none here: use device=cpu or device=auto")
+    if name == "cuda":
+        # Without it no product is deterministic. It is read once, at the process's first product.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return torch.device(name)
 
 
@@ -62,13 +65,14 @@ def pick_precision(name: str, device: torch.device) -> Precision:
     return Precision(name, device)
 
 
-def be_deterministic() -> None:
-    """Make every run on a GPU compute the same bits, at some cost in speed.
+def choose_algorithms(deterministic: bool) -> None:
+    """Choose PyTorch's algorithms for training on a GPU.
 
-    On a CPU this is not needed.
+    If they are deterministic, every run computes the same bits, at some cost in speed. cuDNN's
+    attention is left out: with 64 keys its gradient may be NaN (pytorch/pytorch#196678).
     """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.use_deterministic_algorithms(deterministic)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 

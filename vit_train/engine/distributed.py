@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from vit_train.engine.errors import reason
+
 Content = TypeVar("Content")
 
 
@@ -25,11 +27,17 @@ class ProcessLost(ValueError):
 def exchanging() -> Iterator[None]:
     """Raise ProcessLost if an exchange between processes fails within the block.
 
-    An exchange fails only when another process has ended.
+    With gloo it fails only when another process has ended; nccl has further reasons.
     """
     try:
         yield
-    except RuntimeError as error:  # gloo and nccl have different messages
+    except torch.OutOfMemoryError:
+        raise
+    except dist.DistBackendError as error:
+        raise ProcessLost(
+            f"the GPUs of this training cannot exchange their results: {reason(error)}"
+        ) from error
+    except RuntimeError as error:
         raise ProcessLost("another process of this training has ended") from error
 
 

@@ -1,5 +1,6 @@
 """A training step that a GPU replays as one CUDA graph."""
 
+import gc
 import logging
 from collections.abc import Callable, Iterable
 
@@ -64,6 +65,7 @@ class GraphedStep:
     def capture(self, inputs: tuple[Tensor, ...]) -> None:
         """Capture the function's work on buffers for these inputs, without doing any of it."""
         self.buffers = self.moved(packed(inputs))
+        gc.collect()  # the memory of an earlier run in this process cannot be freed meanwhile
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
@@ -71,8 +73,11 @@ class GraphedStep:
             self.graph = graph
         except Exception as error:  # whatever cannot be captured; training works without it
             self.replay = False
+            # That of the operation that failed, if ending the capture failed in consequence.
+            cause = error.__context__ if isinstance(error.__context__, Exception) else error
             logger.warning(
-                f"train.cuda_graph=true does not work here, continuing without it: {reason(error)}"
+                "train.cuda_graph=true does not work here, continuing without it (should that "
+                f"fail, set train.cuda_graph=false): {reason(cause)}"
             )
 
 

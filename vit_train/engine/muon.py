@@ -88,7 +88,7 @@ class Muon(Optimizer):
             matrices = next(done[torch.Size(sorted((rows, columns)))])
             scale = ADAMW_RMS * max(rows, columns) ** 0.5
             upright = matrices if rows <= columns else matrices.mT
-            results.append(upright.flatten(0, 1) * scale)
+            results.append((upright.flatten(0, 1) * scale).contiguous())
         return results
 
     def computed(self, stack: Tensor) -> Tensor:

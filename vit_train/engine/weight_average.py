@@ -35,7 +35,8 @@ class WeightAverage:
     def update(self, rate: Tensor) -> None:
         """Move the averages this far, (), towards the model's weights."""
         moves = torch._foreach_sub(self.weights, self.averages)
-        torch._foreach_mul_(moves, rate)
+        # Of their type, or each would need a launch of its own.
+        torch._foreach_mul_(moves, rate.to(self.averages[0].dtype))
         torch._foreach_add_(self.averages, moves)
         for average, value in self.statistics:
             average.copy_(value)

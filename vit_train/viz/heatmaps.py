@@ -52,7 +52,7 @@ def draw_maps(
     first, last = bar.set_xticks([0, 255], ["0", "highest of the image"], fontsize=8)
     first.label1.set_horizontalalignment("left")
     last.label1.set_horizontalalignment("right")
-    bar.set_xlabel(fill(legend, LEGEND * columns), fontsize=9, labelpad=1)
+    bar.set_xlabel(fill(legend, LEGEND * columns), fontsize=9, labelpad=1, parse_math=False)
     return figure
 
 

@@ -57,7 +57,7 @@ class Group:
     def training_seconds(self) -> list[float]:
         """Return how long each run spent in its training steps; [] if a curve does not say.
 
-        What is left out is what comes before the first step, validation and the test.
+        What is left out is what comes before the first step, reports, validation and the test.
         """
         curves = [run.get("curve") or [{}] for run in self.runs]
         known = all({"images_seen", "images_per_s"} <= curve[-1].keys() for curve in curves)

@@ -12,7 +12,12 @@ from vit_train.engine import trainer_state
 from vit_train.engine.callbacks import Callback
 from vit_train.engine.checkpoint import read_checkpoint, set_rng_states
 from vit_train.engine.compile import compile_model, compiles
-from vit_train.engine.device import be_deterministic, keep_freed_memory, pick_device, pick_precision
+from vit_train.engine.device import (
+    choose_algorithms,
+    keep_freed_memory,
+    pick_device,
+    pick_precision,
+)
 from vit_train.engine.distributed import join_processes, leave_processes
 from vit_train.engine.interruption import Deadline, stop_on_signals
 from vit_train.engine.metrics import Evaluation
@@ -69,18 +74,18 @@ def train_in_held_folder(
     """
     began = time.monotonic()
     keep_freed_memory()
-    if config.init_from is not None and checkpoint is None:
-        # A folder of runs means another run once a newer one is finished: its name is kept instead.
-        config = replace(config, init_from=str(run_at(Path(config.init_from))))
     device = pick_device(config.device)
     precision = pick_precision(config.precision, device)
-    if config.deterministic and device.type != "cpu":
-        be_deterministic()
+    if device.type != "cpu":
+        choose_algorithms(config.deterministic)
     processes = join_processes(device)
     try:
         with logged_to(path / "train.log", processes.is_main):
             checkpoint = processes.broadcast(checkpoint)
             state = None if checkpoint is None else read_checkpoint(checkpoint)
+            if config.init_from is not None and state is None:
+                # Its name is noted: a folder of runs means another run once a newer one ends.
+                config = replace(config, init_from=str(run_at(Path(config.init_from))))
             earlier = None if state else read_earlier(config)
             setup = set_up(config, precision, processes, earlier.state if earlier else state)
             setup = with_teacher(setup)
@@ -113,7 +118,8 @@ def run(
         processes=setup.processes,
     )
     if compiles(setup.config.compile, setup.device):
-        compile_step(trainer, setup)
+        with with_advice(trainer, setup, folder):
+            compile_step(trainer, setup)
     if before := earlier.state if earlier else state:
         with refusing_other_runs("extend" if earlier else "resume"):
             (trainer_state.extend if earlier else trainer_state.restore)(trainer, before)
