@@ -1,6 +1,7 @@
 """Drives the commands in this process: a subprocess would spend its time importing torch."""
 
 import copy
+import csv
 import gc
 import logging
 import os
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import loopback
 import pytest
 import torch
 import yaml
@@ -54,6 +56,18 @@ def pytest_configure(config: pytest.Config) -> None:
     """Hide GPUs from all tests but those of GPUs: what they promise, they promise of a CPU."""
     if config.getoption("markexpr") != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def csv_rows(path: Path | str) -> list[dict[str, str]]:
+    """The rows of a CSV file, by the names of their columns."""
+    with Path(path).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def web() -> Iterator[loopback.Loopback]:
+    with loopback.serve() as server:
+        yield server
 
 
 MAINS = {

@@ -1,5 +1,3 @@
-import csv
-import json
 import os
 import subprocess
 import sys
@@ -7,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Run, SmallRun
+from conftest import SMALL, Run, SmallRun, csv_rows
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -18,6 +16,7 @@ from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.engine import workers
+from vit_train.files.reading import read_json
 from vit_train.report.metrics import METRICS
 from vit_train.runs.training.announce import left_out
 from vit_train.viz.sheet import label_lines
@@ -26,17 +25,12 @@ from vit_train.viz.sheet import label_lines
 def train_small(run: Run, folder: str, *overrides: str) -> dict:
     outcome = run("vit-train", *SMALL, f"hydra.run.dir={folder}", *overrides)
     assert outcome.status == 0, outcome.err
-    return json.loads((Path(folder) / "summary.json").read_text(encoding="utf-8"))
-
-
-def metric_rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "metrics.csv").open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read_json(Path(folder) / "summary.json")
 
 
 def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -> None:
     folder = small_run("finished")
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    summary = read_json(folder / "summary.json")
     for name in ("config.yaml", "train.log", "metrics.csv", "summary.json", "pictures.png"):
         assert (folder / name).is_file(), name
     assert {p.name for p in (folder / "checkpoints").iterdir()} == {
@@ -46,7 +40,7 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -
     assert summary["images_seen"] == 2 * (180 // 32) * 32
     assert summary["images"] == {"train": 180, "val": 20, "test": 60}
     assert set(summary["test"]) == {"final", "best"}
-    rows = metric_rows(folder)
+    rows = csv_rows(folder / "metrics.csv")
     assert [row["epoch"] for row in rows] == ["1", "2"]
 
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
@@ -73,17 +67,15 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -
 
 
 def test_vit_eval_gives_the_accuracy_that_training_reported(run: Run, small_run: SmallRun) -> None:
-    summary = json.loads((small_run("finished") / "summary.json").read_text(encoding="utf-8"))
+    summary = read_json(small_run("finished") / "summary.json")
     outcome = run("vit-eval", "ckpt=run")
     assert outcome.status == 0, outcome.err
     assert "triangle" in outcome.out
-    evaluated = json.loads(Path("run/eval-test/results.json").read_text(encoding="utf-8"))["result"]
+    evaluated = read_json(Path("run/eval-test/results.json"))["result"]
     assert evaluated == summary["test"]["best"]
     run("vit-eval", "ckpt=run/checkpoints/last.pt", "split=val")
-    rows = metric_rows(Path("run"))
-    validation = json.loads(Path("run/eval-val-last/results.json").read_text(encoding="utf-8"))[
-        "result"
-    ]
+    rows = csv_rows("run/metrics.csv")
+    validation = read_json(Path("run/eval-val-last/results.json"))["result"]
     assert validation["acc"] == float(rows[-1]["val_acc"])
 
 
@@ -126,10 +118,7 @@ def test_val_none_keeps_no_best_and_val_test_says_so(run: Run) -> None:
     )
     outcome = run("vit-eval", "ckpt=test")
     assert "chose its best epoch on the test images" in outcome.out
-    assert (
-        json.loads(Path("test/eval-test/results.json").read_text(encoding="utf-8"))["selected_on"]
-        == "test"
-    )
+    assert read_json(Path("test/eval-test/results.json"))["selected_on"] == "test"
 
 
 def test_divergence_stops_with_a_message_and_leaves_the_last_good_checkpoint(run: Run) -> None:
@@ -141,7 +130,7 @@ def test_divergence_stops_with_a_message_and_leaves_the_last_good_checkpoint(run
     assert "NaN or infinity at step 2" in outcome.err and "optim.lr" in outcome.err
     batch = torch.load("run/nonfinite-step-2.pt", weights_only=True)
     assert batch["images"].shape == (32, 3, 32, 32) and batch["batch"] == 1
-    assert json.loads(Path("run/summary.json").read_text(encoding="utf-8"))["status"] == "diverged"
+    assert read_json(Path("run/summary.json"))["status"] == "diverged"
     # It diverged in the first epoch, so there is no good checkpoint, and above all no bad one.
     assert not Path("run/checkpoints").exists()
 
@@ -250,8 +239,8 @@ def test_the_baselines_train_and_evaluate_in_the_same_loop(run: Run, model: str)
     outcome = run("vit-train", *data, *small, "train.ema_decay=0.9", "hydra.run.dir=r")
     assert outcome.status == 0, outcome.err
     assert run("vit-eval", "ckpt=r").status == 0
-    summary = json.loads(Path("r/summary.json").read_text(encoding="utf-8"))
-    evaluated = json.loads(Path("r/eval-test/results.json").read_text(encoding="utf-8"))
+    summary = read_json(Path("r/summary.json"))
+    evaluated = read_json(Path("r/eval-test/results.json"))
     assert evaluated["result"]["loss"] == pytest.approx(summary["test"]["best"]["loss"], rel=1e-5)
 
 
@@ -293,7 +282,7 @@ def test_an_evaluation_at_another_size_or_of_other_weights_replaces_none(
     assert refused.status == 1 and "must divide the image size 33" in refused.err
     sizes = {"eval-test": 32, "eval-test-40px": 40, "eval-test-raw": 32}
     for name, size in sizes.items():
-        result = json.loads(Path("run", name, "results.json").read_text(encoding="utf-8"))
+        result = read_json(Path("run", name, "results.json"))
         assert result["image_size"] == size and Path("run", name, "pictures.png").exists()
 
 
@@ -302,11 +291,8 @@ def test_two_runs_are_compared_image_by_image(run: Run, small_run: SmallRun) -> 
     outcome = run("vit-eval", "ckpt=[a,b]")
     assert outcome.status == 0, outcome.err
     (folder,) = Path("a").glob("eval-test-vs-b-*")
-    found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    said = []
-    for name in ("a", "b"):
-        with Path(name, "eval-test", "predictions.csv").open(encoding="utf-8") as file:
-            said.append(list(csv.DictReader(file)))
+    found = read_json(folder / "results.json")
+    said = [csv_rows(f"{name}/eval-test/predictions.csv") for name in "ab"]
     only = [
         sum(x["correct"] > y["correct"] for x, y in zip(*order, strict=True))
         for order in (said, said[::-1])
@@ -314,8 +300,7 @@ def test_two_runs_are_compared_image_by_image(run: Run, small_run: SmallRun) -> 
     (pair,) = found["pairs"]
     assert [pair["only_first"], pair["only_second"], pair["images"]] == [*only, 60]
     assert f"A (a) alone is right on {only[0]} images" in outcome.out
-    with (folder / "differences.csv").open(encoding="utf-8") as file:
-        differing = [row["image"] for row in csv.DictReader(file)]
+    differing = [row["image"] for row in csv_rows(folder / "differences.csv")]
     assert differing == [
         x["image"] for x, y in zip(*said, strict=True) if x["predicted"] != y["predicted"]
     ]

@@ -1,17 +1,16 @@
 """Each source as its user meets it: through the command line."""
 
-import csv
-import json
 from pathlib import Path
 
 import loopback as server
 import pytest
-from conftest import SMALL_MODEL, Run
+from conftest import SMALL_MODEL, Run, csv_rows
 from PIL import Image
 from small_sets import small_cifar, small_stl10, tar_gz
 from torchvision.datasets import CIFAR10
 
 from vit_train.data.config import Cifar10Config
+from vit_train.files.reading import read_json
 
 TRAIN = ["vit-train", *SMALL_MODEL, "hydra.run.dir=run"]
 
@@ -43,8 +42,7 @@ def test_all_mirrors_down_is_one_message(run: Run) -> None:
 
 
 def losses(folder: str) -> list[str]:
-    with Path(folder, "metrics.csv").open(encoding="utf-8") as file:
-        return [row["train_loss"] + row["val_loss"] for row in csv.DictReader(file)]
+    return [row["train_loss"] + row["val_loss"] for row in csv_rows(f"{folder}/metrics.csv")]
 
 
 def test_the_same_images_as_files_train_the_same(
@@ -65,9 +63,7 @@ def test_the_same_images_as_files_train_the_same(
         outcome = run(*train, *arguments)
         assert outcome.status == 0, outcome.err
     assert losses("a") == losses("b") and len(losses("a")) == 2
-    summaries = [
-        json.loads(Path(name, "summary.json").read_text(encoding="utf-8")) for name in "ab"
-    ]
+    summaries = [read_json(Path(name, "summary.json")) for name in "ab"]
     assert summaries[0]["test"] == summaries[1]["test"]
 
 

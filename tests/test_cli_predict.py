@@ -1,7 +1,6 @@
 """vit-predict, and the same in Python: files of every kind, told as they are."""
 
 import contextlib
-import csv
 import io
 import json
 import logging
@@ -12,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL_MODEL, Run, SmallRun
+from conftest import SMALL_MODEL, Run, SmallRun, csv_rows
 from PIL import Image
 from torch.testing import assert_close
 
 import vit_train
 from vit_train.data.paths import image_files
+from vit_train.files.reading import read_json
 from vit_train.runs.builtin import FOLDER
 from vit_train.runs.config import PredictConfig
 from vit_train.runs.evaluation import predict
@@ -63,40 +63,36 @@ def learn_colors(run: Run) -> None:
     assert outcome.status == 0, outcome.err
 
 
-def rows(path: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(Path(path).read_text(encoding="utf-8"))))
-
-
 @pytest.mark.usefixtures("colors", "every_figure_is_drawn")
 def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(run: Run) -> None:
     before = run("vit-predict", "ckpt=run", "images=photos/test", "out=before.csv")
     assert before.status == 0 and "vit-eval ckpt=run" in before.out
     assert run("vit-eval", "ckpt=run").status == 0
-    evaluated = rows("run/eval-test/predictions.csv")
-    result = json.loads(Path("run/eval-test/results.json").read_text(encoding="utf-8"))
+    evaluated = csv_rows("run/eval-test/predictions.csv")
+    result = read_json(Path("run/eval-test/results.json"))
     assert result["focus"]["images"] == len(evaluated) and 0 < result["focus"]["middle"] < 1
     outcome = run("vit-predict", "ckpt=run", "images=photos/test", "out=after.csv")
     assert outcome.status == 0, outcome.err
     temperature = result["calibration"]["temperature"]
     assert f"calibrated with a temperature of {temperature:.2f}" in outcome.out
     for path in ("before.csv", "after.csv"):
-        said = rows(path)
+        said = csv_rows(path)
         assert [row["image"] for row in said] == [f"photos/{row['image']}" for row in evaluated]
         assert [row["predicted"] for row in said] == [row["predicted"] for row in evaluated]
         assert [row["predicted_3"] for row in said] == [row["predicted_3"] for row in evaluated]
-    right = [row["image"].split("/")[2] == row["predicted"] for row in rows("after.csv")]
+    right = [row["image"].split("/")[2] == row["predicted"] for row in csv_rows("after.csv")]
     assert np.mean(right) == result["result"]["acc"]
     overlaid = run("vit-predict", "ckpt=run", "images=photos/test", "overlay=true")
     assert overlaid.status == 0 and "explained: run/predicted.png" in overlaid.out, overlaid.err
     with Image.open("run/predicted.png") as picture:
         assert min(picture.size) > 300
-    for row, plain in zip(rows("before.csv"), evaluated, strict=True):
+    for row, plain in zip(csv_rows("before.csv"), evaluated, strict=True):
         assert float(row["probability"]) == pytest.approx(float(plain["probability"]), abs=1e-5)
     trained = vit_train.load("run")
     assert trained.meta.temperature == temperature
     logits = trained.model(trained.preprocess("photos/test/red/20.png").unsqueeze(0))
     chances = (logits / temperature).softmax(1)
-    (row,) = (row for row in rows("after.csv") if row["image"] == "photos/test/red/20.png")
+    (row,) = (row for row in csv_rows("after.csv") if row["image"] == "photos/test/red/20.png")
     assert float(row["probability"]) == pytest.approx(chances.max().item(), abs=1e-5)
 
 
@@ -196,7 +192,7 @@ def test_each_checkpoint_has_its_own_temperature(run: Run, small_run: SmallRun) 
         vit_train.load("run/checkpoints/last.pt").meta.temperature,
     ]
     assert None not in found
-    noted = json.loads(Path("run/calibration.json").read_text(encoding="utf-8"))["temperatures"]
+    noted = read_json(Path("run/calibration.json"))["temperatures"]
     assert list(noted.values()) == found
     told = [(key.split()[0], key.split(", ")[1]) for key in noted]
     assert told == [
@@ -270,9 +266,9 @@ def test_a_labeled_folder_is_scored_whole(run: Run) -> None:
     outcome = run("vit-eval", "ckpt=run", *where)
     assert outcome.status == 0, outcome.err
     (folder,) = Path("run").glob("eval-test-elsewhere-*")
-    assert len(rows(f"{folder}/predictions.csv")) == 24
-    own = json.loads(Path("run/eval-test/results.json").read_text(encoding="utf-8"))
-    found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    assert len(csv_rows(f"{folder}/predictions.csv")) == 24
+    own = read_json(Path("run/eval-test/results.json"))
+    found = read_json(folder / "results.json")
     assert found["result"] == own["result"] and found["root"] == "elsewhere"
     Path("elsewhere/green/broken.png").write_bytes(b"not an image")
     outcome = run("vit-eval", "ckpt=run", *where)
@@ -288,10 +284,10 @@ def test_a_labeled_folder_is_scored_whole(run: Run) -> None:
 @pytest.mark.usefixtures("colors")
 def test_mirror_images_are_reported_apart(run: Run) -> None:
     assert run("vit-eval", "ckpt=run", "tta=flip").status == 0
-    found = json.loads(Path("run/eval-test-flip/results.json").read_text(encoding="utf-8"))
+    found = read_json(Path("run/eval-test-flip/results.json"))
     trained = vit_train.load("run")
     chances = []
-    for row in rows("run/eval-test-flip/predictions.csv"):
+    for row in csv_rows("run/eval-test-flip/predictions.csv"):
         image = trained.preprocess(f"photos/{row['image']}")
         both = trained.model(torch.stack([image, image.flip(2)])).softmax(1)
         chances.append(both.mean(0)[CLASSES.index(row["true"])].item())
@@ -304,7 +300,7 @@ def test_robustness_is_the_accuracy_on_worse_images(run: Run) -> None:
     outcome = run("vit-eval", "ckpt=run", "robustness=true", "data.test_subset=9")
     assert outcome.status == 0 and "gaussian noise: " in outcome.out, outcome.err
     folder = Path("run/eval-test-9images-robustness")
-    content = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    content = read_json(folder / "results.json")
     found = content["robustness"]
     by_severity = found["acc_by_severity"]
     assert len(by_severity) == 8 and all(len(each) == 5 for each in by_severity.values())

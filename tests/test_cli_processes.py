@@ -1,6 +1,5 @@
 """Training in several processes, as torchrun starts them."""
 
-import json
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import torch
 from conftest import SMALL, Run, SmallRun, posix
 
 import vit_train
+from vit_train.files.reading import read_json
 
 pytestmark = posix  # torchrun
 
@@ -80,10 +80,7 @@ def test_two_processes_leave_one_run_that_they_go_on_with(
     assert not (place / "outputs").exists(), "only the run's folder is written"
     small_run("finished", "one")
     torch.testing.assert_close(weights(place / "two"), weights(Path("one")), rtol=0, atol=1e-4)
-    two, one = (
-        json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        for folder in (place / "two", Path("one"))
-    )
+    two, one = (read_json(folder / "summary.json") for folder in (place / "two", Path("one")))
     assert two["processes"] == 2 and two["images_seen"] == one["images_seen"]
     assert two["test"]["final"]["per_class_count"] == one["test"]["final"]["per_class_count"]
     assert two["test"]["final"]["acc"] == pytest.approx(one["test"]["final"]["acc"], abs=0.04)
@@ -93,7 +90,7 @@ def test_two_processes_leave_one_run_that_they_go_on_with(
 def test_torchrun_starts_them(tmp_path: Path) -> None:
     command = [*TORCHRUN, "-m", "vit_train.commands.train", *SMALL, "hydra.run.dir=run"]
     subprocess.run(command, cwd=tmp_path, env=QUIET, check=True, timeout=300)
-    summary = json.loads((tmp_path / "run/summary.json").read_text(encoding="utf-8"))
+    summary = read_json(tmp_path / "run/summary.json")
     assert summary["status"] == "finished" and summary["processes"] == 2
 
 

@@ -1,6 +1,5 @@
 """Training without labels and what is done with it, as a user does it at the command line."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,14 @@ from small_sets import small_stl10
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
+from vit_train.files.reading import read_json
 
 
 def train(run: Run, folder: str, *arguments: str) -> dict[str, object]:
     quick = [*SMALL, "data.train_images=100", f"hydra.run.dir={folder}"]
     outcome = run("vit-train", *quick, *arguments)
     assert outcome.status == 0, outcome.err
-    return json.loads(Path(folder, "summary.json").read_text(encoding="utf-8"))
+    return read_json(Path(folder, "summary.json"))
 
 
 @pytest.mark.parametrize("task", ["reconstruct", "autoregress"])
@@ -25,7 +25,7 @@ def test_a_run_reports_its_loss_and_shows_pictures(
     run: Run, small_run: SmallRun, task: str
 ) -> None:
     small_run(task)
-    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
+    summary = read_json(Path("run/summary.json"))
     assert set(summary["best_val"]) == {"epoch", "loss"} and "acc" not in summary["test"]["final"]
     header = Path("run/metrics.csv").read_text(encoding="utf-8").splitlines()[0]
     assert header == "epoch,step,images_seen,lr,train_loss,val_loss,images_per_s,seconds"
@@ -38,7 +38,7 @@ def test_a_run_reports_its_loss_and_shows_pictures(
 
     outcome = run("vit-eval", "ckpt=run")
     assert outcome.status == 0 and "written to run/eval-test/" in outcome.out, outcome.err
-    evaluated = json.loads(Path("run/eval-test/results.json").read_text(encoding="utf-8"))["result"]
+    evaluated = read_json(Path("run/eval-test/results.json"))["result"]
     assert evaluated == summary["test"]["best"]
 
 

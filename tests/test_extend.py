@@ -1,7 +1,6 @@
 """A finished run is trained further in a new folder, and a run stops early when it may."""
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from test_resume import Killed, assert_same_run, dies_after, rows, scalars
 
 from vit_train.commands.cli.resuming import may_change
 from vit_train.engine.checkpoint import read_checkpoint, sealed
+from vit_train.files.reading import read_json
 
 MORE = ["train.epochs=2", "optim.lr=5e-4", "checkpoint.every_steps=3"]
 
@@ -22,7 +22,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def summary(folder: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(Path(folder, "summary.json").read_text(encoding="utf-8"))
+    content: dict[str, Any] = read_json(Path(folder, "summary.json"))
     return content
 
 

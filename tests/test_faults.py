@@ -1,7 +1,6 @@
 """What fails while a run goes on: the disk, the numbers, the memory, a job of a sweep."""
 
 import errno
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from conftest import SMALL, Run
 
 from vit_train.engine import checkpoint, checkpoint_manager
 from vit_train.engine.checkpoint import read_checkpoint, save_checkpoint
+from vit_train.files.reading import read_json
 from vit_train.report import disk_errors
 from vit_train.tasks.classify import Classify
 
@@ -111,7 +111,7 @@ def test_a_failing_disk_stops_the_run_with_a_way_to_go_on(
     assert f"last.pt is intact; resume with: {command}\n" in outcome.err
     assert "Traceback" not in outcome.err
     assert run("vit-train", "resume=run").status == 0
-    assert json.loads(Path("run/summary.json").read_text(encoding="utf-8"))["status"] == "finished"
+    assert read_json(Path("run/summary.json"))["status"] == "finished"
 
 
 def test_or_training_goes_on_without_and_saves_again_when_it_can(
@@ -160,7 +160,7 @@ def test_or_its_step_is_left_out_so_many_times(run: Run, monkeypatch: pytest.Mon
         not_a_number_at(patch, {2, 8})
         outcome = run("vit-train", *SMALL, *WHOLE, *skip)
     assert outcome.status == 0, outcome.err
-    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
+    summary = read_json(Path("run/summary.json"))
     assert summary["steps_left_out"] == 2 and summary["steps"] == 10
     assert Path("run/nonfinite-step-2.pt").exists()
     assert all(

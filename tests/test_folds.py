@@ -1,15 +1,13 @@
 """Cross-validation: a run for each fold, and one row for all of them."""
 
-import csv
 from pathlib import Path
 from statistics import mean, stdev
 
-from conftest import SMALL_MODEL, Run
+from conftest import SMALL_MODEL, Run, csv_rows
 
 
 def last_accuracy(folder: Path) -> float:
-    with (folder / "metrics.csv").open(encoding="utf-8") as file:
-        return 100 * float(list(csv.DictReader(file))[-1]["val_acc"])
+    return 100 * float(csv_rows(folder / "metrics.csv")[-1]["val_acc"])
 
 
 def test_the_folds_of_a_sweep_are_one_row(run: Run) -> None:

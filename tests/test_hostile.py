@@ -1,7 +1,6 @@
 """Files that were damaged, or made to do harm: refused with a short message, and nothing done."""
 
 import copy
-import json
 import os
 import random
 import shutil
@@ -17,6 +16,7 @@ import vit_train
 from vit_train.config import TrainConfig
 from vit_train.data.config import ShapesConfig
 from vit_train.engine.checkpoint import read_checkpoint, sealed
+from vit_train.files.reading import read_json
 from vit_train.model.config import CnnConfig
 from vit_train.report.summary import write_json
 from vit_train.runs.load import require_bounded_memory
@@ -233,7 +233,7 @@ def test_weights_that_are_not_numbers_are_said_and_nothing_is_written(
 
 def test_numbers_that_are_none_become_null(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", {"a": [float("nan"), {"b": float("-inf")}], "c": (1, 0.5)})
-    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {
+    assert read_json(tmp_path / "x.json") == {
         "a": [None, {"b": None}],
         "c": [1, 0.5],
     }

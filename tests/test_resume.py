@@ -1,7 +1,6 @@
 """A run that was interrupted goes on as if nothing had happened: to the last bit."""
 
 import contextlib
-import csv
 import json
 import math
 import os
@@ -13,12 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, Run, SmallRun, posix
+from conftest import SMALL, Run, SmallRun, csv_rows, posix
 from filelock import FileLock
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from vit_train.engine import checkpoint_manager, workers
 from vit_train.engine.checkpoint import generations, read_checkpoint, sealed
+from vit_train.files.reading import read_json
 from vit_train.runs.training import folder as run_folder
 
 # 5 steps an epoch; points of the curves and checkpoints fall on different steps.
@@ -49,8 +49,8 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "metrics.csv").open(encoding="utf-8") as file:
-        return [{k: v for k, v in row.items() if k not in CLOCK} for row in csv.DictReader(file)]
+    table = csv_rows(folder / "metrics.csv")
+    return [{k: v for k, v in row.items() if k not in CLOCK} for row in table]
 
 
 def assert_same_run(one: Path, other: Path) -> None:
@@ -69,9 +69,7 @@ def assert_same_run(one: Path, other: Path) -> None:
                 assert all(torch.equal(moment[k], theirs["state"][parameter][k]) for k in moment)
     assert rows(one) == rows(other)
     assert scalars(one) == scalars(other)
-    results = [
-        json.loads((each / "summary.json").read_text(encoding="utf-8")) for each in (one, other)
-    ]
+    results = [read_json(each / "summary.json") for each in (one, other)]
     for key in ("status", "test", "best_val", "epochs", "steps", "images_seen"):
         assert results[0][key] == results[1][key], key
 
@@ -167,11 +165,11 @@ def test_a_run_stops_in_time_and_goes_on(run: Run, small_run: SmallRun) -> None:
     assert outcome.status == 0, outcome.err
     assert f"Resume with: vit-train resume={Path('run').absolute()}" in outcome.out
     assert "its time is up (train.max_minutes counts anew from each start" in outcome.out
-    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
+    summary = read_json(Path("run/summary.json"))
     assert summary["status"] == "interrupted" and summary["steps"] == 1
     outcome = run("vit-train", "resume=run")  # with the same limit: again one step
     assert outcome.status == 0 and "resuming after step 1" in outcome.out
-    assert json.loads(Path("run/summary.json").read_text(encoding="utf-8"))["steps"] == 2
+    assert read_json(Path("run/summary.json"))["steps"] == 2
     outcome = run("vit-train", "resume=run", "train.max_minutes=60")
     assert outcome.status == 0, outcome.err
     assert "resuming after step 2" in outcome.out
@@ -218,7 +216,7 @@ def test_other_images_than_it_began_with_are_refused(run: Run, small_run: SmallR
     assert "not those" not in run("vit-eval", "ckpt=run").out
     outcome = run("vit-train", "resume=run", "train.max_minutes=null")
     assert outcome.status == 0, outcome.err
-    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
+    summary = read_json(Path("run/summary.json"))
     assert "max_minutes=1e-9" in summary["command"] and "resume" not in summary["command"]
 
 
@@ -232,7 +230,7 @@ def test_a_run_without_a_checkpoint_keeps_its_command(run: Run, small_run: Small
     shutil.rmtree("run/checkpoints")
     outcome = run("vit-train", "resume=run", "train.max_minutes=null")
     assert outcome.status == 0, outcome.err
-    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
+    summary = read_json(Path("run/summary.json"))
     assert "max_minutes=1e-9" in summary["command"] and summary["steps"] == 10
 
 
@@ -260,7 +258,7 @@ def test_a_damaged_curve_is_not_continued(run: Run, small_run: SmallRun) -> None
 
 
 def as_if_running(folder: Path) -> None:
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    summary = read_json(folder / "summary.json")
     (folder / "summary.json").write_text(
         json.dumps(summary | {"status": "running"}), encoding="utf-8"
     )
@@ -362,7 +360,7 @@ def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
     assert (
         f"on {number.name}. Resume with: vit-train resume={Path('run').absolute()}" in outcome.out
     )
-    step = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))["steps"]
+    step = read_json(Path("run/summary.json"))["steps"]
     assert read_checkpoint(Path("run/checkpoints/last.pt"))["step"] == step < 15
     assert run("vit-train", "resume=run").status == 0
     assert_same_run(whole, Path("run"))

@@ -1,14 +1,12 @@
 """Parts of every kind, registered from outside the package, as CONTRIBUTING.md says."""
 
-import csv
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import MAINS, SMALL, SMALL_MODEL, Run
+from conftest import MAINS, SMALL, SMALL_MODEL, Run, csv_rows
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
@@ -19,6 +17,7 @@ from vit_train.engine.answers import Answers
 from vit_train.engine.checkpoint import read_checkpoint
 from vit_train.engine.config import OPTIM_CONFIGS, AdamWConfig, OptimConfig
 from vit_train.engine.optim import Optimizer, Optimizers, make_adamw
+from vit_train.files.reading import read_json
 from vit_train.model.attention import Attention
 from vit_train.model.pos_embed import POSITIONS, AttentionPositions, State
 from vit_train.report.metrics import METRICS
@@ -186,12 +185,12 @@ def test_a_metric(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METRICS, "overconfidence", Overconfidence())
     assert run("vit-train", *SMALL, "hydra.run.dir=run").status == 0
     assert run("vit-eval", "ckpt=run/checkpoints/last.pt").status == 0
-    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
-    evaluated = json.loads(Path("run/eval-test-last/results.json").read_text(encoding="utf-8"))
+    summary = read_json(Path("run/summary.json"))
+    evaluated = read_json(Path("run/eval-test-last/results.json"))
     value = evaluated["result"]["overconfidence"]
     assert value == pytest.approx(summary["test"]["final"]["overconfidence"]) and value != 0
-    with Path("run/metrics.csv").open(encoding="utf-8") as file:
-        assert all(abs(float(row["val_overconfidence"])) <= 1 for row in csv.DictReader(file))
+    rows = csv_rows("run/metrics.csv")
+    assert all(abs(float(row["val_overconfidence"])) <= 1 for row in rows)
     for name in ("overconfidence", "confusion"):
         assert Path(f"run/eval-test-last/{name}.png").stat().st_size > 500
 

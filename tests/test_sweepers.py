@@ -1,6 +1,5 @@
 """Optuna searches by what validation says; a sweep's jobs can go to Slurm."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,8 @@ from conftest import SMALL, Run
 from hydra.utils import get_class
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+from vit_train.files.reading import read_json
 
 
 def composed(run: Run, *arguments: str) -> dict:
@@ -32,10 +33,7 @@ def test_optuna_looks_for_the_best_validation(run: Run) -> None:
         "hydra.sweeper.n_trials=3",
         "hydra.sweeper.params={optim.lr:'choice(0.001,0.1,-1)'}", "hydra.sweeper.sampler.seed=3",
     )  # fmt: skip
-    runs = [
-        json.loads(path.read_text(encoding="utf-8"))
-        for path in Path("outputs/tune").glob("*/summary.json")
-    ]
+    runs = [read_json(path) for path in Path("outputs/tune").glob("*/summary.json")]
     failed = 3 - len(runs)
     assert len(runs) > 0 and outcome.status == (failed > 0), outcome.err
     best = yaml.safe_load(

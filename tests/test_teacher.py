@@ -1,14 +1,12 @@
 """A student learns from a finished run, through the command line."""
 
-import csv
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import SMALL_MODEL, Run, SmallRun
+from conftest import SMALL_MODEL, Run, SmallRun, csv_rows
 from PIL import Image
 from torch import Tensor
 
@@ -16,6 +14,7 @@ import vit_train
 from vit_train.data.config import ShapesConfig
 from vit_train.data.splits import make_splits
 from vit_train.engine.checkpoint import read_checkpoint, sealed
+from vit_train.files.reading import read_json
 
 DATA = ["data.train_images=200", "data.test_images=60"]
 # Weights that stay as they are.
@@ -59,11 +58,10 @@ def test_a_student_learns_from_a_finished_run(run: Run) -> None:
     labels = F.cross_entropy(s, splits.train.labels, label_smoothing=0.1)
     p, q = (t / 2).softmax(1), (s / 2).softmax(1)
     loss = 0.3 * labels + 0.7 * 4 * (p * (p / q).log()).sum(1).mean()
-    with Path("student/metrics.csv").open(encoding="utf-8") as file:
-        (row,) = csv.DictReader(file)
+    (row,) = csv_rows("student/metrics.csv")
     assert float(row["train_loss"]) == pytest.approx(loss.item(), rel=1e-5)
 
-    noted = json.loads(Path("student/summary.json").read_text(encoding="utf-8"))["teacher"]
+    noted = read_json(Path("student/summary.json"))["teacher"]
     assert splits.val is not None
     right = logits_of(teacher, splits.val.images).argmax(1) == splits.val.labels
     assert noted["val_acc"] == pytest.approx(right.double().mean().item())

@@ -14,6 +14,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from vit_train.engine.checkpoint import read_checkpoint, sealed
+from vit_train.files.reading import read_json
 from vit_train.text import markdown_cell, print_signs_in_any_encoding, printable
 
 # Colours, a bell, another line, text that runs backwards, mathematics, Markdown, no UTF-8.
@@ -110,7 +111,7 @@ def test_a_summarys_words_do_nothing_to_the_table(run: Run, small_run: SmallRun)
     for number in range(2):
         small_run("finished", f"runs/{number}")
     path = Path("runs/0/summary.json")
-    summary = json.loads(path.read_text(encoding="utf-8"))
+    summary = read_json(path)
     summary["config"]["model"]["positions"] = "$\\frac$ | <b> \x1b[2J \u732b"
     path.write_text(json.dumps(summary), encoding="utf-8")
     with warnings.catch_warnings():

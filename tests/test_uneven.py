@@ -1,6 +1,5 @@
 """Classes of uneven size: what a user is told, and what each setting makes of them."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +8,7 @@ from conftest import Run
 from PIL import Image
 
 import vit_train
+from vit_train.files.reading import read_json
 
 WAYS = ("data.sampler=balanced", "task.class_weights=auto")
 
@@ -41,5 +41,5 @@ def test_each_setting_gives_both_classes_the_same_chance(run: Run, images: np.nd
         answer = vit_train.load(folder).predict(images)  # 1/6 without the setting
         assert dict(answer.top)["dog"] == pytest.approx(0.5, abs=0.08), way
     assert "balanced 50.00%" in outcome.out
-    summary = json.loads(Path("task/summary.json").read_text(encoding="utf-8"))
+    summary = read_json(Path("task/summary.json"))
     assert summary["test"]["final"]["balanced_acc"] == 0.5

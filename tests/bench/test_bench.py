@@ -1,6 +1,5 @@
 """A whole benchmark: rounds, failures, and what a user sees."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from vit_train.bench.contender import Contender
 from vit_train.bench.machine import gemm_ceiling
 from vit_train.bench.rounds import Rounds, rotated
 from vit_train.bench.turn import Timing, Turn
+from vit_train.files.reading import read_json
 
 
 def test_another_one_is_first_in_every_round() -> None:
@@ -146,7 +146,7 @@ def test_bench_measures_ours_and_a_peer_and_leaves_table_json_and_figure(
             "fastest peer at its best, training: timm (fp32)",
         ):  # fmt: skip
             assert words in shown
-    content = json.loads(Path("bench/bench.json").read_text(encoding="utf-8"))
+    content = read_json(Path("bench/bench.json"))
     assert {"machine", "versions", "commit", "how"} <= content.keys()
     (measured,) = content["results"]
     assert [each["package"] for each in measured["contenders"]] == ["vit_train", "timm"]

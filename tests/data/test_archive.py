@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tarfile
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 
 import loopback as server
@@ -53,12 +52,6 @@ def config(root: Path, *urls: str) -> ArchiveConfig:
 def assert_unpacked(root: Path) -> None:
     found = {p.name: p.read_bytes() for p in (root / "set").iterdir()}
     assert found == FILES
-
-
-@pytest.fixture
-def web() -> Iterator[Loopback]:
-    with server.serve() as loopback:
-        yield loopback
 
 
 @pytest.mark.parametrize("streamed", [False, True])

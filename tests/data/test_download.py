@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -21,12 +20,6 @@ from vit_train.data.download import DownloadError, MirroredStream, Stalled, Stal
 CONTENT = random.Random(0).randbytes(3_000_000)
 MD5 = hashlib.md5(CONTENT).hexdigest()
 IMPATIENT = StallLimits(min_bytes_per_s=100_000, window_s=0.4, pause_s=0.01)
-
-
-@pytest.fixture
-def web() -> Iterator[Loopback]:
-    with server.serve() as loopback:
-        yield loopback
 
 
 @pytest.fixture

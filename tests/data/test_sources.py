@@ -1,5 +1,4 @@
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +20,6 @@ from vit_train.data.config import (
 from vit_train.data.dataset import resize
 from vit_train.data.splits import make_splits
 from vit_train.engine.config import CheckpointConfig
-
-
-@pytest.fixture
-def web() -> Iterator[Loopback]:
-    with server.serve() as loopback:
-        yield loopback
 
 
 @pytest.mark.parametrize(

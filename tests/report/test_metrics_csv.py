@@ -1,6 +1,7 @@
-import csv
 import math
 from pathlib import Path
+
+from conftest import csv_rows
 
 from vit_train.engine.callbacks import TrainLog
 from vit_train.engine.metrics import Evaluation
@@ -12,8 +13,7 @@ def log(epoch: int) -> TrainLog:
 
 
 def rows(path: Path) -> list[dict[str, float]]:
-    with path.open(encoding="utf-8") as file:
-        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+    return [{k: float(v) for k, v in row.items()} for row in csv_rows(path)]
 
 
 class Trainer:

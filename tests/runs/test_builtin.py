@@ -1,7 +1,6 @@
 """Models that travel with the package, and how they are packed."""
 
 import html
-import json
 import re
 from pathlib import Path
 
@@ -67,7 +66,7 @@ def test_packing_keeps_the_answers_and_forgets_the_machine(
     for name in ("load", "evaluation.evaluate"):
         monkeypatch.setattr(f"vit_train.runs.{name}.BUILTIN", box, raising=False)
     small_run("averaged")
-    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
+    summary = read_json(Path("run/summary.json"))
     bundle.main(Path("run"), "mine")
     packed = box / "mine.pt"
     assert packed.stat().st_size < Path("run/checkpoints/last.pt").stat().st_size / 3

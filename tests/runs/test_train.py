@@ -1,7 +1,5 @@
 """What a run reports is what its weights do to its images, computed here once more."""
 
-import csv
-import json
 import logging
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import SMALL, Run, SmallRun
+from conftest import SMALL, Run, SmallRun, csv_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
@@ -24,6 +22,7 @@ from vit_train.engine.checkpoint import read_checkpoint
 from vit_train.engine.config import LoopConfig
 from vit_train.engine.interruption import Deadline
 from vit_train.engine.metrics import Classification, wilson_interval
+from vit_train.files.reading import read_json
 from vit_train.model.config import ViTConfig
 from vit_train.runs.training.train import train
 from vit_train.tasks.config import ClassifyConfig
@@ -65,14 +64,13 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
     outcome = run("vit-train", *SMALL, *settings)
     assert outcome.status == 0, outcome.err
     checkpoints = {name: Path(f"run/checkpoints/{name}.pt") for name in ("best", "last")}
-    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
+    summary = read_json(Path("run/summary.json"))
     best, final = (figures(path, "ema", "test") for path in checkpoints.values())
     results = summary["test"]
     assert part_of(results["best"], best) == best and part_of(results["final"], final) == final
     assert results["best"]["loss"] != results["final"]["loss"]
 
-    with Path("run/metrics.csv").open(encoding="utf-8") as file:
-        rows = [{k: float(v) for k, v in row.items()} for row in csv.DictReader(file)]
+    rows = [{k: float(v) for k, v in row.items()} for row in csv_rows("run/metrics.csv")]
     values = ("loss", "acc", "top5")
     for row, path in zip(rows, checkpoints.values(), strict=True):  # epoch 1 is the best
         expected = part_of(figures(path, "ema", "val"), dict.fromkeys(values))
@@ -103,25 +101,24 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
         outcome = run("vit-eval", f"ckpt=run/checkpoints/{name}.pt")
         assert outcome.status == 0, outcome.err
         folder = {"best": "eval-test", "last": "eval-test-last"}[name]
-        said = json.loads(Path("run", folder, "results.json").read_text(encoding="utf-8"))
+        said = read_json(Path("run", folder, "results.json"))
         assert part_of(said["result"], result) == result
         assert (said["epoch"], said["images_seen"], said["split"]) == (epoch, 160 * epoch, "test")
         assert (said["weights"], said["selected_on"]) == ("ema", "val")
     assert run("vit-eval", "ckpt=run", "weights=raw", "split=val").status == 0
-    said = json.loads(Path("run/eval-val-raw/results.json").read_text(encoding="utf-8"))
+    said = read_json(Path("run/eval-val-raw/results.json"))
     raw = figures(checkpoints["best"], "model", "val")
     assert part_of(said["result"], raw) == raw and said["weights"] == "raw"
 
 
 def test_without_labels_the_best_has_the_lowest_loss(run: Run, small_run: SmallRun) -> None:
     small_run("reconstruct")
-    summary = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))
-    with Path("run/metrics.csv").open(encoding="utf-8") as file:
-        losses = [float(row["val_loss"]) for row in csv.DictReader(file)]
+    summary = read_json(Path("run/summary.json"))
+    losses = [float(row["val_loss"]) for row in csv_rows("run/metrics.csv")]
     assert summary["best_val"]["loss"] == min(losses) and summary["evaluated_weights"] == "raw"
     assert summary["best_val"]["epoch"] == 1 + losses.index(min(losses))
     assert run("vit-eval", "ckpt=run", "precision=bf16").status == 0
-    said = json.loads(Path("run/eval-test-bf16/results.json").read_text(encoding="utf-8"))
+    said = read_json(Path("run/eval-test-bf16/results.json"))
     assert said["precision"] == "bf16"
     scalars = EventAccumulator("run").Reload()
     for tag, value in {
@@ -137,7 +134,7 @@ def test_a_sweeper_gets_the_best_score_of_validation(tmp_path: Path) -> None:
     loop = LoopConfig(epochs=1, batch_size=20)
     config = TrainConfig(model=model, task=ClassifyConfig(), data=data, train=loop, device="cpu")
     outcome = train(config, tmp_path)
-    summary = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
+    summary = read_json(tmp_path / "summary.json")
     assert (outcome.exit_status, outcome.score) == (0, summary["best_val"]["acc"])
 
 
