@@ -1,6 +1,7 @@
 """A finished run is trained further in a new folder, and a run stops early when it may."""
 
 import hashlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ from conftest import SMALL_MODEL, Run, SmallRun
 from test_resume import Killed, assert_same_run, dies_after, rows, scalars
 
 from vit_train.commands.cli.resuming import may_change
+from vit_train.config import TrainConfig, with_defaults
 from vit_train.engine.checkpoint import read_checkpoint, sealed
 from vit_train.files.reading import read_json
+from vit_train.runs.training.extension import recipe
 
 MORE = ["train.epochs=2", "optim.lr=5e-4", "checkpoint.every_steps=3"]
 
@@ -129,3 +132,16 @@ def test_a_run_stops_early_when_validation_no_longer_improves(
     outcome = run("vit-train", "resume=killed")
     assert outcome.status == 0, outcome.err
     assert_same_run(Path("whole"), Path("killed"))
+
+
+def test_a_recipe_is_all_that_repetitions_share() -> None:
+    """Settings that a version does not know yet are at their defaults."""
+    config = asdict(with_defaults(TrainConfig()))
+    one = recipe(config, [])
+    assert recipe(config | {"seed": 7, "device": "cpu"}, []) == one
+    older = config | {"train": {k: v for k, v in config["train"].items() if k != "patience"}}
+    assert recipe(older, []) == one
+    other = config | {"model": config["model"] | {"depth": 5}}
+    assert recipe(other, []) != one
+    chain = [{"epochs": 30, "recipe": one}]
+    assert recipe(config, chain) != one != recipe(config, [{"epochs": 30, "recipe": "another"}])

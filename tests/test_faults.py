@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,7 +201,10 @@ def test_a_sweep_says_which_jobs_are_to_be_resumed(run: Run) -> None:
         "vit-train", "-m", *SMALL, "seed=0,1", "train.max_minutes=1e-9", "hydra.sweep.dir=sweep"
     )
     assert outcome.status == 0, outcome.err
-    assert "0 of 2 jobs finished, 2 stopped before their end: resume each" in outcome.out
+    assert "0 of 2 jobs finished" in outcome.out
+    commands = re.findall(r"^  vit-train (resume=.+)$", outcome.out, re.MULTILINE)
+    assert [Path(each).name for each in commands] == ["0", "1"]
+    assert run("vit-train", commands[1], "train.max_minutes=null").status == 0
 
 
 def test_a_sweep_goes_on_past_a_job_that_fails(run: Run) -> None:

@@ -40,6 +40,13 @@ def test_optuna_looks_for_the_best_validation(run: Run) -> None:
         Path("outputs/tune/optimization_results.yaml").read_text(encoding="utf-8")
     )
     assert best["best_value"] == max(each["best_val"]["acc"] for each in runs)
+    outcome = run(
+        "vit-train", "experiment=tune", *SMALL, "hydra.sweep.dir=none", "hydra.sweeper.n_trials=2",
+        "hydra.sweeper.params={optim.lr:'choice(-1,-2)'}",
+    )  # fmt: skip
+    assert (
+        outcome.status == 1 and "failed jobs" in outcome.err and "must be positive" in outcome.err
+    )
 
 
 def test_what_is_not_installed_says_so(run: Run) -> None:

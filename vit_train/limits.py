@@ -56,6 +56,15 @@ def require_memory(needed: float, what: str, advice: str) -> None:
         )
 
 
+def require_attention_fits(needed: float, image_size: int) -> None:
+    """Raise ValueError if the attention of such an image needs more bytes than this machine has."""
+    require_memory(
+        needed,
+        f"the attention between all patches of an image of {image_size} by {image_size}",
+        "choose a larger model.patch_size or a smaller image size",
+    )
+
+
 def gigabytes(count: float) -> str:
     return f"{count / 1e9:,.0f} GB" if count >= 1e10 else f"{count / 1e9:.1f} GB"
 

@@ -97,6 +97,15 @@ def test_wrong_bytes_first_then_right_ones(web: Loopback, target: Path) -> None:
     assert web.requests == [("/a", None), ("/b", None)]
 
 
+def test_wrong_bytes_of_a_mirror_that_hangs_up_are_not_for_the_next(
+    web: Loopback, target: Path
+) -> None:
+    cut = server.cut_once(bytes(len(CONTENT)), 500_000, then=server.failing(503))
+    urls = [web.url("/a", cut), web.url("/b", server.whole(CONTENT))]
+    fetch_file(urls, target, MD5, IMPATIENT)
+    assert_whole(target)
+
+
 def test_a_page_instead_of_the_rest_loses_nothing(web: Loopback, target: Path) -> None:
     """A mirror that sends less than is there already is left for the next one."""
     part_of(target).write_bytes(CONTENT[:1000])
@@ -104,7 +113,7 @@ def test_a_page_instead_of_the_rest_loses_nothing(web: Loopback, target: Path) -
         web.url("/a", server.without_ranges(b"<html>sign in</html>")),
         web.url("/b", server.whole(CONTENT)),
     ]
-    with pytest.raises(DownloadError, match="sent 20 bytes, fewer than the 1,000 in"):
+    with pytest.raises(DownloadError, match="sent 20 bytes, fewer than the 1,000 before"):
         fetch_file(urls[:1], target, MD5, IMPATIENT)
     assert part_of(target).read_bytes() == CONTENT[:1000]
     fetch_file(urls, target, MD5, IMPATIENT)

@@ -1,5 +1,6 @@
 """report.html: one file, whose text is text and whose words are what was found."""
 
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -87,6 +88,38 @@ def test_it_says_in_words_what_was_found() -> None:
     assert "every class counted alike" not in words  # ten images each
     assert "mirror image it is right in 83.33 %" in words
     assert "0.714" in words  # the precision of dog & co, 10 of 14
+
+
+def of_two(result: Classification, temperature: float | None = None) -> Findings:
+    """Found of two classes."""
+    return replace(found(temperature=temperature), result=result, classes=NAMES[:2])
+
+
+@pytest.mark.parametrize(
+    "right, sure, verdict",
+    [
+        (0.5, 5.0, "Not as it is: it is right less often than it says."),
+        (0.9, 0.5, "Not as it is: it is right more often than it says."),
+    ],
+)
+def test_with_many_images_it_says_on_which_side_confidence_errs(
+    right: float, sure: float, verdict: str
+) -> None:
+    labels = np.arange(400) % 2
+    predicted = np.where(np.arange(400) < 400 * right, labels, 1 - labels)
+    result = Classification.of(Answers(labels, sure * np.eye(2)[predicted]))
+    words = Page(report(of_two(result, 20.0), {}, {})).words
+    assert verdict in words
+    fits = "better" if sure > right else "no better"
+    assert f"give probabilities that fit {fits}: the loss" in words
+
+
+def test_uneven_classes_are_also_counted_alike() -> None:
+    labels = np.array([0] * 30 + [1] * 10)
+    result = Classification.of(Answers(labels, 3.0 * np.eye(2)[np.zeros(40, dtype=int)]))
+    words = Page(report(of_two(result), {}, {})).words
+    assert "75.00 %" in words
+    assert "With every class counted alike, the model is right in 50.00 %." in words
 
 
 def test_it_says_where_the_model_looks_and_whether_that_means_anything() -> None:

@@ -25,7 +25,7 @@ from vit_train.model.memory import on_meta
 from vit_train.report.figure_file import save
 from vit_train.report.summary import write_json
 from vit_train.report.terminal import counted, duration
-from vit_train.runs.training.setup import require_room
+from vit_train.runs.training.setup import require_countable, require_room
 from vit_train.tasks.classify import Classify
 
 logger = logging.getLogger(__name__)
@@ -74,6 +74,7 @@ def require_possible(config: BenchConfig, shape: tuple[int, int, int], num_class
     """Return the number of parameters; raise ValueError if the memory is too small for it all."""
     task = Classify(classification(config), config.model, shape, num_classes)
     require_room(config, task, shape[1])
+    require_countable(config.model, shape[1])
     for batch_size in config.bench.batch_sizes:
         require_images_fit(batch_size, shape[1], f"bench.batch_sizes={batch_size}", BATCH_BYTES)
     model = on_meta(task.build_model, config.model)

@@ -66,7 +66,7 @@ def start(composed: DictConfig, settings: HydraConf) -> float | None:
             config = extended_config(composed, settings.overrides.task)
         from vit_train.runs.training.train import train_in_held_folder
 
-        return score(train_in_held_folder(config, path))
+        return score(train_in_held_folder(config, path), path)
 
 
 def go_on(composed: DictConfig, settings: HydraConf) -> float | None:
@@ -81,13 +81,14 @@ def go_on(composed: DictConfig, settings: HydraConf) -> float | None:
             return None
         from vit_train.runs.training.train import train_in_held_folder
 
-        return score(train_in_held_folder(config, folder, checkpoint, resumed=True))
+        return score(train_in_held_folder(config, folder, checkpoint, resumed=True), folder)
 
 
-def score(outcome: "Outcome") -> float | None:
+def score(outcome: "Outcome", folder: Path) -> float | None:
     if outcome.exit_status:
         sys.exit(outcome.exit_status)
-    SWEEP.stopped += not outcome.finished
+    if not outcome.finished:
+        SWEEP.stopped.append(folder)
     return outcome.score
 
 

@@ -69,6 +69,8 @@ def fetch_file(
                     file.write(chunk)
         except DownloadError:
             failures |= stream.failures
+            if group is not urls:  # the bytes of one mirror alone are not for the next one
+                part.unlink(missing_ok=True)
             continue
         if stream.offset > max_bytes:
             part.unlink()
@@ -191,10 +193,7 @@ class MirroredStream(io.RawIOBase):
             if total is not None and position < total:
                 raise OSError(f"cut off after {position:,} of {total:,} bytes")
             if position < self.offset:
-                raise OSError(
-                    f"sent {position:,} bytes, fewer than the {self.offset:,} in {self.name}.part "
-                    "(which can be removed)"
-                )
+                raise OSError(f"sent {position:,} bytes, fewer than the {self.offset:,} before")
 
     def _watched(self, response: HTTPResponse) -> Iterator[bytes]:
         """Yield the response's chunks; raise Stalled if they arrive more slowly than allowed."""

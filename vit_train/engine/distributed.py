@@ -20,7 +20,7 @@ Content = TypeVar("Content")
 
 
 class ProcessLost(ValueError):
-    """Another process of this training has ended, so this one cannot continue."""
+    """An exchange with the other processes failed, so that this one cannot continue."""
 
 
 @contextlib.contextmanager

@@ -87,8 +87,8 @@ def second(found: Findings) -> str:
         return ""
     words = f"Always answering the most frequent class would be right in {chance(result):.1f} %."
     if is_uneven(result.per_class_count):
-        (balanced,) = Confusion().values(result.answers).values()
-        words += f" With every class counted alike it is right in {100 * balanced:.2f} %."
+        balanced = 100 * Confusion().values(result.answers)["balanced_acc"]
+        words += f" With every class counted alike, the model is right in {balanced:.2f} %."
     if len(found.classes) > 5:
         top5 = 100 * result.top5
         words += f" The true class is among the five most probable ones in {top5:.2f} %."

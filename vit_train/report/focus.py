@@ -37,13 +37,13 @@ class Focus:
     def verdict(self) -> str:
         if self.images < FEW:
             return "So few images do not tell whether the maps show what the answers depend on."
-        if self.changed > self.changed_at_random and self.p_value < 0.05:
-            return "So the maps show what the answers depend on."
         if self.p_value >= 0.05:
             return (
                 "That may be chance: these images do not tell whether the maps show what the "
                 "answers depend on."
             )
+        if self.changed > self.changed_at_random:
+            return "So the maps show what the answers depend on."
         return "So the maps hardly show what the answers depend on."
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from vit_train.limits import require_memory
+from vit_train.limits import require_attention_fits, require_memory
 from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.model.flops import count_flops, counting_bytes
 from vit_train.model.memory import bytes_of, on_meta
@@ -33,11 +33,7 @@ def inspect_model(config: InspectConfig) -> None:
     # Below, a second one is built, in float64.
     needed = 3 * bytes_of(on_meta(build, config.model).parameters())
     require_memory(needed, config.model.size_settings, "choose a smaller model")
-    require_memory(
-        counting_bytes(config.model, config.image_size),
-        f"the attention between all patches of an image of {config.image_size}",
-        "choose a larger model.patch_size or a smaller image_size",
-    )
+    require_attention_fits(counting_bytes(config.model, config.image_size), config.image_size)
     torch.manual_seed(config.seed)
     model = build()
     logger.info(parameter_breakdown(model))

@@ -1,9 +1,11 @@
 """A sweep continues after a job fails, and reports all failures at its end."""
 
 import contextlib
+import shlex
 import sys
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 from hydra.conf import HydraConf
 
@@ -16,7 +18,8 @@ class Sweep:
     """The jobs that this process has run, one after another."""
 
     def __init__(self) -> None:
-        self.jobs = self.stopped = 0
+        self.jobs = 0
+        self.stopped: list[Path] = []
         self.failures: list[str] = []
 
     @contextlib.contextmanager
@@ -40,11 +43,14 @@ class Sweep:
             self.failures.append(f"  job {settings.job.num}, {message}")
 
     def report(self) -> None:
-        """Say how many jobs failed and why; exit with status 1 if any did."""
+        """Say which jobs stopped early or failed, and why; exit with status 1 if any failed."""
         jobs, stopped, failures = self.jobs, self.stopped, self.failures
-        self.jobs, self.stopped, self.failures = 0, 0, []
+        self.jobs, self.stopped, self.failures = 0, [], []
         if jobs:
-            waiting = f", {stopped} stopped before their end: resume each" if stopped else ""
-            print(f"{jobs - len(failures) - stopped} of {jobs} jobs finished{waiting}")
+            print(f"{jobs - len(failures) - len(stopped)} of {jobs} jobs finished")
+        if stopped:
+            print("stopped before their end; resume each with:")
+        for folder in stopped:
+            print(printable(f"  vit-train {shlex.quote(f'resume={folder}')}"))
         if failures:
             sys.exit("vit-train: failed jobs:\n" + "\n".join(failures))

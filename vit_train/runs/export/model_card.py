@@ -6,7 +6,6 @@ from typing import Any
 
 from vit_train.files.reading import read_json
 from vit_train.report.provenance import today
-from vit_train.runs.evaluation.evaluate import display_name
 from vit_train.runs.export.deployed import Deployed
 from vit_train.runs.load import summary_file
 from vit_train.text import markdown_cell, printable
@@ -120,7 +119,7 @@ def result_rows(summary: Path, checkpoint: Path) -> Iterator[str]:
             if file == summary:
                 test = content["test"]
                 found = {f"test images, {weights} weights": test[weights] for weights in test}
-            elif Path(content["checkpoint"]).name == Path(display_name(checkpoint)).name:
+            elif Path(content["checkpoint"]).name == checkpoint.name:
                 found = {file.parent.name: content["result"]}
             else:
                 continue

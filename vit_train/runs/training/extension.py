@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vit_train.config import TrainConfig
+from vit_train.config import TrainConfig, default_settings
 from vit_train.engine.checkpoint import read_checkpoint
+from vit_train.files.plain_values import flatten
 from vit_train.files.reading import read_text
 from vit_train.files.writing import write_text
 from vit_train.report.metrics_csv import CSV_BYTES
@@ -16,8 +17,8 @@ from vit_train.runs.newest import finished_run
 from vit_train.runs.results.summaries import REPEATED, read_curve, settings_of
 
 # What the provenance of a longer run says of a run that it extends, up to that run's end. The
-# fingerprint is the checksum of its last checkpoint, in which the longer run begins, and the recipe
-# tells all its settings but the seed from others.
+# fingerprint is the checksum of its last checkpoint, in which the longer run begins; the recipe is
+# a hash of all its settings but the seed and the fold, by which runs of one recipe are known.
 FACTS: dict[str, Callable[[Any], Any]] = {
     "run": str,
     "epochs": int,
@@ -74,9 +75,17 @@ def extended_runs(state: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def recipe(config: dict[str, Any], chain: list[dict[str, Any]]) -> str:
-    """Return a short name of the settings that this run shares with its repetitions."""
+    """Return a short name of the settings that this run shares with its repetitions.
+
+    What is at its default is left out, so that a later version with more settings agrees.
+    """
     settings = settings_of({"config": config, "extends": chain})
-    shared = sorted((key, str(value)) for key, value in settings.items() if key not in REPEATED)
+    defaults = dict(flatten(default_settings(config)))
+    shared = sorted(
+        (key, str(value))
+        for key, value in settings.items()
+        if key not in REPEATED and (key.endswith("name") or value != defaults.get(key))
+    )
     return hashlib.sha256(repr(shared).encode()).hexdigest()[:8]
 
 

@@ -18,8 +18,8 @@ from vit_train.engine.device import Precision
 from vit_train.engine.distributed import Processes
 from vit_train.engine.train_loader import TrainLoader
 from vit_train.engine.workers import has_batch_norm
-from vit_train.limits import memory_bytes, require_memory
-from vit_train.model.config import ViTConfig
+from vit_train.limits import memory_bytes, require_attention_fits, require_memory
+from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.model.flops import Flops, count_flops, counting_bytes
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta
 from vit_train.model.pos_embed import chosen_positions
@@ -77,9 +77,10 @@ class Setup:
 
         None for tasks that add a decoder or a teacher, and if counting would take much memory.
         """
+        if not isinstance(self.config.task, ClassifyConfig):
+            return None
         shape, classes = self.data.image_shape, len(self.data.classes)
-        counted = counting_bytes(self.config.model, shape[-1]) < memory_bytes() / 4
-        if not isinstance(self.config.task, ClassifyConfig) or not counted:
+        if counting_bytes(self.config.model, shape[-1]) > memory_bytes() / 4:
             return None
         return count_flops(self.config.model, shape, classes)
 
@@ -254,8 +255,9 @@ def require_room(config: TrainConfig, task: Task, image_size: int) -> None:
         f"{config.model.size_settings}: training such a model",
         "choose a smaller model",
     )
-    require_memory(
-        attention_bytes(config.model, image_size),
-        f"the attention between all patches of an image of {image_size} by {image_size}",
-        "choose a larger model.patch_size or a smaller data.image_size",
-    )
+    require_attention_fits(attention_bytes(config.model, image_size), image_size)
+
+
+def require_countable(model: ModelConfig, image_size: int) -> None:
+    """Raise ValueError if counting the model's arithmetic takes more memory than there is."""
+    require_attention_fits(counting_bytes(model, image_size), image_size)

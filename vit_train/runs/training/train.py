@@ -37,7 +37,7 @@ from vit_train.runs.training.teacher import with_teacher
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run's exit status (130 or 143 after a signal, else 0) and best validation score.
+    """A run's exit status (128 and a signal's number, else 0) and best validation score.
 
     A run that was stopped, perhaps because its time was over, is not `finished`.
     """
@@ -83,9 +83,8 @@ def train_in_held_folder(
         with logged_to(path / "train.log", processes.is_main):
             checkpoint = processes.broadcast(checkpoint)
             state = None if checkpoint is None else read_checkpoint(checkpoint)
-            if config.init_from is not None and state is None:
-                # Its name is noted: a folder of runs means another run once a newer one ends.
-                config = replace(config, init_from=str(run_at(Path(config.init_from))))
+            if state is None and config.extend is None:
+                config = with_named_run(config)
             earlier = None if state else read_earlier(config)
             setup = set_up(config, precision, processes, earlier.state if earlier else state)
             setup = with_teacher(setup)
@@ -93,6 +92,19 @@ def train_in_held_folder(
             return run(setup, folder, state, earlier, began)
     finally:
         leave_processes()
+
+
+def with_named_run(config: TrainConfig) -> TrainConfig:
+    """Name the run that init_from= means.
+
+    A folder of runs will mean another one once a newer one is finished.
+    """
+    if config.init_from is None:
+        return config
+    try:
+        return replace(config, init_from=str(run_at(Path(config.init_from))))
+    except ValueError as error:
+        raise ValueError(f"init_from={config.init_from}: {error}") from error
 
 
 def run(
