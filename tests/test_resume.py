@@ -164,6 +164,7 @@ def test_a_run_stops_in_time_and_goes_on(run: Run, small_run: SmallRun) -> None:
     outcome = run("vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run")
     assert outcome.status == 0, outcome.err
     assert f"Resume with: vit-train resume={Path('run').absolute()}" in outcome.out
+    assert "resume each" not in outcome.out  # as at the end of a sweep
     assert "its time is up (train.max_minutes counts anew from each start" in outcome.out
     summary = read_json(Path("run/summary.json"))
     assert summary["status"] == "interrupted" and summary["steps"] == 1

@@ -46,8 +46,9 @@ class Sweep:
         """Say which jobs stopped early or failed, and why; exit with status 1 if any failed."""
         jobs, stopped, failures = self.jobs, self.stopped, self.failures
         self.jobs, self.stopped, self.failures = 0, [], []
-        if jobs:
-            print(f"{jobs - len(failures) - len(stopped)} of {jobs} jobs finished")
+        if not jobs:  # a single run has said so itself
+            return
+        print(f"{jobs - len(failures) - len(stopped)} of {jobs} jobs finished")
         if stopped:
             print("stopped before their end; resume each with:")
         for folder in stopped:
