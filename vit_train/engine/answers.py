@@ -57,6 +57,16 @@ class Answers:
         """Return whether the true class alone has the highest logit, (N,)."""
         return np.asarray(self.ranks == 0)
 
+    def counts(self, classes: Integers) -> Integers:
+        """Return how often each class is among these, (K,)."""
+        found: Integers = np.bincount(classes, minlength=self.classes)
+        return found
+
+    @property
+    def hits(self) -> Integers:
+        """Return how many images of each class were taken for it, (K,)."""
+        return self.counts(self.labels[self.predicted == self.labels])
+
     def top(self, count: int) -> Integers:
         """Return the classes with the highest logits, the highest first: (N,count)."""
         order: Integers = np.argsort(-self.logits, axis=1, kind="stable")

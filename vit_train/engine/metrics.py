@@ -46,14 +46,14 @@ class Classification(Evaluation):
     @classmethod
     def of(cls, answers: Answers) -> "Classification":
         """Compute the results from a classifier's answers to a whole split."""
-        correct, labels, classes = answers.correct, answers.labels, answers.classes
+        correct, labels = answers.correct, answers.labels
         return cls(
             count=len(labels),
             loss=float(answers.losses.mean()),
             acc=float(correct.mean()),
             top5=float((answers.ranks < 5).mean()),
-            per_class_correct=np.bincount(labels[correct], minlength=classes).tolist(),
-            per_class_count=np.bincount(labels, minlength=classes).tolist(),
+            per_class_correct=answers.counts(labels[correct]).tolist(),
+            per_class_count=answers.counts(labels).tolist(),
             answers=answers,
         )
 

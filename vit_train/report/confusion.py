@@ -18,8 +18,7 @@ class Confusion:
 
     def values(self, answers: Answers) -> dict[str, float]:
         """Return the balanced accuracy: the mean of the accuracies of the classes that occur."""
-        right = answers.labels[answers.predicted == answers.labels]
-        hits, count = (np.bincount(x, minlength=answers.classes) for x in (right, answers.labels))
+        hits, count = answers.hits, answers.counts(answers.labels)
         return {"balanced_acc": float((hits[count > 0] / count[count > 0]).mean())}
 
     def draw(self, answers: Answers, classes: Sequence[str]) -> Figure:

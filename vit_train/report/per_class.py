@@ -26,11 +26,8 @@ class ClassReport:
 
 def class_reports(answers: Answers, classes: Sequence[str]) -> list[ClassReport]:
     """Return one report for each class, in order."""
-    hits = answers.labels[answers.predicted == answers.labels]
-    right, taken, support = (
-        np.bincount(each, minlength=answers.classes)
-        for each in (hits, answers.predicted, answers.labels)
-    )
+    right = answers.hits
+    taken, support = answers.counts(answers.predicted), answers.counts(answers.labels)
     precision, recall = quotient(right, taken), quotient(right, support)
     f1 = quotient(2 * right, taken + support)
     columns = (each.tolist() for each in (precision, recall, f1, support, taken))

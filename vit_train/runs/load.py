@@ -56,6 +56,11 @@ class Meta:
     # Divide logits by this for calibrated probabilities; None if it is not known.
     temperature: float | None = None
 
+    def require_finite(self, answers: torch.Tensor) -> None:
+        """Raise ValueError if the model answers with NaN or infinity."""
+        if not answers.isfinite().all():
+            raise ValueError(f"{self.path} answers with NaN: its weights are damaged")
+
 
 def run_metadata(
     config: dict[str, Any], data: Dataset, statistics: Statistics, versions: dict[str, str]

@@ -110,8 +110,7 @@ class Trained(NamedTuple):
 
         with make_workers(self.model, precision, len(pixels)) as workers:
             logits = torch.cat(list(workers.map(answers, pixels.to(self.device))))
-        if not logits.isfinite().all():
-            raise ValueError(f"{self.meta.path} answers with NaN: its weights are damaged")
+        self.meta.require_finite(logits)
         probabilities = (logits / (self.meta.temperature or 1.0)).softmax(dim=1).cpu()
         best = probabilities.topk(min(topk, probabilities.shape[1]), dim=1)
         names = self.meta.classes

@@ -100,8 +100,8 @@ def require_comparable(metas: Sequence[Meta]) -> None:
     if not all(meta.task.needs_labels for meta in metas):
         raise ValueError("ckpt=[A,B] compares classifiers")
     paths = [meta.path.resolve() for meta in metas]
-    for meta in metas:
-        if paths.count(meta.path.resolve()) > 1:
+    for meta, path in zip(metas, paths, strict=True):
+        if paths.count(path) > 1:
             raise ValueError(f"ckpt= names {meta.path} more than once")
     for meta in metas[1:]:
         if meta.classes != metas[0].classes:

@@ -184,8 +184,7 @@ class Explainer:
         parts = []
         for each in images.split(self.batch):
             maps, logits, _ = answer_maps(self.model, self.normalized(each), *how)
-            if not logits.isfinite().all():
-                raise ValueError(f"{self.meta.path} answers with NaN: its weights are damaged")
+            self.meta.require_finite(logits)
             probabilities = (logits / (self.meta.temperature or 1.0)).softmax(1)
             parts.append((maps.cpu(), probabilities.cpu()))
         maps, probabilities = map(torch.cat, zip(*parts, strict=True))

@@ -45,8 +45,7 @@ def draw_decoder(trained: Trained, images: Tensor, layer: int, path: Path) -> No
         visible, hidden = targets[:, : meta.task.visible], targets[:, meta.task.visible :]
         _, attention = model.forward(batch, visible, return_attention=True)
         first = 0  # it predicts the visible patches, too
-    if not attention[layer][1].isfinite().all():
-        raise ValueError(f"{meta.path} attends with NaN: its weights are damaged")
+    meta.require_finite(attention[layer][1])
     query = most_central(hidden, grid)
     maps = on_grid(attention[layer][1], visible, grid)
     rows = (query - first).view(-1, 1, 1, 1).expand(-1, 1, grid, grid)
