@@ -23,6 +23,7 @@ from vit_train.tasks.task import Task
 SAID = "the same top-1 on 256 of 256 random images, logits to"
 
 
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch 2.11, of its own
 def test_a_program_of_torch_answers_at_every_batch_size(run: Run, small_run: SmallRun) -> None:
     model, meta = vit_train.load(small_run("finished"))
     outcome = run("vit-export", "ckpt=run", "format=torch")

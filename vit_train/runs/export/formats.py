@@ -6,6 +6,7 @@ A new format is a class with `write` and `open`, and a line in WRITERS; its name
 import contextlib
 import io
 import json
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module, util
@@ -125,7 +126,10 @@ class Program(File):
         return buffer.getvalue()
 
     def open(self, path: Path, model: Deployed) -> Answer:
-        return torch.export.load(io.BytesIO(path.read_bytes())).module()
+        with warnings.catch_warnings():
+            # torch 2.11 warns of a buffer of its own.
+            warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
+            return torch.export.load(io.BytesIO(path.read_bytes())).module()
 
 
 class Safetensors(File):
