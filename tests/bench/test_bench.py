@@ -78,7 +78,7 @@ def test_who_fails_is_left_out_with_a_line_and_the_others_go_on(
     list(all_rounds.measure(3))
     comparison = all_rounds.comparison(1)
     assert [each.contender.name for each in comparison.results] == [
-        "vit_train (scratch, fp32)", "timm (fp32)",
+        "vit_train (fused, fp32)", "timm (fp32)",
     ]  # fmt: skip
     line = "timm (fp32, compiled) could not be measured: no C++ compiler"
     assert line in report.notes(comparison)
@@ -140,7 +140,7 @@ def test_bench_measures_ours_and_a_peer_and_leaves_table_json_and_figure(
     assert "measuring 1 round with batches of 8, about" in outcome.out
     for shown in (outcome.out, Path("bench/bench.md").read_text(encoding="utf-8")):
         for words in (
-            "| vit_train (scratch, fp32) ", "| timm (fp32) ", "whole loop",
+            "| vit_train (fused, fp32) ", "| timm (fp32) ", "whole loop",
             "each contender alone in its process", torch.__version__,
             "vit-pytorch (fp32) could not be measured: it is not installed: pip",
             "fastest peer at its best, training: timm (fp32)",

@@ -61,10 +61,10 @@ def measured() -> Comparison:
 def test_the_table_says_how_many_times_faster_we_are_in_the_same_precision() -> None:
     first, second, peer = rows_of(report.table(measured()))
     assert first == [
-        "vit_train (scratch, fp32)", "40 (40–40)", "", "100 (100–100)", "", "0.50 (0.50–0.50)",
+        "vit_train (fused, fp32)", "40 (40–40)", "", "100 (100–100)", "", "0.50 (0.50–0.50)",
         "2.0 (2.0–2.0)", "2 MB",
     ]  # fmt: skip
-    assert second[:3] == ["vit_train (scratch, bf16)", "20 (20–20)", ""]
+    assert second[:3] == ["vit_train (fused, bf16)", "20 (20–20)", ""]
     assert peer[:5] == [
         "timm (fp32)", "10 (5–20)", "4.00 (2.00–8.00)", "200 (200–200)", "0.50 (0.50–0.50)",
     ]  # fmt: skip
@@ -86,7 +86,7 @@ def test_the_notes_and_the_json_say_the_same() -> None:
     assert content["gemm_gflops"] == [100, 200, 400]
     first, second, peer = content["contenders"]
     assert first["ours_to_it"] == {} and (first["name"], peer["name"]) == (
-        "vit_train (scratch, fp32)", "timm (fp32)",
+        "vit_train (fused, fp32)", "timm (fp32)",
     )  # fmt: skip
     times = {"median": 4, "low": 2, "high": 8}
     assert peer["ours_to_it"] == {
@@ -99,10 +99,10 @@ def test_the_notes_and_the_json_say_the_same() -> None:
     assert first["images_per_s"]["loop"]["median"] == pytest.approx(25)
     assert (first["peak_memory_bytes"], peer["timings_disturbed"]) == (2**21, "0 of 6")
     assert content["fastest_peer"]["train"]["name"] == "timm (fp32)"
-    assert content["fastest_peer"]["train"]["ours_to_it"]["vit_train (scratch, fp32)"] == times
+    assert content["fastest_peer"]["train"]["ours_to_it"]["vit_train (fused, fp32)"] == times
     notes = report.notes(comparison)
     assert notes.splitlines()[0] == (
-        "- vit_train (scratch, bf16) ÷ vit_train (scratch, fp32): training 0.50 (0.50–0.50), "
+        "- vit_train (fused, bf16) ÷ vit_train (fused, fp32): training 0.50 (0.50–0.50), "
         "inference 0.50 (0.50–0.50)"
     )
     assert "whole loop 25 (25–25) images/s, 0.625 (0.625–0.625) of the bare step" in notes
@@ -111,8 +111,8 @@ def test_the_notes_and_the_json_say_the_same() -> None:
     assert "input alone: 200 images/s" in notes and "0 of 27 timings were disturbed" in notes
     assert "0 of 27 warm-ups ended before" in notes
     assert notes.splitlines()[-2] == (
-        "- fastest peer at its best, training: timm (fp32); vit_train (scratch, fp32) is 4.00 "
-        "(2.00–8.00) times as fast, vit_train (scratch, bf16) is 2.00 (1.00–4.00) times as fast"
+        "- fastest peer at its best, training: timm (fp32); vit_train (fused, fp32) is 4.00 "
+        "(2.00–8.00) times as fast, vit_train (fused, bf16) is 2.00 (1.00–4.00) times as fast"
     )
 
 

@@ -81,7 +81,7 @@ def test_our_parts_and_the_loop_are_timed_after_training_without_data(
     load, peak = ours.images_of, turn.peak_memory
     monkeypatch.setattr(ours, "images_of", lambda ours: (events.append("data"), load(ours))[1])
     monkeypatch.setattr(turn, "peak_memory", lambda _: (events.append("peak"), peak(CPU))[1])
-    complete, plain = contenders(of=(), ours=["fused"])
+    complete, plain = contenders(of=(), ours=["scratch"])
     threads = torch.get_num_threads()
     measured = take_turn(ours.build(complete), 0.01, time.monotonic())
     assert list(measured.timings) == ["train", "gradients", "input", "loop", "infer"]

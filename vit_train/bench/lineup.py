@@ -63,7 +63,7 @@ def ours_of(
     if "kernels" in words:
         model = replace(require_vit(model), kernels=words["kernels"])
     if isinstance(model, ViTConfig) and model.kernels == "auto":  # say what that is here
-        model = replace(model, kernels="scratch" if device.type == "cpu" else "fused")
+        model = replace(model, kernels="fused")
     precision = pick_precision(words.get("precision", config.precision), device).name
     as_set = "compiled" if compiles(config.compile, device) else "eager"
     compiled = words.get("compile", as_set) == "compiled"

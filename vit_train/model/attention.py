@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.model.layers import Dropout, MakeNorm, own_kernels
+from vit_train.model.layers import Dropout, MakeNorm
 from vit_train.model.pos_embed import AttentionPositions
 
 
@@ -183,7 +183,7 @@ class Attention(nn.Module):
     def attended(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool
     ) -> Tensor:
-        if own_kernels(self.kernels, q):
+        if self.kernels == "scratch":
             return attend(q, k, v, bias, is_causal)[0]
         return fused_attention(q, k, v, bias, is_causal)
 

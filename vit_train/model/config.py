@@ -111,7 +111,7 @@ class ViTConfig(ModelConfig):
     cls_std: float = 0.02
     pos_std: float = 0.02
     # Implementation of LayerNorm, GELU and attention: this package's own (scratch), PyTorch's
-    # (fused), or the first on a CPU and the second elsewhere (auto). The results are the same.
+    # (fused), or the faster (auto), so far PyTorch's everywhere. The results are the same.
     kernels: str = "auto"
 
     def __post_init__(self) -> None:

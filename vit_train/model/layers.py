@@ -110,11 +110,6 @@ def scratch_gelu(x: Tensor) -> Tensor:
     return activated.to(x.dtype)
 
 
-def own_kernels(kernels: str, x: Tensor) -> bool:
-    """Return whether to compute with this package's formulas; "auto" prefers them on a CPU."""
-    return kernels == "scratch" or (kernels == "auto" and x.device.type == "cpu")
-
-
 class LayerNorm(nn.Module):
     """Layer normalization of the last axis (Ba et al. 2016).
 
@@ -136,7 +131,7 @@ class LayerNorm(nn.Module):
         self.kernels, self.eps = kernels, eps
 
     def forward(self, x: Tensor) -> Tensor:
-        if own_kernels(self.kernels, x):
+        if self.kernels == "scratch":
             return scratch_layer_norm(x, self.weight, self.bias, self.eps)
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
@@ -221,6 +216,6 @@ class Mlp(nn.Module):
 
     def gelu(self, x: Tensor) -> Tensor:
         tanh = self.activation == "gelu_tanh"  # which old weights need
-        if own_kernels(self.kernels, x):
+        if self.kernels == "scratch":
             return gelu_tanh(upcast(x)).to(x.dtype) if tanh else scratch_gelu(x)
         return F.gelu(x, approximate="tanh" if tanh else "none")

@@ -54,7 +54,7 @@ def attention_bytes(config: ModelConfig, image_size: int) -> int:
 
     The result is 0 if the model never stores the attention matrix.
     """
-    if not isinstance(config, ViTConfig) or config.kernels == "fused":
+    if not isinstance(config, ViTConfig) or config.kernels != "scratch":
         return 0
     tokens = (image_size // config.patch_size) ** 2 + config.has_class_token
     return 4 * config.num_heads * tokens**2
