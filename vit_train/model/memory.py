@@ -12,6 +12,8 @@ from vit_train.model.vit import VisionTransformer
 EXPLAINED_BYTES = 2**30
 # No real model is deeper, and one with ten million blocks would take hours to build.
 MAX_LAYERS = 10_000
+# Attention to this many patches takes seconds for an image.
+MOST_PATCHES = 2**15
 
 
 def on_meta(build: Callable[[], nn.Module], config: ModelConfig, more_layers: int = 0) -> nn.Module:
@@ -35,6 +37,18 @@ def on_meta(build: Callable[[], nn.Module], config: ModelConfig, more_layers: in
         raise ValueError(
             f"{config.size_settings}: no machine has enough memory for such a model"
         ) from error
+
+
+def require_few_patches(config: ModelConfig, image_size: int) -> None:
+    """Raise ValueError if an image has more patches than attention can process in useful time."""
+    if not isinstance(config, ViTConfig):
+        return
+    patches = (image_size // config.patch_size) ** 2
+    if patches > MOST_PATCHES:
+        raise ValueError(
+            f"images of {image_size} by {image_size} have {patches:,} patches of "
+            f"{config.patch_size}, more than {MOST_PATCHES:,}: choose a smaller data.image_size"
+        )
 
 
 def images_at_once(model: VisionTransformer) -> int:

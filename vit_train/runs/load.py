@@ -15,8 +15,7 @@ from vit_train.engine.config import require_choice
 from vit_train.files.plain_values import Refused, require_config
 from vit_train.files.reading import read_json
 from vit_train.limits import gigabytes, is_out_of_memory
-from vit_train.model.config import ViTConfig
-from vit_train.model.memory import attention_bytes, bytes_of, on_meta
+from vit_train.model.memory import attention_bytes, bytes_of, on_meta, require_few_patches
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.builtin import FOLDER as BUILTIN
@@ -28,8 +27,6 @@ from vit_train.tasks.task import Task
 
 # Memory for opening a checkpoint besides its weights: buffers, and attention for one image.
 MORE_BYTES = 10**9
-# Attention to this many patches takes seconds for an image.
-MOST_PATCHES = 2**15
 # Errors from a file that is sealed like a checkpoint, but was not written by this program.
 MISFITS = (LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, RecursionError)
 
@@ -273,14 +270,7 @@ def require_bounded_memory(
     positions grow with the image.
     """
     channels, image_size, _ = image_shape
-    if isinstance(config.model, ViTConfig):
-        patches = (image_size // config.model.patch_size) ** 2
-        if patches > MOST_PATCHES:
-            raise ValueError(
-                f"images of {image_size} by {image_size} have {patches:,} patches of "
-                f"{config.model.patch_size}, more than {MOST_PATCHES:,}: choose a smaller "
-                "data.image_size"
-            )
+    require_few_patches(config.model, image_size)
     tables = {name: part for name, part in model.named_parameters() if "pos_embed" in name}
     more = bytes_of([*tables.values(), *model.buffers()])
     more += attention_bytes(config.model, image_size) + 4 * channels * image_size**2

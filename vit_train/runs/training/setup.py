@@ -21,7 +21,7 @@ from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import memory_bytes, require_attention_fits, require_memory
 from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.model.flops import Flops, count_flops, counting_bytes
-from vit_train.model.memory import attention_bytes, bytes_of, on_meta
+from vit_train.model.memory import attention_bytes, bytes_of, on_meta, require_few_patches
 from vit_train.model.pos_embed import chosen_positions
 from vit_train.runs.load import encoder_of, statistics_of
 from vit_train.runs.pretrained.init_from import Origin, start_from
@@ -247,6 +247,7 @@ def chosen_statistics(
 
 def require_room(config: TrainConfig, task: Task, image_size: int) -> None:
     """Raise ValueError, before taking memory, if this machine cannot train the model."""
+    require_few_patches(config.model, image_size)
     model = on_meta(task.build_model, config.model, config.task.layers)
     # Weights, gradients, AdamW's two moments and, if there is one, the average of the weights.
     copies = 4 + bool(config.train.ema_decay)
