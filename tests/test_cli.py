@@ -94,6 +94,14 @@ def test_same_seed_same_numbers_and_another_seed_others(
     assert not torch.equal(first, weights("c", "seed=1"))
 
 
+def test_the_written_kernels_train_as_pytorchs_do(run: Run) -> None:
+    written, fused = (
+        train_small(run, kernels, f"model.kernels={kernels}") for kernels in ("scratch", "fused")
+    )
+    losses = [summary["test"]["final"]["loss"] for summary in (written, fused)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
 def test_load_gives_a_model_that_predicts_in_a_notebook(run: Run) -> None:
     train_small(run, "run", "train.epochs=1", "data.num_classes=3", "data.image_size=24")
     model, meta = vit_train.load("run")

@@ -83,8 +83,8 @@ class TrainConfig:
     # auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs); auto: bf16 on a GPU that computes in it,
     # else fp32.
     precision: str = "auto"
-    # Compile the model first, which takes half a minute on a CPU and somewhat longer on a GPU, but
-    # makes steps faster: true, false, or auto, which does so on a GPU.
+    # Compile the model first, which takes half a minute on a CPU (not measured on a GPU), but makes
+    # steps faster: true, false, or auto, which does so on a GPU.
     compile: bool | str = "auto"
     # Make runs on a GPU reproducible to the bit, which is slower; on a CPU they always are.
     deterministic: bool = False

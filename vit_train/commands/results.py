@@ -8,7 +8,7 @@ from vit_train.commands.cli.errors import short_errors
 
 WRITES = """\
 It writes into the folder given, or the one that holds all that are given:
-  results.md    the table; runs that differ in their seed alone are one row
+  results.md    the table; runs that differ only in seed or fold are one row
   results.png   the final results
   curves.png    the training curves, if every run has its metrics.csv
   images.png    the results by number of training images, if there are three or more such numbers

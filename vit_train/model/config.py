@@ -90,9 +90,10 @@ class ViTConfig(ModelConfig):
     qkv_bias: bool = True
     proj_bias: bool = True
     mlp_bias: bool = True
-    # Position embeddings: none, or one of POSITIONS in vit_train/model/pos_embed.py. Absolute ones
-    # are added once after the patch embedding (stem), or before every layer, with a separate table
-    # for each layer (layers) or one for all of them (shared).
+    # Position embeddings: learned, learned_2d, sinusoidal, sincos_2d, relative, rotary_2d, none, or
+    # one that your program registers. Absolute ones are added once after the patch embedding
+    # (stem), or before every layer, with a separate table for each layer (layers) or one for all
+    # of them (shared).
     positions: str = "learned"
     positions_at: str = "stem"
     # Input of the classifier: the class token (token), the class token through a hidden tanh layer
@@ -110,8 +111,8 @@ class ViTConfig(ModelConfig):
     init: str = "xavier"
     cls_std: float = 0.02
     pos_std: float = 0.02
-    # Implementation of LayerNorm, GELU and attention: this package's own (scratch), PyTorch's
-    # (fused), or the faster (auto), so far PyTorch's everywhere. The results are the same.
+    # Implementation of LayerNorm, GELU and attention: this package's own (scratch) or PyTorch's
+    # (fused; auto, too), which were faster on most CPUs measured. The results are equal to rounding.
     kernels: str = "auto"
 
     def __post_init__(self) -> None:

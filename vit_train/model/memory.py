@@ -66,9 +66,12 @@ def bytes_of(tensors: Iterable[Tensor]) -> int:
 def attention_bytes(config: ModelConfig, image_size: int) -> int:
     """Return the bytes of one layer's attention for one image, (H,T,T) float32.
 
-    The result is 0 if the model never stores the attention matrix.
+    The result is 0 with PyTorch's kernels, which store it only where relative positions are added
+    to it and, not counted here, in bf16 on a CPU.
     """
-    if not isinstance(config, ViTConfig) or config.kernels != "scratch":
+    if not isinstance(config, ViTConfig):
+        return 0
+    if config.kernels != "scratch" and config.positions != "relative":
         return 0
     tokens = (image_size // config.patch_size) ** 2 + config.has_class_token
     return 4 * config.num_heads * tokens**2

@@ -1,4 +1,4 @@
-"""Sheets of labelled images."""
+"""Sheets of labeled images."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -66,11 +66,11 @@ def said_line(who: str, name: str, chance: float, color: str = "black") -> tuple
 
 def image_grid(images: Tensor, labels: Sequence[Sequence[str]], columns: int = COLUMNS) -> Figure:
     """Draw uint8 images (N,3,S,S), the lines of its label below each."""
-    labelled = [
+    labeled = [
         Labelled(image, [(line, "black") for line in lines])
         for image, lines in zip(images, labels, strict=True)
     ]
-    return draw_sheet({"": labelled}, columns)
+    return draw_sheet({"": labeled}, columns)
 
 
 def label_lines(target: Tensor, classes: Sequence[str]) -> list[str]:
