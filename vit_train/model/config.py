@@ -112,7 +112,7 @@ class ViTConfig(ModelConfig):
     cls_std: float = 0.02
     pos_std: float = 0.02
     # Implementation of LayerNorm, GELU and attention: this package's own (scratch) or PyTorch's
-    # (fused; auto, too), which were faster on most CPUs measured. The results are equal to rounding.
+    # (fused; auto, too), which were faster on most CPUs measured. They agree to rounding.
     kernels: str = "auto"
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
 """LayerNorm, GELU, dropout, stochastic depth, the MLP and the linear head.
 
 With kernels=scratch LayerNorm and GELU are autograd Functions with hand-derived backward passes,
-otherwise PyTorch's. Written as chains of elementwise operations, they would make autograd keep every
-intermediate result.
+otherwise PyTorch's. Written as chains of elementwise operations, they would make autograd keep
+every intermediate result.
 """
 
 import math
