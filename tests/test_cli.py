@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -316,11 +317,38 @@ def test_two_runs_are_compared_image_by_image(run: Run, small_run: SmallRun) -> 
     assert "train.ema_decay" in page and "McNemar" in page and 'src="data:image/png' in page
 
 
+def test_an_advantage_on_the_compared_images_is_said(run: Run, small_run: SmallRun) -> None:
+    small_run("finished", "a"), small_run("averaged", "b")
+    outcome = run("vit-eval", "ckpt=[a,b/checkpoints/last.pt]", "split=val")
+    assert outcome.status == 0, outcome.err
+    (page,) = Path("a").glob("eval-val-vs-*/report.html")
+    (words,) = re.findall(r"A \([^)]+\): The epoch was chosen on these images", outcome.out)
+    text = page.read_text(encoding="utf-8")
+    assert words in text and "B (b): The epoch" not in text and "B (last): The" not in text
+    assert run("vit-eval", "ckpt=a", "split=train").status == 0
+    page = Path("a/eval-train/report.html")
+    assert "was trained on these images" in page.read_text(encoding="utf-8")
+
+
+def test_an_evaluation_can_be_written_elsewhere(run: Run, small_run: SmallRun) -> None:
+    small_run("finished")
+    refused = run("vit-eval", "ckpt=run", "out=/proc/evaluation")
+    assert (
+        refused.status == 1
+        and "choose out=FOLDER" in refused.err
+        and "evaluating" not in refused.out
+    )
+    outcome = run("vit-eval", "ckpt=run", "out=mine/evaluation")
+    assert outcome.status == 0 and Path("mine/evaluation/report.html").exists(), outcome.err
+    assert not list(Path("run").glob("eval-*"))
+
+
 def test_what_cannot_be_compared_is_said(run: Run, small_run: SmallRun) -> None:
     small_run("finished", "a")
     for wrong, message in {
         "ckpt=[a]": "ckpt=[A,B] compares 2 to 8 checkpoints",
         "ckpt=[a,missing]": "no checkpoint at missing",
+        "ckpt=[a,b] tta=flip": "tta=, robustness= and out= are for one checkpoint",
     }.items():
-        outcome = run("vit-eval", wrong)
+        outcome = run("vit-eval", *wrong.split())
         assert outcome.status == 1 and message in outcome.err and "Traceback" not in outcome.err

@@ -37,16 +37,17 @@ def test_each_method_is_drawn_and_measured(run: Run, small_run: SmallRun, method
     outcome = run("vit-explain", "ckpt=run", f"method={method}", "count=5", "score=30")
     assert outcome.status == 0, outcome.err
     for name in ("maps", "distances", "filters"):
-        with Image.open(f"run/explain/{name}.png") as picture:
+        folder = "explain" if method == "relevance" else f"explain-{method}"
+        with Image.open(f"run/{folder}/{name}.png") as picture:
             assert min(picture.size) > 150
     said = re.search(r"pointing game, \w+: ([\d.]+)% of 30 images", outcome.out)
     trained = vit_train.load("run")
     explainer = Explainer(trained, method)
-    part = trained.meta.config.data.load().test.subset(torch.arange(30))
+    part = trained.meta.config.data.load().test.sample(30)
     hits, _ = pointing_hits(explainer.explained(part.images)[0], part.masks)
     assert said and float(said[1]) == pytest.approx(100 * hits.double().mean().item(), abs=0.06)
     for order in (f"{method}'s order", "random order"):
-        kept = re.search(rf"in {order}, share of answers kept: (.+)", outcome.out)
+        kept = re.search(rf"of 30 images in {order}, share of answers kept: (.+)", outcome.out)
         assert kept and re.findall(r"% at (\d+)%", kept[1]) == ["5", "9", "20", "30", "50"]
 
 
@@ -62,13 +63,16 @@ def test_a_model_without_class_token_and_a_photo(run: Run) -> None:
 def test_what_cannot_be_explained_is_said(run: Run, small_run: SmallRun) -> None:
     small_run("finished")
     for wrong, message in {
-        "layer=2": "the model has the layers 0 to 1",
+        "method=attention layer=2": "the model has the layers 0 to 1",
+        "layer=0": "layer=0 is for method=attention",
+        "target=square score=9": "score= measures the maps of the predicted classes",
+        "target=square method=rollout": "method=rollout is the same for every class",
         "target=cat": "target=cat is not a class of the model: ",
         "target=squares": "is not a class of the model: did you mean square?",
         "method=magic": "must be one of: relevance, rollout, attention",
         "images=nowhere": "images=nowhere: there is no such file or folder",
     }.items():
-        outcome = run("vit-explain", "ckpt=run", wrong)
+        outcome = run("vit-explain", "ckpt=run", *wrong.split())
         assert outcome.status == 1 and message in outcome.err, outcome.err
     cnn = CnnConfig().build((3, 32, 32), 10)
     with pytest.raises(ValueError, match="needs a classifier with attention"):
@@ -82,7 +86,7 @@ def test_a_decoder_shows_what_it_takes_a_hidden_patch_from(
     small_run(task)
     outcome = run("vit-explain", "ckpt=run", "count=3", "layer=0")
     assert outcome.status == 0, outcome.err
-    with Image.open("run/explain/decoder.png") as picture:
+    with Image.open("run/explain-layer0/decoder.png") as picture:
         assert min(picture.size) > 150
     outcome = run("vit-explain", "ckpt=run", "layer=7")
     assert outcome.status == 1 and "layer=7: the decoder has the layers 0 to" in outcome.err

@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -163,14 +165,19 @@ def test_answers_that_differ_by_rounding_are_the_same_class() -> None:
 
 def test_a_card_has_the_results_of_its_own_checkpoint(tmp_path: Path) -> None:
     result = {"acc": 0.5, "acc_interval_95": [0.4, 0.6], "count": 80}
-    for name in "ab":
+    evaluated = {
+        "a": ("a", "raw", 3),
+        "b": ("b", "raw", 3),
+        "c": ("b", "ema", 3),
+        "d": ("b", "raw", 2),
+    }
+    for name, (checkpoint, weights, epoch) in evaluated.items():
         folder = tmp_path / f"eval-test-{name}"
         folder.mkdir()
-        write_json(
-            folder / "results.json",
-            {"checkpoint": f"elsewhere/{name}.pt", "result": result},
-        )
+        facts = {"checkpoint": f"elsewhere/{checkpoint}.pt", "weights": weights, "epoch": epoch}
+        write_json(folder / "results.json", facts | {"result": result})
     write_json(tmp_path / "summary.json", {"command": "vit-train seed=1", "commit": None})
-    card = "\n".join(model_card.results(tmp_path / "b.pt"))
-    assert "| eval-test-b | 50.00 % | 40.00 to 60.00 | 80 |" in card and "eval-test-a" not in card
+    exported: Any = SimpleNamespace(path=tmp_path / "b.pt", weights="raw", epoch=3)
+    card = "\n".join(model_card.results(exported))
+    assert "| eval-test-b | 50.00 % | 40.00 to 60.00 | 80 |" in card and card.count("| eval-") == 1
     assert "Trained by `vit-train seed=1`." in card

@@ -146,6 +146,9 @@ def test_one_photo_in_any_form_is_the_same_photo() -> None:
     for bad in ("nowhere.png", np.zeros((3, 4, 5, 6), np.uint8)):
         with pytest.raises(ValueError, match="cannot read"):
             trained.predict(bad)
+    assert trained.predict(each for each in forms) == said
+    with pytest.raises(ValueError, match="topk=0 must be at least 1"):
+        trained.predict(path, topk=0)
 
 
 @pytest.mark.usefixtures("colors")

@@ -92,6 +92,7 @@ def test_torchrun_starts_them(tmp_path: Path) -> None:
     subprocess.run(command, cwd=tmp_path, env=QUIET, check=True, timeout=300)
     summary = read_json(tmp_path / "run/summary.json")
     assert summary["status"] == "finished" and summary["processes"] == 2
+    assert summary["command"].startswith("python -m vit_train.commands.train ")
 
 
 def test_an_error_is_told_by_the_process_that_has_it(pairs: tuple[Path, list[str], str]) -> None:

@@ -325,13 +325,14 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_named(
 def test_the_newest_checkpoint_there_is_goes_on(run: Run, small_run: SmallRun) -> None:
     small_run("interrupted")
     assert "resume continues a single run" in run("vit-train", "-m", "resume=run").err
+    assert not Path("outputs").exists()
     assert "only one run can be resumed" in run("vit-train", "resume=run,other").err
     Path("run/checkpoints/last.pt").rename("run/checkpoints/last-10.pt")
     Path("run/checkpoints/last-9.pt").write_bytes(Path("run/checkpoints/last-10.pt").read_bytes())
     assert [path.name for path in generations(Path("run/checkpoints/last.pt"))] == [
         "last-9.pt", "last-10.pt",
     ]  # fmt: skip
-    outcome = run("vit-train", "resume='run'", "train.max_minutes=null")
+    outcome = run("vit-train", "resume='run/checkpoints'", "train.max_minutes=null")
     assert outcome.status == 0, outcome.err
     assert "run is finished" in run("vit-train", 'resume="run"').out
 

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from vit_train.engine.checkpoint import read_checkpoint, sealed
 from vit_train.files.reading import read_json
-from vit_train.text import markdown_cell, print_signs_in_any_encoding, printable
+from vit_train.text import file_name, markdown_cell, print_signs_in_any_encoding, printable
 
 # Colours, a bell, another line, text that runs backwards, mathematics, Markdown, no UTF-8.
 NAMES = ["\x1b[31mred\x1b[2J\a", "a\nepoch 9 acc 99%", "\u202egpj", "$\\frac$", "|**b**|", "\udcff"]
@@ -35,6 +35,13 @@ def test_what_is_shown_can_be_printed_and_ends_no_line(text: str) -> None:
 def test_a_cell_stays_one(text: str) -> None:
     unescaped = markdown_cell(text).replace("\\\\", "").replace("\\|", "")
     assert "|" not in unescaped and "\\" not in unescaped
+
+
+@pytest.mark.parametrize("text", ["猫" * 60, "a/b", "a" * 60 + "b", "caf\udce9", "x\n"])
+def test_a_files_name_is_short_and_of_one_text(text: str) -> None:
+    name = file_name(text)
+    assert len(name.encode()) <= 47 and "/" not in name and name.isprintable()
+    assert name != text and file_name(f"{text}c") != name
 
 
 def test_plain_text_stays_as_it_is() -> None:

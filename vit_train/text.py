@@ -1,16 +1,19 @@
 """Safe display of text from outside, such as file and class names, and CSV.
 
-Control characters and markup in it have no effect.
+Control characters and markup in it have no effect. So is what it becomes in a file's name.
 """
 
 import codecs
 import csv
+import hashlib
 import io
 import logging
 import re
 import sys
 from collections.abc import Iterable
 
+# What is kept of a long name.
+NAME_BYTES = 40
 # What stands for our own signs where a terminal's encoding lacks them.
 PLAIN = {"│": "|", "█": "#", "…": "...", "×": "x", "÷": "/", "–": "-", "−": "-", "±": "+-"}
 
@@ -24,6 +27,15 @@ def printable(text: str, keep: str = "") -> str:
         return character.encode("unicode_escape").decode()
 
     return "".join(map(shown, text))
+
+
+def file_name(text: str) -> str:
+    """Return text as a part of a file's name, of at most 47 bytes; other text has another name."""
+    plain = re.sub(r"[^\w.-]+", "_", text)
+    if plain == text and len(plain.encode()) <= NAME_BYTES:
+        return plain
+    mark = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:6]
+    return f"{plain.encode()[:NAME_BYTES].decode(errors='ignore')}-{mark}"
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:

@@ -152,9 +152,15 @@ def test_bench_measures_ours_and_a_peer_and_leaves_table_json_and_figure(
     assert [each["package"] for each in measured["contenders"]] == ["vit_train", "timm"]
     assert measured["contenders"][0]["start_up_s"]["median"] > 0
     assert Path("bench/bench.png").stat().st_size > 5000
+    again = run("vit-bench", "hydra.run.dir=bench")
+    assert again.status == 1 and "bench already holds a benchmark" in again.err
 
 
 def test_bench_refuses_unknown_peers(run: Run) -> None:
+    swept = run("vit-bench", "-m", "seed=0,1")
+    assert (
+        swept.status == 1 and "only vit-train sweeps" in swept.err and not Path("multirun").exists()
+    )
     outcome = run("vit-bench", "bench.peers=[keras]")
     assert outcome.status == 1
     assert "bench.peers=keras must be one of: timm, torchvision, vit-pytorch" in outcome.err

@@ -11,7 +11,7 @@ from vit_train.layouts.known import LAYOUTS, layout_of, unwrapped
 from vit_train.layouts.layout import Layout, Misfit, Subject, described
 from vit_train.layouts.timm import TIMM
 from vit_train.layouts.torchvision import TORCHVISION
-from vit_train.layouts.vit_pytorch import VIT_PYTORCH
+from vit_train.layouts.vit_pytorch import VIT_PYTORCH, channels_first, channels_last
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 
@@ -32,6 +32,13 @@ def model_for(layout: Layout, **settings: Any) -> VisionTransformer:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
     return model
+
+
+@pytest.mark.parametrize("colors", [1, 3])
+@pytest.mark.parametrize("side", [2, 12])
+def test_a_patch_of_vit_pytorch_is_gray_or_in_color(colors: int, side: int) -> None:
+    patches = torch.randn(5, colors, side, side)
+    assert torch.equal(channels_first(channels_last(patches)), patches)
 
 
 @each_layout

@@ -60,15 +60,22 @@ def test_losses_and_probabilities_are_those_of_scikit_learn(kind: str) -> None:
 
 
 @kinds
-def test_ties_count_against_the_model_and_nothing_else_does(kind: str) -> None:
+def test_accuracies_are_those_of_scikit_learn(kind: str) -> None:
     found = answers(kind)
     result = Classification.of(found)
-    alone = (found.logits == found.logits.max(1, keepdims=True)).sum(1) == 1
-    assert result.acc == ((found.predicted == found.labels) & alone).mean()
+    assert result.acc == sk.accuracy_score(found.labels, found.predicted)
+    in_order = found.top(CLASSES)[np.arange(len(found.labels)), found.ranks]
+    np.testing.assert_array_equal(in_order, found.labels)
     if kind != "tied":
-        assert result.acc == sk.accuracy_score(found.labels, found.predicted)
         top5 = sk.top_k_accuracy_score(found.labels, found.logits, k=5, labels=range(CLASSES))
         assert result.top5 == pytest.approx(top5)
+
+
+def test_answers_of_nan_are_wrong_and_equal_ones_the_first_class() -> None:
+    labels = np.array([0, 1, 2])
+    assert not Answers(labels, np.full((3, 3), np.nan)).correct.any()
+    assert not Answers(labels, np.where(np.eye(3, k=1), np.nan, 0.0)).correct[:2].any()
+    assert Answers(labels, np.zeros((3, 3))).correct.tolist() == [True, False, False]
 
 
 @kinds

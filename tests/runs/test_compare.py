@@ -6,7 +6,15 @@ import pytest
 from conftest import SMALL, Run, SmallRun
 
 from vit_train.engine.metrics import wilson_interval
-from vit_train.runs.results.compare import ACCURACY, LOSS, by_training_images, gather, plots, table
+from vit_train.runs.results.compare import (
+    ACCURACY,
+    LOSS,
+    by_training_images,
+    gather,
+    interval,
+    plots,
+    table,
+)
 from vit_train.runs.results.summaries import group_runs, read_summaries
 
 
@@ -50,8 +58,9 @@ def test_runs_that_differ_in_their_seed_alone_are_one_row() -> None:
 
 def test_a_run_that_is_repeated_counts_once(tmp_path: Path) -> None:
     folder = written(tmp_path, summary(0.5), summary(0.6, 1), summary(0.7))
-    (group,) = group_runs(read_summaries([folder]))
-    assert sorted(group.values("test", "final", "acc")) == [0.6, 0.7]
+    for paths in ([folder], [folder, folder / "0"]):
+        (group,) = group_runs(read_summaries(paths))
+        assert sorted(group.values("test", "final", "acc")) == [0.6, 0.7]
 
 
 def test_what_changes_no_result_makes_no_group() -> None:
@@ -110,6 +119,7 @@ def test_folds_are_one_group_and_each_counts_once() -> None:
         each["file"] = "summary.json"
     (group,) = group_runs(runs)
     assert len(group.runs) == 3 and group.folds == "0, 1 of 5"
+    assert interval(group) == ""  # their training images overlap
 
 
 def test_a_label_says_no_more_than_tells_the_groups_apart() -> None:
@@ -206,6 +216,8 @@ def test_sizes_of_the_training_set_make_a_picture(tmp_path: Path) -> None:
     assert points == [(100, [50.0]), (1000, [50.0]), (9000, [50.0])]
     gather([written(tmp_path / "runs", *runs)], tmp_path)
     assert (tmp_path / "images.png").stat().st_size > 3000
+    gather([written(tmp_path / "one", *runs[:1])], tmp_path)
+    assert not (tmp_path / "images.png").exists()
 
 
 def test_the_last_epoch_is_of_all_runs_or_of_none() -> None:
@@ -301,6 +313,8 @@ def test_the_marked_tables_of_a_page_are_written_anew(tmp_path: Path, run: Run) 
     assert text.startswith("# Title\n") and "old" not in text and "\nText.\n" in text
     assert run("vit-results", "--update", "page.md").status == 0
     assert page.read_text(encoding="utf-8") == text
+    page.write_bytes(text.replace("\n", "\r\n").encode())
+    assert run("vit-results", "--update", "page.md").out.endswith("page.md: 2\n")
 
 
 @pytest.mark.parametrize(
@@ -309,6 +323,7 @@ def test_the_marked_tables_of_a_page_are_written_anew(tmp_path: Path, run: Run) 
         "",
         "<!-- vit-results a -->\n",
         "<!-- vit-results a -->\n<!-- vit-results a -->\n<!-- end -->",
+        "<!-- vit-results 'a -->\n<!-- end -->",
     ],
 )
 def test_a_page_without_a_whole_marker_is_refused(page: str, run: Run) -> None:
@@ -316,7 +331,8 @@ def test_a_page_without_a_whole_marker_is_refused(page: str, run: Run) -> None:
     written(Path("a"), summary(0.5))
     Path("page.md").write_text(page, encoding="utf-8")
     outcome = run("vit-results", "--update", "page.md")
-    assert outcome.status == 1 and "page.md needs lines" in outcome.err
+    words = "No closing quotation" if "'" in page else "page.md needs lines"
+    assert outcome.status == 1 and words in outcome.err
     assert Path("page.md").read_text(encoding="utf-8") == page
     assert run("vit-results").status == 2 and run("vit-results", "a", "--update", "b").status == 2
 

@@ -54,6 +54,10 @@ def test_a_folder_that_was_chosen_is_never_another_runs(tmp_path: Path) -> None:
     with pytest.raises(InUse, match="already holds a run"), new_run(folder, named=True):
         pass
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    (folder / "config.yaml").unlink()
+    (folder / "checkpoints").mkdir()  # which can be resumed without the settings beside them
+    with pytest.raises(InUse, match="already holds a run"), new_run(folder, named=True):
+        pass
 
 
 def test_a_run_is_looked_for_when_the_folder_is_held(

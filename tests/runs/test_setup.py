@@ -10,7 +10,7 @@ from vit_train.engine.device import Precision
 from vit_train.engine.distributed import ALONE
 from vit_train.model.config import ViTConfig
 from vit_train.runs.training import setup
-from vit_train.runs.training.setup import Setup, set_up
+from vit_train.runs.training.setup import Setup, freeze_encoder, set_up
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig, TaskConfig
 
 
@@ -47,6 +47,22 @@ def test_arithmetic_is_not_counted_where_that_would_take_the_memory(
     monkeypatch.setattr(setup, "memory_bytes", lambda: 1000.0)
     small = parts()
     assert small.flops is None and small.training_tflop(100) is None
+
+
+def test_the_training_images_are_held_once() -> None:
+    run = parts()
+    (own,) = (value for value in vars(run.image_loader.cropper).values() if torch.is_tensor(value))
+    assert own.data_ptr() == run.splits.train.images.data_ptr()
+
+
+def test_a_frozen_encoder_gives_the_head_the_same_features_every_time() -> None:
+    config = ViTConfig(embed_dim=8, depth=2, num_heads=1, patch_size=8, dropout=0.3, drop_path=0.3)
+    model = config.build((3, 16, 16), 10).train()
+    torch.nn.init.normal_(model.head.weight)
+    images = torch.randn(4, 3, 16, 16)
+    assert not torch.equal(model(images), model(images))
+    freeze_encoder(model, TrainConfig(model=config, init_from="RUN", seed=0))
+    assert torch.equal(model(images), model(images))
 
 
 def test_each_split_is_what_it_is_called() -> None:

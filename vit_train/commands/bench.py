@@ -9,6 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from vit_train.bench.config import BenchConfig
+from vit_train.commands.cli.command import refuse_sweep
 from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import run_or_help
 from vit_train.commands.cli.naming import is_named
@@ -27,6 +28,8 @@ def job(composed: DictConfig) -> None:
     settings = HydraConfig.get()
     folder = Path(settings.runtime.output_dir)
     with short_errors("vit-bench"), removed_if_empty(folder, is_named(settings)):
+        if (folder / "bench.json").exists():
+            raise ValueError(f"{folder} already holds a benchmark: choose another hydra.run.dir")
         config = typed(composed, BenchConfig)
         from vit_train.bench.run import benchmark
 
@@ -37,6 +40,7 @@ def main() -> None:
     register_schemas()
     ConfigStore.instance().store(name="bench_schema", node=BenchConfig)
     with short_errors("vit-bench"):
+        refuse_sweep(sys.argv[1:])
         sys.argv[1:] = quote_values(sys.argv[1:], ("data.root",))
         run_or_help(job, ABOUT, (*GROUPS, "bench"), BenchConfig)
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from vit_train.commands.cli.errors import short_errors
+from vit_train.commands.cli.help import version_line
 
 WRITES = """\
 It writes into the folder given, or the one that holds all that are given:
@@ -22,6 +23,7 @@ def main() -> None:
         epilog=WRITES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=version_line())
     parser.add_argument("runs", nargs="*", type=Path, help="run folders, or folders of them")
     parser.add_argument("--out", type=Path, help="write into this folder instead")
     parser.add_argument(

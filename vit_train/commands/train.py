@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import run_or_help
 from vit_train.commands.cli.naming import is_named, register_run_name
-from vit_train.commands.cli.overrides import quote_values, quoted
+from vit_train.commands.cli.overrides import is_sweep, quote_values, quoted
 from vit_train.commands.cli.resuming import extended_config, resume_argument, resumed_config
 from vit_train.commands.cli.sweep import Sweep
 from vit_train.config import CONF_DIR, GROUPS, TrainConfig, register_schemas, typed
@@ -50,8 +50,6 @@ def job(composed: DictConfig) -> float | None:
     with errors or short_errors("vit-train"):
         if composed.resume is None:
             return start(composed, settings)
-        if errors:
-            raise ValueError("resume continues a single run: leave out -m")
         return go_on(composed, settings)
     return None
 
@@ -85,10 +83,10 @@ def go_on(composed: DictConfig, settings: HydraConf) -> float | None:
 
 
 def score(outcome: "Outcome", folder: Path) -> float | None:
-    if outcome.exit_status:
-        sys.exit(outcome.exit_status)
     if not outcome.finished:
         SWEEP.stopped.append(folder)
+    if outcome.exit_status:
+        sys.exit(outcome.exit_status)
     return outcome.score
 
 
@@ -117,12 +115,18 @@ def main() -> None:
         sys.argv[1:] = quote_values(sys.argv[1:], PATHS)
         resume, folder = resume_argument(sys.argv[1:]), None
         if resume is not None:
+            if is_sweep(sys.argv[1:]):
+                raise ValueError("resume continues a single run: leave out -m")
             folder, _ = split_path(resume)
         sys.argv[1:] += for_hydra(folder)
         try:
             run_or_help(job, ABOUT, GROUPS, TrainConfig)
         except ValueError:
             SWEEP.report()  # why a search found nothing, if its jobs failed
+            raise
+        except SystemExit:  # Ctrl-C
+            if failed := SWEEP.said():
+                print(failed, file=sys.stderr)
             raise
         SWEEP.report()
 

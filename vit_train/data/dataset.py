@@ -44,6 +44,14 @@ class ImageSet:
             names=np.concatenate((self.all_names, others.all_names)),
         )
 
+    def sample(self, count: int) -> "ImageSet":
+        """Return `count` images, or all if they are fewer: always the same ones, in their order.
+
+        The first images of a folder are all of its first class.
+        """
+        drawn = torch.randperm(len(self), generator=torch.Generator().manual_seed(0))
+        return self.subset(drawn[:count].sort().values)
+
     def subset(self, index: Tensor) -> "ImageSet":
         masks = None if self.masks is None else self.masks[index]
         return ImageSet(
@@ -58,6 +66,15 @@ class Statistics(NamedTuple):
     std: tuple[float, ...]
 
 
+class Source(NamedTuple):
+    """What is known of a data set besides its images."""
+
+    classes: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+    # Of all images and labels.
+    fingerprint: str
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A source's official splits.
@@ -70,6 +87,10 @@ class Dataset:
     classes: tuple[str, ...]
     val: ImageSet | None = None
     unlabelled: Tensor | None = None
+
+    @property
+    def source(self) -> Source:
+        return Source(self.classes, self.image_shape, self.fingerprint)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -45,16 +45,18 @@ class Answers:
 
     @cached_property
     def ranks(self) -> Integers:
-        """Return the number of other classes whose logit is not below the true one's, (N,).
+        """Return the place of the true class in `top`, counted from 0, (N,).
 
-        Counted this way, ties and NaN logits count against the model.
+        It is the last place if its logit is NaN, and a class whose logit is NaN comes before it.
         """
-        below: Integers = (self.logits < of_label(self.logits, self.labels)[:, None]).sum(axis=1)
+        own, label = of_label(self.logits, self.labels)[:, None], self.labels[:, None]
+        later = np.arange(self.classes) > label  # of equal logits the first class comes first
+        below: Integers = ((self.logits < own) | ((self.logits == own) & later)).sum(axis=1)
         return self.classes - 1 - below
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """Return whether the true class alone has the highest logit, (N,)."""
+        """Return whether the predicted class is the true one, (N,)."""
         return np.asarray(self.ranks == 0)
 
     def counts(self, classes: Integers) -> Integers:
@@ -64,8 +66,8 @@ class Answers:
 
     @property
     def hits(self) -> Integers:
-        """Return how many images of each class were taken for it, (K,)."""
-        return self.counts(self.labels[self.predicted == self.labels])
+        """Return how many images of each class were answered correctly, (K,)."""
+        return self.counts(self.labels[self.correct])
 
     def top(self, count: int) -> Integers:
         """Return the classes with the highest logits, the highest first: (N,count)."""

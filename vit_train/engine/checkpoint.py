@@ -49,7 +49,7 @@ def save_archive(path: Path, archive: memoryview, keep: int = 0) -> None:
     The archive is written beside the target, flushed to the disk, and then renamed. Up to `keep`
     older files remain: NAME-1.pt, the newest of them, NAME-2.pt and so on. Between two renames
     there is no NAME.pt: NAME-1.pt is the newest one then. If writing fails with OSError, everything
-    stays as it was.
+    stays as it was; if the last rename fails, NAME-1.pt is the newest one.
     """
     path.parent.mkdir(exist_ok=True)  # no parents=True: a vanished mount is not recreated
     with replacing(path) as file:

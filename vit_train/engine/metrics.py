@@ -52,7 +52,7 @@ class Classification(Evaluation):
             loss=float(answers.losses.mean()),
             acc=float(correct.mean()),
             top5=float((answers.ranks < 5).mean()),
-            per_class_correct=answers.counts(labels[correct]).tolist(),
+            per_class_correct=answers.hits.tolist(),
             per_class_count=answers.counts(labels).tolist(),
             answers=answers,
         )

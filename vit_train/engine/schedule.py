@@ -24,13 +24,14 @@ def learning_rate(
 ) -> float:
     """Return the learning rate of a step, counted from 0.
 
-    It is a linear warm-up, followed by half a cosine (Loshchilov & Hutter 2017). A run that extends
+    It is a linear warm-up, of at most half the steps, followed by half a cosine (Loshchilov &
+    Hutter 2017). A run that extends
     another has both once more, from the rate at which that one ended: re-warming and re-decaying
     (Ibrahim et al. 2024, arXiv:2403.08763).
     """
     step -= start.step
     total = steps_per_epoch * epochs
-    warmup = min(round(config.warmup_epochs * steps_per_epoch), total)
+    warmup = min(round(config.warmup_epochs * steps_per_epoch), total // 2)
     if step < warmup:
         return start.lr + (config.lr - start.lr) * (step + 1) / warmup
     progress = (step - warmup) / max(1, total - warmup)

@@ -23,7 +23,9 @@ def answer_maps(
     images = images.detach().requires_grad_(by_gradient)  # the weights may be frozen, or averages
     with torch.set_grad_enabled(by_gradient):
         logits, layers = model.forward(images, return_attention=True)
-        targets = logits.argmax(dim=1) if target is None else logits[:, 0].long().fill_(target)
+        targets = logits.argmax(dim=1)
+        if target is not None:
+            targets.fill_(target)
         if by_gradient:
             chosen = logits.gather(1, targets.unsqueeze(1)).sum()
             matrix = relevance(layers, torch.autograd.grad(chosen, layers))

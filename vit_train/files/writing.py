@@ -49,6 +49,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         yield partial
         sync_folder(partial)
         partial.rename(path)
+        sync_folder(path.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise

@@ -108,7 +108,7 @@ class Layout:
     pack: Callable[[State], State] = dict
 
     def recognizes(self, state: Mapping[str, Tensor]) -> bool:
-        return all(mark in self.bare(state) for mark in self.marks)
+        return self.bare(state).keys() >= set(self.marks)
 
     def bare(self, state: Mapping[str, Tensor]) -> State:
         """Return the tensors without the prefixes of their names."""

@@ -17,8 +17,10 @@ COLORS = 3
 
 def channels_first(vectors: Tensor) -> Tensor:
     """Turn flattened patches, channels last, into images: (…,P²·C) → (…,C,P,P)."""
-    colors = COLORS if vectors.shape[-1] % COLORS == 0 else 1
-    side = math.isqrt(vectors.shape[-1] // colors)
+    length = vectors.shape[-1]
+    side = math.isqrt(length // COLORS)
+    colors = COLORS if COLORS * side**2 == length else 1
+    side = math.isqrt(length // colors)
     cut: Tensor = vectors.unflatten(-1, (side, side, colors))
     return cut.movedim(-1, -3)
 

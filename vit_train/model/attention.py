@@ -96,11 +96,11 @@ def mask_to_bias(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 class Attention(nn.Module):
     """Multi-head self-attention, or cross-attention to a `context` (B,T',D): (B,T,D) → (B,T,D).
 
-    `mask` (T,T) is True where a token (row) may attend to another (column); "causal" stands for
-    the mask that `causal` makes. A row without any True gives zeros. `need_weights=True` also
-    returns the probabilities (B,H,T,T). Only the from-scratch attention computes them, so it is
-    then used whatever `kernels` says. `num_queries=Q` computes only the first Q tokens, (B,Q,D):
-    the others serve as keys and values, but not as queries.
+    `mask` (T,T), or (T,T') with a context, is True where a token (row) may attend to another
+    (column); "causal" stands for the mask that `causal` makes. A row without any True gives zeros.
+    `num_queries=Q` computes only the first Q tokens, (B,Q,D): the others serve as keys and values,
+    but not as queries. `need_weights=True` also returns the probabilities (B,H,Q,T). Only the
+    from-scratch attention computes them, so it is then used whatever `kernels` says.
     """
 
     def __init__(

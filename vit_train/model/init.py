@@ -16,10 +16,10 @@ QUERY_KEY, VALUE_OUTPUT = 0.7, 0.4
 def init_weights(module: nn.Module, config: ViTConfig) -> None:
     """Initialize all weights in `module` according to the config's `init`.
 
-    xavier: linear layers are Xavier-uniform with zero biases, as in the paper's code. Query, key
-    and value count as one layer, as in PyTorch's MultiheadAttention. Patches count as flattened, so
-    the fan-in of their embedding is P²·C. mimetic: the same, but attention looks trained. torch:
-    linear layers keep PyTorch's default. Positions initialize themselves.
+    xavier: linear layers are Xavier-uniform with zero biases, close to the paper's code. Query, key
+    and value count as one layer, as in PyTorch's MultiheadAttention, not as three. Patches count as
+    flattened, so the fan-in of their embedding is P²·C. mimetic: the same, but attention looks
+    trained. torch: linear layers keep PyTorch's default. Positions initialize themselves.
     """
     for child in module.modules():
         if isinstance(child, nn.Linear | nn.Conv2d) and config.init != "torch":

@@ -184,16 +184,14 @@ class RelativeKeys(AttentionPositions):
         patches = grid**2
         self.weight = nn.Parameter(torch.empty(2 * patches - 1, dim))
         self.has_class = int(has_class)
-        place = torch.arange(patches)
-        self.distance: Tensor
-        distance = place.unsqueeze(1) - place + patches - 1  # (N,N)
-        self.register_buffer("distance", distance, persistent=False)
 
     def bias(self, q: Tensor) -> Tensor:
         patches = q[:, :, self.has_class :]
-        rows = self.distance[: patches.shape[2]]
         by_distance = patches @ self.weight.t()  # (B,H,Q,2N−1)
-        logits = by_distance.gather(3, rows.expand(*by_distance.shape[:2], -1, -1))
+        last = len(self.weight) // 2  # N − 1
+        place = torch.arange(last + 1, device=q.device)
+        distance = place[: patches.shape[2]].unsqueeze(1) - place + last  # (Q,N)
+        logits = by_distance.gather(3, distance.expand(*by_distance.shape[:2], -1, -1))
         return F.pad(logits, (self.has_class, 0, self.has_class, 0))
 
     def resized(self, state: State) -> State:

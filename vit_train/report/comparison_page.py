@@ -63,12 +63,20 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
     return result
 
 
+def favored(names: Sequence[str], found: Sequence[Findings]) -> list[str]:
+    """Say which models have an advantage on these images."""
+    return [
+        f"{name}: {each.caveat}" for name, each in zip(names, found, strict=True) if each.caveat
+    ]
+
+
 def comparison_page(
     names: Sequence[str],
     found: Sequence[Findings],
     pairs: Sequence[Pair],
     settings: Sequence[Sequence[str]],
     pictures: Mapping[str, bytes],
+    warnings: Sequence[str],
 ) -> str:
     """Return the page; `settings` are those that differ, with the value of each model."""
     facts = found[0].facts
@@ -79,7 +87,11 @@ def comparison_page(
             ("model", "right, %", "95 % interval", "loss", "images seen"),
             [row(name, each) for name, each in zip(names, found, strict=True)],
         ),
-        section("Is one better?", *(paragraph(text(pair.in_words)) for pair in pairs), LIMITS),
+        section(
+            "Is one better?",
+            *(paragraph(text(words)) for words in (*[pair.in_words for pair in pairs], *warnings)),
+            LIMITS,
+        ),
     ]
     if settings:
         parts.append(section("How they were trained differently", table(("", *names), settings)))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification, Evaluation
-from vit_train.files.writing import require_own_folder, write_text
+from vit_train.files.writing import write_text
 from vit_train.report.calibration import calibration_error, cooled
 from vit_train.report.figure_file import save
 from vit_train.report.focus import Focus
@@ -35,8 +35,8 @@ class Findings:
     names: Sequence[object]
     classes: Sequence[str]
     facts: dict[str, Any]
-    # Whether the epoch was chosen for its result on these images.
-    chosen_on_these: bool = False
+    # What gives the model an advantage on these images, as a sentence; "" for nothing.
+    caveat: str = ""
     # The temperature that mends the probabilities, fitted on other images.
     temperature: float | None = None
     # The result with test-time augmentation, if it was asked for.
@@ -61,8 +61,6 @@ class Findings:
 
 def write_evaluation(folder: Path, found: Findings) -> list[str]:
     """Write everything that needs no model into the folder, and return the files' names."""
-    require_own_folder(folder)
-    folder.mkdir(exist_ok=True)
     write_json(folder / "results.json", found.facts | numbers(found))
     written = ["results.json"]
     result = found.result

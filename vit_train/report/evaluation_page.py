@@ -14,6 +14,8 @@ from vit_train.report.per_class import averages
 
 # Pairs of classes that are named as confused.
 PAIRS = 5
+# Points of the accuracy's interval within which a verdict on calibration is possible.
+WIDEST = 10
 
 
 def report(found: Findings, run: dict[str, Any], pictures: dict[str, bytes]) -> str:
@@ -92,8 +94,8 @@ def second(found: Findings) -> str:
     if len(found.classes) > 5:
         top5 = 100 * result.top5
         words += f" The true class is among the five most probable ones in {top5:.2f} %."
-    if found.chosen_on_these:
-        words += " The epoch was chosen on these images, which flatters the figure."
+    if found.caveat:
+        words += f" {found.caveat}"
     if found.flipped is not None:
         acc = 100 * found.flipped.acc
         words += f" Averaged with each image's mirror image it is right in {acc:.2f} %."
@@ -143,7 +145,7 @@ def trust(found: Findings, pictures: dict[str, bytes]) -> list[str]:
     sure, right = 100 * answers.confidence.mean(), 100 * found.result.acc
     low, high = (100 * end for end in found.result.interval)
     error = 100 * calibration_error(answers)
-    if error < 3:
+    if error < 3 and high - low < WIDEST:
         verdict = "Yes: it is right about as often as it says."
     elif low <= sure <= high:
         verdict = "On average, as far as these images tell; for each confidence see the diagram."

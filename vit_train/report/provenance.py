@@ -14,6 +14,8 @@ from pathlib import Path
 
 import torch
 
+from vit_train.text import printable
+
 CPUINFO = Path("/proc/cpuinfo")
 # On which the speed and the rounding of matrix products depend.
 EXTENSION = re.compile("amx|avx|bf16|f16c|fma|i8mm|neon|sme|sve").match
@@ -101,4 +103,7 @@ def cpu_extensions() -> list[str]:
 
 def command_line() -> str:
     """Return this process's command, as it can be typed again."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    module = getattr(sys.modules["__main__"].__spec__, "name", "")
+    is_own = module.startswith("vit_train.")  # python -m MODULE, which torchrun needs
+    program = ["python", "-m", module] if is_own else [Path(sys.argv[0]).name]
+    return printable(shlex.join([*program, *sys.argv[1:]]))

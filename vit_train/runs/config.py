@@ -68,6 +68,8 @@ class EvalConfig:
     tta: str = "none"
     # Also evaluate on images corrupted in eight ways, at five severities each (40 evaluations).
     robustness: bool = False
+    # The folder to write into; null is one in the run's folder, such as eval-test/.
+    out: str | None = None
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
 
     def __post_init__(self) -> None:
@@ -78,6 +80,10 @@ class EvalConfig:
         self.ckpt = [str(each) for each in self.ckpt] if several else str(self.ckpt)
         if several and not 2 <= len(self.ckpt) <= MOST_COMPARED:
             raise ValueError(f"ckpt=[A,B] compares 2 to {MOST_COMPARED} checkpoints")
+        if several and (self.tta != "none" or self.robustness or self.out is not None):
+            raise ValueError(
+                "tta=, robustness= and out= are for one checkpoint, not for ckpt=[A,B]"
+            )
         require_choice("tta", self.tta, TTA)
         require_choice("split", self.split, ("train", "val", "test"))
         require_choice("weights", self.weights, WEIGHTS)
@@ -124,7 +130,7 @@ class ExplainConfig:
 
     # A run, a checkpoint, a folder of runs, or builtin:cifar10.
     ckpt: str = "???"
-    # As for vit-predict; null takes the first test images of the run's data.
+    # As for vit-predict; null takes some test images of the run's data, always the same.
     images: Any = None
     # How many images are drawn at most.
     count: int = 12
@@ -137,7 +143,8 @@ class ExplainConfig:
     # Also measure the method on this many test images: by the pointing game, where the objects'
     # places are known, and by deleting patches.
     score: int = 0
-    # The folder for maps.png, distances.png, filters.png; null is explain/ in the run's folder.
+    # The folder for maps.png, distances.png, filters.png; null is one in the run's folder,
+    # such as explain/.
     out: str | None = None
     # auto: the moving average if there is one; ema: that; raw: the weights themselves.
     weights: str = "auto"
@@ -154,6 +161,10 @@ class ExplainConfig:
         require_choice("device", self.device, DEVICES)
         if self.score < 0:
             raise ValueError(f"score={self.score} must not be negative")
+        if self.score and self.target is not None:
+            raise ValueError("score= measures the maps of the predicted classes: leave out target=")
+        if self.target is not None and self.method != "relevance":
+            raise ValueError(f"method={self.method} is the same for every class: leave out target=")
         if self.count > MOST_PICTURES:
             raise ValueError(f"count={self.count}: at most {MOST_PICTURES:,} images are drawn")
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from vit_train.config import TrainConfig, from_checkpoint
-from vit_train.data.dataset import Dataset, Statistics
+from vit_train.data.dataset import Source, Statistics
 from vit_train.engine.checkpoint import find_checkpoint, read_checkpoint
 from vit_train.engine.config import require_choice
 from vit_train.files.plain_values import Refused, require_config
@@ -60,7 +60,7 @@ class Meta:
 
 
 def run_metadata(
-    config: dict[str, Any], data: Dataset, statistics: Statistics, versions: dict[str, str]
+    config: dict[str, Any], data: Source, statistics: Statistics, versions: dict[str, str]
 ) -> dict[str, Any]:
     """Return the part of a checkpoint that training does not change; `load` reads it back."""
     return {

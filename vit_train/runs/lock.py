@@ -12,8 +12,8 @@ from vit_train.files.writing import require_own_file
 LOCK = ".lock"
 # What a run writes before its first step.
 BEGUN = (LOCK, "train.log", "metrics.csv", "events.out.tfevents.*", "*.partial")
-# This file exists from a run's first step on, and stays after the run has ended.
-CONFIG = "config.yaml"
+# These exist from a run's first step and first save on, and stay after the run has ended.
+CONFIG, CHECKPOINTS = "config.yaml", "checkpoints"
 
 
 class InUse(ValueError):
@@ -67,7 +67,7 @@ def unused(folder: Path, named: bool) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.iterdir())
     with removed_if_empty(folder, named), sole_writer(folder):
-        taken = (folder / CONFIG).exists()
+        taken = any((folder / name).exists() for name in (CONFIG, CHECKPOINTS))
         try:
             if taken:
                 raise InUse(

@@ -20,6 +20,8 @@ def split_path(resume: str) -> tuple[Path, Path | None]:
     path = Path(resume)
     if not path.exists():
         raise ValueError(f"resume={resume}: there is no such folder{near_path(path)}")
+    if path.is_dir() and path.name == "checkpoints":
+        path = path.absolute().parent if path.parent == Path() else path.parent
     if path.is_file() and path.suffix != ".pt":
         raise ValueError(f"resume={resume}: this is not a checkpoint: name the run's folder")
     if path.is_file() and path.absolute().parent.name != "checkpoints":

@@ -1,6 +1,6 @@
 """A trained model that classifies images."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +25,10 @@ Picture = str | Path | Image.Image | np.ndarray
 AT_ONCE = 128
 
 
+def named(image: Picture) -> str:
+    return str(image) if isinstance(image, str | Path) else f"the {type(image).__name__}"
+
+
 class Trained(NamedTuple):
     """A trained model and what is known of it; `model, meta = load(...)` takes it apart."""
 
@@ -40,28 +44,26 @@ class Trained(NamedTuple):
         try:
             pixels = self.pixels(image)
         except BrokenImage as error:
-            raise ValueError(f"cannot read {image}: {error}") from None
+            raise ValueError(f"cannot read {named(image)}: {error}") from None
         return Normalize(self.meta.statistics).forward(pixels.unsqueeze(0))[0]
 
     def predict(
-        self, images: Picture | Sequence[Picture], topk: int = 5
+        self, images: Picture | Iterable[Picture], topk: int = 5
     ) -> Prediction | list[Prediction]:
-        """Classify one image, or each image of a list.
+        """Classify one image, or each of several.
 
         The probabilities are calibrated if the model's temperature is known. Raise ValueError for
         an image that cannot be decoded, and for a model that does not classify.
         """
-        if isinstance(images, Picture):
-            return self.predict_all([images], topk)[0]
-        return self.predict_all(images, topk)
-
-    def predict_all(self, images: Sequence[Picture], topk: int) -> list[Prediction]:
+        if topk < 1:
+            raise ValueError(f"topk={topk} must be at least 1")
+        several = [images] if isinstance(images, Picture) else list(images)
         found = []
-        for image, said in zip(images, self.stream(images, topk), strict=True):
+        for image, said in zip(several, self.stream(several, topk), strict=True):
             if isinstance(said, str):
-                raise ValueError(f"cannot read {image}: {said}")
+                raise ValueError(f"cannot read {named(image)}: {said}")
             found.append(said)
-        return found
+        return found[0] if isinstance(images, Picture) else found
 
     def stream(
         self, images: Sequence[Picture], topk: int = 5, max_pixels: int = MAX_PIXELS

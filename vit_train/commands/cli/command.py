@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import run_or_help
-from vit_train.commands.cli.overrides import quote_values
+from vit_train.commands.cli.overrides import is_sweep, quote_values
 from vit_train.config import CONF_DIR, GROUPS, register_schemas, typed
 
 Config = TypeVar("Config")
@@ -52,7 +52,7 @@ def make_command(
 
 
 def refuse_sweep(arguments: Sequence[str]) -> None:
-    if {"-m", "--multirun"} & set(arguments):
+    if is_sweep(arguments):
         raise ValueError(
             "only vit-train sweeps over settings (-m): run this once for each, or compare runs by "
             "vit-eval 'ckpt=[A,B]'"

@@ -8,6 +8,7 @@ import contextlib
 import io
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from vit_train.commands.cli.described import described
@@ -22,11 +23,14 @@ FLAGS.add_argument("--run", "-r", "--multirun", "-m", action="store_true")
 
 
 def run_or_help(job: Callable[[], object], about: str, groups: Collection[str], kind: type) -> None:
-    """Run the job, or print its help if the arguments ask for it.
+    """Run the job, or print its help or the version if the arguments ask for it.
 
     `groups` are those it has, and `kind` is the dataclass of its settings.
     """
     sys.argv[1:] = settings_first(sys.argv[1:])
+    if "--version" in sys.argv[1:]:
+        print(version_line())
+        return
     if not {"--help", "-h"} & set(sys.argv[1:]):
         job()
         return
@@ -44,6 +48,13 @@ def run_or_help(job: Callable[[], object], about: str, groups: Collection[str], 
     print("\n== All settings as they are now, changed by key=value ==")
     print(described(settings.getvalue(), kind))
     print("Add --cfg job to print the settings alone, --hydra-help for Hydra's own flags.")
+
+
+def version_line() -> str:
+    try:
+        return f"vit_train {version('vit-train')}"
+    except PackageNotFoundError:  # a bare checkout
+        return "vit_train, not installed"
 
 
 def group_lines(folders: Sequence[Path], groups: Collection[str]) -> Iterable[str]:

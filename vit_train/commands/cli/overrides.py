@@ -36,6 +36,10 @@ def settings_first(arguments: Sequence[str]) -> list[str]:
     return settings + flags
 
 
+def is_sweep(arguments: Sequence[str]) -> bool:
+    return bool({"-m", "--multirun"} & set(arguments))
+
+
 def quote_values(arguments: Sequence[str], keys: Sequence[str]) -> list[str]:
     """Quote the value of each of these keys for Hydra's grammar if it is a path that exists.
 

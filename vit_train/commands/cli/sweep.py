@@ -44,14 +44,18 @@ class Sweep:
 
     def report(self) -> None:
         """Say which jobs stopped early or failed, and why; exit with status 1 if any failed."""
+        if failed := self.said():
+            sys.exit(failed)
+
+    def said(self) -> str:
+        """Say which jobs stopped early; return which failed and why, "" for none."""
         jobs, stopped, failures = self.jobs, self.stopped, self.failures
         self.jobs, self.stopped, self.failures = 0, [], []
         if not jobs:  # a single run has said so itself
-            return
+            return ""
         print(f"{jobs - len(failures) - len(stopped)} of {jobs} jobs finished")
         if stopped:
             print("stopped before their end; resume each with:")
         for folder in stopped:
             print(printable(f"  vit-train {shlex.quote(f'resume={folder}')}"))
-        if failures:
-            sys.exit("vit-train: failed jobs:\n" + "\n".join(failures))
+        return "vit-train: failed jobs:\n" + "\n".join(failures) if failures else ""

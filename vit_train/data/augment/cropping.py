@@ -10,7 +10,6 @@ from torch import Tensor
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.drawn import per_image
 from vit_train.data.augment.rectangles import Rectangles, random_rectangles
-from vit_train.data.memory import require_images_fit
 from vit_train.data.transfer import place
 
 ASPECTS = (3 / 4, 4 / 3)
@@ -28,25 +27,27 @@ class Cropper:
     """Crops batches from uint8 (N,C,S,S) images, on the device if they fit there."""
 
     def __init__(self, images: Tensor, config: AugmentConfig, device: torch.device) -> None:
-        self.size = images.shape[-1]
-        self.shifts = 2 * config.crop_padding + 1
+        self.size, self.padding = images.shape[-1], config.crop_padding
+        if self.padding > self.size:
+            raise ValueError(
+                f"augment.crop_padding={self.padding} must be at most {self.size}, the image size"
+            )
         self.flip = config.flip
-        side = self.size + 2 * config.crop_padding
-        require_images_fit(len(images), side, f"augment.crop_padding={config.crop_padding}")
-        padded = place(F.pad(images, (config.crop_padding,) * 4), device, "training")
-        self.on_device = padded.device.type == device.type
-        # Every crop of every image, as a view: (N,C,shifts,shifts,S,S).
-        self.crops = padded.unfold(2, self.size, 1).unfold(3, self.size, 1)
+        self.images = place(images, device, "training")
+        self.on_device = self.images.device.type == device.type
 
     def draw(self, rng: np.random.Generator, count: int) -> Cuts:
-        dy, dx = torch.from_numpy(rng.integers(self.shifts, size=(2, count)))
+        dy, dx = torch.from_numpy(rng.integers(2 * self.padding + 1, size=(2, count)))
         flip = torch.from_numpy(rng.random(count) < 0.5 * self.flip)
         return Cuts(dy, dx, flip)
 
     def cut(self, index: Tensor, cuts: Cuts) -> Tensor:
         """Return the images at `index` (B,), cropped as drawn: uint8 (B,C,S,S)."""
-        dy, dx = cuts.dy.long(), cuts.dx.long()
-        images = self.crops[index, :, dy, dx]
+        padded = F.pad(self.images[index], (self.padding,) * 4)
+        # Every crop of every image, as a view: (B,C,2P+1,2P+1,S,S).
+        crops = padded.unfold(2, self.size, 1).unfold(3, self.size, 1)
+        every = torch.arange(len(index), device=index.device)
+        images = crops[every, :, cuts.dy.long(), cuts.dx.long()]
         return torch.where(per_image(cuts.flip, torch.bool), images.flip(-1), images)
 
 

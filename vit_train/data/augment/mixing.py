@@ -27,11 +27,8 @@ class Mixer:
 
     def __init__(self, size: int, num_classes: int, config: AugmentConfig) -> None:
         self.size, self.num_classes = size, num_classes
-        self.mixup, self.cutmix, self.prob = (
-            config.mixup_alpha,
-            config.cutmix_alpha,
-            config.mix_prob,
-        )
+        self.mixup, self.cutmix = config.mixup_alpha, config.cutmix_alpha
+        self.prob = config.mix_prob
 
     def draw(self, rng: np.random.Generator, count: int) -> Mixture:
         """Draw each image's weights and rectangle.

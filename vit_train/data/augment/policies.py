@@ -94,10 +94,8 @@ class TrivialAugment:
         self.magnitudes = Magnitudes(size, 0.99, 32, 135, 0.99, 2, BINS)
 
     def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
-        operation, strength = (
-            any_operation(rng, count),
-            torch.from_numpy(rng.integers(BINS, size=count)),
-        )
+        operation = any_operation(rng, count)
+        strength = torch.from_numpy(rng.integers(BINS, size=count))
         return [self.magnitudes.round(operation, strength, rng)]
 
 

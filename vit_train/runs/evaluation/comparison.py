@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import combinations
@@ -13,9 +12,8 @@ import torch
 
 from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification
-from vit_train.files.plain_values import flatten
 from vit_train.files.writing import require_own_folder, write_text
-from vit_train.report.comparison_page import Pair, adjusted, comparison_page
+from vit_train.report.comparison_page import Pair, adjusted, comparison_page, favored
 from vit_train.report.evaluation import Findings
 from vit_train.report.figure_file import save
 from vit_train.report.paired import Paired, differences, draw_differences
@@ -28,7 +26,8 @@ from vit_train.runs.evaluation.evaluate import (
     load_for,
 )
 from vit_train.runs.load import Meta
-from vit_train.text import csv_text
+from vit_train.runs.results.summaries import settings_of
+from vit_train.text import csv_text, file_name
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +58,10 @@ def compare_checkpoints(config: EvalConfig) -> None:
         both = (answers[i], answers[j]), (names[i], names[j])
         save(draw_differences(*both, first.images, first.classes), file)
         pictures[f"{names[i]} and {names[j]}"] = file.read_bytes()
-    write(folder, names, runs, pairs, pictures)
+    warnings = favored(names, [run.found for run in runs])
+    for line in warnings:
+        logger.warning(line)
+    write(folder, names, runs, pairs, pictures, warnings)
 
 
 def write(
@@ -68,6 +70,7 @@ def write(
     runs: Sequence[Evaluated],
     pairs: Sequence[Pair],
     pictures: dict[str, bytes],
+    warnings: Sequence[str],
 ) -> None:
     """Write the numbers, the images on which not all say the same, and the page."""
     first = runs[0].found
@@ -84,7 +87,7 @@ def write(
     table = differences(answers, letters, first.names, first.classes)
     write_text(folder / "differences.csv", csv_text(table))
     page = comparison_page(
-        names, [run.found for run in runs], pairs, different_settings(runs), pictures
+        names, [run.found for run in runs], pairs, different_settings(runs), pictures, warnings
     )
     write_text(folder / "report.html", page)
     logger.info(f"written to {folder}/: results.json, differences.csv, report.html, pictures")
@@ -149,15 +152,15 @@ def distinct(checkpoints: Sequence[str]) -> list[str]:
 def comparison_folder(runs: Sequence[Evaluated], places: Sequence[str]) -> Path:
     """Return a folder beside the first evaluation's, with a name of its own for these runs."""
     first = runs[0]
-    paths = "\n".join(str(run.meta.path.resolve()) for run in runs)
-    mark = hashlib.sha256(paths.encode()).hexdigest()[:6]
-    against = re.sub(r"[^\w.]+", "-", "-".join(places[1:]))[:60]
+    paths = b"\n".join(bytes(run.meta.path.resolve()) for run in runs)
+    mark = hashlib.sha256(paths).hexdigest()[:6]
+    against = file_name("-".join(places[1:]).replace("/", "-"))
     return first.folder.with_name(f"{first.folder.name}-vs-{against}-{mark}")
 
 
 def different_settings(runs: Sequence[Evaluated]) -> list[tuple[str, ...]]:
     """Return the settings of training that are not the same in all runs: key, value of each."""
-    flat = [dict(flatten(asdict(run.meta.config))) for run in runs]
+    flat = [settings_of({"config": asdict(run.meta.config)}) for run in runs]
     keys = dict.fromkeys(key for each in flat for key in each)
     rows = [(key, *(str(each.get(key, "")) for each in flat)) for key in keys]
     return [row for row in rows if len(set(row[1:])) > 1]

@@ -3,14 +3,10 @@
 import hashlib
 import logging
 import math
-import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import torch
-from torch import Tensor
 
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import ImageSet
@@ -18,7 +14,7 @@ from vit_train.data.memory import require_images_fit
 from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.files.reading import read_object
-from vit_train.files.writing import replacing, write_text
+from vit_train.files.writing import replacing, require_own_folder, write_text
 from vit_train.model.memory import images_at_once
 from vit_train.model.vit import VisionTransformer
 from vit_train.report import provenance
@@ -39,9 +35,11 @@ from vit_train.runs.load import (
     run_folder,
     summary_file,
 )
+from vit_train.runs.lock import removed_if_empty
 from vit_train.runs.results.summaries import read_curve, validated_on
 from vit_train.runs.resume import is_finished
 from vit_train.runs.trained import Trained
+from vit_train.text import file_name
 from vit_train.viz.curves import curves
 from vit_train.viz.gallery import draw_gallery, gallery_size
 from vit_train.viz.positions import MOST_PLACES, draw_positions
@@ -81,6 +79,21 @@ def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
             "tta=flip and robustness=true are for classifiers, not for "
             f"task={meta.config.task.name}"
         )
+    folder = Path(config.out or run_folder(meta.path) / folder_name(config, meta))
+    require_own_folder(folder)
+    with removed_if_empty(folder, named=True):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(
+                f"cannot write {folder}: {error.strerror}: choose out=FOLDER"
+            ) from error
+        return Evaluated(meta, evaluate_into(folder, trained, config), folder)
+
+
+def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Findings:
+    """Evaluate a model, print the result and write all of it into the folder."""
+    meta = trained.meta
     precision = pick_precision(config.precision or meta.config.precision, trained.device)
     images, splits, data = evaluated_images(config.data, config.split, meta)
     batch_size = config.batch_size or meta.config.train.eval_batch_size
@@ -97,25 +110,24 @@ def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
         )
     log_result(result, config, data, evaluator)
     explainer = explainer_of(trained)
-    folder = run_folder(meta.path) / folder_name(config, meta)
-    folder.parent.mkdir(parents=True, exist_ok=True)  # outputs/builtin-NAME may not exist yet
+    note = config.data.val_subset is None and config.precision is None
     found = Findings(
         result=result,
         images=images.images,
         names=images.all_names.tolist(),
         classes=meta.classes,
         facts=facts(config, data, evaluator) | {"images_per_s": round(speed, 1)},
-        chosen_on_these=splits is not None and is_best_by(config.split, meta),
-        temperature=temperature(evaluator, config.split, splits, config.data.val_subset is None),
+        caveat=caveat(config.split, meta) if splits is not None else "",
+        temperature=temperature(evaluator, config.split, splits, note),
         flipped=flipped(evaluator, images, result) if config.tta == "flip" else None,
         robustness=robustness(evaluator, images) if config.robustness else None,
-        focus=explainer.focus(random_pixels(images, EXPLAINED)) if explainer else None,
+        focus=explainer.focus(images.sample(EXPLAINED).images) if explainer else None,
     )
     written = write_evaluation(folder, found)
     written += draw_pictures(folder, evaluator, explainer, images)
     written += write_report(folder, found, summary_file(meta.path), written)
     logger.info(f"written to {folder}/: {', '.join(written)}")
-    return Evaluated(meta, found, folder)
+    return found
 
 
 def log_result(
@@ -159,11 +171,15 @@ def facts(config: EvalConfig, data: DataConfig, evaluator: Evaluator) -> dict[st
     }
 
 
-def is_best_by(split: str, meta: Meta) -> bool:
-    """Return whether the checkpoint is the best of its run's epochs by these images."""
+def caveat(split: str, meta: Meta) -> str:
+    """Say what gives a model an advantage on its run's own images of this split; "" for nothing."""
     data = meta.config.data
+    if split == "train":
+        return "The model was trained on these images."
     shown = "test" if data.val == "test" and split == "val" else split
-    return meta.path.name == "best.pt" and data.selected_on == shown
+    if meta.path.name == "best.pt" and data.selected_on == shown:
+        return "The epoch was chosen on these images, which flatters the figure."
+    return ""
 
 
 def explainer_of(trained: Trained) -> Explainer | None:
@@ -179,12 +195,6 @@ def explainer_of(trained: Trained) -> Explainer | None:
     return Explainer(trained)
 
 
-def random_pixels(images: ImageSet, count: int) -> Tensor:
-    """Return the pixels of `count` images: always the same, but of all parts of the set."""
-    drawn = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    return images.images[drawn[:count]]
-
-
 def draw_pictures(
     folder: Path, evaluator: Evaluator, explainer: Explainer | None, images: ImageSet
 ) -> list[str]:
@@ -196,7 +206,7 @@ def draw_pictures(
             draw_gallery(task, model, batch, evaluator.normalize).save(file, "PNG")
         written.append("pictures.png")
     if explainer is not None:
-        shown = images.subset(torch.arange(min(SHOWN, len(images))))
+        shown = images.sample(SHOWN)
         explainer.draw_maps(folder / "maps.png", shown.images, true_classes(shown, evaluator.meta))
         written.append("maps.png")
     encoder = encoder_of(model)
@@ -253,4 +263,4 @@ def folder_name(config: EvalConfig, meta: Meta) -> str:
         parts.append(config.tta)
     if config.robustness:
         parts.append("robustness")
-    return "-".join(re.sub(r"[^\w.]+", "_", part)[:60] for part in parts)
+    return "-".join(map(file_name, parts))

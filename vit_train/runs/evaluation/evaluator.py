@@ -68,7 +68,10 @@ def note_temperature(meta: Meta, fitted: float) -> None:
     if noted is None:
         logger.warning(f"the temperature is not noted: {file} is not a file of vit-eval")
         return
-    write_json(file, {"temperatures": noted | {temperature_key(meta): fitted}})
+    try:
+        write_json(file, {"temperatures": noted | {temperature_key(meta): fitted}})
+    except OSError as error:
+        logger.warning(f"the temperature is not noted: {file}: {error.strerror}")
 
 
 def flipped(evaluator: Evaluator, images: ImageSet, plain: Evaluation) -> Classification:

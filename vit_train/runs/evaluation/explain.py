@@ -35,6 +35,7 @@ from vit_train.runs.evaluation.explain_decoder import draw_decoder
 from vit_train.runs.evaluation.images import evaluated_images
 from vit_train.runs.load import Meta, load, run_folder
 from vit_train.runs.trained import Trained
+from vit_train.text import file_name
 from vit_train.viz.figures import listed, shortened
 from vit_train.viz.heatmaps import draw_distances, draw_filters, draw_maps, map_title
 
@@ -65,11 +66,14 @@ def explain_answers(config: ExplainConfig) -> None:
     chosen = config.score or config.target is not None or config.method != ExplainConfig.method
     if not is_classifier and chosen:
         raise ValueError("method=, score=, target= are for classifiers: this model predicts pixels")
+    if is_classifier and config.layer != ExplainConfig.layer and config.method != "attention":
+        raise ValueError(f"layer={config.layer} is for method=attention: the others use all layers")
     how = config.method, config.layer, config.target
     explainer = Explainer(trained, *how) if is_classifier else None
-    folder = Path(config.out) if config.out else run_folder(trained.meta.path) / "explain"
+    folder = Path(config.out or run_folder(trained.meta.path) / folder_name(config))
     require_own_folder(folder)
-    images, truths = chosen_images(config, trained)
+    part = test_images(config, trained.meta) if config.images is None or config.score else None
+    images, truths = chosen_images(config, trained, part)
     folder.mkdir(parents=True, exist_ok=True)
     if explainer is None:
         draw_decoder(trained, images, config.layer, folder / "decoder.png")
@@ -77,18 +81,34 @@ def explain_answers(config: ExplainConfig) -> None:
         return
     written = explainer.draw(folder, images, truths)
     logger.info(f"written to {folder}/: {', '.join(written)}")
-    if config.score:
-        part = test_images(config, trained.meta)
-        explainer.score(part.subset(torch.arange(min(config.score, len(part)))))
+    if part is not None and config.score:
+        explainer.score(part.sample(config.score))
 
 
-def chosen_images(config: ExplainConfig, trained: Trained) -> tuple[Tensor, list[str]]:
-    """Return uint8 images (N,3,S,S) and what is known of them: "true: cat", or a file's name."""
+def folder_name(config: ExplainConfig) -> str:
+    """Return a name that says what is explained otherwise than by default."""
+    parts = ["explain"]
+    if config.method != ExplainConfig.method:
+        parts.append(config.method)
+    if config.layer != ExplainConfig.layer:
+        parts.append(f"layer{config.layer}")
+    if config.target is not None:
+        parts.append(file_name(config.target))
+    return "-".join(parts)
+
+
+def chosen_images(
+    config: ExplainConfig, trained: Trained, part: ImageSet | None
+) -> tuple[Tensor, list[str]]:
+    """Return uint8 images (N,3,S,S) and what is known of them: "true: cat", or a file's name.
+
+    They are those that `config.images` names or, without it, some of `part`.
+    """
     meta = trained.meta
     if config.images is None:
-        part = test_images(config, meta)
-        part = part.subset(torch.arange(min(config.count, len(part))))
-        return part.images, true_classes(part, meta) if meta.task.needs_labels else []
+        assert part is not None
+        shown = part.sample(config.count)
+        return shown.images, true_classes(shown, meta) if meta.task.needs_labels else []
     pixels: list[Tensor] = []
     names: list[str] = []
     for path in image_files(config.images):
@@ -215,7 +235,10 @@ class Explainer:
         for title, kept in ((f"{name}'s order", marked), ("random order", random)):
             same = zip(deleted, kept, strict=True)
             shares = (f"{k.double().mean():.1%} at {d / maps[0].numel():.0%}" for d, k in same)
-            logger.info(f"deleting patches in {title}, share of answers kept: {', '.join(shares)}")
+            logger.info(
+                f"deleting patches of {count:,} images in {title}, share of answers kept: "
+                f"{', '.join(shares)}"
+            )
 
     def patches(self, share: float) -> int:
         """Return how many patches are this share of all, at least one."""

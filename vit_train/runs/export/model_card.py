@@ -7,7 +7,7 @@ from typing import Any
 from vit_train.files.reading import read_json
 from vit_train.report.provenance import today
 from vit_train.runs.export.deployed import Deployed
-from vit_train.runs.load import summary_file
+from vit_train.runs.load import Meta, summary_file
 from vit_train.text import markdown_cell, printable
 
 # How each format is opened; NAME is the file or folder.
@@ -69,7 +69,7 @@ def model_card(model: Deployed, form: str, name: str, checks: Sequence[str]) -> 
         "",
         *(f"- {check}" for check in checks),
         "",
-        *results(meta.path),
+        *results(meta),
         "## Use",
         "",
         "```python",
@@ -88,10 +88,10 @@ def numbers(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.4f}" for value in values)
 
 
-def results(checkpoint: Path) -> list[str]:
+def results(meta: Meta) -> list[str]:
     """Return the lines about the run's summary and evaluations; none if there are none."""
-    summary = summary_file(checkpoint)
-    rows = list(result_rows(summary, checkpoint))
+    summary = summary_file(meta.path)
+    rows = list(result_rows(summary, meta))
     if not rows:
         return []
     head = ["| evaluated on | accuracy | 95 % interval | images |", "|---|---|---|---|"]
@@ -110,16 +110,21 @@ def trained_by(summary: Path) -> list[str]:
     return [f"Trained by `{command}`{at}.", ""]
 
 
-def result_rows(summary: Path, checkpoint: Path) -> Iterator[str]:
-    """Yield a row for each result in the run's summary and in the checkpoint's evaluations."""
+def result_rows(summary: Path, meta: Meta) -> Iterator[str]:
+    """Yield a row for each result in the run's summary and in evaluations of these weights."""
+    weights_of = meta.path.name, meta.weights, meta.epoch
     files = [summary, *sorted(summary.parent.glob("eval-*/results.json"))]
     for file in files:
         try:
             content: Any = read_json(file)
             if file == summary:
                 test = content["test"]
-                found = {f"test images, {weights} weights": test[weights] for weights in test}
-            elif Path(content["checkpoint"]).name == checkpoint.name:
+                found = {f"test images, {name} weights": test[name] for name in test}
+            elif weights_of == (
+                Path(content["checkpoint"]).name,
+                content["weights"],
+                content["epoch"],
+            ):
                 found = {file.parent.name: content["result"]}
             else:
                 continue

@@ -25,6 +25,7 @@ from vit_train.text import markdown_cell, printable
 from vit_train.viz.curves import Series, bars, curves, lines
 
 logger = logging.getLogger(__name__)
+PLOTS = ("results.png", "images.png", "curves.png")
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,11 @@ def common_measure(groups: Sequence[Group]) -> Measure:
 def interval(group: Group) -> str:
     """Format the 95 % interval of test accuracy, or of its mean if there are several runs.
 
-    The text is empty if the runs have no accuracy.
+    The text is empty if the runs have no accuracy, and for folds: their runs share most of their
+    training images, so that an interval from their spread would be too narrow.
     """
     accuracy, count = group.values("test", "final", "acc"), group.values("test", "final", "count")
-    if not accuracy:
+    if not accuracy or (group.folds and len(accuracy) > 1):
         return ""
     if len(accuracy) == 1:
         low, high = group.runs[0]["test"]["final"]["acc_interval_95"]
@@ -230,8 +232,12 @@ def gather(paths: Sequence[Path], out: Path | None = None) -> tuple[str, Path]:
     text = table(groups)
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "results.md", text + "\n")
-    for name, figure in plots(groups).items():
-        save(figure, out / name)
+    figures = plots(groups)
+    for name in PLOTS:
+        if name in figures:
+            save(figures[name], out / name)
+        else:  # an earlier one would not be of these runs
+            (out / name).unlink(missing_ok=True)
     return text, out
 
 

@@ -11,7 +11,7 @@ from vit_train.runs.results.compare import read_groups, table
 
 # A table in a page, with the arguments of vit-results that it is made from.
 MARKED_TABLE = re.compile(
-    r"(<!-- vit-results (?P<runs>[^\n]+) -->\n)((?!<!-- vit-results ).)*?(?=<!-- end -->)",
+    r"(<!-- vit-results (?P<runs>[^\n]+) -->\r?\n)((?!<!-- vit-results ).)*?(?=<!-- end -->)",
     re.DOTALL,
 )
 PAGE_BYTES = 4_000_000
@@ -35,6 +35,9 @@ def update_page(page: Path) -> int:
 
 
 def marked_table(marker: re.Match[str]) -> str:
-    patterns = shlex.split(marker["runs"])
+    try:
+        patterns = shlex.split(marker["runs"])
+    except ValueError as error:  # an open quotation
+        raise ValueError(f"<!-- vit-results {marker['runs']} -->: {error}") from error
     files = [file for each in patterns for file in sorted(glob.glob(each)) or [each]]
     return f"{marker[1]}\n{table(read_groups(list(map(Path, files))))}\n\n"

@@ -66,13 +66,9 @@ class Group:
     def label(self, *left_out: str) -> str:
         """Return the settings that distinguish this group from the others, except `left_out`."""
         kept = {key: value for key, value in self.settings.items() if key not in left_out}
-        settings = [(key, kept[key]) for key in self.telling if key in kept]
-        if not settings:
-            return str(self.runs[0]["config"]["model"]["name"])
-        more = ["…"] if len(kept) > len(settings) else []  # the groups differ in more settings
-        return ", ".join(
-            [*(f"{short_name(key)}={short_value(value)}" for key, value in settings), *more]
-        )
+        words = [f"{short_name(k)}={short_value(kept[k])}" for k in self.telling if k in kept]
+        more = ["…"] if len(kept) > len(words) else []  # the groups differ in more settings
+        return ", ".join([*(words or [str(self.runs[0]["config"]["model"]["name"])]), *more])
 
 
 def time_in_steps(curve: Sequence[dict[str, float]]) -> float:
@@ -102,17 +98,17 @@ def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
     Raise ValueError if a path does not exist, or if there is no such summary.
     """
-    summaries = []
+    summaries: dict[Path, dict[str, Any]] = {}
     for path in paths:
         if not path.exists():
             raise ValueError(f"{path} does not exist")
         for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
             summary = read_summary(file, meant=file == path or file.name == "summary.json")
             if summary is not None:
-                summaries.append(summary)
+                summaries.setdefault(file.resolve(), summary)
     if not summaries:
         raise ValueError(f"no finished run's summary.json in {', '.join(map(str, paths))}")
-    return summaries
+    return list(summaries.values())
 
 
 def read_summary(file: Path, meant: bool) -> dict[str, Any] | None:
@@ -139,9 +135,10 @@ def unfinished(file: Path, status: str) -> str:
     """Return why a run is left out and, if that is possible, how to finish it."""
     if status == "diverged" or file.name != "summary.json":
         return f"left out ({status}): {file}"
+    finish = "Unless it is training now, finish" if status == "running" else "Finish"
     return (
         f"left out, not finished ({status}): {file.parent}. "
-        f"Finish it with: {resume_command(file.parent)}"
+        f"{finish} it with: {resume_command(file.parent)}"
     )
 
 
@@ -222,7 +219,7 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def one_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the newest run of each seed and fold, of those without a date the last by path.
+    """Return the newest run of each seed and fold, of those of one day the last by path.
 
     A repeated one would make the spread look too small.
     """

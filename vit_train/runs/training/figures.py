@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import torch
 from matplotlib.figure import Figure
 from torch import nn
 
@@ -41,8 +40,7 @@ def validation_figures(
     yield "confusion", METRICS["confusion"].draw(result.answers, classes)
     yield "mistakes", draw_mistakes(result.answers, images.images, classes)
     if isinstance(model, VisionTransformer) and (most := images_at_once(model)):
-        shown = images.subset(torch.arange(min(SHOWN, len(images), most)))
-        yield "relevance", draw_relevance(setup, model, shown)
+        yield "relevance", draw_relevance(setup, model, images.sample(min(SHOWN, most)))
 
 
 def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> Figure:

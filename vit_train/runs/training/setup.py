@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vit_train.config import TrainConfig
 from vit_train.data.batches import Batch, EvalBatches, Normalize, TrainBatches
 from vit_train.data.config import DataConfig
-from vit_train.data.dataset import Dataset, ImageSet, Statistics, channel_statistics
+from vit_train.data.dataset import Dataset, ImageSet, Source, Statistics, channel_statistics
 from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import Splits, make_splits
 from vit_train.engine.device import Precision
@@ -21,6 +21,7 @@ from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import memory_bytes, require_attention_fits, require_memory
 from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.model.flops import Flops, count_flops, counting_bytes
+from vit_train.model.layers import Dropout, DropPath
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta, require_few_patches
 from vit_train.model.pos_embed import chosen_positions
 from vit_train.runs.load import encoder_of, statistics_of
@@ -39,7 +40,7 @@ class Setup:
     config: TrainConfig
     precision: Precision
     processes: Processes
-    data: Dataset
+    data: Source
     splits: Splits
     train_set: ImageSet
     # This process's share of augmented batches of the training images.
@@ -163,7 +164,7 @@ def set_up(
         config=config,
         precision=precision,
         processes=processes,
-        data=data,
+        data=data.source,  # without the images, of which the splits hold copies
         splits=splits,
         train_set=train_set,
         image_loader=image_loader,
@@ -220,6 +221,9 @@ def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
         )
     if config.init_from is None:
         raise ValueError("train.freeze=encoder needs pretrained weights to keep: init_from=RUN")
+    for module in encoder.modules():  # or the head would learn from noise
+        if isinstance(module, Dropout | DropPath):
+            module.rate = 0.0
     kept = encoder.encoder_state()
     for name, parameter in encoder.named_parameters():
         parameter.requires_grad_(name not in kept)
