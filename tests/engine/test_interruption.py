@@ -47,7 +47,8 @@ for happens, *what in (*((twice, number) for number in signals), (together,)):
 @posix
 def test_the_first_signal_asks_and_the_second_ends_at_once() -> None:
     """Whichever they are, and if both arrive at the same moment, too."""
-    done = subprocess.run([sys.executable, "-c", SIGNALS], capture_output=True, text=True)
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SIGNALS]  # of forking
+    done = subprocess.run(command, capture_output=True, text=True)
     *asked, last = done.stdout.splitlines()
     ends = [f"ended by {int(each)}" for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)]
     assert asked == ["130", ends[0], "143", ends[1], "140", ends[2]] and done.stderr == ""

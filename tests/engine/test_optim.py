@@ -79,14 +79,16 @@ def test_a_rate_that_falls_to_itself_is_constant() -> None:
     assert {learning_rate(step, config, 5, 3) for step in range(15)} == {0.1}
 
 
-def test_only_optimizers_with_a_rate_on_the_device_can_be_captured() -> None:
+def test_only_optimizers_that_decide_on_the_device_can_be_captured() -> None:
     class Sgd(torch.optim.SGD, Optimizer):
         pass
 
     model = nn.Linear(2, 2)
-    usual = Optimizers([Sgd(model.parameters(), lr=0.1)], model.parameters())
-    on_device = Optimizers([Sgd(model.parameters(), lr=torch.tensor(0.1))], model.parameters())
-    assert not usual.capturable and on_device.capturable
+    usual, waiting, on_device = (
+        Optimizers([Sgd(model.parameters(), lr=lr, fused=fused)], model.parameters())
+        for lr, fused in ((0.1, True), (torch.tensor(0.1), False), (torch.tensor(0.1), True))
+    )
+    assert not usual.capturable and not waiting.capturable and on_device.capturable
     for optimizers in (usual, on_device):
         before = optimizers.groups[0]["lr"]
         optimizers.set_lr(torch.tensor(0.3, dtype=torch.float64))

@@ -140,6 +140,9 @@ def test_a_deterministic_run_goes_on_to_the_last_bit(
         ["model.dropout=0.1", "model.drop_path=0.1", "train.micro_batch=30", "train.ema_decay=0.9"],
         ["model.pre_norm=false", "model.norm_affine=false", "model.activation=gelu_tanh"],
         ["train.on_nonfinite=skip", "deterministic=true"],
+        ["optim=muon", "model.init=mimetic", "model.positions=sincos_2d", "model.head=gap"],
+        ["optim=muon", "precision=fp16", "augment=strong"],
+        ["model.stem=conv", "model.positions=rotary_2d", "model.qk_norm=true"],
     ],
 )
 @pytest.mark.parametrize("kernels", ["scratch", "fused"])
@@ -222,7 +225,7 @@ def test_a_skipped_step_changes_no_weight_within_the_graph() -> None:
     assert trainer.graphed_step.graph is not None
     trainer.nonfinite.check(trainer.step)  # as the loop does: log_every notes are kept
     before = [weight.clone() for weight in trainer.parameters]
-    images = trainer.train_loader.cropper.crops  # type: ignore[attr-defined]
+    images = trainer.train_loader.cropper.images  # type: ignore[attr-defined]
     assert images.is_cuda
     normalize = trainer.train_loader.normalize  # type: ignore[attr-defined]
     scale = normalize.scale.clone()
@@ -254,11 +257,16 @@ def test_the_loop_never_waits_between_two_logs(cuda_graph: bool) -> None:
 
 def test_too_large_a_batch_is_answered_with_what_to_change(run: Run) -> None:
     """Its activations take some 400 GB, the model 2 GB."""
-    outcome = run(
-        "vit-train", "data.train_images=4000", "data.test_images=50", "train.batch_size=3600",
-        "model.embed_dim=1024", "model.depth=12", "data.image_size=64", "hydra.run.dir=run",
-        *EAGER,
-    )  # fmt: skip
+    torch.cuda.set_per_process_memory_fraction(0.1)  # the card may be shared
+    try:
+        outcome = run(
+            "vit-train", "data.train_images=4000", "data.test_images=50", "train.batch_size=3600",
+            "model.embed_dim=1024", "model.depth=12", "data.image_size=64", "hydra.run.dir=run",
+            *EAGER,
+        )  # fmt: skip
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        torch.cuda.empty_cache()
     assert outcome.status == 1 and "out of memory with 3600 images at once" in outcome.err
     assert "Traceback" not in outcome.err
 

@@ -120,6 +120,8 @@ class OurWork:
 
     def train(self) -> None:
         self.step(self.trainer.schedule())
+        if self.trainer.graphed_step.replay and not self.step.replay:
+            raise ValueError("its steps cannot be captured as a CUDA graph here")
 
     def first_step(self) -> None:
         if compiles(self.config.compile, self.device):

@@ -27,6 +27,8 @@ def place(images: Tensor, device: torch.device, purpose: str) -> Tensor:
     """Move a set's images to the device; leave them, with a warning, if they do not fit there."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
+        # What an earlier run in this process has left, PyTorch keeps and gives out again.
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         if images.nbytes > SHARE * free:
             logger.warning(
                 f"the images for {purpose} take {gigabytes(images.nbytes)}, too much for "

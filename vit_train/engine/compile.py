@@ -10,6 +10,8 @@ from vit_train.engine.errors import reason
 from vit_train.engine.objective import Objective
 
 logger = logging.getLogger(__name__)
+# Models that one process compiles.
+MOST_MODELS = 1000
 
 
 def compiles(setting: bool | str, device: torch.device) -> bool:
@@ -30,6 +32,9 @@ def compile_model(
     device = precision.device
     devices = [device] if device.type == "cuda" else []
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    # Beyond the limit, which counts all models of a process (a sweep's), PyTorch would silently not
+    # compile.
+    torch._dynamo.config.recompile_limit = MOST_MODELS
     model.compile(dynamic=False)  # on a GPU, the whole step becomes a CUDA graph later
     try:
         with torch.random.fork_rng(devices):

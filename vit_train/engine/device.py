@@ -18,6 +18,8 @@ def pick_device(name: str) -> torch.device:
     if name == "cuda":
         # Without it no product is deterministic. It is read once, at the process's first product.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        # With 64 keys the gradient of cuDNN's attention may be NaN (pytorch/pytorch#196678).
+        torch.backends.cuda.enable_cudnn_sdp(False)
     return torch.device(name)
 
 
@@ -68,10 +70,8 @@ def pick_precision(name: str, device: torch.device) -> Precision:
 def choose_algorithms(deterministic: bool) -> None:
     """Choose PyTorch's algorithms for training on a GPU.
 
-    If they are deterministic, every run computes the same bits, at some cost in speed. cuDNN's
-    attention is left out: with 64 keys its gradient may be NaN (pytorch/pytorch#196678).
+    If they are deterministic, every run computes the same bits, at some cost in speed.
     """
-    torch.backends.cuda.enable_cudnn_sdp(False)
     torch.use_deterministic_algorithms(deterministic)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 

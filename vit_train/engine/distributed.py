@@ -31,7 +31,7 @@ def exchanging() -> Iterator[None]:
     """
     try:
         yield
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, torch.AcceleratorError):  # of earlier work on the GPU
         raise
     except dist.DistBackendError as error:
         raise ProcessLost(

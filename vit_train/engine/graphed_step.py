@@ -66,13 +66,14 @@ class GraphedStep:
         """Capture the function's work on buffers for these inputs, without doing any of it."""
         self.buffers = self.moved(packed(inputs))
         gc.collect()  # the memory of an earlier run in this process cannot be freed meanwhile
-        graph = torch.cuda.CUDAGraph()
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
         try:
             with torch.cuda.graph(graph):
                 self.function(*unpacked(self.buffers, inputs))
             self.graph = graph
         except Exception as error:  # whatever cannot be captured; training works without it
             self.replay = False
+            torch.cuda.set_stream(stream)  # which a capture that cannot be ended does not do
             # That of the operation that failed, if ending the capture failed in consequence.
             cause = error.__context__ if isinstance(error.__context__, Exception) else error
             logger.warning(

@@ -62,7 +62,8 @@ class Muon(Optimizer):
         if skip is not None:
             lr = lr * (1 - skip)
             # A gradient equal to the momentum leaves it as it is.
-            gradients = [g.where(skip == 0, m) for g, m in zip(gradients, moments, strict=True)]
+            take = skip == 0
+            gradients = [g.where(take, m) for g, m in zip(gradients, moments, strict=True)]
         torch._foreach_lerp_(moments, gradients, 1 - momentum)
         directions = torch._foreach_lerp(gradients, moments, momentum)
         steps = self.orthogonal(weights, list(directions))

@@ -80,6 +80,11 @@ def split(group: dict[str, Any], scales: Mapping[nn.Parameter, float]) -> Iterat
         yield {**group, "params": parameters, "lr": lr, "lr_scale": scaled}
 
 
+def decides_on_device(optimizer: Optimizer) -> bool:
+    """Return whether the optimizer leaves out a step itself if its `found_inf` is not 0."""
+    return getattr(optimizer, "_step_supports_amp_scaling", False)
+
+
 class Optimizers:
     """Optimizers side by side, each with its own parameters of one model.
 
@@ -109,7 +114,9 @@ class Optimizers:
     @property
     def capturable(self) -> bool:
         """Return whether a CUDA graph can take these optimizers' steps."""
-        return all(isinstance(group["lr"], Tensor) for group in self.groups)
+        return all(map(decides_on_device, self.optimizers)) and all(
+            isinstance(group["lr"], Tensor) for group in self.groups
+        )
 
     @property
     def groups(self) -> list[dict[str, Any]]:
@@ -138,7 +145,7 @@ class Optimizers:
         PyTorch's fused optimizers decide that on the device; for others this waits for it.
         """
         for optimizer in self.optimizers:
-            if getattr(optimizer, "_step_supports_amp_scaling", False):
+            if decides_on_device(optimizer):
                 optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
                 optimizer.step()
                 del optimizer.found_inf  # type: ignore[attr-defined]
