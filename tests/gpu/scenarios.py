@@ -33,7 +33,7 @@ from vit_train.data.transfer import to_device
 from vit_train.engine import trainer_state
 from vit_train.engine.checkpoint import rng_states, set_rng_states
 from vit_train.engine.compile import compile_model
-from vit_train.engine.config import AdamWConfig, LoopConfig
+from vit_train.engine.config import AdamWConfig, LoopConfig, MuonConfig
 from vit_train.engine.device import Precision, choose_algorithms, pick_device
 from vit_train.engine.trainer import Trainer
 from vit_train.model.config import CnnConfig, ResNetConfig, ViTConfig
@@ -88,7 +88,7 @@ def make(
     batches = TrainBatches(DATA, 10, normalize, augmented, batch_size, 0, device)
     of_loop = {key: settings.pop(key) for key in list(settings) if hasattr(LoopConfig, key)}
     loop = LoopConfig(epochs=50, batch_size=batch_size, **of_loop)
-    config = TrainConfig(optim=AdamWConfig(), train=loop, **settings)
+    config = TrainConfig(**{"optim": AdamWConfig(), "train": loop} | settings)
     chosen = Precision(precision, device)
     loader, network = learned.train_loader(batches), learned.build_model().to(device)
     trainer = Trainer(network, learned, loader, None, config, chosen)
@@ -252,6 +252,12 @@ def scenarios() -> Iterator[tuple[str, Callable[[], object]]]:
     yield "deterministic autoaugment", partial(deterministic, augment=auto)
     for task in (ReconstructConfig(decoder_depth=1), AutoregressConfig(decoder_depth=1)):
         yield f"deterministic {task.name}", partial(deterministic, model=fused(), task=task)
+    for precision in precisions:
+        recipe = fused(positions="sincos_2d", head="gap", init="mimetic")
+        muon = partial(run, model=recipe, optim=MuonConfig(), precision=precision)
+        yield f"run muon {precision}", muon
+    rotary = fused(positions="rotary_2d", qk_norm=True)
+    yield "run rotary", partial(run, model=rotary)
     yield "compiled fused", partial(compiled, model=fused())
     yield "compiled scratch", partial(compiled, model=small())
     dropped = fused(dropout=0.1, drop_path=0.1)
