@@ -167,9 +167,13 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         changed(lambda state: state.update({"pos_embed": torch.ones(1, 12, 16)})),
         "its 12 positions are not those of a square image",
     ),
-    "LayerScale": (
+    "a part of LayerScale": (
         changed(lambda state: state.update({"blocks.0.ls1.gamma": torch.ones(16)})),
-        "it has LayerScale (blocks.0.ls1.gamma)",
+        "it lacks blocks.0.ls2.gamma",
+    ),
+    "LayerScale": (
+        lambda: save("x.safetensors", weights(layer_scale=1e-5)),
+        "has another encoder than this model, which fits with model.layer_scale=1e-05\n",
     ),
     "a distilled DeiT": (distilled, "it has a distillation token: take the same model without"),
     "another depth": (

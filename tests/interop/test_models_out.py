@@ -112,6 +112,7 @@ TIMM: list[list[str]] = [
     [],
     ["model.norm_eps=1e-6", "model.qkv_bias=false", "model.qk_norm=true"],
     ["model.head=gap", "model.positions=sincos_2d", "model.activation=gelu_tanh"],
+    ["model.layer_scale=0.1"],
     ["model.embed_dim=33", "model.mlp_dim=45", "model.positions=learned"],
 ]
 

@@ -70,6 +70,7 @@ def test_there_and_back_is_the_same_to_the_bit(layout: Layout, head: str, patch_
         (TORCHVISION, {"head": "gap"}, "model.head=gap"),
         (HUGGING_FACE, {"head": "gap"}, "model.head=gap"),
         (HUGGING_FACE, {"qk_norm": True}, "model.qk_norm=True"),
+        (HUGGING_FACE, {"layer_scale": 0.1}, "model.layer_scale=0.1"),
         (VIT_PYTORCH, {"stem": "patches", "qkv_bias": False}, "model.stem=patches"),
     ],
 )
@@ -123,7 +124,7 @@ def test_no_shape_of_a_weight_ends_in_an_error_of_torch(
     "name, words",
     [
         ("dist_token", "a distillation token: take the same"),
-        ("blocks.0.ls1.gamma", "LayerScale"),
+        ("blocks.0.layer_scale1.lambda1", "LayerScale in another layout"),
         ("fc_norm.weight", "a LayerNorm after pooling"),
         ("reg_token", "register tokens"),
         ("more.weight", "it has more.weight, which a Vision Transformer"),

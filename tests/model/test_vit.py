@@ -301,3 +301,17 @@ def test_stochastic_depth_rises_from_nothing_in_the_first_block_to_its_rate_in_t
     for depth, rates in ((1, [0]), (4, [0, 0.1, 0.2, 0.3])):
         model = VisionTransformer(ViTConfig(embed_dim=8, depth=depth, num_heads=1, drop_path=0.3))
         assert [block.drop_path.rate for block in model.blocks] == pytest.approx(rates)
+
+
+def test_layer_scale_multiplies_each_value_of_a_branch() -> None:
+    """As if the rows of its last layer, and their biases, were multiplied."""
+    scaled, plain = build(layer_scale=0.5), build()
+    state = {key: value for key, value in scaled.state_dict().items() if "gamma" not in key}
+    for key, gamma in scaled.state_dict().items():
+        if "gamma" in key:
+            last = key.replace("ls1.gamma", "attn.proj").replace("ls2.gamma", "mlp.fc2")
+            state[f"{last}.weight"] = gamma.unsqueeze(1) * state[f"{last}.weight"]
+            state[f"{last}.bias"] = gamma * state[f"{last}.bias"]
+    plain.load_state_dict(state)
+    images = torch.randn(BATCH, 3, SIZE, SIZE, dtype=torch.float64)
+    torch.testing.assert_close(scaled(images), plain(images), rtol=1e-10, atol=1e-12)

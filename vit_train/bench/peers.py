@@ -58,7 +58,7 @@ def vit_pytorch(config: ViTConfig, image_size: int, num_classes: int) -> Any:
 # Settings that these builders do not pass on, so that they must have their defaults.
 NOT_BUILT = (
     *("activation", "pre_norm", "norm_affine", "stem", "patch_overlap", "qk_norm", "qkv_bias"),
-    *("proj_bias", "mlp_bias", "positions", "positions_at", "head"),
+    *("layer_scale", "proj_bias", "mlp_bias", "positions", "positions_at", "head"),
     *("dropout", "branch_dropout", "drop_path"),
 )
 BUILDERS: dict[str, Callable[[ViTConfig, int, int], nn.Module]] = {

@@ -110,6 +110,7 @@ HUGGING_FACE = Layout(
         **PLAIN,
         "head": ("token",),
         "qk_norm": (False,),
+        "layer_scale": (None,),
         "proj_bias": (True,),
     },
     norm_eps=1e-12,

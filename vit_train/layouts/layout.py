@@ -15,6 +15,8 @@ State = dict[str, Tensor]
 Names = str | tuple[str, str, str]
 # The layers of every block that have weights.
 BLOCK = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
+# What the factors of LayerScale begin with, where they are not loaded.
+LAYER_SCALE = 1e-5
 # Settings that only this program can change, with the value of all libraries.
 PLAIN: Mapping[str, tuple[Any, ...]] = {
     "pre_norm": (True,),
@@ -32,8 +34,7 @@ NO_PLACE = {
     "distillation_token": "a distillation token: take the same model without "
     "(facebook/deit-base-patch16-224, not facebook/deit-base-distilled-patch16-224)",
     "reg_token": "register tokens",
-    ".ls1.": "LayerScale",
-    ".lambda1": "LayerScale",
+    ".lambda1": "LayerScale in another layout: take timm's model",
     "fc_norm.": "a LayerNorm after pooling; here it is before",
     "norm_pre.": "a LayerNorm before the blocks",
     "relative_position": "its own relative positions",
@@ -245,6 +246,7 @@ def described(state: Mapping[str, Tensor]) -> dict[str, Any]:
         "mlp_dim": hidden.shape[0],
         "stem": "normed_patches" if "patch_embed.norm_in.weight" in state else "patches",
         "qk_norm": "blocks.0.attn.q_norm.weight" in state,
+        "layer_scale": LAYER_SCALE if "blocks.0.ls1.gamma" in state else None,
         "qkv_bias": "blocks.0.attn.qkv.bias" in state,
         "proj_bias": "blocks.0.attn.proj.bias" in state,
         "mlp_bias": "blocks.0.mlp.fc1.bias" in state,

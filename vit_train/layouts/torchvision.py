@@ -25,6 +25,7 @@ TORCHVISION = Layout(
         "head": ("token", "token_mlp"),
         "activation": ("gelu",),
         "qk_norm": (False,),
+        "layer_scale": (None,),
         "qkv_bias": (True,),
         "proj_bias": (True,),
     },

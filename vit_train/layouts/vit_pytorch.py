@@ -84,6 +84,7 @@ VIT_PYTORCH = Layout(
         "head": ("token", "gap"),
         "activation": ("gelu",),
         "qk_norm": (False,),
+        "layer_scale": (None,),
         "qkv_bias": (False,),
         "proj_bias": (True,),
         "norm_eps": (1e-5,),

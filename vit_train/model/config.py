@@ -26,7 +26,7 @@ ENCODER_SHAPE = (
     *("patch_size", "embed_dim", "depth", "num_heads", "hidden_dim", "activation", "pre_norm"),
     *("norm_affine", "qkv_bias", "proj_bias", "mlp_bias"),
     *("positions", "positions_at", "has_class_token", "stem", "patch_overlap", "qk_norm"),
-    "norm_eps",
+    *("has_layer_scale", "norm_eps"),
 )
 
 
@@ -83,6 +83,8 @@ class ViTConfig(ModelConfig):
     patch_overlap: int = 0
     # LayerNorm of the queries and keys of each head.
     qk_norm: bool = False
+    # LayerScale: multiply each value of a residual branch by a learned factor, at first this one.
+    layer_scale: float | None = None
     # Initialize the last layer of each residual branch to zero.
     zero_branches: bool = False
     # Biases of the layers that make queries, keys and values, of the one after attention, and of
@@ -136,6 +138,8 @@ class ViTConfig(ModelConfig):
                 raise ValueError(f"model.{field}={getattr(self, field)} must be in [0, 1)")
         if not self.norm_eps > 0:
             raise ValueError(f"model.norm_eps={self.norm_eps} must be positive")
+        if self.layer_scale is not None and not self.layer_scale > 0:
+            raise ValueError(f"model.layer_scale={self.layer_scale} must be positive, or null")
         if self.patch_overlap < 0:
             raise ValueError(f"model.patch_overlap={self.patch_overlap} must not be negative")
         if self.stem == "conv" and (self.patch_size != 4 or self.patch_overlap):
@@ -178,6 +182,10 @@ class ViTConfig(ModelConfig):
     @property
     def has_class_token(self) -> bool:
         return self.head != "gap"
+
+    @property
+    def has_layer_scale(self) -> bool:
+        return self.layer_scale is not None
 
 
 @dataclass
@@ -258,7 +266,11 @@ def differences(one: ViTConfig, other: ViTConfig) -> list[str]:
     They are written as on the command line, where they make `other` fit.
     """
     differing = [f for f in ENCODER_SHAPE if getattr(one, f) != getattr(other, f)]
-    typed = {"hidden_dim": f"mlp_dim={one.hidden_dim}", "has_class_token": f"head={one.head}"}
+    typed = {
+        "hidden_dim": f"mlp_dim={one.hidden_dim}",
+        "has_class_token": f"head={one.head}",
+        "has_layer_scale": f"layer_scale={'null' if one.layer_scale is None else one.layer_scale}",
+    }
     return [
         f"model.{typed.get(field, f'{field}={shown(getattr(one, field))}')}" for field in differing
     ]

@@ -161,6 +161,17 @@ class Dropout(nn.Module):
         return x * bernoulli(x, 1 - self.rate).div_(1 - self.rate)
 
 
+class LayerScale(nn.Module):
+    """LayerScale (Touvron et al. 2021): a learned factor for each value, at first `initial`."""
+
+    def __init__(self, dim: int, initial: float) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((dim,), initial))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+
 class DropPath(nn.Module):
     """Stochastic depth (Huang et al. 2016): skips a sample's branch with probability `rate`.
 

@@ -17,6 +17,7 @@ from vit_train.model.layers import (
     Dropout,
     DropPath,
     Head,
+    LayerScale,
     Mlp,
     init_normal,
     norms_of,
@@ -59,6 +60,10 @@ class Block(nn.Module):
         )
         self.norm2 = norm(dim)
         self.mlp = Mlp(config)
+        self.ls1, self.ls2 = (
+            nn.Identity() if config.layer_scale is None else LayerScale(dim, config.layer_scale)
+            for _ in range(2)
+        )
         self.drop_path = DropPath(drop_path)
         self.dropout = Dropout(config.branch_dropout)
 
@@ -76,11 +81,11 @@ class Block(nn.Module):
         attended, weights = self.attn(
             self.norm1(x) if self.pre_norm else x, need_weights, num_queries, mask
         )
-        x = x[:, :num_queries] + self.drop_path(self.dropout(attended))
+        x = x[:, :num_queries] + self.drop_path(self.dropout(self.ls1(attended)))
         if self.pre_norm:
-            return x + self.drop_path(self.dropout(self.mlp(self.norm2(x)))), weights
+            return x + self.drop_path(self.dropout(self.ls2(self.mlp(self.norm2(x))))), weights
         x = self.norm1(x)
-        return self.norm2(x + self.drop_path(self.dropout(self.mlp(x)))), weights
+        return self.norm2(x + self.drop_path(self.dropout(self.ls2(self.mlp(x))))), weights
 
 
 class Encoder(nn.Module):
