@@ -70,9 +70,9 @@ def measured(pattern: str) -> str:
         f"{mean(group.values('images_seen')):,.0f} images seen",
         f"{tflop(group)} TFLOP" if tflop(group) else "",
         f"{minutes(group.values('seconds'))} minutes a run",
-        each_once(map(processor, group.runs)),
+        each_once(map(processor, group.stages)),
         each_once(run.get("date", "") for run in group.runs),
-        each_once(map(short_commit, group.runs)),
+        each_once(map(short_commit, group.stages)),
         pattern,
     ]
     accuracy = ACCURACY.text(group.values("test", "final", "acc"))

@@ -19,6 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from vit_train.engine import checkpoint_manager, workers
 from vit_train.engine.checkpoint import generations, read_checkpoint, sealed
 from vit_train.files.reading import read_json
+from vit_train.report.summary import write_json
 from vit_train.runs.training import folder as run_folder
 
 # 5 steps an epoch; points of the curves and checkpoints fall on different steps.
@@ -233,6 +234,17 @@ def test_a_run_without_a_checkpoint_keeps_its_command(run: Run, small_run: Small
     assert outcome.status == 0, outcome.err
     summary = read_json(Path("run/summary.json"))
     assert "max_minutes=1e-9" in summary["command"] and summary["steps"] == 10
+    assert summary["earlier"] == []
+
+
+def test_a_resumed_run_names_all_that_trained_it(run: Run, small_run: SmallRun) -> None:
+    small_run("interrupted")
+    before = read_json(Path("run/summary.json")) | {"commit": "a" * 40}
+    write_json(Path("run/summary.json"), before)
+    assert run("vit-train", "resume=run", "train.max_minutes=null").status == 0
+    (earlier,) = read_json(Path("run/summary.json"))["earlier"]
+    assert earlier == {key: before[key] for key in ("commit", "versions", "machine")}
+    assert "| aaaaaaa, " in run("vit-results", "run").out
 
 
 def test_a_run_ends_without_its_best_weights_if_they_are_damaged(

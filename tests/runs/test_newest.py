@@ -42,6 +42,13 @@ def test_no_finished_run_is_said(tmp_path: Path) -> None:
         run_at(tmp_path / "runs")
 
 
+def test_a_folder_of_such_folders_is_answered_with_what_it_holds(tmp_path: Path) -> None:
+    for place in ("a/1", "b/1", "b/2"):
+        made(tmp_path / place, "finished", 10)
+    with pytest.raises(ValueError, match="holds folders of runs: name one, [^ ]*/a, [^ ]*/b$"):
+        run_at(tmp_path)
+
+
 def test_vit_eval_load_and_init_from_take_a_folder_of_runs(run: Run, small_run: SmallRun) -> None:
     finished = small_run("finished", "runs/one")
     shutil.copytree(finished, "runs/two")

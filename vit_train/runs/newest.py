@@ -5,19 +5,28 @@ from pathlib import Path
 
 from vit_train.files.reading import near_path
 from vit_train.runs.builtin import PREFIX
-from vit_train.runs.lock import CONFIG
+from vit_train.runs.lock import CHECKPOINTS, CONFIG
 from vit_train.runs.resume import is_finished
 
 logger = logging.getLogger(__name__)
+MOST_NAMED = 5
 
 
 def run_at(path: Path) -> Path:
     """Return the newest finished run in a folder of runs; any other path as it is.
 
-    Raise ValueError if none of the runs is finished.
+    Raise ValueError if none of the runs is finished, and for a folder of such folders.
     """
-    summaries = list(path.glob("*/summary.json")) if path.is_dir() else []
-    if not summaries or (path / CONFIG).exists() or (path / "checkpoints").exists():
+    if not path.is_dir() or (path / CONFIG).exists() or (path / CHECKPOINTS).exists():
+        return path
+    summaries = list(path.glob("*/summary.json"))
+    folders = sorted({str(file.parent.parent) for file in path.glob("*/*/summary.json")})
+    if folders and not summaries:
+        more = ", …" if len(folders) > MOST_NAMED else ""
+        raise ValueError(
+            f"{path} holds folders of runs: name one, {', '.join(folders[:MOST_NAMED])}{more}"
+        )
+    if not summaries:
         return path
     by_time = sorted(summaries, key=lambda file: file.lstat().st_mtime_ns, reverse=True)
     run = next((file.parent for file in by_time if is_finished(file.parent)), None)

@@ -107,8 +107,8 @@ def table(groups: Sequence[Group]) -> str:
                 minutes(group.values("seconds")),
                 minutes(group.training_seconds()),
                 each_once(map(cores, group.runs)),
-                each_once(map(short_commit, group.runs)),
-                each_once(map(processor, group.runs)),
+                each_once(map(short_commit, group.stages)),
+                each_once(map(processor, group.stages)),
             ]
         )
     filled = [place for place in range(len(header)) if any(row[place] for row in rows)]

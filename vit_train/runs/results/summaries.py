@@ -43,6 +43,14 @@ class Group:
         return found
 
     @property
+    def stages(self) -> list[dict[str, Any]]:
+        """Return what trained each run: those before it was resumed, if they differ, and the last.
+
+        Each has a commit and a machine.
+        """
+        return [each for run in self.runs for each in (*run.get("earlier", ()), run)]
+
+    @property
     def folds(self) -> str:
         """Return which folds of cross-validation there are: "0, 1, 2 of 5"; "" for none."""
         data = [run["config"]["data"] for run in self.runs]

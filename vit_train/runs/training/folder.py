@@ -100,6 +100,7 @@ class RunFolder(RunOutput):
         require_own_folder(path / "checkpoints")
         own = path / "summary.json"
         self.command = first_command(own) if resumed else provenance.command_line()
+        self.before = trained_before(own) if resumed else []
         self.extends = earlier.chain if earlier else extended_runs(state or {})
         about = run_metadata(self.settings, setup.data, setup.statistics, provenance.versions())
         about |= {"extends": self.extends, "teacher": setup.teacher}
@@ -220,13 +221,17 @@ class RunFolder(RunOutput):
 
     def write_summary(self, status: str, **results: Any) -> None:
         setup = self.setup
+        here = {
+            "commit": provenance.commit(),
+            "versions": provenance.versions(),
+            "machine": provenance.machine(setup.device),
+        }
         known = {
             "status": status,
             "command": self.command,
             "date": provenance.today(),
-            "commit": provenance.commit(),
-            "versions": provenance.versions(),
-            "machine": provenance.machine(setup.device),
+            **here,
+            "earlier": [each for each in self.before if each != here],
             "processes": setup.processes.count,
             "precision": setup.precision.name,
             "parameters": sum(parameter.numel() for parameter in setup.model.parameters()),
@@ -304,6 +309,16 @@ def open_folder(
     with refusing_other_runs("extend" if earlier else "resume"):
         require_same_run(setup, before)
         return make()
+
+
+def trained_before(summary: Path) -> list[dict[str, Any]]:
+    """Return the commits, versions and machines that trained a run before it was resumed."""
+    try:
+        content: Any = read_json(summary)
+        last = {key: content[key] for key in ("commit", "versions", "machine")}
+        return [*(each for each in content.get("earlier", []) if each != last), last]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []
 
 
 def first_command(summary: Path) -> str:
