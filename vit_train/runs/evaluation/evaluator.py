@@ -51,8 +51,11 @@ def temperature(
     """
     meta = evaluator.meta
     beside = meta.config.data.val == "split" and split != "val"
-    images = splits.val if splits and beside else None
-    if images is None or not meta.task.needs_labels:
+    if not beside or not meta.task.needs_labels:
+        return None
+    images = splits.val if splits else None
+    if images is None:
+        logger.info("no temperature is fitted: that takes the run's own validation images")
         return None
     result = evaluator(images)
     assert isinstance(result, Classification)
