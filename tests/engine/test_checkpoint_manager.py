@@ -64,7 +64,7 @@ def test_short_epochs_are_not_spent_on_checkpoints(
     """Writing takes a tenth of a second, an epoch one."""
     now, written = 100.0, []
 
-    def save(path: Path, archive: memoryview, keep: int) -> None:
+    def save(path: Path, archive: bytes, keep: int) -> None:
         nonlocal now
         now += 0.1
         save_archive(path, archive, keep)
@@ -152,7 +152,7 @@ def test_after_a_failure_of_the_disk_the_best_weights_are_still_those_of_its_epo
         def state_dict(self) -> dict[str, Any]:
             return super().state_dict() | {"weights": weights}
 
-    def full(path: Path, archive: memoryview, keep: int) -> None:
+    def full(path: Path, archive: bytes, keep: int) -> None:
         if path.name == failing:
             raise OSError("No space left on device")
         save_archive(path, archive, keep)

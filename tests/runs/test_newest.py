@@ -45,7 +45,7 @@ def test_no_finished_run_is_said(tmp_path: Path) -> None:
 def test_a_folder_of_such_folders_is_answered_with_what_it_holds(tmp_path: Path) -> None:
     for place in ("a/1", "b/1", "b/2"):
         made(tmp_path / place, "finished", 10)
-    with pytest.raises(ValueError, match="holds folders of runs: name one, [^ ]*/a, [^ ]*/b$"):
+    with pytest.raises(ValueError, match=r"holds folders of runs: name one, [^ ]*/a, [^ ]*/b$"):
         run_at(tmp_path)
 
 

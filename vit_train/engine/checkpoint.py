@@ -43,7 +43,7 @@ def save_checkpoint(path: Path, content: dict[str, Any], keep: int = 0) -> None:
     save_archive(path, sealed(content), keep)
 
 
-def save_archive(path: Path, archive: memoryview, keep: int = 0) -> None:
+def save_archive(path: Path, archive: bytes, keep: int = 0) -> None:
     """Write a checkpoint, of which no reader ever sees a part.
 
     The archive is written beside the target, flushed to the disk, and then renamed. Up to `keep`
@@ -70,7 +70,7 @@ def generations(path: Path) -> list[Path]:
     return sorted(found, key=lambda file: (len(file.name), file.name))  # last-10 after last-9
 
 
-def sealed(content: dict[str, Any]) -> memoryview:
+def sealed(content: dict[str, Any]) -> bytes:
     """Return the bytes of a checkpoint: a PyTorch archive that ends with its checksum."""
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **content}, buffer)
@@ -78,7 +78,7 @@ def sealed(content: dict[str, Any]) -> memoryview:
     buffer.write(SEAL_LENGTH.to_bytes(2, "little"))  # the comment's length
     digest = hashlib.sha256(buffer.getbuffer()).hexdigest()
     buffer.write(SEAL + digest.encode())
-    return buffer.getbuffer()
+    return buffer.getvalue()  # of which no copy is made
 
 
 def has_seal(file: IO[bytes]) -> bool:

@@ -41,7 +41,7 @@ class CheckpointManager(Callback):
         self.about, self.config, self.flush = about, config, flush
         self.best: dict[str, float] | None = None
         self.best_score = -math.inf
-        self.unwritten_best: memoryview | None = None
+        self.unwritten_best: bytes | None = None
         self.time = TimeShare(SHARE)
         self.saved_at = time.monotonic()
 
@@ -79,7 +79,7 @@ class CheckpointManager(Callback):
     def on_nonfinite(self, trainer: Trainer, step: int) -> None:
         self._save_best()  # the run may end here
 
-    def _save(self, trainer: Trainer, archive: memoryview | None = None) -> None:
+    def _save(self, trainer: Trainer, archive: bytes | None = None) -> None:
         """Write the best epoch and then the last state, whose `archive` may have been made."""
         with self.time.spent():
             self._save_best()
@@ -93,7 +93,7 @@ class CheckpointManager(Callback):
             save_archive(self.best_path, self.unwritten_best, 0)
             self.unwritten_best = None
 
-    def _archive(self, trainer: Trainer) -> memoryview:
+    def _archive(self, trainer: Trainer) -> bytes:
         """Return the run's state as the bytes of a checkpoint, which later steps do not change."""
         content = {**self.about, **trainer.state_dict(), "rng": rng_states()}
         content["written"] = self.flush()
