@@ -72,6 +72,7 @@ def note_temperature(meta: Meta, fitted: float) -> None:
         logger.warning(f"the temperature is not noted: {file} is not a file of vit-eval")
         return
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)  # a built-in model has no folder yet
         write_json(file, {"temperatures": noted | {temperature_key(meta): fitted}})
     except OSError as error:
         logger.warning(f"the temperature is not noted: {file}: {error.strerror}")
