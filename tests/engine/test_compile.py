@@ -36,7 +36,7 @@ def test_without_a_compiler_the_model_works_uncompiled_and_the_user_is_told(
         assert not compile_model(model, CLASSIFY, BATCH, FP32)
     assert "continuing without it: No working C++ compiler found" in caplog.text
     assert torch.equal(torch.get_rng_state(), state)
-    assert torch._dynamo.config.recompile_limit >= 1000  # 8 by default: of a sweep's models
+    assert torch._dynamo.config.recompile_limit >= 256  # 8 by default: of a sweep's models
     torch.testing.assert_close(model(BATCH[0]), build()(BATCH[0]))
 
 

@@ -10,8 +10,8 @@ from vit_train.engine.errors import reason
 from vit_train.engine.objective import Objective
 
 logger = logging.getLogger(__name__)
-# Models that one process compiles.
-MOST_MODELS = 1000
+# Models that one process compiles; PyTorch's limit of all recompilations is the same.
+MOST_MODELS = 256
 
 
 def compiles(setting: bool | str, device: torch.device) -> bool:

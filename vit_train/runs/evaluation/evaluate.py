@@ -81,7 +81,7 @@ def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
         )
     folder = Path(config.out or run_folder(meta.path) / folder_name(config, meta))
     require_own_folder(folder)
-    with removed_if_empty(folder, named=True):
+    with removed_if_empty(folder, named=config.out is not None):
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
