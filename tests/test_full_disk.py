@@ -1,5 +1,6 @@
 """A real file system that is full, read-only or gone; left out where mounting is not allowed."""
 
+import math
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -52,7 +53,10 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_with_more_space(
     assert_same_run(small_run("finished", "whole"), Path("disk/run"))
 
 
-def test_or_training_goes_on_without_but_its_end_is_not_lost(run: Run, disk: Path) -> None:
+def test_or_training_goes_on_without_but_its_end_is_not_lost(
+    run: Run, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_manager, "SHARE", math.inf)  # after every epoch
     patient = [*SMALL, "train.epochs=4", "checkpoint.on_error=continue"]
     outcome = run("vit-train", *patient, "hydra.run.dir=disk/run")
     assert outcome.status == 1 and "training continues: [Errno 28]" in outcome.out

@@ -166,3 +166,20 @@ def test_after_a_failure_of_the_disk_the_best_weights_are_still_those_of_its_epo
     manager.on_stop(trainer)
     best, last = (read_checkpoint(tmp_path / name) for name in ("best.pt", "last.pt"))
     assert best["weights"].tolist() == [1.0] * 3 and last["weights"].tolist() == [2.0] * 3
+
+
+def test_a_best_epoch_that_waits_for_its_writing_keeps_its_weights(tmp_path: Path) -> None:
+    weights = torch.ones(3)
+
+    class Training(Trainer):
+        def state_dict(self) -> dict[str, Any]:
+            return super().state_dict() | {"weights": [{"of": weights}]}
+
+    manager, trainer = CheckpointManager(tmp_path, {}, CheckpointConfig()), Training()
+    manager.time.due_at = math.inf
+    manager.on_epoch(trainer, LOG, Evaluation(count=5, loss=0.1))
+    weights[:] = 2.0
+    manager.on_stop(trainer)
+    best, last = (read_checkpoint(tmp_path / name) for name in ("best.pt", "last.pt"))
+    assert best["weights"][0]["of"].tolist() == [1.0] * 3
+    assert last["weights"][0]["of"].tolist() == [2.0] * 3

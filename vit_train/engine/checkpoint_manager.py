@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.checkpoint import rng_states, save_archive, sealed
 from vit_train.engine.config import CheckpointConfig
@@ -13,6 +15,7 @@ from vit_train.engine.metrics import Evaluation
 from vit_train.engine.time_share import TimeShare
 from vit_train.engine.trainer import Trainer
 
+Content = dict[str, Any]
 # Of the time that checkpoints after epochs may take.
 SHARE = 0.01
 
@@ -21,8 +24,8 @@ class CheckpointManager(Callback):
     """Keeps `last.pt`, and `best.pt` by validation score, in the run's checkpoints/ folder.
 
     After an epoch they are written unless that would take more than SHARE of the time, as it may
-    where an epoch takes a second; after the last epoch, always. A best epoch is then kept in memory
-    until the next writing.
+    where an epoch takes a second; after the last epoch, always. A best epoch is then copied to main
+    memory until the next writing.
 
     `about` says what the weights mean: config, classes, normalization, versions. `flush` is called
     before a checkpoint is written, so that the reports up to then are on the disk first. It returns
@@ -41,7 +44,7 @@ class CheckpointManager(Callback):
         self.about, self.config, self.flush = about, config, flush
         self.best: dict[str, float] | None = None
         self.best_score = -math.inf
-        self.unwritten_best: bytes | None = None
+        self.unwritten_best: Content | bytes | None = None
         self.time = TimeShare(SHARE)
         self.saved_at = time.monotonic()
 
@@ -61,17 +64,19 @@ class CheckpointManager(Callback):
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         due = self.time.is_due or trainer.finished
-        archive = None
+        content = None
         if val is not None and val.score > self.best_score:
             before = self.best, self.best_score
             self.best, self.best_score = {"epoch": trainer.epoch, **val.values}, val.score
             try:
-                self.unwritten_best = archive = self._archive(trainer)
+                content = self._content(trainer)
             except OSError:  # it cannot be kept, so that an earlier epoch is still the best
                 self.best, self.best_score = before
                 raise
+            if not due:
+                self.unwritten_best = copied(content)
         if due:
-            self._save(trainer, archive)
+            self._save(trainer, content)
 
     def on_stop(self, trainer: Trainer) -> None:
         self._save(trainer)
@@ -79,22 +84,35 @@ class CheckpointManager(Callback):
     def on_nonfinite(self, trainer: Trainer, step: int) -> None:
         self._save_best()  # the run may end here
 
-    def _save(self, trainer: Trainer, archive: bytes | None = None) -> None:
-        """Write the best epoch and then the last state, whose `archive` may have been made."""
+    def _save(self, trainer: Trainer, best: Content | None = None) -> None:
+        """Write the last state; `best` is its content if it is the best one, too."""
         with self.time.spent():
+            if best is not None:
+                self.unwritten_best = archive = sealed(best)
             self._save_best()
-            archive = self._archive(trainer) if archive is None else archive
+            if best is None:
+                archive = sealed(self._content(trainer))
             save_archive(self.last_path, archive, self.config.keep)
         self.saved_at = time.monotonic()
 
     def _save_best(self) -> None:
         """Write the best epoch, if it is not written yet; before the last, which refers to it."""
-        if self.unwritten_best is not None:
-            save_archive(self.best_path, self.unwritten_best, 0)
+        best = self.unwritten_best
+        if best is not None:
+            save_archive(self.best_path, best if isinstance(best, bytes) else sealed(best), 0)
             self.unwritten_best = None
 
-    def _archive(self, trainer: Trainer) -> bytes:
-        """Return the run's state as the bytes of a checkpoint, which later steps do not change."""
+    def _content(self, trainer: Trainer) -> Content:
+        """Return the run's state as the content of a checkpoint; later steps change its tensors."""
         content = {**self.about, **trainer.state_dict(), "rng": rng_states()}
         content["written"] = self.flush()
-        return sealed(content | {"best": self.best, "best_score": self.best_score})
+        return content | {"best": self.best, "best_score": self.best_score}
+
+
+def copied(content: Any) -> Any:
+    """Return the content with copies of its tensors in main memory."""
+    if isinstance(content, Tensor):
+        return content.detach().to("cpu", copy=True)
+    if isinstance(content, dict):
+        return {key: copied(value) for key, value in content.items()}
+    return list(map(copied, content)) if isinstance(content, list) else content
