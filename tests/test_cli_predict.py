@@ -20,7 +20,7 @@ from vit_train.data.paths import image_files
 from vit_train.files.reading import read_json
 from vit_train.runs.builtin import FOLDER
 from vit_train.runs.config import PredictConfig
-from vit_train.runs.evaluation import predict
+from vit_train.runs.evaluation import evaluator, predict
 from vit_train.runs.load import temperature_key
 
 CLASSES = ("blue", "green", "red")
@@ -64,9 +64,15 @@ def learn_colors(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("colors", "every_figure_is_drawn")
-def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(run: Run) -> None:
+def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = run("vit-predict", "ckpt=run", "images=photos/test", "out=before.csv")
     assert before.status == 0 and "vit-eval ckpt=run" in before.out
+    # All of them are right, so that no temperature is too cold.
+    few = run("vit-eval", "ckpt=run")
+    assert "no temperature is fitted: 5 validation images are too few" in few.out, few.err
+    monkeypatch.setattr(evaluator, "COLDEST", 0.0)
     assert run("vit-eval", "ckpt=run").status == 0
     evaluated = csv_rows("run/eval-test/predictions.csv")
     result = read_json(Path("run/eval-test/results.json"))

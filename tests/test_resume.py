@@ -404,3 +404,5 @@ def test_a_folder_of_runs_names_those_that_are_unfinished(run: Run, small_run: S
     small_run("interrupted", "runs/b")
     outcome = run("vit-train", "resume=runs")
     assert outcome.status == 1 and "Unfinished runs below it: runs/b\n" in outcome.err
+    outcome = run("vit-train", "resume=.")
+    assert outcome.status == 1 and "Unfinished runs below it: runs/b\n" in outcome.err

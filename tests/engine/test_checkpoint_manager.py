@@ -183,3 +183,13 @@ def test_a_best_epoch_that_waits_for_its_writing_keeps_its_weights(tmp_path: Pat
     best, last = (read_checkpoint(tmp_path / name) for name in ("best.pt", "last.pt"))
     assert best["weights"][0]["of"].tolist() == [1.0] * 3
     assert last["weights"][0]["of"].tolist() == [2.0] * 3
+
+
+def test_of_epochs_with_equal_scores_the_one_with_the_least_loss_is_best(tmp_path: Path) -> None:
+    class Tied(Evaluation):
+        score = 0.8
+
+    manager, trainer = CheckpointManager(tmp_path, {}, CheckpointConfig()), Trainer()
+    for trainer.epoch, loss in enumerate([1.0, 0.6, 0.7], start=1):
+        manager.on_epoch(trainer, LOG, Tied(count=5, loss=loss))
+    assert manager.best == {"epoch": 2, "loss": 0.6}

@@ -20,9 +20,11 @@ RESULT = Classification(
 
 def test_a_result_is_said_with_its_interval() -> None:
     assert result_line(RESULT) == (
-        "top-1 50.00% (95 % interval 47.81% to 52.19%)  balanced 75.00%  top-5 87.50%  loss 1.2346"
-        "  on 2,000 images"
+        "top-1 50.00% (95 % interval 47.81% to 52.19%)  balanced 75.00%  loss 1.2346  "
+        "on 2,000 images"
     )
+    ten = Classification.of(Answers(np.arange(10), np.eye(10)))
+    assert "top-5 100.00%  loss" in result_line(ten)
     assert result_line(Evaluation(count=2000, loss=1.23456)) == "loss 1.2346 on 2,000 images"
 
 

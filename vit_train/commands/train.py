@@ -75,7 +75,10 @@ def go_on(composed: DictConfig, settings: HydraConf) -> float | None:
         finished = is_finished(folder)
         config = resumed_config(folder, checkpoint, composed, settings.overrides.task, finished)
         if finished:
-            print(f"{folder} is finished: its results are in {folder / 'summary.json'}")
+            print(
+                f"{folder} is finished: its results are in {folder / 'summary.json'}; "
+                f"extend={folder} train.epochs=N trains it for N more epochs, in a new folder"
+            )
             return None
         from vit_train.runs.training.train import train_in_held_folder
 

@@ -65,7 +65,7 @@ class CheckpointManager(Callback):
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         due = self.time.is_due or trainer.finished
         content = None
-        if val is not None and val.score > self.best_score:
+        if val is not None and self._is_better(val):
             before = self.best, self.best_score
             self.best, self.best_score = {"epoch": trainer.epoch, **val.values}, val.score
             try:
@@ -77,6 +77,12 @@ class CheckpointManager(Callback):
                 self.unwritten_best = copied(content)
         if due:
             self._save(trainer, content)
+
+    def _is_better(self, val: Evaluation) -> bool:
+        """Return whether this is the best epoch so far; of equal scores that of the least loss."""
+        if self.best is None or val.score != self.best_score:
+            return val.score > self.best_score
+        return val.loss < self.best["loss"]
 
     def on_stop(self, trainer: Trainer) -> None:
         self._save(trainer)

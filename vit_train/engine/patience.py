@@ -15,7 +15,7 @@ class Patience:
         self.waited = 0
 
     def note(self, val: Evaluation | None) -> None:
-        """Count an epoch, given its validation. As for the best checkpoint, equal is not better."""
+        """Count an epoch, given its validation; an equal score is not better."""
         better = val is not None and val.score > self.best_score
         self.waited = 0 if better else self.waited + 1
         if val is not None and better:

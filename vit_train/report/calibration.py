@@ -94,7 +94,7 @@ def fitted_temperature(answers: Answers) -> float:
     for _ in range(60):
         middle = (low * high) ** 0.5
         low, high = (middle, high) if slope(middle) < 0 else (low, middle)
-    return 1 / high
+    return float(np.clip(1 / high, COLDEST, HOTTEST))
 
 
 def cooled(answers: Answers, temperature: float) -> Answers:

@@ -14,6 +14,8 @@ from vit_train.report.per_class import averages
 
 # Pairs of classes that are named as confused.
 PAIRS = 5
+# Fewer images say little.
+FEW = 100
 # Points of the accuracy's interval within which a verdict on calibration is possible.
 WIDEST = 10
 
@@ -88,6 +90,8 @@ def second(found: Findings) -> str:
     if not isinstance(result, Classification):
         return ""
     words = f"Always answering the most frequent class would be right in {chance(result):.1f} %."
+    if result.count < FEW:
+        words += " With so few images all figures here are rough."
     if is_uneven(result.per_class_count):
         balanced = 100 * Confusion().values(result.answers)["balanced_acc"]
         words += f" With every class counted alike, the model is right in {balanced:.2f} %."
@@ -160,10 +164,9 @@ def trust(found: Findings, pictures: dict[str, bytes]) -> list[str]:
         mended, loss, less = found.mended, answers.losses.mean(), found.mended.losses.mean()
         words += (
             f" Divided by {found.temperature:.2f}, the temperature with the least loss on "
-            f"validation images, its logits give probabilities that fit "
-            f"{'better' if less < loss else 'no better'}: the loss changes from {loss:.4f} to "
-            f"{less:.4f}, the calibration error from {error:.1f} to "
-            f"{100 * calibration_error(mended):.1f} %."
+            f"validation images, its logits give probabilities with a loss of {less:.4f} instead "
+            f"of {loss:.4f}, and a calibration error of {100 * calibration_error(mended):.1f} "
+            f"instead of {error:.1f} %."
         )
     captions = {
         "calibration": "Accuracy of the answers with each confidence; on the dashed line it is "

@@ -1,6 +1,7 @@
 """What a model says of files: lines for the terminal, rows of CSV, lines of JSON."""
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ def shown(path: Path) -> str:
 def terminal_line(path: Path, said: PredictionOrError, width: int) -> str:
     """Format what was said of a file for the terminal."""
     name = shown(path)
-    if len(name) > width:  # the end says more than the beginning
+    if len(name) > width and sys.stdout.isatty():  # the end says more than the beginning
         name = f"…{name[1 - width :]}"
     if isinstance(said, str):
         return f"{name:<{width}}  cannot be read: {printable(said)}"

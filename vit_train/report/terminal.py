@@ -128,10 +128,10 @@ def result_line(result: Evaluation) -> str:
         return f"loss {result.loss:.4f} on {result.count:,} images"
     low, high = result.interval
     balanced = Confusion().values(result.answers)["balanced_acc"]
+    top5 = f"  top-5 {result.top5:.2%}" if result.answers.classes > 5 else ""
     return (
         f"top-1 {result.acc:.2%} (95 % interval {low:.2%} to {high:.2%})  "
-        f"balanced {balanced:.2%}  top-5 {result.top5:.2%}  loss {result.loss:.4f}  "
-        f"on {result.count:,} images"
+        f"balanced {balanced:.2%}{top5}  loss {result.loss:.4f}  on {result.count:,} images"
     )
 
 

@@ -34,7 +34,8 @@ def split_path(resume: str) -> tuple[Path, Path | None]:
     folder = path.parent.parent if path.is_file() else path
     named = path if path.is_file() else None
     if not (named or newest_checkpoint(folder) or (folder / CONFIG).is_file()):
-        runs = [each.parent for each in folder.glob(f"*/{CONFIG}") if not is_finished(each.parent)]
+        below = (each.parent for depth in ("*", "*/*") for each in folder.glob(f"{depth}/{CONFIG}"))
+        runs = [each for each in below if not is_finished(each)]
         hint = f". Unfinished runs below it: {', '.join(map(str, sorted(runs)[-5:]))}"
         raise ValueError(
             f"resume={resume}: there is no run in {folder} to resume{hint if runs else ''}"

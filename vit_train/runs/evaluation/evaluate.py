@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -192,7 +193,8 @@ def explainer_of(trained: Trained) -> Explainer | None:
     if not images_at_once(trained.model):
         logger.info(f"not explained: {TOO_LARGE}")
         return None
-    return Explainer(trained)
+    # The probabilities as they are, as in all other parts of an evaluation.
+    return Explainer(trained._replace(meta=replace(trained.meta, temperature=None)))
 
 
 def draw_pictures(

@@ -14,7 +14,7 @@ from vit_train.engine.device import Precision
 from vit_train.engine.evaluation import evaluate
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.workers import make_workers
-from vit_train.report.calibration import fitted_temperature
+from vit_train.report.calibration import COLDEST, fitted_temperature
 from vit_train.report.summary import write_json
 from vit_train.report.terminal import result_line
 from vit_train.runs.load import Meta, calibration_file, noted_temperatures, temperature_key
@@ -60,6 +60,9 @@ def temperature(
     result = evaluator(images)
     assert isinstance(result, Classification)
     fitted = fitted_temperature(result.answers)
+    if fitted <= COLDEST:
+        logger.info(f"no temperature is fitted: {len(images):,} validation images are too few")
+        return None
     if note:
         note_temperature(meta, fitted)
     return fitted

@@ -185,9 +185,14 @@ class Explainer:
         """
         maps, probabilities = self.explained(images)
         best, answers = (each.tolist() for each in probabilities.max(dim=1))
+        chances = [f" {100 * probability:.0f} %" for probability in best]
+        if self.target is not None:
+            of_target = probabilities[:, self.meta.classes.index(self.target)].tolist()
+            also = (f", {shortened(self.target, 18)} {100 * each:.0f} %" for each in of_target)
+            chances = list(map(str.__add__, chances, also))
         titles = [
-            map_title(truth, self.meta.classes[answer], f" {100 * probability:.0f} %")
-            for truth, answer, probability in zip(truths, answers, best, strict=True)
+            map_title(truth, self.meta.classes[answer], chance)
+            for truth, answer, chance in zip(truths, answers, chances, strict=True)
         ]
         raised = "the class" if self.target is None else shortened(self.target)
         layer = self.layer % self.model.config.depth

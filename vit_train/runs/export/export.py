@@ -134,6 +134,6 @@ def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
     )
     if same < len(images) or difference > TOLERANCE:
         raise ValueError(f"the export answers otherwise, so it is not kept: {said}")
-    speed = len(images) / seconds
-    logger.info(f"checked: {said}; {speed:,.0f} images a second in batches of {BATCH}")
+    speed = f"; {len(images) / seconds:,.0f} images a second in batches of {BATCH}"
+    logger.info(f"checked: {said}{speed if len(images) >= 2 * BATCH else ''}")
     return said

@@ -19,6 +19,8 @@ from vit_train.text import printable
 
 # The width of lines, and of the words that begin them.
 WIDTH, MARGIN = 80, 8
+# Fewer images for validation or testing say little.
+FEW = 100
 
 
 def opening(setup: Setup, path: Path, origin: str) -> str:
@@ -30,6 +32,7 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
         "teacher": teacher_line(setup),
         "folder": str(path),
         "from": origin,
+        "note": few_images(setup),
     }
     return "\n".join(labelled(label, line) for label, line in lines.items() if line)
 
@@ -64,6 +67,17 @@ def uneven_classes(setup: Setup) -> str:
     return printable(
         f"uneven classes: {counts[most]:,} training images of {classes[most]}, {counts[fewest]:,} "
         f"of {classes[fewest]}. {', '.join(ways)}"
+    )
+
+
+def few_images(setup: Setup) -> str:
+    """Say what to make of a validation or test set of a few images; "" for larger ones."""
+    val, test = setup.sizes["val"], setup.sizes["test"]
+    if not setup.task.needs_labels or not (0 < val < FEW or test < FEW):
+        return ""
+    return (
+        f"few images: {val:,} choose the best epoch and {test:,} measure it, both roughly; "
+        "checkpoints/last.pt has the final weights, and data.cv_folds=5 validates on more"
     )
 
 
