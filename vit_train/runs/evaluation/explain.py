@@ -187,9 +187,10 @@ class Explainer:
         best, answers = (each.tolist() for each in probabilities.max(dim=1))
         chances = [f" {100 * probability:.0f} %" for probability in best]
         if self.target is not None:
-            of_target = probabilities[:, self.meta.classes.index(self.target)].tolist()
-            also = (f", {shortened(self.target, 18)} {100 * each:.0f} %" for each in of_target)
-            chances = list(map(str.__add__, chances, also))
+            target = self.meta.classes.index(self.target)
+            for number, probability in enumerate(probabilities[:, target].tolist()):
+                if answers[number] != target:
+                    chances[number] += f", {shortened(self.target, 12)} {100 * probability:.0f} %"
         titles = [
             map_title(truth, self.meta.classes[answer], chance)
             for truth, answer, chance in zip(truths, answers, chances, strict=True)

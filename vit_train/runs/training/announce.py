@@ -19,7 +19,7 @@ from vit_train.text import printable
 
 # The width of lines, and of the words that begin them.
 WIDTH, MARGIN = 80, 8
-# Fewer images for validation or testing say little.
+# Fewer validation images say little.
 FEW = 100
 
 
@@ -71,12 +71,12 @@ def uneven_classes(setup: Setup) -> str:
 
 
 def few_images(setup: Setup) -> str:
-    """Say what to make of a validation or test set of a few images; "" for larger ones."""
-    val, test = setup.sizes["val"], setup.sizes["test"]
-    if not setup.task.needs_labels or not (0 < val < FEW or test < FEW):
+    """Say what to make of a validation set of a few images; "" for larger ones, and for none."""
+    count = setup.sizes["val"]
+    if not setup.task.needs_labels or setup.config.data.cv_folds or not 0 < count < FEW:
         return ""
     return (
-        f"few images: {val:,} choose the best epoch and {test:,} measure it, both roughly; "
+        f"{counted(count, 'validation image')} can hardly tell which epoch is the best: "
         "checkpoints/last.pt has the final weights, and data.cv_folds=5 validates on more"
     )
 
