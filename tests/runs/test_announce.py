@@ -9,7 +9,7 @@ from conftest import SMALL, Run
     [
         ([], "20 validation images can hardly tell which epoch is the best"),
         (["data.val=none"], ""),
-        (["data.cv_folds=5"], ""),
+        (["data.cv_folds=5", "data.cv_fold=0"], ""),
         (["task=reconstruct", "task.decoder_depth=1"], ""),
     ],
 )

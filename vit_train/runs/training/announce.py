@@ -77,7 +77,8 @@ def few_images(setup: Setup) -> str:
         return ""
     return (
         f"{counted(count, 'validation image')} can hardly tell which epoch is the best: "
-        "checkpoints/last.pt has the final weights, and data.cv_folds=5 validates on more"
+        "checkpoints/last.pt has the final weights, and data.cv_folds=5 data.cv_fold=0 (to 4) "
+        "validates on more"
     )
 
 
