@@ -17,7 +17,14 @@ from vit_train.files.reading import (
     read_json,
     read_text,
 )
-from vit_train.files.writing import open_to_append, remove_partial, replacing, truncate, write_text
+from vit_train.files.writing import (
+    new_folder,
+    open_to_append,
+    remove_partial,
+    replacing,
+    truncate,
+    write_text,
+)
 
 
 @posix
@@ -203,3 +210,11 @@ def test_settings_that_look_something_up_are_refused() -> None:
             require_config(stored, "it")
     with pytest.raises(Refused, match="no settings"):
         require_config(["a"], "it")
+
+
+def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    for write in (replacing, new_folder):
+        asked_for = write(tmp_path / "nowhere" / "file")
+        with pytest.raises(OSError, match="No such file") as caught, asked_for:
+            pass
+        assert caught.value.filename == str(tmp_path / "nowhere" / "file")

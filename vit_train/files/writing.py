@@ -29,8 +29,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    except BaseException:
+    except BaseException as error:
         partial.unlink(missing_ok=True)  # on a full disk every byte counts
+        name_target(error, partial, path)
         raise
 
 
@@ -50,9 +51,16 @@ def new_folder(path: Path) -> Iterator[Path]:
         sync_folder(partial)
         partial.rename(path)
         sync_folder(path.parent)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
+        name_target(error, partial, path)
         raise
+
+
+def name_target(error: BaseException, partial: Path, path: Path) -> None:
+    """Let an error name the file that was asked for, not the one that was to become it."""
+    if isinstance(error, OSError) and error.filename == str(partial):
+        error.filename = str(path)
 
 
 def remove_partial(folder: Path, seconds: float = 0) -> None:

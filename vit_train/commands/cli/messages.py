@@ -24,8 +24,6 @@ GRAMMAR = "key=value; quote a value with special characters: key='a, b'"
 GROUP = "a group is chosen by a name, such as model=tiny"
 DEEP = "an argument or a config file is nested too deeply"
 DIGITS = "an argument or a config file has a number with too many digits"
-# What a file is called until it is whole.
-PARTIAL = r"\.\d+(-\d+)?\.partial$"
 # What a setting must be, by what OmegaConf says of a value that is not.
 MUST_BE = {
     "converted to Integer": "must be a whole number",
@@ -87,8 +85,8 @@ def in_words(error: BaseException) -> str:
         if isinstance(candidate, AssertionError) and from_hydra(candidate):
             return f"an argument cannot be read as {GRAMMAR}"
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        path = re.sub(PARTIAL, "", str(error.filename2 or error.filename))
-        return f"{Path(path)}: {error.strerror}"
+        name = Path(str(error.filename2 or error.filename))
+        return f"{name}: {error.strerror}"
     return tidied(str(cause if isinstance(cause, OmegaConfBaseException) else error))
 
 
