@@ -20,7 +20,7 @@ from vit_train.engine import checkpoint_manager, workers
 from vit_train.engine.checkpoint import generations, read_checkpoint, sealed
 from vit_train.files.reading import read_json
 from vit_train.report.summary import write_json
-from vit_train.runs.training import folder as run_folder
+from vit_train.runs.training import run_summary
 
 # 5 steps an epoch; points of the curves and checkpoints fall on different steps.
 STEPS = ["train.epochs=3", "train.log_every=2", "checkpoint.every_steps=3"]
@@ -385,7 +385,7 @@ def test_a_run_that_is_killed_at_its_very_end_misses_nothing(
 ) -> None:
     """What says that a run is finished is written last, when all else is on the disk."""
     whole = small_run("finished", "whole")
-    write = run_folder.write_json
+    write = run_summary.write_json
 
     def dying(path: Path, content: dict[str, object]) -> None:
         write(path, content)
@@ -393,7 +393,7 @@ def test_a_run_that_is_killed_at_its_very_end_misses_nothing(
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_folder, "write_json", dying)
+        patch.setattr(run_summary, "write_json", dying)
         with pytest.raises(Killed):
             run("vit-train", *SMALL, "hydra.run.dir=killed")
     assert_same_run(whole, Path("killed"))

@@ -1,6 +1,6 @@
-"""Safe display of text from outside, such as file and class names, and CSV.
+"""Text from outside, such as file and class names: safe to display, as CSV, in a file's name.
 
-Control characters and markup in it have no effect. So is what it becomes in a file's name.
+Control characters and markup in it have no effect.
 """
 
 import codecs

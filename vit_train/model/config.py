@@ -269,7 +269,7 @@ def differences(one: ViTConfig, other: ViTConfig) -> list[str]:
     typed = {
         "hidden_dim": f"mlp_dim={one.hidden_dim}",
         "has_class_token": f"head={one.head}",
-        "has_layer_scale": f"layer_scale={'null' if one.layer_scale is None else one.layer_scale}",
+        "has_layer_scale": f"layer_scale={shown(one.layer_scale)}",
     }
     return [
         f"model.{typed.get(field, f'{field}={shown(getattr(one, field))}')}" for field in differing
@@ -277,6 +277,8 @@ def differences(one: ViTConfig, other: ViTConfig) -> list[str]:
 
 
 def shown(value: object) -> str:
+    if value is None:
+        return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

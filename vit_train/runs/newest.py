@@ -20,13 +20,8 @@ def run_at(path: Path) -> Path:
     if not path.is_dir() or (path / CONFIG).exists() or (path / CHECKPOINTS).exists():
         return path
     summaries = list(path.glob("*/summary.json"))
-    folders = sorted({str(file.parent.parent) for file in path.glob("*/*/summary.json")})
-    if folders and not summaries:
-        more = ", …" if len(folders) > MOST_NAMED else ""
-        raise ValueError(
-            f"{path} holds folders of runs: name one, {', '.join(folders[:MOST_NAMED])}{more}"
-        )
     if not summaries:
+        require_no_runs_below(path)
         return path
     by_time = sorted(summaries, key=lambda file: file.lstat().st_mtime_ns, reverse=True)
     run = next((file.parent for file in by_time if is_finished(file.parent)), None)
@@ -34,6 +29,15 @@ def run_at(path: Path) -> Path:
         raise ValueError(f"none of the runs in {path} is finished: name one of them")
     logger.info(f"taking the newest finished run: {run}")
     return run
+
+
+def require_no_runs_below(path: Path) -> None:
+    folders = sorted({str(file.parent.parent) for file in path.glob("*/*/summary.json")})
+    if folders:
+        more = ", …" if len(folders) > MOST_NAMED else ""
+        raise ValueError(
+            f"{path} holds folders of runs: name one, {', '.join(folders[:MOST_NAMED])}{more}"
+        )
 
 
 def finished_run(path: str) -> Path:

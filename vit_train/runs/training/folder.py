@@ -19,7 +19,6 @@ from vit_train.engine.checkpoint import newest_whole, resume_command
 from vit_train.engine.checkpoint_manager import CheckpointManager
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
-from vit_train.files.reading import read_json
 from vit_train.files.writing import remove_partial, replacing, require_own_folder, write_text
 from vit_train.report import provenance
 from vit_train.report.after_epochs import AfterEpochs
@@ -27,7 +26,7 @@ from vit_train.report.bad_batch import BadBatchSaver
 from vit_train.report.disk_errors import ContinueOnDiskError
 from vit_train.report.metrics import figures
 from vit_train.report.metrics_csv import MetricsCsv
-from vit_train.report.summary import result_dict, write_json
+from vit_train.report.summary import result_dict
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.report.terminal import Terminal
 from vit_train.runs.load import load, run_metadata
@@ -43,6 +42,7 @@ from vit_train.runs.training.announce import (
 from vit_train.runs.training.extension import Earlier, extended_runs
 from vit_train.runs.training.figures import draw_first_batch, validation_figures
 from vit_train.runs.training.reports import reports, truncate_reports
+from vit_train.runs.training.run_summary import RunSummary
 from vit_train.runs.training.same_run import refusing_other_runs, require_same_run
 from vit_train.runs.training.setup import Setup
 from vit_train.viz.gallery import draw_gallery, gallery_size
@@ -98,17 +98,15 @@ class RunFolder(RunOutput):
         self.earlier, self.resumed = earlier, resumed
         self.written = {str(name): int(n) for name, n in state["written"].items()} if state else {}
         require_own_folder(path / "checkpoints")
-        own = path / "summary.json"
-        self.command = first_command(own) if resumed else provenance.command_line()
-        self.before = trained_before(own) if resumed else []
-        self.extends = earlier.chain if earlier else extended_runs(state or {})
+        extends = earlier.chain if earlier else extended_runs(state or {})
+        self.summary = RunSummary(path / "summary.json", setup, extends, resumed)
         about = run_metadata(self.settings, setup.data, setup.statistics, provenance.versions())
-        about |= {"extends": self.extends, "teacher": setup.teacher}
+        about |= {"extends": extends, "teacher": setup.teacher}
         self.board = TensorBoard(path)
         self.checkpoints = CheckpointManager(
             path / "checkpoints", about, self.config.checkpoint, self.flush
         )
-        first = self.extends[-1] if self.extends else {"epochs": 0, "steps": 0}
+        first = extends[-1] if extends else {"epochs": 0, "steps": 0}
         last, step = first["epochs"] + self.config.train.epochs, first["steps"]
         if state:
             self.checkpoints.restore(state)
@@ -220,27 +218,7 @@ class RunFolder(RunOutput):
             )
 
     def write_summary(self, status: str, **results: Any) -> None:
-        setup = self.setup
-        here = {
-            "commit": provenance.commit(),
-            "versions": provenance.versions(),
-            "machine": provenance.machine(setup.device),
-        }
-        known = {
-            "status": status,
-            "command": self.command,
-            "date": provenance.today(),
-            **here,
-            "earlier": [each for each in self.before if each != here],
-            "processes": setup.processes.count,
-            "precision": setup.precision.name,
-            "parameters": sum(parameter.numel() for parameter in setup.model.parameters()),
-            "images": setup.sizes,
-            "config": self.settings,
-            "extends": self.extends,
-            "teacher": setup.teacher or None,
-        }
-        write_json(self.path / "summary.json", known | results)
+        self.summary.write(status, **results)
 
     def show_test(self, results: dict[str, Evaluation], step: int) -> None:
         """Show the test results in TensorBoard, with their figures."""
@@ -255,7 +233,7 @@ class RunFolder(RunOutput):
     def chosen(self) -> list[str]:
         """Return the settings that the command has set for this run, or Hydra in a sweep."""
         swept = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
-        found = re.findall(r"(?:^|[ '])\+*([\w.]+)=", " ".join([self.command, *swept]))
+        found = re.findall(r"(?:^|[ '])\+*([\w.]+)=", " ".join([self.summary.command, *swept]))
         return [name for name in found if name != "resume"]
 
     def final_metrics(self, results: dict[str, Evaluation]) -> dict[str, float]:
@@ -309,21 +287,3 @@ def open_folder(
     with refusing_other_runs("extend" if earlier else "resume"):
         require_same_run(setup, before)
         return make()
-
-
-def trained_before(summary: Path) -> list[dict[str, Any]]:
-    """Return the commits, versions and machines that trained a run before it was resumed."""
-    try:
-        content: Any = read_json(summary)
-        last = {key: content[key] for key in ("commit", "versions", "machine")}
-        return [*(each for each in content.get("earlier", []) if each != last), last]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return []
-
-
-def first_command(summary: Path) -> str:
-    """Return the command that began the run, from its summary; if lost, this process's command."""
-    try:
-        return str(read_json(summary)["command"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return provenance.command_line()

@@ -1,0 +1,66 @@
+"""summary.json of a run: where it comes from, what it is, and what came of it."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from vit_train.files.reading import read_object
+from vit_train.report import provenance
+from vit_train.report.summary import write_json
+from vit_train.runs.training.setup import Setup
+
+# What may differ between the processes that train a run, one after the other.
+HERE = ("commit", "versions", "machine")
+
+
+class RunSummary:
+    """The summary of a new or `resumed` run; `extends` are the runs before it."""
+
+    def __init__(
+        self, path: Path, setup: Setup, extends: list[dict[str, Any]], resumed: bool
+    ) -> None:
+        self.path, self.setup, self.extends = path, setup, extends
+        before = read_or_nothing(path) if resumed else {}
+        # The command that began the run or, if that is lost, this process's.
+        self.command = str(before.get("command", provenance.command_line()))
+        self.earlier = trained_before(before)
+
+    def write(self, status: str, **results: Any) -> None:
+        setup = self.setup
+        here = {
+            "commit": provenance.commit(),
+            "versions": provenance.versions(),
+            "machine": provenance.machine(setup.device),
+        }
+        known = {
+            "status": status,
+            "command": self.command,
+            "date": provenance.today(),
+            **here,
+            "earlier": [each for each in self.earlier if each != here],
+            "processes": setup.processes.count,
+            "precision": setup.precision.name,
+            "parameters": sum(parameter.numel() for parameter in setup.model.parameters()),
+            "images": setup.sizes,
+            "config": asdict(setup.config),
+            "extends": self.extends,
+            "teacher": setup.teacher or None,
+        }
+        write_json(self.path, known | results)
+
+
+def read_or_nothing(summary: Path) -> dict[str, Any]:
+    """Return what is in a summary; {} if it is lost or damaged."""
+    try:
+        return dict(read_object(summary))
+    except (OSError, ValueError):
+        return {}
+
+
+def trained_before(summary: dict[str, Any]) -> list[Any]:
+    """Return the commits, versions and machines that trained a run before it was resumed."""
+    if not summary.keys() >= set(HERE):
+        return []
+    last, earlier = {key: summary[key] for key in HERE}, summary.get("earlier")
+    more = earlier if isinstance(earlier, list) else []
+    return [*(each for each in more if each != last), last]
