@@ -308,7 +308,7 @@ def test_two_runs_are_compared_image_by_image(run: Run, small_run: SmallRun) -> 
     ]
     (pair,) = found["pairs"]
     assert [pair["only_first"], pair["only_second"], pair["images"]] == [*only, 60]
-    assert f"A (a) alone is right on {only[0]} images" in outcome.out
+    assert f"Only A (a) is right on {only[0]} images" in outcome.out
     differing = [row["image"] for row in csv_rows(folder / "differences.csv")]
     assert differing == [
         x["image"] for x, y in zip(*said, strict=True) if x["predicted"] != y["predicted"]

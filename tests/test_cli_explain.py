@@ -47,7 +47,7 @@ def test_each_method_is_drawn_and_measured(run: Run, small_run: SmallRun, method
     hits, _ = pointing_hits(explainer.explained(part.images)[0], part.masks)
     assert said and float(said[1]) == pytest.approx(100 * hits.double().mean().item(), abs=0.06)
     for order in (f"{method}'s order", "random order"):
-        kept = re.search(rf"of 30 images in {order}, share of answers kept: (.+)", outcome.out)
+        kept = re.search(rf"of 30 images in {order}, share of predictions kept: (.+)", outcome.out)
         assert kept and re.findall(r"% at (\d+)%", kept[1]) == ["5", "9", "20", "30", "50"]
 
 
@@ -167,19 +167,22 @@ def test_a_title_has_the_answer_whatever_class_is_explained(
     for target in (None, "square"):
         explainer = Explainer(trained, target=target)
         explainer.draw_maps(tmp_path / "maps.png", images, ["a", "b", "c"])
-    said = [f"said: {each.label} {100 * each.probability:.0f} %" for each in
+    said = [f"predicted: {each.label} {100 * each.probability:.0f} %" for each in
             trained.predict([image.permute(1, 2, 0).numpy() for image in images])]  # fmt: skip
     plain = [f"{name}, {each}" for name, each in zip("abc", said, strict=True)]
     assert drawn[:3] == plain
     for title, start in zip(drawn[3:], plain, strict=True):
-        also = "" if "said: square" in start else r", square \d+ %"
+        also = "" if "predicted: square" in start else r", square \d+ %"
         assert re.fullmatch(f"{re.escape(start)}{also}", title)
-    assert ["raised the class" in legends[0], "raised square" in legends[1]] == [True, True]
+    assert ["raised the predicted class" in legends[0], "raised square" in legends[1]] == [
+        True,
+        True,
+    ]
     name = "Screenshot 2026-11-22 at 10.32.45 copy.png"
     assert (
-        map_title(name, "automobile", " 83 %") == "Screenshot 2026-11-22 …, said: automobile 83 %"
+        map_title(name, "automobile", " 83 %") == "Screenshot 2026-1…, predicted: automobile 83 %"
     )
-    assert map_title("a.png", 40 * "x") == f"a.png, said: {17 * 'x'}…"
+    assert map_title("a.png", 40 * "x") == f"a.png, predicted: {17 * 'x'}…"
 
 
 def test_what_takes_too_much_memory_is_not_drawn(

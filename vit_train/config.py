@@ -86,7 +86,8 @@ class TrainConfig:
     # Compile the model first, which takes half a minute on a CPU (not measured on a GPU), but makes
     # steps faster: true, false, or auto, which does so on a GPU.
     compile: bool | str = "auto"
-    # Make runs on a GPU reproducible to the bit, which is slower; on a CPU they always are.
+    # Make runs on a GPU reproducible to the bit, which is slower; on one CPU model they always
+    # are.
     deterministic: bool = False
 
     def __post_init__(self) -> None:

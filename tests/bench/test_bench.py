@@ -143,7 +143,7 @@ def test_bench_measures_ours_and_a_peer_and_leaves_table_json_and_figure(
             "| vit_train (fused, fp32) ", "| timm (fp32) ", "whole loop",
             "each contender alone in its process", torch.__version__,
             "vit-pytorch (fp32) could not be measured: it is not installed: pip",
-            "fastest peer at its best, training: timm (fp32)",
+            "fastest peer in the table, training: timm (fp32)",
         ):  # fmt: skip
             assert words in shown
     content = read_json(Path("bench/bench.json"))

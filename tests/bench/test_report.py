@@ -111,7 +111,7 @@ def test_the_notes_and_the_json_say_the_same() -> None:
     assert "input alone: 200 images/s" in notes and "0 of 27 timings were disturbed" in notes
     assert "0 of 27 warm-ups ended before" in notes
     assert notes.splitlines()[-2] == (
-        "- fastest peer at its best, training: timm (fp32); vit_train (fused, fp32) is 4.00 "
+        "- fastest peer in the table, training: timm (fp32); vit_train (fused, fp32) is 4.00 "
         "(2.00–8.00) times as fast, vit_train (fused, bf16) is 2.00 (1.00–4.00) times as fast"
     )
 

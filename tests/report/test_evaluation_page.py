@@ -82,7 +82,7 @@ def test_it_says_in_words_what_was_found() -> None:
     words = Page(report(found(temperature=2.0, flipped=flipped), {}, {})).words
     assert "83.33 %" in words and "most frequent class would be right in 33.3 %" in words
     assert "five most probable" not in words  # of three classes
-    assert "<b>cat</b> taken for dog & co: 4 images, 40.0 % of <b>cat</b>" in words
+    assert "<b>cat</b> mistaken for dog & co: 4 images, 40.0 % of <b>cat</b>" in words
     assert "On average, as far as these images tell" in words  # 90.9 of 66.4 to 92.7 %
     assert "Divided by 2.00, the temperature" in words
     assert float(change(words)[1]) > float(change(words)[2])
@@ -99,8 +99,8 @@ def of_two(result: Classification, temperature: float | None = None) -> Findings
 @pytest.mark.parametrize(
     "right, sure, verdict",
     [
-        (0.5, 5.0, "Not as it is: it is right less often than it says."),
-        (0.9, 0.5, "Not as it is: it is right more often than it says."),
+        (0.5, 5.0, "Not as they are: it is right less often than its probabilities say."),
+        (0.9, 0.5, "Not as they are: it is right more often than its probabilities say."),
     ],
 )
 def test_with_many_images_it_says_on_which_side_confidence_errs(
@@ -131,14 +131,14 @@ def test_uneven_classes_are_also_counted_alike() -> None:
 
 def test_it_says_where_the_model_looks_and_whether_that_means_anything() -> None:
     for count, changed, p_value, verdict in (
-        (256, 0.33, 1e-9, "So the maps show what the answers depend on."),
+        (256, 0.33, 1e-9, "So the maps show what the predictions depend on."),
         (256, 0.1, 0.4, "That may be chance: these images do not tell"),
-        (256, 0.01, 1e-9, "So the maps hardly show what the answers depend on."),
+        (256, 0.01, 1e-9, "So the maps hardly show what the predictions depend on."),
         (12, 0.9, 1e-3, "So few images do not tell whether"),
     ):
         focus = Focus(count, 0.36, 0.3, 0.1, changed, changed_at_random=0.08, p_value=p_value)
         words = Page(report(found(focus=focus), {}, {})).words
-        assert f"{100 * changed:.0f} % of the answers change; without as many random" in words
+        assert f"{100 * changed:.0f} % of the predictions change; without as many random" in words
         assert verdict in words
 
 

@@ -119,7 +119,7 @@ def fastest(comparison: Comparison) -> Iterator[str]:
             f"{each.contender.name} is {figure_of(each.ratio(kind, peer), 2)} times as fast"
             for each in comparison.ours
         )
-        yield f"fastest peer at its best, {what}: {peer.contender.name}; {ours}"
+        yield f"fastest peer in the table, {what}: {peer.contender.name}; {ours}"
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""vit-explain: draw where a model's answers come from."""
+"""vit-explain: draw where a model's predictions come from."""
 
 from vit_train.commands.cli.command import make_command
 from vit_train.runs.config import ExplainConfig
 
 ABOUT = """\
-vit-explain: draw which parts of an image a trained model's answer comes from.
+vit-explain: draw which parts of an image a prediction comes from.
 
   vit-explain ckpt=outputs/cifar10-tiny
   vit-explain ckpt=outputs/cifar10-tiny images=photo.jpg method=rollout"""

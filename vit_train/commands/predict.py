@@ -4,7 +4,7 @@ from vit_train.commands.cli.command import make_command
 from vit_train.runs.config import PredictConfig
 
 ABOUT = """\
-vit-predict: say what a trained model sees in images of any size.
+vit-predict: classify images of any size with a trained model.
 
   vit-predict ckpt=outputs/cifar10-tiny images=photo.jpg
   vit-predict ckpt=outputs/cifar10-tiny images=photos out=predictions.csv"""

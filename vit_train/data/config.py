@@ -42,8 +42,8 @@ class DataConfig:
     # test: validate on the test set, to follow published protocols; results are labeled as such.
     val: str = "split"
     val_fraction: float = 0.1
-    # Cross-validation: of this many folds of the training images, stratified, validate on number
-    # cv_fold, counted from 0, and train on the others.
+    # Cross-validation: split the training images into this many stratified folds, validate on
+    # number cv_fold, counted from 0, and train on the others.
     cv_folds: int | None = None
     cv_fold: int | None = None
     # Stratified random subsets; those of training and validation are taken after their split.
@@ -216,10 +216,11 @@ class FolderConfig(DataConfig):
 
 @dataclass
 class ShapesConfig(DataConfig):
-    """The built-in data: figures drawn from a seed."""
+    """The built-in data: geometric shapes drawn from a seed."""
 
     name: str = "shapes"
-    # How many kinds of figures (2 to 10), how many images of them, and which ones.
+    # The number of kinds of shapes (2 to 10), of training and of test images, and the seed that
+    # draws them.
     num_classes: int = 10
     train_images: int = 10_000
     test_images: int = 2_000

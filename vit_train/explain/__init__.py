@@ -1,1 +1,1 @@
-"""What a trained model attends to, where its answers come from, what it knows about places."""
+"""What a trained model attends to, where predictions come from, what it knows of positions."""

@@ -1,4 +1,4 @@
-"""Which patches a model's answer comes from, by three methods.
+"""Which patches a model's prediction comes from, by three methods.
 
 All take what every layer attends to, (B,H,T,T) each, and return one matrix (B,T,T): how much of
 each token (column) is in each token (row) in the end. `of_answer` takes the row that is classified.

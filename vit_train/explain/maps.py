@@ -1,4 +1,4 @@
-"""Maps over the patches of images: where a classifier's answers come from."""
+"""Maps over the patches of images: where a classifier's predictions come from."""
 
 import torch
 from torch import Tensor, nn

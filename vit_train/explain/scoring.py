@@ -1,4 +1,4 @@
-"""How well maps say where an answer comes from, and how much of the image they mark."""
+"""How well maps show where a prediction comes from, and how much of the image they mark."""
 
 import torch
 from torch import Tensor

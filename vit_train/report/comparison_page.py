@@ -30,7 +30,7 @@ class Pair:
         certain = self.p_adjusted < 0.05
         verdict = "They differ by more than chance." if certain else "That may be chance."
         return (
-            f"{self.first} alone is right on {paired.only_first:,} images, {self.second} alone on "
+            f"Only {self.first} is right on {paired.only_first:,} images, only {self.second} on "
             f"{paired.only_second:,}: a difference of "
             f"{100 * paired.difference:+.2f} points (95 % interval {low:+.2f} to {high:+.2f}; "
             f"McNemar's exact test: {chance}). {verdict}"
@@ -96,16 +96,16 @@ def comparison_page(
     if settings:
         parts.append(section("How they were trained differently", table(("", *names), settings)))
     shown = [
-        picture(png, f"Images on which one alone is right: {who}") for who, png in pictures.items()
+        picture(png, f"Images that only one gets right: {who}") for who, png in pictures.items()
     ]
     parts.append(section("Images on which they differ", *shown, MORE))
     return page(f"{facts['data']}, {facts['split']} images: a comparison", parts)
 
 
 LIMITS = paragraph(
-    "All answer the same images, so the test counts only those on which one alone is right; with "
-    "more than two models, p is adjusted for the number of pairs (Holm), and the intervals are of "
-    "each pair alone. It tells these trained models apart, not their recipes: another seed gives "
+    "All predict the same images, so the test counts only those that just one gets right; with "
+    "more than two models, p is adjusted for the number of pairs (Holm), and each interval is "
+    "for one pair. It tells these trained models apart, not their recipes: another seed gives "
     "another model, and vit-results compares recipes over several seeds."
 )
 MORE = paragraph("All images on which the models disagree are in differences.csv.")

@@ -51,12 +51,12 @@ def report(found: Findings, run: dict[str, Any], pictures: dict[str, bytes]) -> 
 # Sections of one picture: its title and the picture's caption.
 SECTIONS = {
     "positions": (
-        "What it knows about places",
-        "How similar the embedding of each place is to those of all others",
+        "What it knows about positions",
+        "How similar the embedding of each position is to those of all others",
     ),
     "mistakes": (
-        "Its worst and its most doubtful answers",
-        "Images with their true class and what the model said",
+        "What it gets most wrong, and what it is least sure of",
+        "Images with their label and their predicted class",
     ),
     "curves": ("How it learned", "Training and validation, over the images seen"),
 }
@@ -69,8 +69,9 @@ LOOKS = {
 def headline(found: Findings) -> str:
     result, facts = found.result, found.facts
     lead = (
-        f"What a trained model, {text(facts['checkpoint'])}, says of {result.count:,} images of "
-        f"{text(facts['data'])}, {text(facts['image_size'])} by {text(facts['image_size'])} pixels."
+        f"What a trained model, {text(facts['checkpoint'])}, predicts for {result.count:,} images "
+        f"of {text(facts['data'])}, {text(facts['image_size'])} by {text(facts['image_size'])} "
+        f"pixels."
     )
     return f'<p class="lead">{lead}</p><p class="big">{figure_of(result)}</p>{second(found)}'
 
@@ -80,8 +81,8 @@ def figure_of(result: Evaluation) -> str:
         return f"{result.loss:.4f} <small>mean loss</small>"
     low, high = result.interval
     return (
-        f"{100 * result.acc:.2f} % <small>right, 95 % interval {100 * low:.2f} to {100 * high:.2f}"
-        f"</small>"
+        f"{100 * result.acc:.2f} % <small>correct, 95 % interval {100 * low:.2f} to "
+        f"{100 * high:.2f}</small>"
     )
 
 
@@ -89,9 +90,9 @@ def second(found: Findings) -> str:
     result = found.result
     if not isinstance(result, Classification):
         return ""
-    words = f"Always answering the most frequent class would be right in {chance(result):.1f} %."
+    words = f"Always predicting the most frequent class would be right in {chance(result):.1f} %."
     if result.count < FEW:
-        words += " With so few images all figures here are rough."
+        words += " With so few images all numbers here are rough."
     if is_uneven(result.per_class_count):
         balanced = 100 * Confusion().values(result.answers)["balanced_acc"]
         words += f" With every class counted alike, the model is right in {balanced:.2f} %."
@@ -107,7 +108,7 @@ def second(found: Findings) -> str:
 
 
 def chance(result: Classification) -> float:
-    """Return the accuracy, in percent, of always answering the most frequent class."""
+    """Return the accuracy, in percent, of always predicting the most frequent class."""
     return 100 * max(result.per_class_count) / result.count
 
 
@@ -121,7 +122,7 @@ def confused(found: Findings, pictures: dict[str, bytes]) -> list[str]:
     most = np.argsort(-counts, kind="stable")[:PAIRS]
     support = found.result.per_class_count
     pairs = [
-        f"<li>{text(found.classes[i])} taken for {text(found.classes[j])}: {count:,} images, "
+        f"<li>{text(found.classes[i])} mistaken for {text(found.classes[j])}: {count:,} images, "
         f"{100 * count / support[i]:.1f} % of {text(found.classes[i])}</li>"
         for i, j, count in zip(*confusions[:, most], counts[most], strict=True)
     ]
@@ -135,8 +136,8 @@ def confused(found: Findings, pictures: dict[str, bytes]) -> list[str]:
     parts.append(table(("class", "precision", "recall", "F1", "images"), rows))
     parts.append(
         paragraph(
-            "Precision: of the images taken for a class, the share that are of it. Recall: of the "
-            "images of a class, the share that were taken for it. F1 is their harmonic mean."
+            "Precision: of the images predicted to be of a class, the share that are. Recall: of "
+            "the images of a class, the share predicted to be. F1 is their harmonic mean."
         )
     )
     return parts
@@ -150,14 +151,14 @@ def trust(found: Findings, pictures: dict[str, bytes]) -> list[str]:
     low, high = (100 * end for end in found.result.interval)
     error = 100 * calibration_error(answers)
     if error < 3 and high - low < WIDEST:
-        verdict = "Yes: it is right about as often as it says."
+        verdict = "Yes: it is right about as often as its probabilities say."
     elif low <= sure <= high:
         verdict = "On average, as far as these images tell; for each confidence see the diagram."
     else:
         more = "less" if sure > right else "more"
-        verdict = f"Not as it is: it is right {more} often than it says."
+        verdict = f"Not as they are: it is right {more} often than its probabilities say."
     words = (
-        f"{verdict} On average it gives its answers a probability of {sure:.1f} %, and "
+        f"{verdict} On average it gives its predictions a probability of {sure:.1f} %, and "
         f"{right:.1f} % of them are right; the expected calibration error is {error:.1f} %."
     )
     if found.mended is not None:
@@ -169,9 +170,9 @@ def trust(found: Findings, pictures: dict[str, bytes]) -> list[str]:
             f"instead of {error:.1f} %."
         )
     captions = {
-        "calibration": "Accuracy of the answers with each confidence; on the dashed line it is "
-        "right as often as it says",
-        "coverage": "How often it is right if it may leave out the images it doubts",
+        "calibration": "Accuracy of the predictions with each confidence; on the dashed line the "
+        "two are equal",
+        "coverage": "Accuracy when the model may abstain on its least certain images",
     }
     shown = (picture(pictures[name], words) for name, words in captions.items() if name in pictures)
     return [paragraph(words), *shown]

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vit_train.engine.answers import Answers, Integers
-from vit_train.viz.sheet import RIGHT, WRONG, Labelled, draw_sheet, said_line
+from vit_train.viz.sheet import RIGHT, WRONG, Labelled, class_line, draw_sheet
 
 # Images in each section.
 COUNT = 12
@@ -30,7 +30,7 @@ def draw_mistakes(answers: Answers, images: Tensor, classes: Sequence[str]) -> F
     """Draw uint8 images (N,3,S,S), each with its true and its predicted class."""
     sections = {
         "Most wrong: the true class got the least probability": most_wrong(answers, COUNT),
-        "Most doubtful: two classes are almost equally probable": most_doubtful(answers, COUNT),
+        "Least sure: two classes are almost equally probable": most_doubtful(answers, COUNT),
     }
     return draw_sheet(
         {
@@ -49,6 +49,6 @@ def answer_lines(answers: Answers, index: int, classes: Sequence[str]) -> list[t
     chances = np.exp(answers.log_probabilities[index])
     color = RIGHT if answers.correct[index] else WRONG
     return [
-        said_line("true", classes[label], chances[label]),
-        said_line("said", classes[predicted], chances[predicted], color),
+        class_line("label", classes[label], chances[label]),
+        class_line("predicted", classes[predicted], chances[predicted], color),
     ]

@@ -11,7 +11,7 @@ from torch import Tensor
 from vit_train.engine.answers import Answers, Integers
 from vit_train.engine.metrics import Z
 from vit_train.text import printable
-from vit_train.viz.sheet import RIGHT, WRONG, Labelled, draw_sheet, said_line
+from vit_train.viz.sheet import RIGHT, WRONG, Labelled, class_line, draw_sheet
 
 # Images in each section of the sheet.
 COUNT = 12
@@ -49,7 +49,7 @@ class Paired:
     def p_value(self) -> float:
         """Return how probable so unequal counts are if both are equally good.
 
-        It is the two-sided exact test of McNemar (1947): each image on which one alone is right is
+        It is the two-sided exact test of McNemar (1947): each image that only one gets right is
         the toss of a coin.
         """
         tosses, fewer = self.only_first + self.only_second, min(self.only_first, self.only_second)
@@ -69,7 +69,7 @@ def where_they_differ(right: Answers, wrong: Answers, count: int) -> Integers:
 def draw_differences(
     pair: tuple[Answers, Answers], names: tuple[str, str], images: Tensor, classes: Sequence[str]
 ) -> Figure:
-    """Draw uint8 images (N,3,S,S) on which one alone is right, with what both say.
+    """Draw uint8 images (N,3,S,S) that only one gets right, with what both predict.
 
     The names begin with the letters that stand for the two below the images.
     """
@@ -86,13 +86,13 @@ def draw_differences(
 def lines(
     pair: Sequence[Answers], letters: Sequence[str], index: int, classes: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Return what each of the classifiers says of an image."""
-    said = []
+    """Return what each of the classifiers predicts for an image."""
+    lines = []
     for letter, answers in zip(letters, pair, strict=True):
         predicted = int(answers.predicted[index])
         color = RIGHT if answers.correct[index] else WRONG
-        said.append(said_line(letter, classes[predicted], answers.confidence[index], color))
-    return said
+        lines.append(class_line(letter, classes[predicted], answers.confidence[index], color))
+    return lines
 
 
 def differences(
@@ -107,9 +107,9 @@ def differences(
     for letter in letters:
         header += [f"predicted_{letter}", f"probability_{letter}"]
     yield header
-    said = np.stack([answers.predicted for answers in all_answers])  # (models, N)
+    predicted = np.stack([answers.predicted for answers in all_answers])  # (models, N)
     labels = all_answers[0].labels
-    for index in np.flatnonzero((said != said[0]).any(axis=0)).tolist():
+    for index in np.flatnonzero((predicted != predicted[0]).any(axis=0)).tolist():
         row = [printable(str(names[index])), named[labels[index]]]
         for answers in all_answers:
             row += [named[answers.predicted[index]], f"{answers.confidence[index]:.6f}"]

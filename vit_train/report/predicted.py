@@ -1,4 +1,4 @@
-"""What a model says of files: lines for the terminal, rows of CSV, lines of JSON."""
+"""What a model predicts for files: lines for the terminal, rows of CSV, lines of JSON."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from vit_train.text import csv_text, printable
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of an image: its most probable classes with their probabilities."""
+    """What a model predicts for an image: its most probable classes with their probabilities."""
 
     label: str
     probability: float
@@ -30,14 +30,14 @@ def shown(path: Path) -> str:
     return printable(str(path))
 
 
-def terminal_line(path: Path, said: PredictionOrError, width: int) -> str:
-    """Format what was said of a file for the terminal."""
+def terminal_line(path: Path, prediction: PredictionOrError, width: int) -> str:
+    """Format what was predicted for a file, for the terminal."""
     name = shown(path)
     if len(name) > width and sys.stdout.isatty():  # the end says more than the beginning
         name = f"…{name[1 - width :]}"
-    if isinstance(said, str):
-        return f"{name:<{width}}  cannot be read: {printable(said)}"
-    classes = (f"{printable(label)} {chance:.1%}" for label, chance in said.top)
+    if isinstance(prediction, str):
+        return f"{name:<{width}}  cannot be read: {printable(prediction)}"
+    classes = (f"{printable(label)} {chance:.1%}" for label, chance in prediction.top)
     return f"{name:<{width}}  {'  '.join(classes)}"
 
 
@@ -48,37 +48,39 @@ def written_to(out: str | None, topk: int) -> Iterator[Callable[[Path, Predictio
     Without `out` nothing is written.
     """
     if out is None:
-        yield lambda path, said: None
+        yield lambda path, prediction: None
         return
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     with replacing(Path(out)) as file:
         if out.endswith(".jsonl"):
-            yield lambda path, said: file.write(json_line(path, said).encode())
+            yield lambda path, prediction: file.write(json_line(path, prediction).encode())
             return
         header = ["image", "predicted", "probability"]
         for place in range(2, topk + 1):
             header += [f"predicted_{place}", f"probability_{place}"]
         file.write(csv_text([[*header, "error"]]).encode())
-        yield lambda path, said: file.write(csv_text([cells(path, said, topk)]).encode())
+        yield lambda path, prediction: file.write(
+            csv_text([cells(path, prediction, topk)]).encode()
+        )
 
 
-def cells(path: Path, said: PredictionOrError, topk: int) -> Iterable[str]:
+def cells(path: Path, prediction: PredictionOrError, topk: int) -> Iterable[str]:
     yield shown(path)
-    if isinstance(said, str):
+    if isinstance(prediction, str):
         yield from [""] * (2 * topk)
-        yield printable(said)
+        yield printable(prediction)
         return
-    for label, chance in said.top:
+    for label, chance in prediction.top:
         yield printable(label)
         yield f"{chance:.6f}"
     yield ""
 
 
-def json_line(path: Path, said: PredictionOrError) -> str:
+def json_line(path: Path, prediction: PredictionOrError) -> str:
     content: dict[str, Any] = {"image": shown(path)}
-    if isinstance(said, str):
-        content["error"] = printable(said)
+    if isinstance(prediction, str):
+        content["error"] = printable(prediction)
     else:
-        content |= {"predicted": said.label, "probability": round(said.probability, 6)}
-        content["top"] = [[label, round(chance, 6)] for label, chance in said.top]
+        content |= {"predicted": prediction.label, "probability": round(prediction.probability, 6)}
+        content["top"] = [[label, round(chance, 6)] for label, chance in prediction.top]
     return json.dumps(content) + "\n"

@@ -18,7 +18,7 @@ TTA = ("none", "flip")
 MOST_PICTURES = 1000  # on one sheet; matplotlib takes minutes to lay out more
 PICTURES = (".png", ".pdf", ".svg")
 TABLES = (".csv", ".jsonl")
-# Ways to say which patches an answer comes from.
+# Ways to tell which patches a prediction comes from.
 METHODS = ("relevance", "rollout", "attention")
 # What vit-export writes.
 FORMATS = ("onnx", "torch", "safetensors", "timm", "hf")
@@ -40,8 +40,8 @@ class EvalDataConfig:
     on_error: str | None = None
     # Of folders: files with more pixels than this count as files that cannot be decoded.
     max_pixels: int | None = None
-    # Evaluate only this many images, stratified. Beside test images, val_subset is the number on
-    # which the temperature is fitted.
+    # Use only this many images, stratified. When vit-eval evaluates other images, it fits the
+    # temperature on val_subset validation images.
     val_subset: int | None = None
     test_subset: int | None = None
 
@@ -102,7 +102,7 @@ class PredictConfig:
     ckpt: str = "???"
     # A file, a folder, a pattern such as photos/*.jpg, a list of them, or - for paths on stdin.
     images: Any = "???"
-    # Write all answers to this file, as CSV (.csv) or as JSON lines (.jsonl).
+    # Write all predictions to this file, as CSV (.csv) or as JSON lines (.jsonl).
     out: str | None = None
     # The number of most probable classes to name.
     topk: int = 3
@@ -141,7 +141,7 @@ class ExplainConfig:
     # The class that is explained; null is the predicted one.
     target: str | None = None
     # Also measure the method on this many test images: by the pointing game, where the objects'
-    # places are known, and by deleting patches.
+    # positions are known, and by deleting patches.
     score: int = 0
     # The folder for maps.png, distances.png, filters.png; null is one in the run's folder,
     # such as explain/.

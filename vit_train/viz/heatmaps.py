@@ -1,4 +1,4 @@
-"""Maps over images: where an answer comes from."""
+"""Maps over images: where a prediction comes from."""
 
 from collections.abc import Sequence
 from textwrap import fill
@@ -56,10 +56,10 @@ def draw_maps(
     return figure
 
 
-def map_title(known: str, said: str, probability: str = "") -> str:
-    """Return a title in which, for want of room, what is known gives way to what was said."""
-    answer = f", said: {shortened(said, 18)}{probability}"
-    return shortened(known, TITLE - len(answer)) + answer
+def map_title(known: str, predicted: str, probability: str = "") -> str:
+    """Return a title in which, for want of room, what is known gives way to the prediction."""
+    prediction = f", predicted: {shortened(predicted, 18)}{probability}"
+    return shortened(known, TITLE - len(prediction)) + prediction
 
 
 def covered(pixels: NDArray[np.uint8], cells: NDArray[np.float32]) -> NDArray[np.uint8]:

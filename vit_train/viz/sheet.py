@@ -9,7 +9,7 @@ from torch import Tensor
 from vit_train.viz.figures import PALETTE, shortened
 
 COLUMNS = 6
-# The colors of right and of wrong answers.
+# The colors of right and of wrong predictions.
 RIGHT, WRONG = PALETTE[2], PALETTE[3]
 # In inches: an image's side, a line below it, the gap between images, a section's title.
 SIDE, LINE, GAP, TITLE = 1.3, 0.17, 0.14, 0.4
@@ -43,13 +43,13 @@ def draw_sheet(sections: Mapping[str, Sequence[Labelled]], columns: int = COLUMN
         axes.text(
             GAP, top + above / 2, heading, fontsize=12, weight="bold", va="center", parse_math=False
         )
-        for place, (image, said) in enumerate(part):
+        for place, (image, lines_below) in enumerate(part):
             left = GAP + place % columns * (SIDE + GAP)
             upper = top + above + place // columns * row
             extent = (left, left + SIDE, upper + SIDE, upper)
             pixels = image.permute(1, 2, 0).cpu().numpy()
             axes.imshow(pixels, interpolation="nearest", extent=extent)
-            for number, (words, color) in enumerate(said):
+            for number, (words, color) in enumerate(lines_below):
                 axes.text(
                     left, upper + SIDE + 0.11 + LINE * number, words, fontsize=8.5, color=color,
                     va="center", parse_math=False,
@@ -59,9 +59,10 @@ def draw_sheet(sections: Mapping[str, Sequence[Labelled]], columns: int = COLUMN
     return figure
 
 
-def said_line(who: str, name: str, chance: float, color: str = "black") -> tuple[str, str]:
-    """Return a line such as "true: cat 12 %"."""
-    return f"{who}: {shortened(name, 13)} {100 * chance:.0f} %", color
+def class_line(who: str, name: str, chance: float, color: str = "black") -> tuple[str, str]:
+    """Return a line such as "label: cat 12 %"."""
+    share = "<1" if chance < 0.005 else f"{100 * chance:.0f}"
+    return f"{who}: {shortened(name, 13)} {share} %", color
 
 
 def image_grid(images: Tensor, labels: Sequence[Sequence[str]], columns: int = COLUMNS) -> Figure:

@@ -45,7 +45,7 @@ def run_or_help(job: Callable[[], object], about: str, groups: Collection[str], 
     if groups:
         print("\n== Groups, chosen by group=name ==")
         print(*group_lines(folders, groups), sep="\n")
-    print("\n== All settings as they are now, changed by key=value ==")
+    print("\n== Current settings (change them with key=value) ==")
     print(described(settings.getvalue(), kind))
     print("Add --cfg job to print the settings alone, --hydra-help for Hydra's own flags.")
 

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 BATCH = 64
 FILTERS = 28
 LEGENDS = {
-    "relevance": "what of each patch raised {raised} (attention × gradient)",
+    "relevance": "how much each patch raised {raised} (relevance: attention × gradient)",
     "rollout": "attention through all layers (rollout)",
     "attention": "attention of layer {layer}",
 }
@@ -54,7 +54,7 @@ CURVE, DELETED = (0.05, 0.1, 0.2, 0.3, 0.5), 0.1
 
 
 def explain_answers(config: ExplainConfig) -> None:
-    """Draw where the answers come from, and what is known of heads and filters.
+    """Draw where the predictions come from, and what is known of heads and filters.
 
     Of a model that predicts pixels, draw where its decoder takes a hidden patch from. Raise
     ValueError for a model without attention, and for a layer or class that it does not have.
@@ -195,7 +195,7 @@ class Explainer:
             map_title(truth, self.meta.classes[answer], chance)
             for truth, answer, chance in zip(truths, answers, chances, strict=True)
         ]
-        raised = "the class" if self.target is None else shortened(self.target)
+        raised = "the predicted class" if self.target is None else shortened(self.target)
         layer = self.layer % self.model.config.depth
         legend = LEGENDS[self.method].format(layer=layer, raised=raised)
         save(draw_maps(images, maps, titles, legend), path)
@@ -242,7 +242,7 @@ class Explainer:
             same = zip(deleted, kept, strict=True)
             shares = (f"{k.double().mean():.1%} at {d / maps[0].numel():.0%}" for d, k in same)
             logger.info(
-                f"deleting patches of {count:,} images in {title}, share of answers kept: "
+                f"deleting patches of {count:,} images in {title}, share of predictions kept: "
                 f"{', '.join(shares)}"
             )
 

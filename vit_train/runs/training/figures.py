@@ -18,7 +18,7 @@ from vit_train.viz.sheet import image_grid, label_lines
 
 # Images of the first batch that are shown.
 FIRST = 18
-# Images that are shown with what their answers come from, one below the other: a card of
+# Images that are shown with what their predictions come from, one below the other: a card of
 # TensorBoard is as wide as one of them.
 SHOWN = 4
 
@@ -33,7 +33,7 @@ def draw_first_batch(setup: Setup) -> Figure:
 def validation_figures(
     setup: Setup, model: nn.Module, result: Evaluation | None
 ) -> Iterator[tuple[str, Figure]]:
-    """Yield what is confused, the most wrong answers, and where some answers come from."""
+    """Yield what is confused, the most wrong answers, and where some predictions come from."""
     images, classes = setup.splits.val, setup.data.classes
     if images is None or not isinstance(result, Classification):
         return
@@ -49,10 +49,10 @@ def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> F
     was_training = model.training
     model.eval()
     batch = setup.normalize(shown.images.to(setup.device))
-    maps, _, said = answer_maps(model, batch, model.config.has_class_token)
+    maps, _, predicted = answer_maps(model, batch, model.config.has_class_token)
     model.train(was_training)
     titles = [
         map_title(f"true: {classes[label]}", classes[answer])
-        for label, answer in zip(shown.labels.tolist(), said.tolist(), strict=True)
+        for label, answer in zip(shown.labels.tolist(), predicted.tolist(), strict=True)
     ]
     return draw_maps(shown.images, maps, titles, "what raised the class", columns=1)
