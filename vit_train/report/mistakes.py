@@ -50,5 +50,5 @@ def answer_lines(answers: Answers, index: int, classes: Sequence[str]) -> list[t
     color = RIGHT if answers.correct[index] else WRONG
     return [
         class_line("label", classes[label], chances[label]),
-        class_line("predicted", classes[predicted], chances[predicted], color),
+        class_line("model", classes[predicted], chances[predicted], color),
     ]

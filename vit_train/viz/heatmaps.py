@@ -13,8 +13,8 @@ from vit_train.viz.figures import chart, shortened
 
 # Perceptually uniform, and also readable in gray.
 COLORS = "magma"
-# How much of the map's color covers the gray image.
-COVER = 0.65
+# How much of the gray image the map's color covers where the map is 0, and where it is highest.
+COVER = 0.3, 0.8
 # In inches: a column, a row, and what is below the rows.
 WIDTH, ROW, BELOW = 3.1, 1.85, 0.8
 # Characters of the legend, and of a title, that fit into a column.
@@ -68,7 +68,8 @@ def covered(pixels: NDArray[np.uint8], cells: NDArray[np.float32]) -> NDArray[np
     values = np.kron(cells / max(float(cells.max()), 1e-12), np.ones((scale, scale)))
     colors = 255 * colormaps[COLORS](np.clip(values, 0, 1))[..., :3]
     gray = pixels.mean(axis=2, keepdims=True)
-    mixed: NDArray[np.uint8] = (COVER * colors + (1 - COVER) * gray).astype(np.uint8)
+    cover = np.interp(values, (0, 1), COVER)[..., None]
+    mixed: NDArray[np.uint8] = (cover * colors + (1 - cover) * gray).astype(np.uint8)
     return mixed
 
 
