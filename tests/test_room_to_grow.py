@@ -19,6 +19,7 @@ from vit_train.engine.config import OPTIM_CONFIGS, AdamWConfig, OptimConfig
 from vit_train.engine.optim import Optimizer, Optimizers, make_adamw
 from vit_train.files.reading import read_json
 from vit_train.model.attention import Attention
+from vit_train.model.config import ViTConfig
 from vit_train.model.pos_embed import POSITIONS, AttentionPositions, State
 from vit_train.report.metrics import METRICS
 
@@ -77,7 +78,9 @@ def test_rotary_positions(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_hook_of_attention_turns_queries_and_keys(kernels: str) -> None:
     """With equal contents everywhere, a logit depends on the distance of two patches alone."""
     torch.manual_seed(0)
-    attention = Attention(16, 2, 0.0, kernels, relative=Rotary(3, 8, has_class=True)).double()
+    attention = Attention(
+        ViTConfig(embed_dim=16, num_heads=2, kernels=kernels), Rotary(3, 8, has_class=True)
+    ).double()
     x = torch.randn(1, 1, 16, dtype=torch.float64).expand(1, 10, 16)
     _, weights = attention(x, need_weights=True)
     logits = weights.log()[0, 0, 1:, 1:].unflatten(0, (3, 3)).unflatten(2, (3, 3))

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from line_up import contenders
 
-from vit_train.bench import alone as alone_module
 from vit_train.bench.alone import Failed, alone
 from vit_train.bench.contender import Peer
+from vit_train.engine.errors import reason
 
 
 def test_a_call_has_a_process_of_its_own_that_has_ended_afterwards(tmp_path: Path) -> None:
@@ -38,11 +38,9 @@ def test_a_call_that_does_not_answer_says_why(
 
 def test_a_reason_is_short() -> None:
     error = RuntimeError("backend='inductor' raised:\n\nCppCompileError: C++ compile error\nmore")
-    assert alone_module.in_one_line(error) == (
-        "backend='inductor' raised: CppCompileError: C++ compile error"
-    )
-    assert alone_module.in_one_line(ValueError("no compiler\n\nadvice")) == "no compiler"
-    assert alone_module.in_one_line(KeyError()) == "KeyError"
+    assert reason(error) == ("backend='inductor' raised: CppCompileError: C++ compile error")
+    assert reason(ValueError("no compiler\n\nadvice")) == "no compiler"
+    assert reason(KeyError()) == "KeyError"
 
 
 def test_a_contender_imports_nothing_that_would_count_as_a_start_up(tmp_path: Path) -> None:

@@ -111,7 +111,8 @@ def run(**settings: Any) -> str:
     task.evaluation = lambda outputs: outputs.shape  # type: ignore
     trainer.evaluate(trainer.eval_model, loader)
     if task.columns:
-        draw_gallery(task, trainer.eval_model, next(iter(loader)), parts.normalize)
+        draw_gallery(task, trainer.eval_model.eval(), next(iter(loader)), parts.normalize)
+        trainer.eval_model.train()
     buffer = io.BytesIO()
     torch.save({**trainer.state_dict(), "rng": rng_states()}, buffer)
     buffer.seek(0)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from vit_train.model import attention as attention_module
 from vit_train.model.attention import Attention, attend
+from vit_train.model.config import ViTConfig
 from vit_train.model.pos_embed import RelativeKeys
 
 shapes = pytest.mark.parametrize("shape", [(1, 1, 1, 4), (2, 3, 7, 8), (3, 2, 17, 5)])
@@ -24,7 +25,9 @@ def random_qkv(shape, scale=1.0):
 
 def build(kernels, dim=24, heads=4):
     torch.manual_seed(0)
-    return Attention(dim, heads, 0.0, kernels).double(), torch.randn(2, 9, dim).double()
+    return Attention(
+        ViTConfig(embed_dim=dim, num_heads=heads, kernels=kernels)
+    ).double(), torch.randn(2, 9, dim).double()
 
 
 @shapes

@@ -135,7 +135,7 @@ def test_the_initialisations_of_c_and_e_and_of_d(pos_std: float) -> None:
 
 def test_separate_maps_become_one() -> None:
     torch.manual_seed(0)
-    attention = Attention(12, 3, 0.0, "scratch")
+    attention = Attention(ViTConfig(embed_dim=12, num_heads=3, kernels="scratch"))
     maps = nn.ModuleDict({name: nn.Linear(12, 12) for name in "qkv"})
     state = {f"attn.{key}": value for key, value in maps.state_dict().items()}
     fused = fuse_qkv(state | {"attn.proj.weight": attention.proj.weight})
@@ -165,7 +165,7 @@ def test_one_module_a_head_becomes_the_fused_form() -> None:
 
     state = {f"heads.{key}": value for key, value in heads.state_dict().items()}
     state |= {f"proj.{key}": value for key, value in proj.state_dict().items()}
-    attention = Attention(12, 3, 0.0, "scratch")
+    attention = Attention(ViTConfig(embed_dim=12, num_heads=3, kernels="scratch"))
     attention.load_state_dict(fuse_heads(state))
     torch.testing.assert_close(attention(x)[0], expected)
 

@@ -16,7 +16,7 @@ DIM = 96
 
 def mimetic(num_heads: int, seed: int = 0) -> Attention:
     torch.manual_seed(seed)
-    attention = Attention(DIM, num_heads, 0.0, "scratch")
+    attention = Attention(ViTConfig(embed_dim=DIM, num_heads=num_heads, kernels="scratch"))
     init_mimetic(attention)
     return attention
 

@@ -17,7 +17,7 @@ CAUSAL = causal(TOKENS)
 def build(kernels: str) -> tuple[Attention, torch.Tensor]:
     torch.manual_seed(0)
     x = torch.randn(2, TOKENS, DIM, dtype=torch.float64, requires_grad=True)
-    return Attention(DIM, 3, 0.0, kernels).double(), x
+    return Attention(ViTConfig(embed_dim=DIM, num_heads=3, kernels=kernels)).double(), x
 
 
 @kernels
@@ -117,4 +117,6 @@ def test_fewer_queries_take_the_first_rows_of_the_mask(kernels: str) -> None:
 )
 def test_what_is_no_mask_is_refused(mask: torch.Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Attention(8, 2, 0.0, "scratch")(torch.randn(2, 5, 8), mask=mask)
+        Attention(ViTConfig(embed_dim=8, num_heads=2, kernels="scratch"))(
+            torch.randn(2, 5, 8), mask=mask
+        )

@@ -126,7 +126,7 @@ def test_relative_attention_adds_its_keys_to_those_of_the_contents(
     torch.manual_seed(0)
     relative = RelativeKeys(3, 6, has_class=True)
     nn.init.normal_(relative.weight)
-    attention = Attention(12, 2, 0.0, kernels, relative=relative).double()
+    attention = Attention(ViTConfig(embed_dim=12, num_heads=2, kernels=kernels), relative).double()
     x = torch.randn(2, 10, 12, dtype=torch.float64)
     q, k, v = attention.project(x)
     keys = k.unsqueeze(2).repeat(1, 1, 10, 1, 1)  # (B,H,i,j,Dh)

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from vit_train.engine.errors import reason
+
 P = ParamSpec("P")
 Result = TypeVar("Result")
 # How many seconds a process may take to end after it has answered.
@@ -61,9 +63,9 @@ def alone(cache: Path, function: Callable[P, Result], *args: P.args, **kwargs: P
         details = printed.read().decode(errors="replace")
     if not answer:
         raise Failed(how_it_ended(process.returncode, details), details)
-    result, reason, trace = pickle.loads(answer)
-    if reason:
-        raise Failed(reason, f"{details}{trace}")
+    result, why, trace = pickle.loads(answer)
+    if why:
+        raise Failed(why, f"{details}{trace}")
     return result  # type: ignore[no-any-return]
 
 
@@ -80,14 +82,14 @@ def answer_on_stdout() -> None:
     """Read a call from stdin and write its result, or the reason why there is none, to stdout."""
     with os.fdopen(os.dup(1), "wb") as answer:
         os.dup2(2, 1)  # what libraries print
-        result, reason, trace = None, "", ""
+        result, why, trace = None, "", ""
         try:
             function, args, kwargs = pickle.load(sys.stdin.buffer)
             threading.Thread(target=end_with_parent, daemon=True).start()
             result = function(*args, **kwargs)
         except Exception as error:  # whatever a library or a compiler raises
-            reason, trace = in_one_line(error), traceback.format_exc()
-        pickle.dump((result, reason, trace), answer)
+            why, trace = reason(error), traceback.format_exc()
+        pickle.dump((result, why, trace), answer)
 
 
 def end_with_parent() -> None:
@@ -95,13 +97,6 @@ def end_with_parent() -> None:
     while os.read(0, 1):
         pass
     os._exit(1)
-
-
-def in_one_line(error: Exception) -> str:
-    """Return the first line of the message, and the second one if the first ends with a colon."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = lines[:2] if lines and lines[0].endswith(":") else lines[:1]
-    return " ".join(told)[:300] or type(error).__name__
 
 
 if __name__ == "__main__":

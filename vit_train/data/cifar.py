@@ -7,12 +7,15 @@ from vit_train.data.archive import Archive, obtain
 from vit_train.data.config import ArchiveConfig
 from vit_train.data.dataset import Dataset, ImageSet, resize
 
-KINDS: dict[str, type[CIFAR10]] = {"CIFAR-10": CIFAR10, "CIFAR-100": CIFAR100}
+KINDS: dict[str, tuple[str, type[CIFAR10]]] = {
+    "cifar10": ("CIFAR-10", CIFAR10),
+    "cifar100": ("CIFAR-100", CIFAR100),
+}
 
 
-def load_cifar(config: ArchiveConfig, title: str) -> Dataset:
-    """Load the data set of this title, downloading it first if config.download says so."""
-    kind = KINDS[title]
+def load_cifar(config: ArchiveConfig) -> Dataset:
+    """Load the data set that config.name says, downloading it first if config.download is set."""
+    title, kind = KINDS[config.name]
     meta = (kind.meta["filename"], kind.meta["md5"])
     archive = Archive(
         title=title,

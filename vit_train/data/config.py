@@ -134,19 +134,14 @@ class Cifar10Config(ArchiveConfig):
     def load(self) -> "Dataset":
         from vit_train.data.cifar import load_cifar
 
-        return load_cifar(self, "CIFAR-10")
+        return load_cifar(self)
 
 
 @dataclass
-class Cifar100Config(ArchiveConfig):
+class Cifar100Config(Cifar10Config):
     """CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 images, 32×32, 100 classes."""
 
     name: str = "cifar100"
-
-    def load(self) -> "Dataset":
-        from vit_train.data.cifar import load_cifar
-
-        return load_cifar(self, "CIFAR-100")
 
 
 @dataclass

@@ -13,7 +13,7 @@ import torch
 from vit_train.data.cache import decode_cached
 from vit_train.data.config import FolderConfig
 from vit_train.data.dataset import Dataset, ImageSet
-from vit_train.data.images import SUFFIXES, Decoded, decode
+from vit_train.data.images import SUFFIXES, decode
 from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import set_apart
 from vit_train.text import printable
@@ -96,9 +96,7 @@ def load_part(
 def split_off_test(images: ImageSet, config: FolderConfig) -> tuple[ImageSet, ImageSet]:
     """Return the images left for training and those for testing, where there is only one tree."""
     remedy = "put them into train/CLASS/, and others into test/CLASS/"
-    return set_apart(
-        images, config.test_fraction, config.split_seed, "testing", "test_fraction", remedy
-    )
+    return set_apart(images, "test_fraction", config, "testing", remedy)
 
 
 def find_parts(root: Path) -> dict[str, Tree]:
@@ -210,7 +208,9 @@ def image_set(tree: Tree, label_of: dict[str, int], config: FolderConfig) -> Ima
     if not tree.files:
         raise ValueError(f"{tree.root} has no images in folders named after the classes")
     paths = [path for path, _ in tree.files]
-    decoded = pixels(paths, config)
+    assert config.image_size is not None
+    read = decode_cached if config.cache else decode
+    decoded = read(paths, config.image_size, config.max_pixels)
     if decoded.broken:
         report = listed([paths[index] for index in decoded.broken], list(decoded.broken.values()))
         if config.on_error == "stop":
@@ -230,12 +230,6 @@ def image_set(tree: Tree, label_of: dict[str, int], config: FolderConfig) -> Ima
     kept = torch.ones(len(paths), dtype=torch.bool)
     kept[list(decoded.broken)] = False
     return whole.subset(kept.nonzero().squeeze(1))
-
-
-def pixels(paths: list[Path], config: FolderConfig) -> Decoded:
-    assert config.image_size is not None
-    read = decode_cached if config.cache else decode
-    return read(paths, config.image_size, config.max_pixels)
 
 
 def listed(paths: list[Path], reasons: list[str] | None = None) -> str:

@@ -116,7 +116,11 @@ def read_image(path: Path, size: int, max_pixels: int) -> np.ndarray:
 
 def square(image: Image.Image, size: int) -> np.ndarray:
     """Return an image as uint8 (size,size,3): rotated per its EXIF, scaled and center-cropped."""
-    return np.asarray(center_square(as_rgb(ImageOps.exif_transpose(image)), size))
+    image = as_rgb(ImageOps.exif_transpose(image))
+    side = min(image.size)
+    left, top = ((length - side) // 2 for length in image.size)
+    box = (left, top, left + side, top + side)
+    return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
@@ -137,10 +141,3 @@ def as_rgb(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image)
     return image.convert("RGB")
-
-
-def center_square(image: Image.Image, size: int) -> Image.Image:
-    side = min(image.size)
-    left, top = ((length - side) // 2 for length in image.size)
-    box = (left, top, left + side, top + side)
-    return image.resize((size, size), Image.Resampling.BILINEAR, box=box)

@@ -35,9 +35,7 @@ def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
         train, val = one_fold(train if val is None else train.with_others(val), config)
     elif config.val == "split" and val is None:
         remedy = "set data.val=none to do without"
-        train, val = set_apart(
-            train, config.val_fraction, config.split_seed, "validation", "val_fraction", remedy
-        )
+        train, val = set_apart(train, "val_fraction", config, "validation", remedy)
     elif config.val == "test":
         val = test
     if val is not None:
@@ -73,12 +71,13 @@ def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:
 
 
 def set_apart(
-    images: ImageSet, fraction: float, seed: int, purpose: str, field: str, remedy: str
+    images: ImageSet, field: str, config: DataConfig, purpose: str, remedy: str
 ) -> tuple[ImageSet, ImageSet]:
-    """Return the images left for training and those set apart.
+    """Return the images left for training, and the share set apart that `field` says.
 
     Raise ValueError if none would be left.
     """
+    fraction = getattr(config, field)
     count = max(1, round(len(images) * fraction))
     if count >= len(images):
         every = "the only image" if count == 1 else f"all {count} images"
@@ -87,7 +86,7 @@ def set_apart(
             f"data.{field}={fraction} sets {every} apart for {purpose}, which leaves none for "
             f"training: add images, {smaller}or {remedy}"
         )
-    index, rest = stratified(images.labels, count, seed, field)
+    index, rest = stratified(images.labels, count, config.split_seed, field)
     return images.subset(rest), images.subset(index)
 
 

@@ -72,14 +72,6 @@ class Subject:
 Files = Mapping[str, Mapping[str, Any]]
 
 
-def no_facts(files: Files) -> Facts:
-    return Facts()
-
-
-def no_files(subject: Subject) -> Files:
-    return {}
-
-
 @dataclass(frozen=True)
 class Layout:
     """A library's layout of the weights.
@@ -100,8 +92,8 @@ class Layout:
     # Beginnings of names that are not needed, and what they are.
     unused: Mapping[str, str] = field(default_factory=dict)
     # What its config files say, and these files for a model.
-    facts: Callable[[Files], Facts] = no_facts
-    files: Callable[[Subject], Files] = no_files
+    facts: Callable[[Files], Facts] = lambda files: Facts()
+    files: Callable[[Subject], Files] = lambda subject: {}
     # What some files put before these names.
     prefixes: tuple[str, ...] = ()
     # From their tensors to those of the table and back, where more than names differs.

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vit_train.model.config import ViTConfig
 from vit_train.model.layers import Dropout, MakeNorm
 from vit_train.model.pos_embed import AttentionPositions
 
@@ -105,26 +106,21 @@ class Attention(nn.Module):
 
     def __init__(
         self,
-        dim: int,
-        num_heads: int,
-        dropout: float,
-        kernels: str,
-        qkv_bias: bool = True,
-        proj_bias: bool = True,
+        config: ViTConfig,
         relative: AttentionPositions | None = None,
         qk_norm: MakeNorm | None = None,
     ) -> None:
         super().__init__()
-        self.num_heads = num_heads
-        self.qkv = nn.Linear(dim, 3 * dim, qkv_bias)  # three matrices (D,D), one below the other
-        self.proj = nn.Linear(dim, dim, bias=proj_bias)
+        dim = config.embed_dim
+        # Three matrices (D,D), one below the other.
+        self.qkv = nn.Linear(dim, 3 * dim, config.qkv_bias)
+        self.proj = nn.Linear(dim, dim, config.proj_bias)
+        self.num_heads, self.kernels = config.num_heads, config.kernels
         self.relative = relative
-        width = dim // num_heads
         self.q_norm, self.k_norm = (
-            nn.Identity() if qk_norm is None else qk_norm(width) for _ in range(2)
+            nn.Identity() if qk_norm is None else qk_norm(dim // config.num_heads) for _ in range(2)
         )
-        self.dropout = Dropout(dropout)
-        self.kernels = kernels
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self,

@@ -23,7 +23,7 @@ class SimpleCnn(nn.Module):
     """
 
     def __init__(
-        self, config: CnnConfig, image_size: int = 32, in_channels: int = 3, num_classes: int = 10
+        self, config: CnnConfig, image_size: int, in_channels: int, num_classes: int
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
@@ -76,11 +76,7 @@ class SmallResNet(nn.Module):
     """
 
     def __init__(
-        self,
-        config: ResNetConfig,
-        image_size: int = 32,
-        in_channels: int = 3,
-        num_classes: int = 10,
+        self, config: ResNetConfig, image_size: int, in_channels: int, num_classes: int
     ) -> None:
         super().__init__()
         first, *_ = config.widths

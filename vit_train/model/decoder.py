@@ -25,14 +25,9 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        dim, kernels, norm = config.embed_dim, config.kernels, norms_of(config)
-
-        def attention() -> Attention:
-            biases = config.qkv_bias, config.proj_bias
-            return Attention(dim, config.num_heads, config.dropout, kernels, *biases)
-
+        dim, norm = config.embed_dim, norms_of(config)
         self.norm1, self.norm2, self.norm3 = norm(dim), norm(dim), norm(dim)
-        self.self_attn, self.cross_attn = attention(), attention()
+        self.self_attn, self.cross_attn = Attention(config), Attention(config)
         self.mlp = Mlp(config)
         self.dropout = Dropout(config.branch_dropout)
 

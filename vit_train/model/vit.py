@@ -45,19 +45,10 @@ class Block(nn.Module):
         relative: AttentionPositions | None = None,
     ) -> None:
         super().__init__()
-        dim, kernels, norm = config.embed_dim, config.kernels, norms_of(config)
+        dim, norm = config.embed_dim, norms_of(config)
         self.pre_norm = config.pre_norm
         self.norm1 = norm(dim)
-        self.attn = Attention(
-            dim,
-            config.num_heads,
-            config.dropout,
-            kernels,
-            config.qkv_bias,
-            config.proj_bias,
-            relative,
-            norm if config.qk_norm else None,
-        )
+        self.attn = Attention(config, relative, norm if config.qk_norm else None)
         self.norm2 = norm(dim)
         self.mlp = Mlp(config)
         self.ls1, self.ls2 = (

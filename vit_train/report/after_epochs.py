@@ -23,5 +23,10 @@ class AfterEpochs(Callback):
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         if self.time.is_due or trainer.finished:
-            with self.time.spent():
-                self.show(trainer.eval_model, val, log.step)
+            model = trainer.eval_model
+            was_training = model.training
+            try:
+                with self.time.spent():
+                    self.show(model.eval(), val, log.step)
+            finally:  # training may continue after a full disk
+                model.train(was_training)

@@ -10,7 +10,7 @@ from vit_train.engine.trainer import Trainer
 logger = logging.getLogger(__name__)
 # Events that come often: after a failure they are left out for this many seconds.
 OFTEN, PAUSE = ("on_log", "on_step"), 30.0
-EVENTS = (*OFTEN, "on_epoch", "on_stop", "on_nonfinite")
+EVENTS = [name for name in vars(Callback) if name.startswith("on_")]
 
 
 class ContinueOnDiskError(Callback):

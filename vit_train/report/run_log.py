@@ -34,11 +34,8 @@ def shown_on_terminal() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def logged_to(path: Path, enabled: bool = True) -> Iterator[None]:
+def logged_to(path: Path) -> Iterator[None]:
     """Add everything that is logged within the block to this file."""
-    if not enabled:
-        yield
-        return
     with open_to_append(path) as file:
         handler = logging.StreamHandler(file)
         handler.setFormatter(PrintableFormatter("%(asctime)s %(message)s"))

@@ -94,7 +94,8 @@ class TensorBoard(Callback):
         if log.step < trainer.loop.log_every:  # the beginning, or all of a very short run
             self.on_log(trainer, log)
         if val is not None:
-            self.evaluation("val", val, log.step)
+            for name, value in all_values(val).items():
+                self.scalar(f"val/{name}", value, log.step)
         self.flush()
 
     def flush(self) -> None:
@@ -109,10 +110,6 @@ class TensorBoard(Callback):
             values = all_values(result)
             rows.append([f"{weights} weights", *(f"{values[name]:.4f}" for name in names)])
         self._write("add_text", "test", "\n".join(f"| {' | '.join(row)} |" for row in rows), step)
-
-    def evaluation(self, tag: str, result: Evaluation, step: int) -> None:
-        for name, value in all_values(result).items():
-            self.scalar(f"{tag}/{name}", value, step)
 
     def scalar(self, tag: str, value: float, step: int) -> None:
         self._write("add_scalar", tag, value, step)

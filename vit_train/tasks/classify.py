@@ -9,7 +9,7 @@ from vit_train.engine.metrics import Classification
 from vit_train.engine.objective import Forward
 from vit_train.explain.attention import class_token_maps, overlay
 from vit_train.model.config import ModelConfig, ViTConfig
-from vit_train.tasks.config import ClassifyConfig
+from vit_train.tasks.config import ClassifyConfig, LabelsConfig
 from vit_train.tasks.task import Task
 
 
@@ -24,7 +24,7 @@ class Classify(Task):
 
     def __init__(
         self,
-        config: ClassifyConfig,
+        config: LabelsConfig,
         model: ModelConfig,
         image_shape: tuple[int, int, int],
         num_classes: int,
@@ -34,8 +34,8 @@ class Classify(Task):
                 f"task=classify needs at least two classes, but the images have {num_classes}: put "
                 "the images of each class into a separate folder"
             )
-        self.label_smoothing = config.label_smoothing
-        self.given_weights = config.class_weights
+        self.config = config
+        self.given_weights = config.class_weights if isinstance(config, ClassifyConfig) else None
         if isinstance(self.given_weights, list) and len(self.given_weights) != num_classes:
             raise ValueError(
                 f"task.class_weights has {len(self.given_weights)} weights, but there are "
@@ -75,7 +75,7 @@ class Classify(Task):
         if weights is not None:  # never in half precision
             weights = weights.to(torch.promote_types(logits.dtype, torch.float32))
         return F.cross_entropy(
-            logits, targets, weights, label_smoothing=self.label_smoothing, reduction="sum"
+            logits, targets, weights, label_smoothing=self.config.label_smoothing, reduction="sum"
         )
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:

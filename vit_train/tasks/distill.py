@@ -16,9 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.data.batches import Normalize
-from vit_train.model.config import ModelConfig
 from vit_train.tasks.classify import Classify
-from vit_train.tasks.config import ClassifyConfig, DistillConfig
+from vit_train.tasks.config import DistillConfig
 
 
 class Teacher(nn.Module):
@@ -47,18 +46,8 @@ class Teacher(nn.Module):
 class Distill(Classify):
     """Classification with a `teacher`, which training needs and evaluation does not."""
 
+    config: DistillConfig
     teacher: Teacher
-
-    def __init__(
-        self,
-        config: DistillConfig,
-        model: ModelConfig,
-        image_shape: tuple[int, int, int],
-        num_classes: int,
-    ) -> None:
-        labels = ClassifyConfig(label_smoothing=config.label_smoothing)
-        super().__init__(labels, model, image_shape, num_classes)
-        self.config = config
 
     def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
         labels = super().loss_sum(logits, targets, images)

@@ -25,11 +25,7 @@ def pictures_across(task: Task) -> int:
 
 @no_grad()
 def draw_gallery(task: Task, model: nn.Module, batch: Batch, normalize: Normalize) -> Image.Image:
-    """Draw the task's pictures of the batch's first images side by side."""
+    """Draw the task's pictures of the batch's first images; the model must be in eval mode."""
     images, targets = (tensor[: gallery_size(task, model)] for tensor in batch)
-    was_training = model.training
-    model.eval()
-    pictures = task.pictures(model, images, targets)
-    model.train(was_training)
-    shown = [normalize.undo(picture) for picture in pictures]
+    shown = [normalize.undo(picture) for picture in task.pictures(model, images, targets)]
     return side_by_side(shown, task.columns, pictures_across(task))

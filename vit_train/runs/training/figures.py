@@ -44,13 +44,10 @@ def validation_figures(
 
 
 def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> Figure:
-    """Draw what of each image raised the class that the model says, beside its true class."""
+    """Draw how much each patch of some images raised the predicted class."""
     classes = setup.data.classes
-    was_training = model.training
-    model.eval()
     batch = setup.normalize(shown.images.to(setup.device))
     maps, _, predicted = answer_maps(model, batch, model.config.has_class_token)
-    model.train(was_training)
     titles = [
         map_title(f"true: {classes[label]}", classes[answer])
         for label, answer in zip(shown.labels.tolist(), predicted.tolist(), strict=True)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def train_in_held_folder(
         choose_algorithms(config.deterministic)
     processes = join_processes(device)
     try:
-        with logged_to(path / "train.log", processes.is_main):
+        with logged_to(path / "train.log") if processes.is_main else nullcontext():
             checkpoint = processes.broadcast(checkpoint)
             state = None if checkpoint is None else read_checkpoint(checkpoint)
             if state is None and config.extend is None:
