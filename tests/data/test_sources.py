@@ -13,13 +13,11 @@ from torchvision.datasets import CIFAR10, CIFAR100, STL10
 from vit_train.data.config import (
     Cifar10Config,
     Cifar100Config,
-    FolderConfig,
     ShapesConfig,
     Stl10Config,
 )
 from vit_train.data.dataset import resize
 from vit_train.data.splits import make_splits
-from vit_train.engine.config import CheckpointConfig
 
 
 @pytest.mark.parametrize(
@@ -170,8 +168,3 @@ def test_an_empty_variable_means_the_default_folder(monkeypatch: pytest.MonkeyPa
     assert Cifar10Config().root == "data"
     monkeypatch.setenv("VIT_TRAIN_DATA", "/elsewhere")
     assert Cifar10Config().root == "/elsewhere"
-
-
-def test_former_words_for_what_to_do_on_an_error_are_understood() -> None:
-    assert FolderConfig(root="x", on_error="refuse").on_error == "stop"
-    assert CheckpointConfig(on_error="go_on").on_error == "continue"

@@ -12,7 +12,7 @@ from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.metrics import Evaluation
-from vit_train.engine.nonfinite import NonFinite, epoch_and_batch
+from vit_train.engine.nonfinite import NonFinite
 from vit_train.engine.schedule import learning_rate
 from vit_train.engine.trainer import Trainer
 from vit_train.model.config import ModelConfig
@@ -278,16 +278,6 @@ def test_the_average_is_of_the_weights_after_each_step_and_what_is_evaluated() -
     assert val.loss == pytest.approx(F.cross_entropy(logits, data.y).item())
     raw = F.cross_entropy(trainer.model(data.x), data.y).item()
     assert abs(val.loss - raw) > 1e-6
-
-
-def test_a_step_is_known_by_its_epoch_and_batch() -> None:
-    steps = len(Data())
-    assert [epoch_and_batch(step, steps) for step in (1, 6, 7, 12)] == [
-        (0, 0),
-        (0, 5),
-        (1, 0),
-        (1, 5),
-    ]
 
 
 def test_all_that_counts_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,10 +102,7 @@ def for_hydra(resumed: Path | None) -> list[str]:
     if not IS_MAIN:
         scratch = Path(tempfile.mkdtemp(prefix="vit_train-"))
         atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-        return [
-            f"hydra.run.dir={quoted(scratch)}",
-            "hydra/job_logging=disabled",
-        ]
+        return [f"hydra.run.dir={quoted(scratch)}", "hydra/job_logging=disabled"]
     if resumed is not None:
         return [f"hydra.run.dir={quoted(resumed)}"]
     return []

@@ -17,7 +17,6 @@ SAMPLERS = ("shuffled", "balanced")
 MAX_PIXELS = 64_000_000
 # What to do on an error: stop, or skip what is bad.
 ON_ERROR_CHOICES = ("stop", "skip")
-FORMER_WORDS = {"refuse": "stop"}
 FOLDS = 10
 
 
@@ -193,7 +192,6 @@ class FolderConfig(DataConfig):
             raise ValueError("data.root=FOLDER must name the folder that holds your images")
         if self.image_size is None:
             raise ValueError("data.image_size must be a number for data=folder, for example 64")
-        self.on_error = FORMER_WORDS.get(self.on_error, self.on_error)
         if self.on_error not in ON_ERROR_CHOICES:
             raise ValueError(
                 f"data.on_error={self.on_error} must be one of: {', '.join(ON_ERROR_CHOICES)}"

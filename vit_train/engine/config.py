@@ -12,7 +12,6 @@ DEVICES = ("auto", "cpu", "cuda")
 # What to do on an error: stop the run, skip what is bad, or continue as if it had not happened.
 ON_ERROR = ("stop", "continue")
 ON_NONFINITE = ("stop", "skip")
-FORMER_WORDS = {"go_on": "continue"}
 # Whether to compile; auto: on a GPU.
 COMPILE = ("auto", "true", "false")
 PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16")
@@ -140,7 +139,6 @@ class CheckpointConfig:
             raise ValueError(f"checkpoint.every_minutes={self.every_minutes} must be positive")
         if self.keep < 0:
             raise ValueError(f"checkpoint.keep={self.keep} must not be negative")
-        self.on_error = FORMER_WORDS.get(self.on_error, self.on_error)
         require_choice("checkpoint.on_error", self.on_error, ON_ERROR)
 
 
@@ -177,14 +175,8 @@ class LoopConfig:
     max_skips: int = 10
 
     def __post_init__(self) -> None:
-        for field in (
-            "epochs",
-            "patience",
-            "batch_size",
-            "micro_batch",
-            "eval_batch_size",
-            "log_every",
-        ):
+        counts = "epochs", "patience", "batch_size", "micro_batch", "eval_batch_size", "log_every"
+        for field in counts:
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise ValueError(f"train.{field}={value} must be at least 1")

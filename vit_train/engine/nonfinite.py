@@ -55,7 +55,7 @@ class NonFiniteGuard:
         for each in steps:
             self.notify(each)
             if self.config.on_nonfinite == "stop":
-                epoch, batch = epoch_and_batch(each, self.steps_per_epoch)
+                epoch, batch = divmod(each - 1, self.steps_per_epoch)
                 raise NonFinite(
                     f"the loss or its gradient was NaN or infinity at step {each} (batch "
                     f"{batch + 1} of epoch {epoch + 1}). {ADVICE}"
@@ -65,8 +65,3 @@ class NonFiniteGuard:
                 raise NonFinite(
                     f"{self.skipped} steps had NaN or infinity as loss or gradient. {ADVICE}"
                 )
-
-
-def epoch_and_batch(step: int, steps_per_epoch: int) -> tuple[int, int]:
-    """Return the epoch and the batch in it, both counted from 0, of a step counted from 1."""
-    return divmod(step - 1, steps_per_epoch)

@@ -15,6 +15,10 @@ class Start:
     # The learning rate from which the warm-up leads to the peak.
     lr: float = 0.0
 
+    def __post_init__(self) -> None:
+        if min(self.epoch, self.step) < 0 or not 0 <= self.lr < math.inf:
+            raise ValueError(f"no run begins like this: {self}")
+
 
 FRESH = Start()
 
@@ -25,9 +29,8 @@ def learning_rate(
     """Return the learning rate of a step, counted from 0.
 
     It is a linear warm-up, of at most half the steps, followed by half a cosine (Loshchilov &
-    Hutter 2017). A run that extends
-    another has both once more, from the rate at which that one ended: re-warming and re-decaying
-    (Ibrahim et al. 2024, arXiv:2403.08763).
+    Hutter 2017). A run that extends another has both once more, from the rate at which that one
+    ended: re-warming and re-decaying (Ibrahim et al. 2024, arXiv:2403.08763).
     """
     step -= start.step
     total = steps_per_epoch * epochs

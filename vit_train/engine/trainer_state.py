@@ -1,6 +1,5 @@
 """What a trainer writes into a checkpoint, and how another one continues from it."""
 
-import math
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -42,10 +41,8 @@ def restore(trainer: "Trainer", state: dict[str, Any]) -> None:
     trainer.epoch_averages.load_state_dict(state["whole"])
     trainer.log_averages.load_state_dict(state["recent"])
     trainer.nonfinite.skipped = int(state["skipped"])
-    # Runs from before some could be extended have no start and no patience.
-    trainer.start = start_at(**state.get("start", {}))
-    if "patience" in state:
-        trainer.patience.load_state_dict(state["patience"])
+    trainer.start = Start(**state["start"])
+    trainer.patience.load_state_dict(state["patience"])
     batch, epoch, start = trainer.batch, trainer.epoch, trainer.start
     in_epoch = 0 <= batch <= len(trainer.train_loader)
     in_run = in_epoch and start.epoch <= epoch <= trainer.last_epoch
@@ -62,14 +59,7 @@ def extend(trainer: "Trainer", state: dict[str, Any]) -> None:
     load_trained(trainer, state)
     if trainer.batch:
         raise ValueError("its last checkpoint is not from the end of an epoch")
-    trainer.start = start_at(trainer.epoch, trainer.step, state.get("lr", 0.0))
-
-
-def start_at(epoch: int = 0, step: int = 0, lr: float = 0.0) -> Start:
-    start = Start(int(epoch), int(step), float(lr))
-    if min(start.epoch, start.step) < 0 or not 0 <= start.lr < math.inf:
-        raise ValueError(f"no run begins like this: {start}")
-    return start
+    trainer.start = Start(trainer.epoch, trainer.step, state["lr"])
 
 
 def load_trained(trainer: "Trainer", state: dict[str, Any]) -> None:
@@ -77,8 +67,7 @@ def load_trained(trainer: "Trainer", state: dict[str, Any]) -> None:
     trainer.model.load_state_dict(state["model"])
     if trainer.ema:
         trainer.ema.model.load_state_dict(state["ema"])
-    # Runs from before there could be several optimizers have the state of one.
-    trainer.optimizers.load_state_dict(state.get("optimizers") or [state["optimizer"]])
+    trainer.optimizers.load_state_dict(state["optimizers"])
     trainer.scaler.load_state_dict(state["scaler"])
     trainer.began = time.perf_counter() - float(state["seconds"])
     for name in COUNTERS:

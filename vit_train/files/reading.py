@@ -59,10 +59,7 @@ def read_json(path: Path) -> Any:
     text = read_text(path, JSON_BYTES)
     try:
         value = json.loads(text)
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # also raised for an integer with thousands of digits
+    except (ValueError, RecursionError) as error:  # such as an integer of thousands of digits
         raise Refused(f"{path} is damaged: {error}") from error
     require_plain(value, str(path), JSON_NODES)
     return value

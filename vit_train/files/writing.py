@@ -108,6 +108,14 @@ def require_own_folder(path: Path) -> None:
     require_own(path, path.is_dir(), "folder")
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder for results; raise ValueError if that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}: choose out=FOLDER") from error
+
+
 def require_own(path: Path, fits: bool, kind: str) -> None:
     if path.is_symlink():
         raise Refused(f"{path} is a symbolic link, and nothing is written through links: remove it")

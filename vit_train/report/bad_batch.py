@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 
 from vit_train.engine.callbacks import Callback
-from vit_train.engine.nonfinite import epoch_and_batch
 from vit_train.engine.trainer import Trainer
 from vit_train.files.writing import replacing
 
@@ -23,7 +22,7 @@ class BadBatchSaver(Callback):
         self.folder = folder
 
     def on_nonfinite(self, trainer: Trainer, step: int) -> None:
-        epoch, batch = epoch_and_batch(step, len(trainer.train_loader))
+        epoch, batch = divmod(step - 1, len(trainer.train_loader))
         images, targets = next(trainer.train_loader.epoch(epoch, batch))  # the same batch again
         path = self.folder / f"nonfinite-step-{step}.pt"
         place = {"step": step, "epoch": epoch, "batch": batch}

@@ -8,13 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from vit_train.config import (
-    INCIDENTAL,
-    TrainConfig,
-    from_checkpoint,
-    is_among,
-    require_known,
-)
+from vit_train.config import INCIDENTAL, TrainConfig, from_checkpoint, is_among, require_known
 from vit_train.files.plain_values import flatten
 from vit_train.runs.newest import finished_run
 from vit_train.runs.resume import own_settings

@@ -19,12 +19,7 @@ from vit_train.report.figure_file import save
 from vit_train.report.paired import Paired, differences, draw_differences
 from vit_train.report.summary import result_dict, write_json
 from vit_train.runs.config import EvalConfig
-from vit_train.runs.evaluation.evaluate import (
-    Evaluated,
-    display_name,
-    evaluate_loaded,
-    load_for,
-)
+from vit_train.runs.evaluation.evaluate import Evaluated, display_name, evaluate_loaded, load_for
 from vit_train.runs.load import Meta
 from vit_train.runs.results.summaries import settings_of
 from vit_train.text import csv_text, file_name

@@ -15,7 +15,7 @@ from vit_train.data.memory import require_images_fit
 from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.files.reading import read_object
-from vit_train.files.writing import replacing, require_own_folder, write_text
+from vit_train.files.writing import make_folder, replacing, require_own_folder, write_text
 from vit_train.model.memory import images_at_once
 from vit_train.model.vit import VisionTransformer
 from vit_train.report import provenance
@@ -29,13 +29,7 @@ from vit_train.runs.config import EvalConfig
 from vit_train.runs.evaluation.evaluator import Evaluator, flipped, robustness, temperature
 from vit_train.runs.evaluation.explain import TOO_LARGE, Explainer, true_classes
 from vit_train.runs.evaluation.images import evaluated_images
-from vit_train.runs.load import (
-    Meta,
-    encoder_of,
-    load,
-    run_folder,
-    summary_file,
-)
+from vit_train.runs.load import Meta, encoder_of, load, run_folder, summary_file
 from vit_train.runs.lock import removed_if_empty
 from vit_train.runs.results.summaries import read_curve, validated_on
 from vit_train.runs.resume import is_finished
@@ -83,12 +77,7 @@ def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
     folder = Path(config.out or run_folder(meta.path) / folder_name(config, meta))
     require_own_folder(folder)
     with removed_if_empty(folder, named=config.out is not None):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(
-                f"cannot write {folder}: {error.strerror}: choose out=FOLDER"
-            ) from error
+        make_folder(folder)
         return Evaluated(meta, evaluate_into(folder, trained, config), folder)
 
 

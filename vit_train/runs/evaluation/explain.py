@@ -16,13 +16,8 @@ from vit_train.engine.metrics import wilson_interval
 from vit_train.explain.attribution import attention_distances
 from vit_train.explain.filters import principal_filters
 from vit_train.explain.maps import answer_maps
-from vit_train.explain.scoring import (
-    middle_share,
-    patches_of_half,
-    pointing_hits,
-    without_patches,
-)
-from vit_train.files.writing import require_own_folder
+from vit_train.explain.scoring import middle_share, patches_of_half, pointing_hits, without_patches
+from vit_train.files.writing import make_folder, require_own_folder
 from vit_train.model.mae import Autoencoder
 from vit_train.model.memory import images_at_once
 from vit_train.model.stem import PatchEmbed
@@ -74,7 +69,7 @@ def explain_answers(config: ExplainConfig) -> None:
     require_own_folder(folder)
     part = test_images(config, trained.meta) if config.images is None or config.score else None
     images, truths = chosen_images(config, trained, part)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     if explainer is None:
         draw_decoder(trained, images, config.layer, folder / "decoder.png")
         logger.info(f"written to {folder}/: decoder.png")
@@ -94,6 +89,8 @@ def folder_name(config: ExplainConfig) -> str:
         parts.append(f"layer{config.layer}")
     if config.target is not None:
         parts.append(file_name(config.target))
+    if config.weights != "auto":
+        parts.append(config.weights)
     return "-".join(parts)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vit_train.engine.device import keep_freed_memory
 from vit_train.engine.errors import reason
-from vit_train.files.writing import require_own_folder
+from vit_train.files.writing import make_folder, require_own_folder
 from vit_train.runs.config import ExportConfig
 from vit_train.runs.evaluation.images import evaluated_images
 from vit_train.runs.export.deployed import Deployed, deployed
@@ -43,7 +43,7 @@ def export(config: ExportConfig) -> Path:
     out = default_path(config, model) if config.out is None else Path(config.out)
     if config.out is None:  # in the folder of a run that somebody else may have made
         require_own_folder(out.parent)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     sets = dict(image_sets(config, model))
 
     def check(answer: Answer) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vit_train.data.batches import Normalize
 from vit_train.engine.errors import reason
@@ -177,8 +177,8 @@ class Folder(Format):
                     answer = normalized(self.open(folder), model)
             write_text(folder / CARD, check(answer))
 
-    def open(self, folder: Path) -> nn.Module:
-        """Return the library's model."""
+    def open(self, folder: Path) -> Answer:
+        """Return how the library's model answers for normalized images."""
         raise NotImplementedError
 
 
@@ -187,11 +187,8 @@ class Timm(Folder):
 
     layout, package = TIMM, "timm"
 
-    def open(self, folder: Path) -> nn.Module:
-        model: nn.Module = import_module("timm").create_model(
-            f"local-dir:{folder}", pretrained=True
-        )
-        return model.eval()
+    def open(self, folder: Path) -> Answer:
+        return import_module("timm").create_model(f"local-dir:{folder}", pretrained=True).eval()  # type: ignore[no-any-return]
 
 
 class HuggingFace(Folder):
@@ -199,23 +196,13 @@ class HuggingFace(Folder):
 
     layout, package = HUGGING_FACE, "transformers"
 
-    def open(self, folder: Path) -> nn.Module:
+    def open(self, folder: Path) -> Answer:
         opened: Any = import_module("transformers").ViTForImageClassification
-        return Logits(opened.from_pretrained(folder).eval())
+        model = opened.from_pretrained(folder).eval()
+        return lambda images: model(images).logits
 
 
-class Logits(nn.Module):
-    """The logits alone of a model of Hugging Face."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.model(images).logits  # type: ignore[no-any-return]
-
-
-def normalized(network: nn.Module, model: Deployed) -> Answer:
+def normalized(network: Answer, model: Deployed) -> Answer:
     """Return how a library's model answers for uint8 images."""
     normalize = model.trained.normalize
     return lambda images: network(normalize(images))

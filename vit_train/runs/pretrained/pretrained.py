@@ -37,11 +37,7 @@ from vit_train.model.memory import on_meta
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.builtin import PREFIX as BUILTIN
 from vit_train.runs.load import MISFITS, encoder_of, load, statistics_of
-from vit_train.runs.pretrained.weight_files import (
-    CONFIG_FILES,
-    read_weights,
-    weights_file,
-)
+from vit_train.runs.pretrained.weight_files import CONFIG_FILES, read_weights, weights_file
 
 State = dict[str, Tensor]
 # What the weights of a name are called where they come from.

@@ -4,7 +4,6 @@ import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from vit_train.config import DEFAULT_MODEL, vit_presets
 from vit_train.data.batches import TrainBatches
@@ -37,18 +36,18 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
     return "\n".join(labelled(label, line) for label, line in lines.items() if line)
 
 
-def origin(setup: Setup, state: dict[str, Any] | None, earlier: Earlier | None) -> str:
+def origin(setup: Setup, earlier: Earlier | None) -> str:
     """Return words about the weights that training starts from; "" for random weights."""
-    if state:
-        return f"resuming after step {state['step']}"
-    if earlier:
-        optim, epochs = setup.config.optim, setup.config.train.epochs
-        return (
-            f"extends {earlier.folder} after epoch {earlier.chain[-1]['epochs']}: the learning "
-            f"rate rises to {optim.lr:g} in {optim.warmup_epochs:g} of {counted(epochs, 'epoch')}, "
-            f"then falls to {optim.min_lr:g}"
-        )
-    return setup.origin
+    if earlier is None:
+        return setup.origin
+    if earlier.folder is None:
+        return f"resuming after step {earlier.state['step']}"
+    optim, epochs = setup.config.optim, setup.config.train.epochs
+    return (
+        f"extends {earlier.folder} after epoch {earlier.chain[-1]['epochs']}: the learning rate "
+        f"rises to {optim.lr:g} in {optim.warmup_epochs:g} of {counted(epochs, 'epoch')}, then "
+        f"falls to {optim.min_lr:g}"
+    )
 
 
 def uneven_classes(setup: Setup) -> str:

@@ -1,4 +1,4 @@
-"""The finished run that a new one extends by more epochs: its state, and what is noted of it."""
+"""What a run goes on from: a checkpoint of its own, or the end of the run that it extends."""
 
 import hashlib
 from collections.abc import Callable
@@ -32,46 +32,50 @@ FACTS: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Earlier:
-    """The run that another one extends: its last checkpoint, and all runs so far."""
+    """What a run goes on from: its own checkpoint or, with a `folder`, the last one of that run."""
 
-    folder: Path
     state: dict[str, Any]
+    # The runs that this one extends, the first one first.
     chain: list[dict[str, Any]]
+    # Of the run that is extended now.
+    folder: Path | None = None
+
+    @property
+    def argument(self) -> str:
+        return "extend" if self.folder else "resume"
 
     def continue_curve(self, folder: Path) -> None:
-        """Begin the metrics.csv of this folder with that of the earlier run, if it has one."""
-        path = self.folder / "metrics.csv"
-        if path.is_file():
+        """Begin the metrics.csv of a new folder with that of the extended run, if it has one."""
+        if self.folder and (path := self.folder / "metrics.csv").is_file():
             read_curve(path.with_name("summary.json"))  # raises ValueError if it is damaged
             write_text(folder / "metrics.csv", read_text(path, CSV_BYTES))
 
 
-def read_earlier(config: TrainConfig) -> Earlier | None:
-    """Read the run that this config extends; None if it extends none.
+def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None:
+    """Read what a run goes on from; None if it begins at its beginning.
 
-    Raise ValueError if it is not finished, or its last checkpoint is missing or damaged.
+    Raise ValueError if the run that it extends is not finished, or a checkpoint is missing or
+    damaged.
     """
-    if config.extend is None:
-        return None
-    folder = finished_run(config.extend)
-    path = folder / "checkpoints" / "last.pt"
-    state = read_checkpoint(path)
+    folder = None
+    if checkpoint is None:
+        if config.extend is None:
+            return None
+        folder = finished_run(config.extend)
+        checkpoint = folder / "checkpoints" / "last.pt"
+    state = read_checkpoint(checkpoint)
     try:
+        chain = [checked(each) for each in state.get("extends", [])]
+        if folder is None:
+            return Earlier(state, chain)
         own = {"run": folder, "epochs": state["epoch"], "steps": state["step"]}
-        chain = extended_runs(state)
         own |= {"fingerprint": state["seal"], "recipe": recipe(state["config"], chain)}
         own |= {key: state[key] for key in ("images_seen", "seconds")}
-        return Earlier(folder, state, [*chain, checked(own)])
+        return Earlier(state, [*chain, checked(own)], folder)
     except (*MISFITS, ValueError) as error:
-        raise ValueError(f"{path} is not a checkpoint of this version of vit-train") from error
-
-
-def extended_runs(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the runs that a checkpoint's run extends, the first one first.
-
-    Raise TypeError, ValueError or LookupError if the checkpoint says it in another way.
-    """
-    return [checked(each) for each in state.get("extends", [])]
+        raise ValueError(
+            f"{checkpoint} is not a checkpoint of this version of vit-train"
+        ) from error
 
 
 def recipe(config: dict[str, Any], chain: list[dict[str, Any]]) -> str:

@@ -39,7 +39,7 @@ from vit_train.runs.training.announce import (
     uneven_classes,
     without_same,
 )
-from vit_train.runs.training.extension import Earlier, extended_runs
+from vit_train.runs.training.extension import Earlier
 from vit_train.runs.training.figures import draw_first_batch, validation_figures
 from vit_train.runs.training.reports import reports, truncate_reports
 from vit_train.runs.training.run_summary import RunSummary
@@ -77,28 +77,18 @@ class RunOutput:
 
 
 class RunFolder(RunOutput):
-    """The folder of a new or `resumed` run.
+    """The folder of a new or `resumed` run, which goes on from what is `earlier`, if anything."""
 
-    `state` is the content of the checkpoint to resume from; None means the run's beginning, which
-    is the end of the `earlier` run, if there is one.
-    """
-
-    def __init__(
-        self,
-        setup: Setup,
-        path: Path,
-        state: dict[str, Any] | None,
-        earlier: Earlier | None,
-        resumed: bool,
-    ) -> None:
+    def __init__(self, setup: Setup, path: Path, earlier: Earlier | None, resumed: bool) -> None:
         self.setup, self.config, self.path = setup, setup.config, path
         self.settings = asdict(self.config)
-        self.origin = origin(setup, state, earlier)
-        self.from_the_beginning = state is None
+        self.origin = origin(setup, earlier)
         self.earlier, self.resumed = earlier, resumed
+        state = earlier.state if earlier and not earlier.folder else None
+        self.from_the_beginning = state is None
         self.written = {str(name): int(n) for name, n in state["written"].items()} if state else {}
         require_own_folder(path / "checkpoints")
-        extends = earlier.chain if earlier else extended_runs(state or {})
+        extends = earlier.chain if earlier else []
         self.summary = RunSummary(path / "summary.json", setup, extends, resumed)
         about = run_metadata(self.settings, setup.data, setup.statistics, provenance.versions())
         about |= {"extends": extends, "teacher": setup.teacher}
@@ -106,12 +96,11 @@ class RunFolder(RunOutput):
         self.checkpoints = CheckpointManager(
             path / "checkpoints", about, self.config.checkpoint, self.flush
         )
-        first = extends[-1] if extends else {"epochs": 0, "steps": 0}
-        last, step = first["epochs"] + self.config.train.epochs, first["steps"]
         if state:
             self.checkpoints.restore(state)
-            step = int(state["step"])
         self.csv = MetricsCsv(path / "metrics.csv")
+        last = (extends[-1]["epochs"] if extends else 0) + self.config.train.epochs
+        step = int(earlier.state["step"]) if earlier else 0
         self.terminal = Terminal(len(setup.image_loader), last, step)
 
     @property
@@ -268,22 +257,15 @@ class RunFolder(RunOutput):
         return f". {whole} is intact; resume with: {resume_command(run)}"
 
 
-def open_folder(
-    setup: Setup,
-    path: Path,
-    state: dict[str, Any] | None,
-    earlier: Earlier | None,
-    resumed: bool,
-) -> RunOutput:
+def open_folder(setup: Setup, path: Path, earlier: Earlier | None, resumed: bool) -> RunOutput:
     """Open the run's folder in the main process.
 
-    Raise ValueError if `state`, or the state of the `earlier` run, is of other images.
+    Raise ValueError if what is `earlier` is of other images.
     """
-    before = earlier.state if earlier else state
-    parts = setup, path, state, earlier, resumed
+    parts = setup, path, earlier, resumed
     make = partial(RunFolder, *parts) if setup.processes.is_main else RunOutput
-    if before is None:
+    if earlier is None:
         return make()
-    with refusing_other_runs("extend" if earlier else "resume"):
-        require_same_run(setup, before)
+    with refusing_other_runs(earlier.argument):
+        require_same_run(setup, earlier.state)
         return make()

@@ -15,7 +15,8 @@ def require_same_run(setup: Setup, state: dict[str, Any]) -> None:
     if state["fingerprint"] != setup.data.fingerprint:
         raise ValueError("the images on disk are not those it was trained on")
     if state.get("teacher", {}).get("fingerprint") != setup.teacher.get("fingerprint"):
-        raise ValueError(f"its teacher was not what {setup.teacher['checkpoint']} is now")
+        now = setup.teacher.get("checkpoint", "none")
+        raise ValueError(f"its teacher was not this one, as it is now: {now}")
 
 
 @contextmanager

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from vit_train.config import TrainConfig, with_defaults
 from vit_train.engine import trainer_state
 from vit_train.engine.callbacks import Callback
-from vit_train.engine.checkpoint import read_checkpoint, set_rng_states
+from vit_train.engine.checkpoint import set_rng_states
 from vit_train.engine.compile import compile_model, compiles
 from vit_train.engine.device import (
     choose_algorithms,
@@ -82,14 +81,13 @@ def train_in_held_folder(
     try:
         with logged_to(path / "train.log") if processes.is_main else nullcontext():
             checkpoint = processes.broadcast(checkpoint)
-            state = None if checkpoint is None else read_checkpoint(checkpoint)
-            if state is None and config.extend is None:
+            earlier = read_earlier(config, checkpoint)
+            if earlier is None:
                 config = with_named_run(config)
-            earlier = None if state else read_earlier(config)
-            setup = set_up(config, precision, processes, earlier.state if earlier else state)
-            setup = with_teacher(setup)
-            folder = open_folder(setup, path, state, earlier, resumed)
-            return run(setup, folder, state, earlier, began)
+            state = earlier.state if earlier else None
+            setup = with_teacher(set_up(config, precision, processes, state))
+            folder = open_folder(setup, path, earlier, resumed)
+            return run(setup, folder, earlier, began)
     finally:
         leave_processes()
 
@@ -107,17 +105,10 @@ def with_named_run(config: TrainConfig) -> TrainConfig:
         raise ValueError(f"init_from={config.init_from}: {error}") from error
 
 
-def run(
-    setup: Setup,
-    folder: RunOutput,
-    state: dict[str, Any] | None,
-    earlier: Earlier | None,
-    began: float,
-) -> Outcome:
-    """Train from the first step, or the one after `state`, to the end and write the summary.
+def run(setup: Setup, folder: RunOutput, earlier: Earlier | None, began: float) -> Outcome:
+    """Train from the first step, or the one after `earlier`, to the end and write the summary.
 
-    The first step is that after the end of the `earlier` run, if there is one. `began` is the
-    time.monotonic() of the start.
+    `began` is the time.monotonic() of the start.
     """
     trainer = Trainer(
         model=setup.model,
@@ -132,11 +123,12 @@ def run(
     if compiles(setup.config.compile, setup.device):
         with with_advice(trainer, setup, folder):
             compile_step(trainer, setup)
-    if before := earlier.state if earlier else state:
-        with refusing_other_runs("extend" if earlier else "resume"):
-            (trainer_state.extend if earlier else trainer_state.restore)(trainer, before)
+    if earlier:
+        with refusing_other_runs(earlier.argument):
+            go_on = trainer_state.extend if earlier.folder else trainer_state.restore
+            go_on(trainer, earlier.state)
             if setup.processes.is_main:  # the others have their own random states
-                set_rng_states(before["rng"])
+                set_rng_states(earlier.state["rng"])
     folder.open()
     with with_advice(trainer, setup, folder):
         with folder.bar(), stop_on_signals(trainer) as interruption:
