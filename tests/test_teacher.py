@@ -46,9 +46,7 @@ def test_a_student_learns_from_a_finished_run(run: Run) -> None:
     kept = path.read_bytes()
     path.write_bytes(sealed(read_checkpoint(path) | {"step": 99}))
     outcome = run("vit-train", "resume=student")
-    assert (
-        outcome.status == 1 and "not this one, as it is now: teachers/first/ch" in outcome.err
-    )
+    assert outcome.status == 1 and "not this one, as it is now: teachers/first/ch" in outcome.err
     path.write_bytes(kept)
     outcome = run("vit-train", "resume=student", "train.max_minutes=null")
     assert outcome.status == 0, outcome.err

@@ -413,3 +413,15 @@ def test_points_stand_by_their_number_of_images_whatever_their_settings() -> Non
         runs[-1]["config"]["data"] = {"name": "shapes", "train_subset": subset}
     ((_, points),) = by_training_images(group_runs(runs), ACCURACY)
     assert [count for count, _ in points] == [30, 60, 900]
+
+
+def test_runs_on_other_images_of_one_folder_are_no_repetitions() -> None:
+    """A folder may have changed between two runs."""
+    runs = []
+    for seed, fingerprint in ((2, "aaaa"), (1, "aaaa"), (3, "bbbb")):
+        runs.append(summary(0.5, seed) | {"fingerprint": fingerprint})
+        runs[-1]["config"]["data"] = {"name": "folder", "root": "photos", "image_size": 32}
+    groups = group_runs(runs)
+    assert [group.label() for group in groups] == ["root=photos (aaaa)", "root=photos (bbbb)"]
+    assert [[run["config"]["seed"] for run in group.runs] for group in groups] == [[1, 2], [3]]
+    assert interval(group_runs(runs[:2])[0]) == interval(group_runs(runs[1::-1])[0])

@@ -48,6 +48,8 @@ class Meta:
     versions: dict[str, str]
     # Of the run's training, validation and test images.
     fingerprint: str
+    # Keys of the images that it trained or validated on, if they are known.
+    seen: torch.Tensor | None
     # The checksum of the checkpoint.
     seal: str
     # Divide logits by this for calibrated probabilities; None if it is not known.
@@ -71,6 +73,7 @@ def run_metadata(
         "std": list(statistics.std),
         "versions": versions,
         "fingerprint": data.fingerprint,
+        "seen": data.seen,
     }
 
 
@@ -147,9 +150,17 @@ def rebuild(
         weights=chosen,
         versions={str(name): str(value) for name, value in content["versions"].items()},
         fingerprint=str(content["fingerprint"]),
+        seen=seen_images(content),
         seal=content["seal"],
     )
     return model.eval(), meta
+
+
+def seen_images(content: dict[str, Any]) -> torch.Tensor | None:
+    seen = content.get("seen")
+    if seen is not None and (seen.dtype != torch.int64 or seen.ndim != 1):
+        raise TypeError("the keys of images are int64 (N,)")
+    return None if seen is None else seen.cpu()
 
 
 def checked_task(

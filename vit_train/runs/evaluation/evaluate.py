@@ -85,7 +85,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Finding
     """Evaluate a model, print the result and write all of it into the folder."""
     meta = trained.meta
     precision = pick_precision(config.precision or meta.config.precision, trained.device)
-    images, splits, data = evaluated_images(config.data, config.split, meta)
+    (images, splits, caveat), data = evaluated_images(config.data, config.split, meta)
     batch_size = config.batch_size or meta.config.train.eval_batch_size
     evaluator = Evaluator(trained, precision, batch_size)
 
@@ -106,8 +106,8 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Finding
         images=images.images,
         names=images.all_names.tolist(),
         classes=meta.classes,
-        facts=facts(config, data, evaluator) | {"images_per_s": round(speed, 1)},
-        caveat=caveat(config.split, meta) if splits is not None else "",
+        facts=facts(config, data, evaluator) | {"images_per_s": round(speed, 1), "caveat": caveat},
+        caveat=caveat,
         temperature=temperature(evaluator, config.split, splits, note),
         flipped=flipped(evaluator, images, result) if config.tta == "flip" else None,
         robustness=robustness(evaluator, images) if config.robustness else None,
@@ -159,17 +159,6 @@ def facts(config: EvalConfig, data: DataConfig, evaluator: Evaluator) -> dict[st
         "command": provenance.command_line(),
         "date": provenance.today(),
     }
-
-
-def caveat(split: str, meta: Meta) -> str:
-    """Say what gives a model an advantage on its run's own images of this split; "" for nothing."""
-    data = meta.config.data
-    if split == "train":
-        return "The model was trained on these images."
-    shown = "test" if data.val == "test" and split == "val" else split
-    if meta.path.name == "best.pt" and data.selected_on == shown:
-        return "The epoch was chosen on these images, which flatters the figure."
-    return ""
 
 
 def explainer_of(trained: Trained) -> Explainer | None:

@@ -123,7 +123,7 @@ def chosen_images(
 
 
 def test_images(config: ExplainConfig, meta: Meta) -> ImageSet:
-    return evaluated_images(config.data, "test", meta)[0]
+    return evaluated_images(config.data, "test", meta)[0].images
 
 
 def true_classes(images: ImageSet, meta: Meta) -> list[str]:

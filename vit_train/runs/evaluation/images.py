@@ -2,12 +2,17 @@
 
 import logging
 from dataclasses import fields, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
 
 from vit_train.data.config import DATA_CONFIGS, DataConfig, FolderConfig, ShapesConfig
-from vit_train.data.dataset import Dataset, ImageSet
-from vit_train.data.folder import load_part, split_off_test
+from vit_train.data.dataset import Dataset, ImageSet, image_keys
+from vit_train.data.folder import find_parts, load_part, split_off_test
 from vit_train.data.shapes import SIZE as SHAPES_SIZE
 from vit_train.data.splits import Splits, make_splits, subset
+from vit_train.report.terminal import counted
 from vit_train.runs.config import EvalDataConfig
 from vit_train.runs.load import Meta
 from vit_train.viz.figures import listed
@@ -40,27 +45,32 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
     return DATA_CONFIGS[name](**{"image_size": meta.image_shape[1]} | chosen)
 
 
-def evaluated_images(
-    given: EvalDataConfig, split: str, meta: Meta
-) -> tuple[ImageSet, Splits | None, DataConfig]:
-    """Return the images of a split, all splits if they are the run's own, and their settings.
+class Evaluated(NamedTuple):
+    """The images to evaluate, and all splits if they are the run's own."""
+
+    images: ImageSet
+    splits: Splits | None = None
+    # What gives the model an advantage on them, or what was left out; "" for nothing.
+    caveat: str = ""
+
+
+def evaluated_images(given: EvalDataConfig, split: str, meta: Meta) -> tuple[Evaluated, DataConfig]:
+    """Return the images of a split, and their settings.
 
     Raise ValueError if the classes are not the model's.
     """
     config = configured(given, meta)
-    return *split_images(config, given, split, meta), config
+    return split_images(config, given, split, meta), config
 
 
-def split_images(
-    config: DataConfig, given: EvalDataConfig, split: str, meta: Meta
-) -> tuple[ImageSet, Splits | None]:
+def split_images(config: DataConfig, given: EvalDataConfig, split: str, meta: Meta) -> Evaluated:
     require_few_drawn(config)
     if not isinstance(config, FolderConfig):
         return run_images(config, split, meta)
     if given.root is not None or config.name != meta.config.data.name:
         images = load_part(config, split, meta.classes, whole=True)
         if images is not None and not is_training_data(images, config, meta):
-            return subset(images, f"{split}_subset", config), None
+            return unseen(images, split, config, meta)
         if images is not None:
             logger.info(f"these are the run's own images: its {split} images are evaluated")
     try:
@@ -70,10 +80,28 @@ def split_images(
         if images is None:
             raise
         logger.warning(f"only the {split} images are read: {error}")
-        return subset(images, f"{split}_subset", config), None
+        return unseen(images, split, config, meta)
 
 
-def run_images(config: DataConfig, split: str, meta: Meta) -> tuple[ImageSet, Splits | None]:
+def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Evaluated:
+    """Leave out the images that the run trained or validated on, as far as they are known.
+
+    Raise ValueError if no others are left.
+    """
+    caveat = ""
+    if meta.seen is not None:
+        known = torch.isin(image_keys(images.images), meta.seen)
+        count = int(known.sum())
+        if count == len(images):
+            raise ValueError(f"the run trained or validated on all of these {count:,} images")
+        if count:
+            images = images.subset((~known).nonzero().squeeze(1))
+            caveat = f"{counted(count, 'image')} left out: the run trained or validated on them."
+            logger.warning(caveat)
+    return Evaluated(subset(images, f"{split}_subset", config), caveat=caveat)
+
+
+def run_images(config: DataConfig, split: str, meta: Meta) -> Evaluated:
     """Load and split the images as training does; without the splits if they are others.
 
     Those of another size are others, because the temperature that is fitted on them is.
@@ -84,13 +112,29 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> tuple[ImageSet, Sp
             f"the data's classes are {listed(data.classes)}, the model's {listed(meta.classes)}"
         )
     splits = make_splits(data, config)
+    images = splits.named(split)
     if meta.fingerprint == data.fingerprint:
-        return splits.named(split), splits
-    if config.image_size == meta.config.data.image_size:
-        logger.warning(
-            "the images are not those of the training run: some of them may have been trained on"
-        )
-    return splits.named(split), None
+        return Evaluated(images, splits, advantage(split, meta))
+    if config.image_size != meta.config.data.image_size:
+        return Evaluated(images)
+    logger.warning("the images are not those of the training run")
+    if split == "test" and meta.seen is not None:  # which split off others than now
+        whole = isinstance(config, FolderConfig) and len(find_parts(Path(config.root))) == 1
+        return unseen(data.train.with_others(data.test) if whole else images, split, config, meta)
+    caveat = "Some of these images may have been trained on."
+    logger.warning(caveat)
+    return Evaluated(images, caveat=caveat)
+
+
+def advantage(split: str, meta: Meta) -> str:
+    """Say what gives a model an advantage on its run's own images of this split; "" for nothing."""
+    data = meta.config.data
+    if split == "train":
+        return "The model was trained on these images."
+    shown = "test" if data.val == "test" and split == "val" else split
+    if meta.path.name == "best.pt" and data.selected_on == shown:
+        return "The epoch was chosen on these images, which flatters the number."
+    return ""
 
 
 def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool:

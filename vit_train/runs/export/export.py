@@ -87,7 +87,7 @@ def image_sets(config: ExportConfig, model: Deployed) -> Iterator[tuple[str, Ten
     shape = (RANDOM_IMAGES, *model.meta.image_shape)
     yield "random images", torch.randint(256, shape, dtype=torch.uint8, generator=generator)
     try:
-        images, *_ = evaluated_images(config.data, "test", model.meta)
+        (images, *_), _ = evaluated_images(config.data, "test", model.meta)
     except (ValueError, OSError) as error:
         logger.info(f"not checked on test images: {reason(error)}")
         return

@@ -70,7 +70,7 @@ def interval(group: Group) -> str:
     if len(accuracy) == 1:
         low, high = group.runs[0]["test"]["final"]["acc_interval_95"]
     else:
-        low, high = interval_of_mean(accuracy, int(count[0]))
+        low, high = interval_of_mean(accuracy, int(min(count)))
     return f"{100 * low:.2f} to {100 * high:.2f}"
 
 

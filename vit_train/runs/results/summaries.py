@@ -218,16 +218,15 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
         earlier = summary["extends"][-1]
         of = f" of {earlier['recipe']}" if "recipe" in earlier else ""
         settings["extend"] = f"{earlier['epochs']} epochs{of}"
-    images = {"data.root"} if settings.get("data.name") == "folder" else set()
-    return {
-        key: value
-        for key, value in settings.items()
-        if key in images or not is_among(key, INCIDENTAL)
-    }
+    known = {key: value for key, value in settings.items() if not is_among(key, INCIDENTAL)}
+    if settings.get("data.name") == "folder":  # which may have changed between two runs
+        images = f" ({summary['fingerprint']})" if "fingerprint" in summary else ""
+        known["data.root"] = f"{settings['data.root']}{images}"
+    return known
 
 
 def one_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the newest run of each seed and fold, of those of one day the last by path.
+    """Return the newest run of each seed and fold, in order; of those of one day the last by path.
 
     A repeated one would make the spread look too small.
     """
@@ -240,7 +239,8 @@ def one_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         kept = newest[place(run)]
         if run is not kept:
             logger.warning(printable(f"skipped, because {kept['file']} repeats it: {run['file']}"))
-    return [run for run in runs if run is newest[place(run)]]
+    once = [run for run in runs if run is newest[place(run)]]
+    return sorted(once, key=lambda run: tuple(map(rank, place(run))))
 
 
 def identity(settings: dict[str, Any], keys: Sequence[str]) -> tuple[str, ...]:

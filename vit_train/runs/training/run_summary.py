@@ -9,7 +9,7 @@ from vit_train.report import provenance
 from vit_train.report.summary import write_json
 from vit_train.runs.training.setup import Setup
 
-# What may differ between the processes that train a run, one after the other.
+# What may differ between the processes that trained a run one after another.
 HERE = ("commit", "versions", "machine")
 
 
@@ -42,6 +42,7 @@ class RunSummary:
             "precision": setup.precision.name,
             "parameters": sum(parameter.numel() for parameter in setup.model.parameters()),
             "images": setup.sizes,
+            "fingerprint": setup.data.fingerprint,
             "config": asdict(setup.config),
             "extends": self.extends,
             "teacher": setup.teacher or None,

@@ -10,8 +10,15 @@ from torch import Tensor, nn
 
 from vit_train.config import TrainConfig
 from vit_train.data.batches import Batch, EvalBatches, Normalize, TrainBatches
-from vit_train.data.config import DataConfig
-from vit_train.data.dataset import Dataset, ImageSet, Source, Statistics, channel_statistics
+from vit_train.data.config import DataConfig, FolderConfig
+from vit_train.data.dataset import (
+    Dataset,
+    ImageSet,
+    Source,
+    Statistics,
+    channel_statistics,
+    image_keys,
+)
 from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import Splits, make_splits
 from vit_train.engine.device import Precision
@@ -23,6 +30,7 @@ from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.model.flops import Flops, count_flops, counting_bytes
 from vit_train.model.layers import Dropout, DropPath
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta, require_few_patches
+from vit_train.model.patches import require_whole_patches
 from vit_train.model.pos_embed import chosen_positions
 from vit_train.runs.load import encoder_of, statistics_of
 from vit_train.runs.pretrained.init_from import Origin, start_from
@@ -126,7 +134,10 @@ def set_up(
     """
     torch.manual_seed(config.seed)
     if isinstance(config.model, ViTConfig):
-        chosen_positions(config.model)  # may raise ValueError: before data are downloaded
+        # These may raise ValueError: before data are downloaded, or files are decoded.
+        chosen_positions(config.model)
+        if config.data.image_size is not None:
+            require_whole_patches(config.model.patch_size, config.data.image_size)
     data = config.data.load()
     splits = make_splits(data, config.data)
     task = config.task.make(config.model, data.image_shape, len(data.classes))
@@ -164,7 +175,7 @@ def set_up(
         config=config,
         precision=precision,
         processes=processes,
-        data=data.source,  # without the images, of which the splits hold copies
+        data=known_source(data, splits, config.data),
         splits=splits,
         train_set=train_set,
         image_loader=image_loader,
@@ -174,6 +185,14 @@ def set_up(
         model=model,
         origin=in_words(origin, config, statistics),
     )
+
+
+def known_source(data: Dataset, splits: Splits, config: DataConfig) -> Source:
+    """Return what is known of the data without their images, of which the splits hold copies."""
+    if not isinstance(config, FolderConfig):
+        return data.source
+    parts = [splits.train] if splits.val is None else [splits.train, splits.val]
+    return data.source._replace(seen=torch.cat([image_keys(part.images) for part in parts]))
 
 
 def first_model(

@@ -1,0 +1,75 @@
+"""No image that a run trained or validated on counts as a test image, however folders change."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import SMALL_MODEL, Run, csv_rows
+from test_cli_predict import CLASSES, write_photo
+
+from vit_train.files.reading import read_json
+
+
+def write_photos(root: str, numbers: range) -> list[str]:
+    """Write a photo of each class and number below root, and return the files' names."""
+    names = [f"{name}/{number}.png" for name in CLASSES for number in numbers]
+    for seed, name in enumerate(names):
+        write_photo(Path(root, name), (80, 80, 80), 1000 * numbers.start + seed, (20, 20))
+    return names
+
+
+def evaluated(folder: str) -> set[str]:
+    """Return the images that were evaluated, by class and file name."""
+    return {
+        "/".join(Path(row["image"]).parts[-2:]) for row in csv_rows(f"{folder}/predictions.csv")
+    }
+
+
+@pytest.fixture
+def trained(run: Run) -> set[str]:
+    """Make run/, trained on photos/CLASS/*.png, and return its test images."""
+    write_photos("photos", range(10))
+    data = ["data=folder", "data.root=photos", "data.image_size=16"]
+    more = ["train.epochs=1", "train.batch_size=8", "hydra.run.dir=run"]
+    outcome = run("vit-train", *data, *SMALL_MODEL, *more)
+    assert outcome.status == 0, outcome.err
+    assert run("vit-eval", "ckpt=run").status == 0
+    return evaluated("run/eval-test")
+
+
+def test_a_folder_that_has_grown_is_tested_on_held_out_and_new_images(
+    run: Run, trained: set[str]
+) -> None:
+    assert len(trained) == 3
+    new = write_photos("photos", range(10, 14))
+    outcome = run("vit-eval", "ckpt=run", "out=grown")
+    assert outcome.status == 0, outcome.err
+    assert evaluated("grown") == trained | set(new)
+    words = "27 images left out: the run trained or validated on them."
+    assert words in " ".join(outcome.out.split())
+    assert read_json(Path("grown/results.json"))["caveat"] == words
+    assert words in Path("grown/report.html").read_text(encoding="utf-8")
+    assert read_json(Path("run/eval-test/results.json"))["caveat"] == ""
+
+
+def test_in_another_folder_the_images_of_training_are_left_out(run: Run, trained: set[str]) -> None:
+    held_out = sorted(trained)[0]
+    for path in Path("photos").glob("*/*.png"):
+        name = f"{path.parent.name}/{path.name}"
+        if name == held_out or name not in trained:
+            Path("others", name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, Path("others", name))
+    outcome = run("vit-eval", "ckpt=run", "data.root=others", "out=new")
+    assert outcome.status == 0 and evaluated("new") == {held_out}, outcome.err
+    Path("others", held_out).unlink()
+    outcome = run("vit-eval", "ckpt=run", "data.root=others", "out=none")
+    assert outcome.status == 1 and not Path("none").exists()
+    assert "the run trained or validated on all of these 27 images" in outcome.err
+
+
+def test_patches_that_do_not_fit_are_refused_before_files_are_read(run: Run) -> None:
+    Path("photos/red").mkdir(parents=True)
+    Path("photos/red/broken.png").write_bytes(b"no image")
+    sizes = ["data.image_size=20", "model.patch_size=8"]
+    outcome = run("vit-train", "data=folder", "data.root=photos", *sizes)
+    assert outcome.status == 1 and "patch" in outcome.err and "broken" not in outcome.err
