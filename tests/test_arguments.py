@@ -24,6 +24,10 @@ def folders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     "arguments, name",
     [
         ([], "shapes-tiny"),
+        (["task=reconstruct"], "shapes-tiny-reconstruct"),
+        (["data=cifar10", "model=small", "data.root=x"], "cifar10-small"),
+        (["data=folder", "data.root=my/pets"], "pets-tiny"),
+        (["data=folder", "data.root='a b'"], "a_b-??????-tiny"),
         (["model=cnn", "data=cifar10"], "cifar10-cnn"),
         (["experiment=quickstart"], "quickstart"),
         (["experiment=mae"], "mae"),

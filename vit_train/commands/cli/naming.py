@@ -1,6 +1,6 @@
 """The name of a new run's folder: what was chosen on the command line."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hydra.conf import HydraConf
@@ -8,14 +8,16 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from vit_train.runs.lock import CONFIG
+from vit_train.text import file_name
 
 
-def run_name(overrides: Sequence[str], otherwise: str) -> str:
-    """Return the name of the experiment, A+B for several, or `otherwise` if none is chosen.
+def run_name(overrides: Sequence[str], choices: Mapping[str, str], root: str | None) -> str:
+    """Return the name of the experiment, A+B for several; without one, what is trained on what.
 
     A run that extends another has the name of the folder that this one is in, such as cifar10-tiny.
+    `choices` are those of the groups, and `root` is the folder of the data, if they have one.
     """
-    chosen = None
+    chosen, otherwise = None, what_on_what(choices, root)
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         value = override.value()
         if override.key_or_group == "extend" and isinstance(value, str):
@@ -29,6 +31,17 @@ def run_name(overrides: Sequence[str], otherwise: str) -> str:
             chosen = value
     names = chosen if isinstance(chosen, list) else [chosen]
     return "+".join(str(name) for name in names if name is not None) or otherwise
+
+
+def what_on_what(choices: Mapping[str, str], root: str | None) -> str:
+    """Return a name such as cifar10-tiny, or cifar10-tiny-reconstruct for a task without labels.
+
+    Of a folder of one's own images, it has the name.
+    """
+    data, task = choices["data"], choices["task"]
+    if data == "folder" and root:
+        data = file_name(Path(root).expanduser().resolve().name) or data
+    return f"{data}-{choices['model']}" + ("" if task == "classify" else f"-{task}")
 
 
 def is_named(settings: HydraConf) -> bool:

@@ -168,7 +168,7 @@ def next_commands(setup: Setup, run: str) -> Iterator[tuple[str, str]]:
     """Yield commands that make sense for this run, each with its use."""
     if setup.task.needs_labels:
         yield f"vit-eval ckpt={run}", "what it gets wrong: report.html"
-        yield f"vit-predict ckpt={run} images=PHOTO.jpg", "what it says of an image"
+        yield f"vit-predict ckpt={run} images=PHOTO.jpg", "what it predicts for an image"
     else:
         yield f"vit-eval ckpt={run}", "its pictures of test images"
         yield f"vit-train {classifier_settings(setup)} init_from={run}", "a classifier from it"
