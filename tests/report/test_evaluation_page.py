@@ -17,7 +17,7 @@ from vit_train.report.focus import Focus
 
 NAMES = ["<b>cat</b>", "dog & co", '"><script>alert(1)</script>']
 FACTS = {
-    "checkpoint": "run/<x>.pt", "data": "pets", "split": "test", "image_size": 8, "weights": "raw",
+    "checkpoint": "run/<x>.pt", "title": "pets", "split": "test", "image_size": 8, "weights": "raw",
     "epoch": 3, "images_seen": 90, "date": "2026-01-31", "selected_on": "val", "images_per_s": 9.5,
 }  # fmt: skip
 

@@ -6,7 +6,10 @@ when one is loaded, so that an invalid value is refused at once.
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from vit_train.text import printable
 
 if TYPE_CHECKING:
     from vit_train.data.dataset import Dataset
@@ -54,6 +57,11 @@ class DataConfig:
     sampler: str = "shuffled"
     # Seed of the splits and subsets; not the training seed, so that runs stay comparable.
     split_seed: int = 0
+
+    @property
+    def title(self) -> str:
+        """Return what the data are called in reports."""
+        return self.name
 
     def __post_init__(self) -> None:
         if self.val not in VAL_CHOICES:
@@ -185,6 +193,10 @@ class FolderConfig(DataConfig):
     max_pixels: int = MAX_PIXELS
     # Keep the decoded images in the user's cache folder, for the next run.
     cache: bool = False
+
+    @property
+    def title(self) -> str:
+        return printable(Path(self.root).expanduser().resolve().name) or self.name
 
     def __post_init__(self) -> None:
         super().__post_init__()

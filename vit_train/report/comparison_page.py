@@ -99,7 +99,7 @@ def comparison_page(
         picture(png, f"Images that only one gets right: {who}") for who, png in pictures.items()
     ]
     parts.append(section("Images on which they differ", *shown, MORE))
-    return page(f"{facts['data']}, {facts['split']} images: a comparison", parts)
+    return page(f"{facts['title']}, {facts['split']} images: a comparison", parts)
 
 
 LIMITS = paragraph(

@@ -44,7 +44,7 @@ def report(found: Findings, run: dict[str, Any], pictures: dict[str, bytes]) -> 
         if name in pictures
     ]
     parts.append(section("How to get the same", *origin(found, run)))
-    title = f"{found.facts['data']}, {found.facts['split']} images"
+    title = f"{found.facts['title']}, {found.facts['split']} images"
     return page(title, parts)
 
 
@@ -70,7 +70,7 @@ def headline(found: Findings) -> str:
     result, facts = found.result, found.facts
     lead = (
         f"What a trained model, {text(facts['checkpoint'])}, predicts for {result.count:,} images "
-        f"of {text(facts['data'])}, {text(facts['image_size'])} by {text(facts['image_size'])} "
+        f"of {text(facts['title'])}, {text(facts['image_size'])} by {text(facts['image_size'])} "
         f"pixels."
     )
     return f'<p class="lead">{lead}</p><p class="big">{figure_of(result)}</p>{second(found)}'

@@ -51,4 +51,4 @@ def draw_contact_sheet(config: SheetConfig) -> None:
     out = Path(config.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     save(image_grid(images, labels, columns=len(columns)), out)
-    logger.info(f"{len(chosen)} images of {config.data.name} written to {config.out}")
+    logger.info(f"{len(chosen)} images of {config.data.title} written to {config.out}")

@@ -89,7 +89,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Finding
     batch_size = config.batch_size or meta.config.train.eval_batch_size
     evaluator = Evaluator(trained, precision, batch_size)
 
-    logger.info(f"evaluating {len(images):,} {config.split} images of {data.name}")
+    logger.info(f"evaluating {len(images):,} {config.split} images of {data.title}")
     began = time.perf_counter()
     result = evaluator(images)
     speed = len(images) / (time.perf_counter() - began)
@@ -132,7 +132,7 @@ def log_result(
     logger.info(
         f"{meta.path}: epoch {meta.epoch}, {meta.images_seen:,} images seen, {meta.weights} "
         f"weights, {precision.name} on {precision.device.type}\n"
-        f"{data.name}, {config.split}{note}: {result_line(result)}"
+        f"{data.title}, {config.split}{note}: {result_line(result)}"
     )
     if isinstance(result, Classification):
         logger.info(class_table(result, meta.classes))
@@ -145,6 +145,7 @@ def facts(config: EvalConfig, data: DataConfig, evaluator: Evaluator) -> dict[st
         "checkpoint": display_name(meta.path),
         "weights": meta.weights,
         "data": data.name,
+        "title": data.title,
         "root": data.root,
         "split": config.split,
         "image_size": meta.image_shape[1],

@@ -53,7 +53,7 @@ def model_card(model: Deployed, form: str, name: str, checks: Sequence[str]) -> 
     lines = [
         *head,
         "",
-        f"# A classifier of {meta.config.data.name} images",
+        f"# A classifier of {markdown_cell(meta.config.data.title)} images",
         "",
         f"An image classifier with {parameters:,} parameters ({settings}), trained with vit_train "
         f"{markdown_cell(meta.versions.get('vit_train', ''))} on `data={meta.config.data.name}`: "

@@ -95,7 +95,7 @@ def labelled(label: str, line: str) -> str:
 def data_line(setup: Setup) -> str:
     sizes, size = setup.sizes, setup.data.image_shape[1]
     return (
-        f"{setup.config.data.name}: {sizes['train']:,} training, {sizes['val']:,} validation, "
+        f"{setup.config.data.title}: {sizes['train']:,} training, {sizes['val']:,} validation, "
         f"{sizes['test']:,} test images, {size}×{size}, {len(setup.data.classes)} classes"
     )
 
