@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SMALL_MODEL, Run, SmallRun
+from conftest import SMALL_MODEL, Run, SmallRun, posix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from vit_train.engine.checkpoint import read_checkpoint, sealed
 from vit_train.files.reading import read_json
+from vit_train.report.tensorboard import TensorBoard
 from vit_train.text import file_name, markdown_cell, print_signs_in_any_encoding, printable
 
 # Colours, a bell, another line, text that runs backwards, mathematics, Markdown, no UTF-8.
@@ -112,6 +113,25 @@ def test_a_setting_cannot_end_the_code_that_tensorboard_shows(run: Run) -> None:
     events = EventAccumulator("run").Reload()
     text = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
     assert "script" in text and all(line.startswith("    ") for line in text.splitlines() if line)
+
+
+@posix
+def test_a_path_that_is_not_utf8_costs_no_results(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = ["data.train_images=100", "data.test_images=20", *SMALL_MODEL, "train.epochs=1"]
+    Path("d\udcff").mkdir()
+    outcome = run("vit-train", *small, "data.root=d\udcff", "hydra.run.dir=run")
+    assert outcome.status == 0 and "TensorBoard has no" not in outcome.out, outcome.err
+    assert read_json(Path("run/summary.json"))["status"] == "finished"
+
+    def refuse(*what: object) -> None:
+        raise ValueError("a text that cannot be")
+
+    monkeypatch.setattr(TensorBoard, "close", refuse)
+    outcome = run("vit-train", *small, "hydra.run.dir=other")
+    assert outcome.status == 0 and "a text that cannot be" in outcome.out, outcome.err
+    assert read_json(Path("other/summary.json"))["status"] == "finished"
 
 
 def test_a_summarys_words_do_nothing_to_the_table(run: Run, small_run: SmallRun) -> None:

@@ -19,6 +19,7 @@ from vit_train.engine.trainer import Trainer
 from vit_train.files.plain_values import flatten
 from vit_train.report.layer_norms import layer_norms
 from vit_train.report.metrics import all_values
+from vit_train.text import printable
 from vit_train.viz.figures import ignore_missing_glyphs
 
 HOW_TO_READ = """\
@@ -65,7 +66,8 @@ class TensorBoard(Callback):
         """Write what is known before the first step; `measures` are those of the objective."""
         self._write("add_text", "how to read this page", HOW_TO_READ)
         # A code block by indentation, because a setting's value could end a fenced one.
-        self._write("add_text", "config", textwrap.indent(config, " " * 4))
+        text = textwrap.indent(printable(config, keep="\n"), " " * 4)
+        self._write("add_text", "config", text)
         both = {
             name: {"training and validation": [f"train/{name}", f"val/{name}"]} for name in measures
         }
@@ -123,7 +125,12 @@ class TensorBoard(Callback):
         runs: those that were `chosen`.
         """
         finals = {f"final/{name}": value for name, value in metrics.items()}
-        experiment, *session = hparams(dict(flatten(config)), finals)
+        # A path need not be UTF-8, which TensorBoard's texts must be.
+        settings = {
+            key: printable(value) if isinstance(value, str) else value
+            for key, value in flatten(config)
+        }
+        experiment, *session = hparams(settings, finals)
         plugin = experiment.value[0].metadata.plugin_data
         content = HParamsPluginData.FromString(plugin.content)
         for info in content.experiment.hparam_infos:

@@ -177,7 +177,7 @@ class RunFolder(RunOutput):
             logger.info(line)
         if results:
             self.show_test(results, trainer.step)
-        self.board.close(self.settings, self.final_metrics(results), self.chosen)
+        self.close_board(results)
         if results and trainer.stopped_early:
             logger.info(
                 f"stopped early after epoch {trainer.epoch}: no better epoch in the last "
@@ -205,6 +205,16 @@ class RunFolder(RunOutput):
                 f"stopped after step {trainer.step}, {reason}. "
                 f"Resume with: {resume_command(self.path)}"
             )
+
+    def close_board(self, results: dict[str, Evaluation]) -> None:
+        """Write TensorBoard's table of settings; what it cannot hold costs no run its results.
+
+        An OSError does end the run: when there is space again, it goes on and misses nothing.
+        """
+        try:
+            self.board.close(self.settings, self.final_metrics(results), self.chosen)
+        except (TypeError, ValueError) as error:
+            logger.warning(f"TensorBoard has no table of the settings: {error}")
 
     def write_summary(self, status: str, **results: Any) -> None:
         self.summary.write(status, **results)
