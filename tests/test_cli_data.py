@@ -9,6 +9,7 @@ from PIL import Image
 from small_sets import small_cifar, small_stl10, tar_gz
 from torchvision.datasets import CIFAR10
 
+from vit_train.config import preset_urls
 from vit_train.data.config import Cifar10Config
 from vit_train.files.reading import read_json
 
@@ -30,6 +31,30 @@ def test_download_train_evaluate(run: Run, tmp_path: Path, monkeypatch: pytest.M
     outcome = run("vit-eval", "ckpt=run")
     assert outcome.status == 1 and "data.root=FOLDER" in outcome.err
     assert run("vit-eval", "ckpt=run", "data.root=moved").status == 0
+
+
+def test_a_strangers_run_downloads_nothing_from_its_own_addresses(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_cifar(monkeypatch, tmp_path / "data", CIFAR10)
+    asked: list[Cifar10Config] = []
+    load = Cifar10Config.load
+    monkeypatch.setattr(Cifar10Config, "load", lambda self: asked.append(self) or load(self))
+    fetching = ["data=cifar10", "data.download=true", "data.urls=[https://evil.example/x.tar.gz]"]
+    more = ["train.epochs=1", "train.max_minutes=1e-9"]
+    assert run(*TRAIN, *fetching, *more).status == 0
+    going_on = ["resume=run", "train.max_minutes=null"]
+    assert run("vit-train", *going_on).status == 0
+    extending = ["extend=run", "train.epochs=1", "hydra.run.dir=new"]
+    assert run("vit-train", *extending).status == 0
+    for config in asked[1:]:
+        assert not config.download and config.urls == preset_urls("cifar10") != []
+    assert len(asked) == 3
+    given = ["data=cifar10", "data.download=true", "data.urls=[https://my.example/x.tar.gz]"]
+    assert run("vit-train", *extending[:2], *given, "hydra.run.dir=mine").status == 0
+    assert asked[3].download and asked[3].urls == ["https://my.example/x.tar.gz"]
+    assert run("vit-eval", "ckpt=run").status == 0
+    assert asked[4].urls == preset_urls("cifar10")
 
 
 def test_all_mirrors_down_is_one_message(run: Run) -> None:

@@ -157,6 +157,12 @@ def vit_presets() -> dict[str, ViTConfig]:
 Config = TypeVar("Config")
 
 
+def preset_urls(source: str) -> list[str]:
+    """Return the addresses that this installation's preset has for a source; [] for none."""
+    file = CONF_DIR / "data" / f"{source}.yaml"
+    return list(OmegaConf.load(file).get("urls", [])) if file.is_file() else []
+
+
 def typed(config: DictConfig, kind: type[Config]) -> Config:
     """Return the dataclass that a composed config describes; raise ValueError if it is invalid."""
     missing = sorted(OmegaConf.missing_keys(config))

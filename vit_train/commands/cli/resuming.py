@@ -8,7 +8,15 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from vit_train.config import INCIDENTAL, TrainConfig, from_checkpoint, is_among, require_known
+from vit_train.config import (
+    INCIDENTAL,
+    TrainConfig,
+    from_checkpoint,
+    is_among,
+    named_choices,
+    preset_urls,
+    require_known,
+)
 from vit_train.files.plain_values import flatten
 from vit_train.runs.newest import finished_run
 from vit_train.runs.resume import own_settings
@@ -107,9 +115,24 @@ def changed(
         if differing:
             values = ", ".join(f"{name}={own[name]}" for name in differing[:3])
             raise ValueError(f"cannot change {key} when {doing} (this run has {values}): {advice}")
+    distrust(settings)
     for key in (key for key in keys if may_change(key, argument)):
         OmegaConf.update(settings, key, OmegaConf.select(composed, key))
     return from_checkpoint(OmegaConf.to_container(settings))  # type: ignore[arg-type]
+
+
+def distrust(settings: DictConfig) -> None:
+    """Take from a run's settings what would make this machine download from its addresses.
+
+    The run may be somebody else's; the user's own finds its images where it downloaded them.
+    """
+    data = settings.get("data")
+    if not isinstance(data, DictConfig):  # which is refused as a whole
+        return
+    data["download"] = False
+    if "urls" in data:
+        source = str(data.get("name"))
+        data["urls"] = preset_urls(source) if source in named_choices()["data"] else []
 
 
 def keys_of(overrides: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from vit_train.config import preset_urls
 from vit_train.data.config import DATA_CONFIGS, DataConfig, FolderConfig, ShapesConfig
 from vit_train.data.dataset import Dataset, ImageSet, image_keys
 from vit_train.data.folder import find_parts, load_part, split_off_test
@@ -41,7 +42,8 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
             "data.name=folder"
         )
     if name == trained.name:
-        return replace(trained, **chosen)
+        own = {"urls": preset_urls(name)} if "urls" in known else {}  # not a stranger's
+        return replace(trained, **(own | chosen))
     return DATA_CONFIGS[name](**{"image_size": meta.image_shape[1]} | chosen)
 
 
