@@ -1,5 +1,6 @@
 """Each source as its user meets it: through the command line."""
 
+from itertools import product
 from pathlib import Path
 
 import loopback as server
@@ -9,9 +10,12 @@ from PIL import Image
 from small_sets import small_cifar, small_stl10, tar_gz
 from torchvision.datasets import CIFAR10
 
+import vit_train
 from vit_train.config import preset_urls
-from vit_train.data.config import Cifar10Config
+from vit_train.data.config import MAX_PIXELS, Cifar10Config
 from vit_train.files.reading import read_json
+from vit_train.runs.config import EvalDataConfig
+from vit_train.runs.evaluation.images import configured
 
 TRAIN = ["vit-train", *SMALL_MODEL, "hydra.run.dir=run"]
 
@@ -55,6 +59,24 @@ def test_a_strangers_run_downloads_nothing_from_its_own_addresses(
     assert asked[3].download and asked[3].urls == ["https://my.example/x.tar.gz"]
     assert run("vit-eval", "ckpt=run").status == 0
     assert asked[4].urls == preset_urls("cifar10")
+
+
+def test_a_strangers_run_raises_no_limit_of_an_images_pixels(run: Run) -> None:
+    """Such a limit keeps a small file from taking all memory; this command line may raise it."""
+    for part, name, number in product(("train", "test"), "ab", range(4)):
+        path = Path("files", part, name, f"{number}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8)).save(path)
+    limit = f"data.max_pixels={MAX_PIXELS + 1}"
+    own = ["data=folder", limit, "data.image_size=8", "data.root=files"]
+    assert run(*TRAIN, *own, "train.max_minutes=1e-9", "data.val_fraction=0.3").status == 0
+    outcome = run("vit-train", "resume=run")
+    assert outcome.status == 1 and f"add data=folder {limit}" in outcome.err
+    more = ["data.val_fraction=0.3", "train.max_minutes=null"]
+    assert run("vit-train", "resume=run", *own, *more).status == 0
+    meta = vit_train.load("run").meta
+    assert configured(EvalDataConfig(), meta).max_pixels == MAX_PIXELS
+    assert configured(EvalDataConfig(max_pixels=MAX_PIXELS + 1), meta).max_pixels > MAX_PIXELS
 
 
 def test_all_mirrors_down_is_one_message(run: Run) -> None:

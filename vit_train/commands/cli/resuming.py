@@ -11,9 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from vit_train.config import (
     INCIDENTAL,
     TrainConfig,
+    default_settings,
     from_checkpoint,
     is_among,
-    named_choices,
     preset_urls,
     require_known,
 )
@@ -115,24 +115,28 @@ def changed(
         if differing:
             values = ", ".join(f"{name}={own[name]}" for name in differing[:3])
             raise ValueError(f"cannot change {key} when {doing} (this run has {values}): {advice}")
-    distrust(settings)
+    distrust(settings, stored, keys)
     for key in (key for key in keys if may_change(key, argument)):
         OmegaConf.update(settings, key, OmegaConf.select(composed, key))
     return from_checkpoint(OmegaConf.to_container(settings))  # type: ignore[arg-type]
 
 
-def distrust(settings: DictConfig) -> None:
+def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) -> None:
     """Take from a run's settings what would make this machine download from its addresses.
 
-    The run may be somebody else's; the user's own finds its images where it downloaded them.
+    The run may be somebody else's; the user's own finds its images where it downloaded them. Raise
+    ValueError for a raised limit of an image's pixels that is not among the `keys` given.
     """
-    data = settings.get("data")
-    if not isinstance(data, DictConfig):  # which is refused as a whole
-        return
-    data["download"] = False
-    if "urls" in data:
-        source = str(data.get("name"))
-        data["urls"] = preset_urls(source) if source in named_choices()["data"] else []
+    usual, data = default_settings(stored)["data"], settings.data
+    limit, most = data.get("max_pixels", 0), usual.get("max_pixels", 0)
+    if "data.max_pixels" not in keys and isinstance(limit, int) and limit > most:
+        raise ValueError(
+            f"this run reads images of up to {limit:,} pixels: if they can be trusted, add "
+            f"data={data.name} data.max_pixels={limit}, and its other settings of data"
+        )
+    data.download = False
+    if "urls" in usual:
+        data.urls = preset_urls(data.name)
 
 
 def keys_of(overrides: Sequence[str]) -> list[str]:

@@ -3,12 +3,19 @@
 import logging
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from vit_train.config import preset_urls
-from vit_train.data.config import DATA_CONFIGS, DataConfig, FolderConfig, ShapesConfig
+from vit_train.data.config import (
+    DATA_CONFIGS,
+    MAX_PIXELS,
+    ArchiveConfig,
+    DataConfig,
+    FolderConfig,
+    ShapesConfig,
+)
 from vit_train.data.dataset import Dataset, ImageSet, image_keys
 from vit_train.data.folder import find_parts, load_part, split_off_test
 from vit_train.data.shapes import SIZE as SHAPES_SIZE
@@ -42,9 +49,17 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
             "data.name=folder"
         )
     if name == trained.name:
-        own = {"urls": preset_urls(name)} if "urls" in known else {}  # not a stranger's
-        return replace(trained, **(own | chosen))
+        return replace(trained, **(distrusted(trained) | chosen))
     return DATA_CONFIGS[name](**{"image_size": meta.image_shape[1]} | chosen)
+
+
+def distrusted(trained: DataConfig) -> dict[str, Any]:
+    """Return what is not taken from the run, which may be somebody else's: addresses and limits."""
+    if isinstance(trained, ArchiveConfig):
+        return {"urls": preset_urls(trained.name)}
+    if isinstance(trained, FolderConfig):
+        return {"max_pixels": min(trained.max_pixels, MAX_PIXELS)}
+    return {}
 
 
 class Evaluated(NamedTuple):
