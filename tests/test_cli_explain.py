@@ -60,6 +60,17 @@ def test_a_model_without_class_token_and_a_photo(run: Run) -> None:
     assert Path("seen/maps.png").exists()
 
 
+def test_an_image_is_never_replaced(run: Run) -> None:
+    Path("mine").mkdir()
+    Image.new("RGB", (50, 40), "red").save("mine/filters.png")
+    Image.new("RGB", (50, 40), "red").save("mine/photo.png")
+    before = Path("mine/filters.png").read_bytes()
+    images = "images=[mine/photo.png,mine/filters.png]"
+    outcome = run("vit-explain", "ckpt=builtin:cifar10", images, "out=mine/../mine")
+    assert outcome.status == 1 and "replace the image mine/filters.png" in outcome.err
+    assert Path("mine/filters.png").read_bytes() == before and len(list(Path("mine").iterdir())) == 2
+
+
 def test_what_cannot_be_explained_is_said(run: Run, small_run: SmallRun) -> None:
     small_run("finished")
     for wrong, message in {

@@ -1,6 +1,7 @@
 """vit-export: what is written answers the same, and what cannot be written is refused."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import vit_train
 from vit_train.engine.safetensors_file import read_safetensors
 from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
 from vit_train.report.summary import write_json
+from vit_train.runs.builtin import FOLDER
 from vit_train.runs.export import export as exporting
 from vit_train.runs.export import formats, model_card
 from vit_train.runs.export.deployed import deployed
@@ -150,6 +152,15 @@ def test_bad_settings_are_refused_at_once(run: Run, monkeypatch: pytest.MonkeyPa
     }.items():
         outcome = run("vit-export", "ckpt=nowhere", *settings.split())
         assert outcome.status == 1 and words in outcome.err, outcome.err
+
+
+def test_a_checkpoint_is_never_replaced_by_its_export(run: Run) -> None:
+    shutil.copy(FOLDER / "cifar10.pt", "model.safetensors")
+    before = Path("model.safetensors").read_bytes()
+    arguments = ["ckpt=model.safetensors", "format=safetensors", "out=./model.safetensors"]
+    outcome = run("vit-export", *arguments)
+    assert outcome.status == 1 and "is the checkpoint itself" in outcome.err
+    assert Path("model.safetensors").read_bytes() == before
 
 
 def test_answers_that_differ_by_rounding_are_the_same_class() -> None:

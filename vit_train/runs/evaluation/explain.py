@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 # Images that are explained at once, at most.
 BATCH = 64
 FILTERS = 28
+# The files that are written for a classifier, and for a model that predicts pixels.
+WRITTEN, DECODER = ("maps.png", "distances.png", "filters.png"), "decoder.png"
 LEGENDS = {
     "relevance": "how much each patch raised {raised} (relevance: attention × gradient)",
     "rollout": "attention through all layers (rollout)",
@@ -67,17 +69,27 @@ def explain_answers(config: ExplainConfig) -> None:
     explainer = Explainer(trained, *how) if is_classifier else None
     folder = Path(config.out or run_folder(trained.meta.path) / folder_name(config))
     require_own_folder(folder)
+    paths = [] if config.images is None else image_files(config.images)
+    require_kept(paths, folder, WRITTEN if is_classifier else (DECODER,))
     part = test_images(config, trained.meta) if config.images is None or config.score else None
-    images, truths = chosen_images(config, trained, part)
+    images, truths = chosen_images(config, trained, part, paths)
     make_folder(folder)
     if explainer is None:
-        draw_decoder(trained, images, config.layer, folder / "decoder.png")
-        logger.info(f"written to {folder}/: decoder.png")
+        draw_decoder(trained, images, config.layer, folder / DECODER)
+        logger.info(f"written to {folder}/: {DECODER}")
         return
     written = explainer.draw(folder, images, truths)
     logger.info(f"written to {folder}/: {', '.join(written)}")
     if part is not None and config.score:
         explainer.score(part.sample(config.score))
+
+
+def require_kept(paths: Sequence[Path], folder: Path, written: Sequence[str]) -> None:
+    """Raise ValueError if one of the images is a file that is about to be written."""
+    files = {(folder / name).resolve() for name in written}
+    for path in paths:
+        if path.resolve() in files:
+            raise ValueError(f"this would replace the image {path}: choose another out=FOLDER")
 
 
 def folder_name(config: ExplainConfig) -> str:
@@ -95,11 +107,11 @@ def folder_name(config: ExplainConfig) -> str:
 
 
 def chosen_images(
-    config: ExplainConfig, trained: Trained, part: ImageSet | None
+    config: ExplainConfig, trained: Trained, part: ImageSet | None, paths: Sequence[Path]
 ) -> tuple[Tensor, list[str]]:
     """Return uint8 images (N,3,S,S) and what is known of them: "true: cat", or a file's name.
 
-    They are those that `config.images` names or, without it, some of `part`.
+    They are those in the files `paths` or, if `config.images` names none, some of `part`.
     """
     meta = trained.meta
     if config.images is None:
@@ -108,7 +120,7 @@ def chosen_images(
         return shown.images, true_classes(shown, meta) if meta.task.needs_labels else []
     pixels: list[Tensor] = []
     names: list[str] = []
-    for path in image_files(config.images):
+    for path in paths:
         if len(names) == config.count:
             break
         try:
@@ -166,13 +178,14 @@ class Explainer:
 
     def draw(self, folder: Path, images: Tensor, truths: Sequence[str]) -> list[str]:
         """Draw everything into the folder and return the files' names."""
-        self.draw_maps(folder / "maps.png", images, truths)
-        save(draw_distances(self.distances(images), images.shape[-1]), folder / "distances.png")
-        written = ["maps.png", "distances.png"]
+        maps, distances, filters = WRITTEN
+        self.draw_maps(folder / maps, images, truths)
+        save(draw_distances(self.distances(images), images.shape[-1]), folder / distances)
+        written = [maps, distances]
         if isinstance(self.model.patch_embed, PatchEmbed):
             found = principal_filters(self.model.patch_embed.proj.weight.cpu(), FILTERS)
-            save(draw_filters(*found), folder / "filters.png")
-            written.append("filters.png")
+            save(draw_filters(*found), folder / filters)
+            written.append(filters)
         return written
 
     def draw_maps(self, path: Path, images: Tensor, truths: Sequence[str]) -> None:

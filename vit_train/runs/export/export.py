@@ -41,6 +41,8 @@ def export(config: ExportConfig) -> Path:
     )
     require_room_for(model, config.format)
     out = default_path(config, model) if config.out is None else Path(config.out)
+    if out.resolve() == model.meta.path.resolve():
+        raise ValueError(f"out={out} is the checkpoint itself: choose another name")
     if config.out is None:  # in the folder of a run that somebody else may have made
         require_own_folder(out.parent)
     make_folder(out.parent)
