@@ -1,6 +1,8 @@
 """What cannot be is refused with a short message that says what is wrong, and status 1."""
 
 import json
+import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -290,6 +292,21 @@ def test_what_is_no_setting_is_said_wherever_it_is_typed(run: Run) -> None:
     assert "no checkpoint at 0" in run("vit-eval", "ckpt=0").err
     assert "ckpt=null names no checkpoint" in run("vit-eval", "ckpt=null").err
     assert f"no checkpoint at {Path.home()}/nowhere" in run("vit-eval", "ckpt=~/nowhere").err
+
+
+@pytest.mark.parametrize("command", HYDRA_COMMANDS)
+def test_no_flag_unpickles_a_file(run: Run, command: str) -> None:
+    Path("run.pickle").write_bytes(pickle.dumps(Opened()))
+    outcome = run(command, "--experimental-rerun", "run.pickle")
+    assert outcome.status == 1 and "there is no flag --experimental-rerun" in outcome.err
+    assert not Path("opened").exists()
+
+
+class Opened:
+    """What leaves a trace when it is unpickled."""
+
+    def __reduce__(self) -> object:
+        return os.mkdir, ("opened",)
 
 
 def test_a_copy_of_a_checkpoint_is_not_resumed_where_it_lies(run: Run, small_run: SmallRun) -> None:

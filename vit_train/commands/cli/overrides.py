@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-# Hydra's flags that may be followed by a value.
+# Hydra's flags that may be followed by a value. Not --experimental-rerun: it unpickles a file, which
+# could run any code.
 TAKE_VALUE = (
     *("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
-    *("--cfg", "-c", "--package", "-p", "--info", "-i", "--experimental-rerun"),
+    *("--cfg", "-c", "--package", "-p", "--info", "-i"),
 )
 FLAGS = (
     *("--help", "--hydra-help", "--version", "--resolve", "--run", "--multirun"),
