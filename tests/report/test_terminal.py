@@ -1,6 +1,7 @@
 import io
 import logging
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 from vit_train.engine.answers import Answers
 from vit_train.engine.callbacks import TrainLog
 from vit_train.engine.metrics import Classification, Evaluation
+from vit_train.report.predicted import Prediction, terminal_line
 from vit_train.report.terminal import Terminal, class_table, parameter_breakdown, result_line
 
 RESULT = Classification(
@@ -36,6 +38,15 @@ def test_each_class_has_its_own_accuracy() -> None:
         ["none", "0.00%", "0", "of", "0"],
     ]
     assert len({line.index("%") for line in lines}) == 1
+
+
+def test_a_class_with_an_endless_name_takes_no_more_than_its_line() -> None:
+    """The longest name is as wide as all rows."""
+    names = ["cat", "x" * 1_000_000]
+    table = class_table(Classification.of(Answers(np.arange(2), np.eye(2))), names)
+    assert len(table) < 300 and "cat" in table and "xxx…" in table
+    said = Prediction(names[1], 1.0, [(names[1], 1.0)])
+    assert len(terminal_line(Path("a.png"), said, 10)) < 100
 
 
 def test_an_epoch_is_a_line_under_the_names_of_its_columns(

@@ -27,6 +27,10 @@ def ignore_missing_glyphs() -> Iterator[None]:
         yield
 
 
+# Characters of a class's name in a line of text.
+NAME = 40
+
+
 def shortened(title: str, length: int = 22) -> str:
     title = printable(title)
     return title if len(title) <= length else f"{title[: length - 1]}…"
