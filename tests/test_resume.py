@@ -308,10 +308,11 @@ def test_what_cannot_go_on_is_refused(run: Run, small_run: SmallRun) -> None:
         assert outcome.status == 1 and words in outcome.err
         assert not Path(folder, "train.log").exists()
     small_run("interrupted")
-    Path("run/config.yaml").write_text("model: [", encoding="utf-8")
-    outcome = run("vit-train", "resume=run")
-    assert outcome.status == 1 and "config.yaml cannot be read" in outcome.err
-    assert "Traceback" not in outcome.err
+    for text in ("model: [", "5", "seed: !!timestamp foo", "seed: !!bool foo", 'seed: !!int ""'):
+        Path("run/config.yaml").write_text(text, encoding="utf-8")
+        outcome = run("vit-train", "resume=run")
+        assert outcome.status == 1 and "config.yaml cannot be read: " in outcome.err
+        assert "Traceback" not in outcome.err
 
 
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_named(

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
+from vit_train.engine.errors import reason
 from vit_train.files.plain_values import require_config
 from vit_train.files.reading import near_path, read_config, read_json
 from vit_train.runs.lock import CONFIG
@@ -71,8 +70,21 @@ def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
             path = checkpoint
             stored = read_checkpoint(checkpoint).get("config")
         else:
-            stored = OmegaConf.to_container(OmegaConf.create(read_config(path)))
+            stored = parsed(read_config(path), path)
         require_config(stored, str(path))
-        return stored  # type: ignore[return-value]
-    except (OmegaConfBaseException, YAMLError, OSError) as error:
+        return stored  # type: ignore[no-any-return]
+    except OSError as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def parsed(text: str, path: Path) -> Any:
+    """Return the values in the text of a config.yaml; raise ValueError, naming the file, if none.
+
+    PyYAML raises any kind of error for a value that is not what its tag says, as in !!bool foo.
+    """
+    try:
+        return OmegaConf.to_container(OmegaConf.create(text))
+    except MemoryError:  # which says nothing about the file
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read: {reason(error)}") from error
