@@ -1,6 +1,7 @@
 import math
 from pathlib import Path
 
+import pytest
 from conftest import csv_rows
 
 from vit_train.engine.callbacks import TrainLog
@@ -38,6 +39,32 @@ def test_a_table_that_is_there_goes_on(tmp_path: Path) -> None:
         for epoch in (1, 2):
             table.on_epoch(Trainer, log(2 * process + epoch), None)
     assert [row["epoch"] for row in rows(path)] == [1, 2, 3, 4, 5, 6]
+
+
+HEADER = "epoch,train_loss\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEADER.replace("\n", "\r") + "1,2.0\r",
+        f"{HEADER}1,2.0\r2,3.0\n",
+        f"{HEADER}1,{'0' * 140_000}\n",
+        f"epoch,{'x' * 140_000}\n1,2.0\n",
+        'epoch,"train\nloss"\n1,2.0\n',
+        f"{HEADER}1,2.0\n\n",
+        f'{HEADER}1,"2.0\n',
+        f"{HEADER}1\n",
+        f"{HEADER}1,2.0",
+        f"{HEADER}1,x\n",
+    ],
+    ids=range(10),
+)
+def test_a_table_that_cannot_go_on_is_refused_before_training(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(text.encode())
+    with pytest.raises(ValueError, match=r"metrics\.csv is damaged: move it away"):
+        MetricsCsv(path).open()
 
 
 def test_a_table_that_another_version_began_keeps_its_columns(tmp_path: Path) -> None:

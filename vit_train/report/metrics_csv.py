@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 from vit_train.engine.callbacks import Callback, TrainLog
@@ -41,7 +42,7 @@ class MetricsCsv(Callback):
         row["seconds"] = round(trainer.seconds, 1)
         rows = io.StringIO(newline="")
         # A table that another version began keeps its columns.
-        columns = next(csv.reader(io.StringIO(self.text)), list(row))
+        columns = next(parsed(self.text), list(row))
         writer = csv.DictWriter(rows, columns, restval="nan", extrasaction="ignore")
         if not self.text:
             writer.writeheader()
@@ -50,12 +51,24 @@ class MetricsCsv(Callback):
         write_text(self.path, self.text)
 
 
+def parsed(text: str) -> Iterator[list[str]]:
+    return csv.reader(io.StringIO(text, newline=""), strict=True)
+
+
 def is_whole(text: str) -> bool:
-    """Return whether this is a table of numbers, or nothing, with the end of its last row."""
-    rows = text.splitlines()
+    """Return whether this is a table of numbers, or nothing, with the end of its last row.
+
+    Its columns have names of one line, and rows end as they do in the files that are written here.
+    """
     try:
+        rows = list(parsed(text))
         for row in rows[1:]:
-            list(map(float, row.split(",")))
-    except ValueError:
+            list(map(float, row))
+    except (ValueError, csv.Error):  # such as a cell that is longer than csv takes
         return False
-    return not rows or (text.endswith("\n") and len({row.count(",") for row in rows}) == 1)
+    ends = text.endswith("\n") and "\r" not in text.replace("\r\n", "\n")
+    return not rows or (
+        ends
+        and all(name.isprintable() for name in rows[0])
+        and {len(row) for row in rows} == {len(rows[0])}
+    )
