@@ -102,6 +102,14 @@ def test_the_parts_of_runs_stand_on_each_other_and_all_on_its_own_modules() -> N
     list(TopologicalSorter(below).static_order())  # raises CycleError for a circle
 
 
+def test_only_the_room_that_draws_imports_matplotlib() -> None:
+    """It does so without the settings of the current folder, which may be somebody else's."""
+    for path in PACKAGE.rglob("*.py"):
+        place = path.relative_to(PACKAGE)
+        roots = {name.split(".")[0] for name in imports(path)}
+        assert place.parts[0] == "viz" or "matplotlib" not in roots, place
+
+
 def test_only_the_outermost_rooms_know_hydra() -> None:
     for path in PACKAGE.rglob("*.py"):
         place = path.relative_to(PACKAGE)

@@ -1,10 +1,18 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+import vit_train
 from vit_train.viz.figures import colors, shortened
 from vit_train.viz.heatmaps import draw_maps
 from vit_train.viz.sheet import image_grid
+
+PACKAGE = Path(vit_train.__file__).parents[1]
 
 
 def test_a_grid_shows_each_image_upright_above_its_label() -> None:
@@ -36,3 +44,21 @@ def test_a_long_title_is_shortened_and_colours_differ() -> None:
 def test_names_in_maps_are_no_formulas() -> None:
     images, maps = torch.zeros(1, 3, 8, 8, dtype=torch.uint8), torch.ones(1, 2, 2)
     draw_maps(images, maps, ["$\\frac$ <x>"], "what raised $\\frac$").draw_without_rendering()
+
+
+def test_the_current_folders_settings_of_matplotlib_do_not_count(tmp_path: Path) -> None:
+    """They may be somebody else's; those that $MATPLOTLIBRC names are the user's."""
+    (tmp_path / "matplotlibrc").write_bytes(b"savefig.dpi: 5\n\xff\n")
+    (tmp_path / "mine").write_text("lines.linewidth: 7\n", encoding="utf-8")
+    code = (
+        "import vit_train.viz.figures, matplotlib;"
+        "print(*(matplotlib.rcParams[name] for name in ('savefig.dpi', 'lines.linewidth')))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE), "MATPLOTLIBRC": "mine"},
+        capture_output=True,
+        text=True,
+    )
+    assert found.stdout == "figure 7.0\n", found.stderr

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from vit_train.bench.results import Comparison, Result, Spread
+from vit_train.report.figure_file import Figure
 
 COLORS = {
     "vit_train": "#c1272d",

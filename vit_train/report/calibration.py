@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from vit_train.engine.answers import Answers, Floats, log_softmax, of_label
-from vit_train.viz.figures import PALETTE
+from vit_train.viz.figures import PALETTE, Figure
 
 BINS = 15
 # Temperatures beyond these say that logits mean nothing, or that every answer is right.

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from vit_train.engine.answers import Answers, Floats
-from vit_train.viz.figures import PALETTE, chart
+from vit_train.viz.figures import PALETTE, Figure, chart
 
 # Accuracies whose coverage is marked in the figure.
 MARKED = (0.9, 0.95, 0.99)

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from vit_train.files.writing import replacing
+from vit_train.viz.figures import Figure as Figure
 from vit_train.viz.figures import ignore_missing_glyphs
 
 

@@ -6,7 +6,6 @@ A new metric is a class with the methods of Metric, in a file of its own, and a 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from vit_train.engine.answers import Answers
@@ -15,6 +14,7 @@ from vit_train.report.calibration import Calibration
 from vit_train.report.confusion import Confusion
 from vit_train.report.coverage import Coverage
 from vit_train.report.mistakes import draw_mistakes
+from vit_train.viz.figures import Figure
 
 
 class Metric(Protocol):

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from vit_train.engine.answers import Answers, Integers
+from vit_train.viz.figures import Figure
 from vit_train.viz.sheet import RIGHT, WRONG, Labelled, class_line, draw_sheet
 
 # Images in each section.

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from vit_train.engine.answers import Answers, Integers
 from vit_train.engine.metrics import Z
 from vit_train.text import printable
+from vit_train.viz.figures import Figure
 from vit_train.viz.sheet import RIGHT, WRONG, Labelled, class_line, draw_sheet
 
 # Images in each section of the sheet.

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from PIL import Image
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from torch.utils.tensorboard import SummaryWriter
@@ -20,7 +19,7 @@ from vit_train.files.plain_values import flatten
 from vit_train.report.layer_norms import layer_norms
 from vit_train.report.metrics import all_values
 from vit_train.text import printable
-from vit_train.viz.figures import ignore_missing_glyphs
+from vit_train.viz.figures import Figure, ignore_missing_glyphs
 
 HOW_TO_READ = """\
 - **Custom scalars** reads from top to bottom: loss, accuracy, learning rate, norms, speed, with

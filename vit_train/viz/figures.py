@@ -11,7 +11,7 @@ from typing import Literal
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Figure  # for the rest of the package, too
 
 from vit_train.text import printable
 

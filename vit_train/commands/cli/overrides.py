@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-# Hydra's flags that may be followed by a value. Not --experimental-rerun: it unpickles a file, which
-# could run any code.
+# Hydra's flags that may be followed by a value, but not --experimental-rerun: it unpickles a file,
+# which could run any code.
 TAKE_VALUE = (
     *("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
     *("--cfg", "-c", "--package", "-p", "--info", "-i"),

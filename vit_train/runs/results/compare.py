@@ -8,8 +8,6 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from vit_train.engine.metrics import interval_of_mean, is_uneven
 from vit_train.files.writing import write_text
 from vit_train.report.figure_file import save
@@ -23,6 +21,7 @@ from vit_train.runs.results.summaries import (
 )
 from vit_train.text import markdown_cell, printable
 from vit_train.viz.curves import Series, bars, curves, lines
+from vit_train.viz.figures import Figure
 
 logger = logging.getLogger(__name__)
 PLOTS = ("results.png", "images.png", "curves.png")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from matplotlib.figure import Figure
 from torch import nn
 
 from vit_train.data.dataset import ImageSet
@@ -13,6 +12,7 @@ from vit_train.model.vit import VisionTransformer
 from vit_train.report.metrics import METRICS
 from vit_train.report.mistakes import draw_mistakes
 from vit_train.runs.training.setup import Setup
+from vit_train.viz.figures import Figure
 from vit_train.viz.heatmaps import draw_maps, map_title
 from vit_train.viz.sheet import image_grid, label_lines
 
