@@ -160,7 +160,8 @@ Config = TypeVar("Config")
 def preset_urls(source: str) -> list[str]:
     """Return the addresses that this installation's preset has for a source; [] for none."""
     file = CONF_DIR / "data" / f"{source}.yaml"
-    return list(OmegaConf.load(file).get("urls", [])) if file.is_file() else []
+    preset: Any = OmegaConf.load(file) if file.is_file() else {}
+    return list(preset.get("urls", []))
 
 
 def typed(config: DictConfig, kind: type[Config]) -> Config:

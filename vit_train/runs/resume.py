@@ -72,7 +72,7 @@ def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
         else:
             stored = parsed(read_config(path), path)
         require_config(stored, str(path))
-        return stored  # type: ignore[no-any-return]
+        return stored  # type: ignore[return-value]
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
 
