@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import logging
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL_MODEL, Run, SmallRun, csv_rows
+from conftest import SMALL_MODEL, Run, SmallRun, csv_rows, posix
 from PIL import Image
 from torch.testing import assert_close
 
@@ -103,9 +104,7 @@ def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(
 
 
 @pytest.mark.usefixtures("colors")
-def test_what_cannot_be_read_is_a_row_and_stops_nothing(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_read_is_a_row_and_stops_nothing(run: Run) -> None:
     Path("photos/test/red/broken.png").write_bytes(b"not an image")
     Path("photos/test/red/empty.jpg").touch()
     outcome = run("vit-predict", "ckpt=run", "images=photos/test/red", "out=red.jsonl")
@@ -125,10 +124,28 @@ def test_what_cannot_be_read_is_a_row_and_stops_nothing(
     outcome = run("vit-predict", "ckpt=run", "images=photos/test/red/broken.png")
     assert outcome.status == 1 and "none of the 1 images can be read" in outcome.err
     assert "Traceback" not in outcome.err
-    paths = "photos/test/red/20.png\n\nphotos/test/gone.png\n"
-    monkeypatch.setattr("sys.stdin", io.StringIO(paths))
-    outcome = run("vit-predict", "ckpt=run", "images=-")
-    assert outcome.status == 1 and "photos/test/gone.png" in outcome.err
+
+
+@posix
+@pytest.mark.usefixtures("colors")
+def test_names_on_standard_input_end_with_their_line_alone(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photo, *odd = ["photos/test/red/20.png", "a\u2028b.png", "caf\udce9.png", "c\r.png"]
+    for name in odd:
+        shutil.copy(photo, name)
+    text = b"\n".join(map(os.fsencode, [photo, "", *odd, "gone.png", ""]))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text), encoding="utf-8"))
+    outcome = run("vit-predict", "ckpt=run", "images=-", "out=all.csv")
+    assert outcome.status == 0 and "1 of 5 images cannot be read" in outcome.err + outcome.out
+    rows = csv_rows("all.csv")
+    assert [row["error"] for row in rows] == [*[""] * 4, "there is no such file"]
+    assert len({row["probability"] for row in rows[:4]}) == 1 and rows[4]["image"] == "gone.png"
+    empty = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    for nothing, words in ((None, "which is closed"), (empty, "no path")):
+        monkeypatch.setattr("sys.stdin", nothing)
+        outcome = run("vit-predict", "ckpt=run", "images=-")
+        assert outcome.status == 1 and words in outcome.err and "Traceback" not in outcome.err
 
 
 @pytest.mark.usefixtures("colors")

@@ -15,12 +15,36 @@ def image_files(images: Any) -> list[Path]:
     """Return the files that are meant; raise ValueError if there are none."""
     names = images if isinstance(images, list) else [images]
     if names == ["-"]:
-        names = [name for name in sys.stdin.read().splitlines() if name]
-        if not names:
-            raise ValueError("images=- found no path on standard input")
+        return [path for name in names_on_stdin() for path in named(name)]
     if not names:
         raise ValueError("images=[] names no file")
     return [path for name in names for path in files_at(str(name))]
+
+
+def names_on_stdin() -> list[str]:
+    """Return the lines of standard input, as other programs write paths; raise ValueError if none.
+
+    A name may have any byte but the end of a line, and need not be UTF-8.
+    """
+    if sys.stdin is None:
+        raise ValueError("images=- reads paths from standard input, which is closed")
+    lines = sys.stdin.buffer.read().split(b"\n")
+    if os.name == "nt":
+        lines = [line.removesuffix(b"\r") for line in lines]
+    if not any(lines):
+        raise ValueError("images=- found no path on standard input")
+    return [os.fsdecode(line) for line in lines if line]
+
+
+def named(name: str) -> Sequence[Path]:
+    """Return the files at a name on standard input; one that means none stands for itself.
+
+    What cannot be read is then said of it, and of it alone.
+    """
+    try:
+        return files_at(name)
+    except (OSError, ValueError):
+        return [Path(name)]
 
 
 def files_at(name: str) -> Sequence[Path]:
