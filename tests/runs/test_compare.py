@@ -6,6 +6,7 @@ import pytest
 from conftest import SMALL, Run, SmallRun
 
 from vit_train.engine.metrics import wilson_interval
+from vit_train.runs.results import summaries
 from vit_train.runs.results.compare import (
     ACCURACY,
     LOSS,
@@ -15,7 +16,7 @@ from vit_train.runs.results.compare import (
     plots,
     table,
 )
-from vit_train.runs.results.summaries import group_runs, read_summaries
+from vit_train.runs.results.summaries import group_runs, read_curve, read_summaries
 
 
 def summary(acc: float, seed: int = 0, status: str = "finished", **model: object) -> dict:
@@ -186,6 +187,17 @@ def test_a_curve_without_the_images_seen_is_damaged(tmp_path: Path) -> None:
         gather([folder])
 
 
+def test_a_curve_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summaries, "MOST_ROWS", 3)
+    folder = written(tmp_path, summary(0.5))
+    curve = folder / "0/metrics.csv"
+    curve.write_text("images_seen\n1\n2\n3\n", encoding="utf-8")
+    assert len(read_curve(folder / "0/summary.json")) == 3
+    curve.write_text("images_seen\n1\n2\n3\n4\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"metrics\.csv has more than 3 rows"):
+        gather([folder])
+
+
 def test_a_setting_of_a_megabyte_is_shown_shortened(tmp_path: Path) -> None:
     runs = written(tmp_path, summary(0.5), summary(0.6, kernels="x" * 10**6))
     assert len(gather([runs], tmp_path / "out")) < 2000
@@ -324,7 +336,12 @@ def test_the_marked_tables_of_a_page_are_written_anew(tmp_path: Path, run: Run) 
         "<!-- vit-results a -->\n",
         "<!-- vit-results a -->\n<!-- vit-results a -->\n<!-- end -->",
         "<!-- vit-results 'a -->\n<!-- end -->",
+        "<!-- vit-results  -->\n<!-- end -->",
+        "<!-- vit-results a-->\n<!-- end -->",
+        100_000 * "<!-- vit-results ",
+        50_000 * "<!-- vit-results a -->\n",
     ],
+    ids=range(8),
 )
 def test_a_page_without_a_whole_marker_is_refused(page: str, run: Run) -> None:
     Path("a").mkdir()

@@ -1,7 +1,6 @@
 """`vit-results --update`: the tables of a Markdown page, made from the runs that it names."""
 
 import glob
-import re
 import shlex
 from pathlib import Path
 
@@ -9,11 +8,8 @@ from vit_train.files.reading import read_text
 from vit_train.files.writing import write_text
 from vit_train.runs.results.compare import read_groups, table
 
-# A table in a page, with the arguments of vit-results that it is made from.
-MARKED_TABLE = re.compile(
-    r"(<!-- vit-results (?P<runs>[^\n]+) -->\r?\n)((?!<!-- vit-results ).)*?(?=<!-- end -->)",
-    re.DOTALL,
-)
+# A table in a page stands between a line with the arguments of vit-results and another.
+BEGIN, CLOSE, END = "<!-- vit-results ", " -->", "<!-- end -->"
 PAGE_BYTES = 4_000_000
 
 
@@ -24,20 +20,37 @@ def update_page(page: Path) -> int:
     current folder, and `<!-- end -->`. Raise ValueError if there is none, or one without an end.
     """
     before = read_text(page, PAGE_BYTES)
-    after, tables = MARKED_TABLE.subn(marked_table, before)
-    if tables == 0 or tables != before.count("<!-- vit-results "):
+    head, *pieces = before.split(BEGIN)
+    marked = [split_piece(piece) for piece in pieces]
+    if not marked or None in marked:
         raise ValueError(
             f"{page} needs lines <!-- vit-results RUNS --> and, after each, <!-- end -->"
         )
+    tables = (f"{line}\n{made(runs)}\n\n{rest}" for runs, line, rest in filter(None, marked))
+    after = BEGIN.join([head, *tables])
     if after != before:
         write_text(page, after)
-    return tables
+    return len(marked)
 
 
-def marked_table(marker: re.Match[str]) -> str:
+def split_piece(piece: str) -> tuple[str, str, str] | None:
+    """Split what follows BEGIN into the runs, the rest of their line, and what follows the table.
+
+    Return None if the line does not end as it should, or if no END follows.
+    """
+    line, ends, below = piece.partition("\n")
+    runs = line.removesuffix("\r")
+    _, found, after = below.partition(END)
+    if not (ends and found and runs.endswith(CLOSE) and runs != CLOSE):
+        return None
+    return runs.removesuffix(CLOSE), line + ends, found + after
+
+
+def made(runs: str) -> str:
+    """Return the table of the runs that a page names."""
     try:
-        patterns = shlex.split(marker["runs"])
+        patterns = shlex.split(runs)
     except ValueError as error:  # an open quotation
-        raise ValueError(f"<!-- vit-results {marker['runs']} -->: {error}") from error
+        raise ValueError(f"{BEGIN}{runs}{CLOSE}: {error}") from error
     files = [file for each in patterns for file in sorted(glob.glob(each)) or [each]]
-    return f"{marker[1]}\n{table(read_groups(list(map(Path, files))))}\n\n"
+    return table(read_groups(list(map(Path, files))))

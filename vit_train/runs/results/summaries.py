@@ -5,7 +5,7 @@ import io
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from vit_train.viz.figures import shortened
 logger = logging.getLogger(__name__)
 # Runs that differ in these alone are repetitions of one another.
 REPEATED = ("seed", "data.cv_fold")
+# Epochs of a curve that are read: short rows of a million take gigabytes.
+MOST_ROWS = 100_000
 
 
 @dataclass
@@ -161,9 +163,12 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
         return []
     rows = csv.DictReader(io.StringIO(read_text(path, CSV_BYTES), newline=""))
     try:
-        curve = [{key: float(value) for key, value in row.items()} for row in rows]
+        first = islice(rows, MOST_ROWS + 1)
+        curve = [{key: float(value) for key, value in row.items()} for row in first]
     except (ValueError, TypeError, AttributeError, csv.Error) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
+    if len(curve) > MOST_ROWS:
+        raise ValueError(f"{path} has more than {MOST_ROWS:,} rows, one for each epoch")
     if not all("images_seen" in row for row in curve):
         raise ValueError(f"{path} is damaged: it has no column images_seen")
     return curve
