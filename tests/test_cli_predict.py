@@ -194,7 +194,9 @@ def test_what_does_not_classify_is_refused(run: Run, small_run: SmallRun) -> Non
     assert outcome.status == 1 and "must end in .csv or .jsonl" in outcome.err
 
 
-@pytest.mark.parametrize("value", ["-1.0", "1e999", '"hot"', "[]", "{", "null"])
+@pytest.mark.parametrize(
+    "value", ["-1.0", "1e999", "1e-4", "1e4", "1e-300", '"hot"', "[]", "{", "null"]
+)
 def test_a_strangers_temperature_is_believed_only_if_it_is_one(
     value: str, small_run: SmallRun
 ) -> None:

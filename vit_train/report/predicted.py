@@ -84,4 +84,4 @@ def json_line(path: Path, prediction: PredictionOrError) -> str:
     else:
         content |= {"predicted": prediction.label, "probability": round(prediction.probability, 6)}
         content["top"] = [[label, round(chance, 6)] for label, chance in prediction.top]
-    return json.dumps(content) + "\n"
+    return json.dumps(content, allow_nan=False) + "\n"

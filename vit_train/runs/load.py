@@ -27,6 +27,8 @@ from vit_train.tasks.task import Task
 
 # Memory for opening a checkpoint besides its weights: buffers, and attention for one image.
 MORE_BYTES = 10**9
+# Temperatures that are believed, ample for those of vit-eval: logits divided by others overflow.
+LEAST, MOST = 1e-3, 1e3
 # Errors from a file that is sealed like a checkpoint, but was not written by this program.
 MISFITS = (LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, RecursionError)
 
@@ -204,7 +206,7 @@ def known_temperature(content: dict[str, Any], meta: Meta) -> float | None:
     value = content.get("temperature")
     if value is None:
         value = (noted_temperatures(meta.path) or {}).get(temperature_key(meta))
-    return value if isinstance(value, float) and 0 < value < math.inf else None
+    return value if isinstance(value, float) and LEAST <= value <= MOST else None
 
 
 def temperature_key(meta: Meta) -> str:
