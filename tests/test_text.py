@@ -1,5 +1,6 @@
 """Text from outside is shown, and does nothing."""
 
+import csv
 import io
 import json
 import warnings
@@ -16,7 +17,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from vit_train.engine.checkpoint import read_checkpoint, sealed
 from vit_train.files.reading import read_json
 from vit_train.report.tensorboard import TensorBoard
-from vit_train.text import file_name, markdown_cell, print_signs_in_any_encoding, printable
+from vit_train.text import (
+    csv_text,
+    file_name,
+    markdown_cell,
+    print_signs_in_any_encoding,
+    printable,
+)
 
 # Colours, a bell, another line, text that runs backwards, mathematics, Markdown, no UTF-8.
 NAMES = ["\x1b[31mred\x1b[2J\a", "a\nepoch 9 acc 99%", "\u202egpj", "$\\frac$", "|**b**|", "\udcff"]
@@ -43,6 +50,15 @@ def test_a_files_name_is_short_and_of_one_text(text: str) -> None:
     name = file_name(text)
     assert len(name.encode()) <= 47 and "/" not in name and name.isprintable()
     assert name != text and file_name(f"{text}c") != name
+
+
+def test_no_name_is_a_formula_and_numbers_stay_numbers() -> None:
+    names = ["=1+1", "+1+1", "-cat", "@SUM(A1)", "\t=1", "\r=1", "-1+1", "-"]
+    (row,) = csv.reader(io.StringIO(csv_text([names]), newline=""))
+    assert row == [f"'{name}" for name in names]
+    kept = ["cat", "a=b", "", "-0.5", "+1e-05", "-3", 0.5, -2, "'=1"]
+    (row,) = csv.reader(io.StringIO(csv_text([kept]), newline=""))
+    assert row == [str(cell) for cell in kept]
 
 
 def test_plain_text_stays_as_it_is() -> None:
@@ -103,6 +119,22 @@ def test_a_checkpoints_words_do_nothing_to_the_terminal(run: Run, small_run: Sma
     path.write_bytes(sealed(content))
     outcome = run("vit-eval", "ckpt=run")
     assert outcome.status == 1 and printable(outcome.err, keep="\n") == outcome.err
+
+
+@posix
+def test_names_of_folders_do_nothing_to_the_terminal(run: Run, small_run: SmallRun) -> None:
+    evil = "\x1b[2Jrun"
+    small_run("finished", evil)
+    Path(evil, "page.md").write_text("<!-- vit-results *run -->\n<!-- end -->\n", "utf-8")
+    for arguments in (
+        ["vit-train", f"resume={evil}"],
+        ["vit-results", evil],
+        ["vit-results", f"--update={evil}/page.md"],
+        ["vit-results", evil, f"--{evil}"],
+    ):
+        outcome = run(*arguments)
+        said = outcome.out + outcome.err
+        assert "\\x1b[2Jrun" in said and printable(said, keep="\n") == said, said
 
 
 def test_a_setting_cannot_end_the_code_that_tensorboard_shows(run: Run) -> None:

@@ -39,10 +39,18 @@ def file_name(text: str) -> str:
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """Return rows as lines of CSV."""
+    """Return rows as lines of CSV, in which no text is a formula for a spreadsheet."""
     text = io.StringIO(newline="")
-    csv.writer(text).writerows(rows)
+    csv.writer(text).writerows([plain_cell(cell) for cell in row] for row in rows)
     return text.getvalue()
+
+
+def plain_cell(cell: object) -> object:
+    """Return a cell with a ' in front if a spreadsheet would compute it; numbers stay numbers."""
+    computed = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+    if not computed or re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", str(cell)):
+        return cell
+    return f"'{cell}"
 
 
 def markdown_cell(text: str) -> str:

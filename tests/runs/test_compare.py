@@ -309,6 +309,13 @@ def test_results_stand_beside_what_was_given(tmp_path: Path, run: Run) -> None:
     assert run("vit-results", "all", "c", "--out", ".").status == 0 and Path("results.md").exists()
 
 
+def test_an_empty_argument_is_not_the_current_folder(tmp_path: Path, run: Run) -> None:
+    written(tmp_path, summary(0.5))
+    for arguments in ([""], ["0", "--out", ""], ["--update", ""]):
+        outcome = run("vit-results", *arguments)
+        assert outcome.status == 2 and "no folder is given: the argument is empty" in outcome.err
+
+
 def test_the_marked_tables_of_a_page_are_written_anew(tmp_path: Path, run: Run) -> None:
     written(tmp_path / "runs", summary(0.5), summary(0.7, 1), summary(0.9, depth=2))
     page = Path("page.md")

@@ -3,9 +3,11 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import version_line
+from vit_train.text import printable
 
 WRITES = """\
 It writes into the folder given, or the one that holds all that are given:
@@ -16,20 +18,34 @@ It writes into the folder given, or the one that holds all that are given:
 Earlier files of these names are replaced."""
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser that repeats wrong arguments in print only."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message, keep="\n"))
+
+
+def given(text: str) -> Path:
+    """Return a path; an empty one, as of an unset variable, would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("no folder is given: the argument is empty")
+    return Path(text)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="vit-results",
         description="Gather finished runs into one Markdown table and plots.",
         epilog=WRITES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=version_line())
-    parser.add_argument("runs", nargs="*", type=Path, help="run folders, or folders of them")
-    parser.add_argument("--out", type=Path, help="write into this folder instead")
+    parser.add_argument("runs", nargs="*", type=given, help="run folders, or folders of them")
+    parser.add_argument("--out", type=given, help="write into this folder instead")
     parser.add_argument(
         "--update",
         metavar="PAGE",
-        type=Path,
+        type=given,
         help="rewrite only the tables in this Markdown page, each between the lines "
         "<!-- vit-results RUNS --> and <!-- end -->",
     )
@@ -41,11 +57,12 @@ def main() -> None:
         from vit_train.runs.results.page import update_page
 
         if arguments.update:
-            print(f"tables up to date in {arguments.update}: {update_page(arguments.update)}")
+            done = f"tables up to date in {arguments.update}: {update_page(arguments.update)}"
+            print(printable(done))
             return
         text, out = gather(arguments.runs, arguments.out)
         print(text)
-        print(f"written to {out}/: results.md and its pictures", file=sys.stderr)
+        print(printable(f"written to {out}/: results.md and its pictures"), file=sys.stderr)
 
 
 if __name__ == "__main__":

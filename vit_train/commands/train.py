@@ -24,6 +24,7 @@ from vit_train.commands.cli.sweep import Sweep
 from vit_train.config import CONF_DIR, GROUPS, TrainConfig, register_schemas, typed
 from vit_train.runs.lock import new_run, sole_writer
 from vit_train.runs.resume import is_finished, newest_checkpoint, split_path
+from vit_train.text import printable
 
 if TYPE_CHECKING:
     from vit_train.runs.training.train import Outcome
@@ -75,10 +76,11 @@ def go_on(composed: DictConfig, settings: HydraConf) -> float | None:
         finished = is_finished(folder)
         config = resumed_config(folder, checkpoint, composed, settings.overrides.task, finished)
         if finished:
-            print(
+            said = (
                 f"{folder} is finished: its results are in {folder / 'summary.json'}; "
                 f"extend={folder} train.epochs=N trains it for N more epochs, in a new folder"
             )
+            print(printable(said))
             return None
         from vit_train.runs.training.train import train_in_held_folder
 
