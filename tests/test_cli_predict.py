@@ -128,6 +128,20 @@ def test_what_cannot_be_read_is_a_row_and_stops_nothing(run: Run) -> None:
 
 @posix
 @pytest.mark.usefixtures("colors")
+def test_output_that_is_lost_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    predicting = ["vit-predict", "ckpt=run", "images=photos/test/red"]
+    for arguments in (predicting, ["vit-results", "run"]):
+        with monkeypatch.context() as patch, open("/dev/full", "w", encoding="utf-8") as full:
+            patch.setattr("sys.stdout", full)
+            outcome = run(*arguments)
+        said = f"{arguments[0]}: standard output: No space left on device\n"
+        assert outcome.status == 1 and outcome.err.endswith(said), outcome
+
+
+@posix
+@pytest.mark.usefixtures("colors")
 def test_names_on_standard_input_end_with_their_line_alone(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,7 @@ def short_errors(command: str) -> Iterator[None]:
     hook, threading.excepthook = threading.excepthook, on_thread_error
     logging.raiseExceptions = False  # `vit-eval … | head` closes the pipe, which is no error
     try:
-        with ended_by_interrupt(command):
+        with ended_by_interrupt(command), lost_output_is_said(command):
             yield
     except Exception as error:
         if isinstance(error, BrokenPipeError) and reader_has_gone():
@@ -51,16 +51,60 @@ def short_errors(command: str) -> Iterator[None]:
         threading.excepthook = hook
 
 
+@contextlib.contextmanager
+def lost_output_is_said(command: str) -> Iterator[None]:
+    """Exit with status 1 at the end of the block if output was lost, as on a full disk.
+
+    Logging hides such errors, and so none ends a training.
+    """
+    lost: list[OSError] = []
+    hide = logging.Handler.handleError
+
+    def note(handler: logging.Handler, record: logging.LogRecord) -> None:
+        error, stream = sys.exc_info()[1], getattr(handler, "stream", None)
+        if isinstance(error, OSError) and stream is not None and stream is sys.stdout:
+            lost.append(error)
+        hide(handler, record)
+
+    logging.Handler.handleError = note  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        logging.Handler.handleError = hide  # type: ignore[method-assign]
+    errors = [*lost, *flushed()]
+    if errors:
+        stdout_goes_nowhere()
+    for error in errors:
+        if not isinstance(error, BrokenPipeError):
+            sys.exit(f"{command}: standard output: {error.strerror}")
+
+
+def flushed() -> list[OSError]:
+    """Write what stdout still holds; return the error if that fails."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        return [error]
+    return []
+
+
+def stdout_goes_nowhere() -> None:
+    """Let what is still to be written to stdout go nowhere, or Python complains when it ends."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def reader_has_gone() -> bool:
     """Return whether nobody reads stdout any more, as after `vit-results | head`.
 
-    If so, what is still to be written to it goes nowhere, or Python would complain when it ends.
+    If so, what is still to be written to it goes nowhere.
     """
     try:
         print(flush=True)  # what was lost leaves nothing in the buffer to try with
         return False
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        stdout_goes_nowhere()
         return True
 
 
