@@ -231,7 +231,7 @@ def test_augment_draws_a_contact_sheet(run: Run) -> None:
         (torch.tensor(1), ["dog"]),
         (torch.tensor(-1), ["no label"]),
         (torch.tensor([0.3, 0.7, 0.0]), ["dog 70%", "cat 30%"]),
-        (torch.tensor([0.4, 0.0, 0.6]), ["aquarium_fish… 60%", "cat 40%"]),
+        (torch.tensor([0.4, 0.0, 0.6]), ["aquarium_fishes 60%", "cat 40%"]),
         (torch.tensor([0.997, 0.003, 0.0]), ["cat"]),
         (torch.tensor([0.4, 0.0, 0.0]), ["cat 40%"]),  # mixed with an image without a label
         (torch.zeros(3), ["no label"]),

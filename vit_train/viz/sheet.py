@@ -6,13 +6,18 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from vit_train.viz.figures import PALETTE, shortened
+from vit_train.text import printable
+from vit_train.viz.figures import PALETTE, width
 
 COLUMNS = 6
 # The colors of right and of wrong predictions.
 RIGHT, WRONG = PALETTE[2], PALETTE[3]
 # In inches: an image's side, a line below it, the gap between images, a section's title.
-SIDE, LINE, GAP, TITLE = 1.3, 0.17, 0.14, 0.4
+SIDE, LINE, GAP, TITLE = 1.5, 0.17, 0.14, 0.4
+# The size of a line's font, in points.
+FONT = 7.5
+# Of a longer name, no more characters could fit.
+MOST = 99
 
 
 class Labelled(NamedTuple):
@@ -32,9 +37,9 @@ def draw_sheet(sections: Mapping[str, Sequence[Labelled]], columns: int = COLUMN
     row = SIDE + 0.08 + LINE * lines + GAP
     rows = [-(-len(part) // columns) for part in sections.values()]
     titles = [TITLE if title else GAP for title in sections]
-    width = columns * (SIDE + GAP) + GAP
+    across = columns * (SIDE + GAP) + GAP
     height = sum(titles) + row * sum(rows) + GAP
-    figure = Figure(figsize=(width, height), dpi=110)
+    figure = Figure(figsize=(across, height), dpi=110)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     top = 0.0
@@ -51,18 +56,28 @@ def draw_sheet(sections: Mapping[str, Sequence[Labelled]], columns: int = COLUMN
             axes.imshow(pixels, interpolation="nearest", extent=extent)
             for number, (words, color) in enumerate(lines_below):
                 axes.text(
-                    left, upper + SIDE + 0.11 + LINE * number, words, fontsize=8.5, color=color,
-                    va="center", parse_math=False,
+                    left, upper + SIDE + 0.11 + LINE * number, words, color=color, va="center",
+                    fontsize=FONT, parse_math=False,
                 )  # fmt: skip
         top += above + row * count
-    axes.set(xlim=(0, width), ylim=(height, 0))
+    axes.set(xlim=(0, across), ylim=(height, 0))
     return figure
 
 
 def class_line(who: str, name: str, chance: float, color: str = "black") -> tuple[str, str]:
     """Return a line such as "label: cat 12 %"."""
     share = "<1" if chance < 0.005 else f"{100 * chance:.0f}"
-    return f"{who}: {shortened(name, 13)} {share} %", color
+    return fitted(f"{who}: ", name, f" {share} %"), color
+
+
+def fitted(before: str, name: str, after: str = "") -> str:
+    """Return a line with as much of the name's beginning as fits below an image."""
+    name = printable(name)[:MOST]
+    line, kept = f"{before}{name}{after}", len(name)
+    while FONT * width(line) > SIDE and kept > 1:
+        kept -= 1
+        line = f"{before}{name[:kept].rstrip()}…{after}"
+    return line
 
 
 def image_grid(images: Tensor, labels: Sequence[Sequence[str]], columns: int = COLUMNS) -> Figure:
@@ -77,9 +92,9 @@ def image_grid(images: Tensor, labels: Sequence[Sequence[str]], columns: int = C
 def label_lines(target: Tensor, classes: Sequence[str]) -> list[str]:
     """Return the name of a label's class or, if it is mixed, each class with its share."""
     if target.ndim == 0:
-        return [shortened(classes[int(target)], 19) if target >= 0 else "no label"]
+        return [fitted("", classes[int(target)]) if target >= 0 else "no label"]
     shares = zip(target.tolist(), classes, strict=True)
     shown = sorted(((share, name) for share, name in shares if share >= 0.005), reverse=True)
     if shown and shown[0][0] > 0.995:
-        return [shortened(shown[0][1], 19)]
-    return [f"{shortened(name, 14)} {share:.0%}" for share, name in shown] or ["no label"]
+        return [fitted("", shown[0][1])]
+    return [fitted("", name, f" {share:.0%}") for share, name in shown] or ["no label"]
