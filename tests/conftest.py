@@ -197,7 +197,7 @@ def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
         words = lambda self, answers, classes: (type(self), *classes)  # noqa: E731
         draw_once(metric, "draw", words)
     for where in (measuring, validating):
-        draw_once(where, "draw_mistakes", lambda answers, images, classes: tuple(classes))
+        draw_once(where, "draw_mistakes", lambda answers, images, classes, names: tuple(classes))
     for where in (explaining, validating):
         draw_once(where, "draw_maps", lambda images, maps, titles, legend: (legend,))
     for name in ("draw_distances", "draw_filters"):

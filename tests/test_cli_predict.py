@@ -6,13 +6,15 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL_MODEL, Run, SmallRun, csv_rows, posix
+from conftest import SMALL, SMALL_MODEL, Run, SmallRun, csv_rows, posix
+from matplotlib.figure import Figure
 from PIL import Image
 from torch.testing import assert_close
 
@@ -23,6 +25,7 @@ from vit_train.runs.builtin import FOLDER
 from vit_train.runs.config import PredictConfig
 from vit_train.runs.evaluation import evaluator, predict
 from vit_train.runs.load import temperature_key
+from vit_train.viz.sheet import Labelled
 
 CLASSES = ("blue", "green", "red")
 
@@ -101,6 +104,22 @@ def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(
     chances = (logits / temperature).softmax(1)
     (row,) = (row for row in csv_rows("after.csv") if row["image"] == "photos/test/red/20.png")
     assert float(row["probability"]) == pytest.approx(chances.max().item(), abs=1e-5)
+
+
+@pytest.mark.usefixtures("colors", "every_figure_is_drawn")
+def test_a_mistake_leads_to_its_file(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    captions: list[str] = []
+
+    def drawn(sections: Mapping[str, Sequence[Labelled]]) -> Figure:
+        captions.extend(each.lines[-1][0] for part in sections.values() for each in part)
+        return Figure(figsize=(2, 2))
+
+    monkeypatch.setattr("vit_train.report.mistakes.draw_sheet", drawn)
+    assert run("vit-eval", "ckpt=run").status == 0
+    assert captions and all(Path("photos", each).is_file() for each in captions), captions
+    captions.clear()
+    assert run("vit-train", *SMALL, "train.epochs=1").status == 0
+    assert captions and all(each.startswith("model: ") for each in captions), captions
 
 
 @pytest.mark.usefixtures("colors")

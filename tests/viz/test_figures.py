@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 import vit_train
 from vit_train.viz.figures import colors, shortened
 from vit_train.viz.heatmaps import draw_maps
-from vit_train.viz.sheet import SIDE, Labelled, class_line, draw_sheet, image_grid
+from vit_train.viz.sheet import SIDE, Labelled, class_line, draw_sheet, fitted_end, image_grid
 
 PACKAGE = Path(vit_train.__file__).parents[1]
 
@@ -39,15 +39,18 @@ def test_a_grid_shows_each_image_upright_above_its_label() -> None:
 def test_no_line_below_an_image_reaches_into_the_next() -> None:
     names = ["bird", "checker board", "aquarium_fishes", "W" * 19, "i" * 40, "a class, " * 5, "$"]
     image = torch.zeros(3, 6, 6, dtype=torch.uint8)
-    sheet = [Labelled(image, [class_line("label", name, 1.0)]) for name in names]
+    path = "animals/" * 9 + "cat.jpg"
+    lines = [class_line("label", name, 1.0) for name in names]
+    sheet = [Labelled(image, [line]) for line in (*lines, (fitted_end(path), "black"))]
     figure = draw_sheet({"": sheet})
     canvas = FigureCanvasAgg(figure)
     texts = [text for text in figure.axes[0].texts if text.get_text()]
-    for text, name in zip(texts, names, strict=True):
+    for text in texts:
         width = text.get_window_extent(canvas.get_renderer()).width / figure.dpi
         assert width < SIDE + 0.07, text.get_text()  # hinting moves some characters apart
-        assert text.get_text() == f"label: {name} 100 %" or width > 0.9 * SIDE
+        assert "…" not in text.get_text() or width > 0.9 * SIDE
     assert texts[1].get_text() == "label: checker board 100 %"
+    assert texts[-1].get_text().startswith("…") and texts[-1].get_text().endswith("/cat.jpg")
 
 
 def test_a_long_title_is_shortened_and_colours_differ() -> None:

@@ -68,7 +68,7 @@ def write_evaluation(folder: Path, found: Findings) -> list[str]:
         return written
     rows = predictions(result.answers, found.names, found.classes)
     write_text(folder / "predictions.csv", csv_text(rows))
-    pictures = dict(figures(result, found.images, found.classes))
+    pictures = dict(figures(result, found.images, found.classes, found.names))
     if found.robustness is not None:
         pictures["robustness"] = draw_robustness(found.robustness, result.acc)
     for name, figure in pictures.items():

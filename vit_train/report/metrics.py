@@ -46,10 +46,13 @@ def all_values(result: Evaluation) -> dict[str, float]:
 
 
 def figures(
-    result: Evaluation, images: Tensor, classes: Sequence[str]
+    result: Evaluation, images: Tensor, classes: Sequence[str], names: Sequence[object] = ()
 ) -> Iterator[tuple[str, Figure]]:
-    """Yield the figure of every metric and the mistakes among uint8 images (N,3,S,S), by name."""
+    """Yield the figure of every metric and the mistakes among uint8 images (N,3,S,S), by name.
+
+    `names` are the images' own.
+    """
     if isinstance(result, Classification):
         for name, metric in METRICS.items():
             yield name, metric.draw(result.answers, classes)
-        yield "mistakes", draw_mistakes(result.answers, images, classes)
+        yield "mistakes", draw_mistakes(result.answers, images, classes, names)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vit_train.engine.answers import Answers, Integers
 from vit_train.viz.figures import Figure
-from vit_train.viz.sheet import RIGHT, WRONG, Labelled, class_line, draw_sheet
+from vit_train.viz.sheet import GRAY, RIGHT, WRONG, Labelled, class_line, draw_sheet, fitted_end
 
 # Images in each section.
 COUNT = 12
@@ -26,8 +26,13 @@ def most_doubtful(answers: Answers, count: int) -> Integers:
     return order[:count]
 
 
-def draw_mistakes(answers: Answers, images: Tensor, classes: Sequence[str]) -> Figure:
-    """Draw uint8 images (N,3,S,S), each with its true and its predicted class."""
+def draw_mistakes(
+    answers: Answers, images: Tensor, classes: Sequence[str], names: Sequence[object] = ()
+) -> Figure:
+    """Draw uint8 images (N,3,S,S), each with its true and its predicted class, and with its file.
+
+    A name that is a number leads to no file, and is left out.
+    """
     sections = {
         "Most wrong: the true class got the least probability": most_wrong(answers, COUNT),
         "Least sure: two classes are almost equally probable": most_doubtful(answers, COUNT),
@@ -35,12 +40,20 @@ def draw_mistakes(answers: Answers, images: Tensor, classes: Sequence[str]) -> F
     return draw_sheet(
         {
             title: [
-                Labelled(images[index], answer_lines(answers, index, classes))
+                Labelled(
+                    images[index],
+                    [*answer_lines(answers, index, classes), *file_line(names[index : index + 1])],
+                )
                 for index in chosen.tolist()
             ]
             for title, chosen in sections.items()
         }
     )
+
+
+def file_line(names: Sequence[object]) -> list[tuple[str, str]]:
+    """Return a line with the end of the image's name, if it has one, and that is a file's."""
+    return [(fitted_end(name), GRAY) for name in names if isinstance(name, str)]
 
 
 def answer_lines(answers: Answers, index: int, classes: Sequence[str]) -> list[tuple[str, str]]:

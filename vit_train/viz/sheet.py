@@ -12,6 +12,7 @@ from vit_train.viz.figures import PALETTE, width
 COLUMNS = 6
 # The colors of right and of wrong predictions.
 RIGHT, WRONG = PALETTE[2], PALETTE[3]
+GRAY = PALETTE[5]
 # In inches: an image's side, a line below it, the gap between images, a section's title.
 SIDE, LINE, GAP, TITLE = 1.5, 0.17, 0.14, 0.4
 # The size of a line's font, in points.
@@ -77,6 +78,16 @@ def fitted(before: str, name: str, after: str = "") -> str:
     while FONT * width(line) > SIDE and kept > 1:
         kept -= 1
         line = f"{before}{name[:kept].rstrip()}…{after}"
+    return line
+
+
+def fitted_end(path: str) -> str:
+    """Return as much of a path's end as fits below an image."""
+    kept = printable(path)[-MOST:]
+    line = kept if len(kept) == len(printable(path)) else f"…{kept}"
+    while FONT * width(line) > SIDE:
+        kept = kept[1:]
+        line = f"…{kept}"
     return line
 
 

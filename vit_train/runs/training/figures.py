@@ -38,7 +38,8 @@ def validation_figures(
     if images is None or not isinstance(result, Classification):
         return
     yield "confusion", METRICS["confusion"].draw(result.answers, classes)
-    yield "mistakes", draw_mistakes(result.answers, images.images, classes)
+    names = images.all_names.tolist()
+    yield "mistakes", draw_mistakes(result.answers, images.images, classes, names)
     if isinstance(model, VisionTransformer) and (most := images_at_once(model)):
         yield "relevance", draw_relevance(setup, model, images.sample(min(SHOWN, most)))
 

@@ -222,10 +222,10 @@ class RunFolder(RunOutput):
     def show_test(self, results: dict[str, Evaluation], step: int) -> None:
         """Show the test results in TensorBoard, with their figures."""
         self.board.results(results, step)
-        test, classes = self.setup.splits.test.images, self.setup.data.classes
+        test, classes = self.setup.splits.test, self.setup.data.classes
         for name, result in without_same(results).items():
             tag = "test" if name == "final" else f"test/{name}"
-            for metric, figure in figures(result, test, classes):
+            for metric, figure in figures(result, test.images, classes, test.all_names.tolist()):
                 self.board.figure(f"{tag}/{metric}", figure, step)
 
     @property
