@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from vit_train.explain.attribution import (
     attention_distances,
+    even_distance,
     of_answer,
     relevance,
     rollout,
@@ -99,3 +100,4 @@ def test_how_far_heads_look(has_class: bool) -> None:
     far = attention_distances(weights, has_class, patch_size=4)
     expected = [0, 4 * (1 + 1 + 2) / 3, 4 * sum(everywhere) / 81]
     assert far.tolist() == pytest.approx(expected)
+    assert even_distance(grid=3, patch_size=4) == pytest.approx(expected[2])

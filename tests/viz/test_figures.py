@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import vit_train
 from vit_train.viz.figures import colors, shortened
-from vit_train.viz.heatmaps import draw_maps
+from vit_train.viz.heatmaps import draw_distances, draw_filters, draw_maps
 from vit_train.viz.sheet import SIDE, Labelled, class_line, draw_sheet, fitted_end, image_grid
 
 PACKAGE = Path(vit_train.__file__).parents[1]
@@ -80,3 +80,24 @@ def test_the_current_folders_settings_of_matplotlib_do_not_count(tmp_path: Path)
         text=True,
     )
     assert found.stdout == "figure 7.0\n", found.stderr
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 14])
+def test_filters_say_what_their_percentages_are(count: int) -> None:
+    figure = draw_filters(torch.ones(count, 3, 4, 4), [1 / count] * count)
+    canvas = FigureCanvasAgg(figure)
+    assert figure._suptitle is not None
+    title = figure._suptitle.get_window_extent(canvas.get_renderer())
+    assert title.x0 >= 0 and title.x1 <= figure.bbox.width and title.y1 <= figure.bbox.height
+    shares = [axes.title.get_window_extent(canvas.get_renderer()) for axes in figure.axes[:count]]
+    assert max(each.y1 for each in shares) <= title.y0
+    words = " ".join(figure._suptitle.get_text().split())
+    assert words == "share of the variance of all filters that each component explains"
+
+
+def test_distances_say_what_a_dot_is_and_what_no_preference_would_be() -> None:
+    (axes,) = draw_distances([[1.0, 2.0], [3.0, 4.0]], 32, even=16.5).axes
+    assert axes.get_title() == "one dot for each head"
+    assert [list(line.get_ydata()) for line in axes.lines] == [[1, 2], [3, 4], [16.5, 16.5]]
+    (text,) = axes.texts
+    assert text.get_text() == "even attention" and text.xy[1] == 16.5

@@ -70,3 +70,9 @@ def attention_distances(weights: Tensor, has_class: bool, patch_size: int) -> Te
     distance = torch.cdist(places, places) * patch_size  # (N,N)
     shares = patches / patches.sum(dim=-1, keepdim=True).clamp(min=1e-12)
     return (shares * distance).sum(dim=-1).mean(dim=(0, 2))
+
+
+def even_distance(grid: int, patch_size: int) -> float:
+    """Return how far a head looks, in pixels, that attends to all of the patches alike."""
+    even = torch.ones(1, 1, grid**2, grid**2)
+    return attention_distances(even, has_class=False, patch_size=patch_size).item()

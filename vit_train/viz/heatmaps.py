@@ -19,6 +19,8 @@ COVER = 0.3, 0.8
 WIDTH, ROW, BELOW = 3.1, 1.85, 0.8
 # Characters of the legend, and of a title, that fit into a column.
 LEGEND, TITLE = 42, 46
+# What the percentages of filters are, and how many of its characters fit above a column of them.
+FILTERS, FILTER_TITLE = "share of the variance of all filters that each component explains", 15
 
 
 def draw_maps(
@@ -73,13 +75,25 @@ def covered(pixels: NDArray[np.uint8], cells: NDArray[np.float32]) -> NDArray[np
     return mixed
 
 
-def draw_distances(layers: Sequence[Sequence[float]], image_size: int) -> Figure:
-    """Draw how far each head of each layer looks (Dosovitskiy et al. 2021, figure 7)."""
+def draw_distances(
+    layers: Sequence[Sequence[float]], image_size: int, even: float | None = None
+) -> Figure:
+    """Draw how far each head of each layer looks (Dosovitskiy et al. 2021, figure 7).
+
+    `even` is how far a head looks that attends to all patches alike.
+    """
     figure, axes = chart(5.2, 3.6, grid="y")
     for number, heads in enumerate(layers):
         axes.plot([number] * len(heads), sorted(heads), "o", color="#3b6ea5", alpha=0.75)
     axes.set_xticks(range(len(layers)))
+    axes.set_title("one dot for each head", fontsize=9)
     axes.set(xlabel="layer", ylabel="mean attention distance, pixels", ylim=(0, 0.75 * image_size))
+    if even is not None:
+        axes.axhline(even, linestyle="--", linewidth=1, color="gray")
+        axes.annotate(
+            "even attention", (1, even), (0, 3), xycoords=axes.get_yaxis_transform(),
+            textcoords="offset points", ha="right", fontsize=8, color="gray",
+        )  # fmt: skip
     return figure
 
 
@@ -87,10 +101,14 @@ def draw_filters(filters: Tensor, shares: Sequence[float]) -> Figure:
     """Draw principal components of the patch embedding's filters (K,3,P,P) with their shares."""
     columns = min(7, len(filters))
     rows = -(-len(filters) // columns)
-    figure = Figure(figsize=(1.05 * columns, 1.3 * rows), dpi=110)
+    title = fill(FILTERS, FILTER_TITLE * columns)
+    above = 0.15 * (title.count("\n") + 1) + 0.1
+    height = 1.3 * rows + above
+    figure = Figure(figsize=(1.05 * columns, height), dpi=110)
+    figure.suptitle(title, fontsize=8, y=1 - 0.05 / height)
     panels = figure.subplots(rows, columns, squeeze=False)
     figure.subplots_adjust(
-        left=0.02, right=0.98, top=1 - 0.22 / (1.3 * rows), bottom=0.02, wspace=0.12, hspace=0.3
+        left=0.02, right=0.98, top=1 - (above + 0.22) / height, bottom=0.02, wspace=0.12, hspace=0.3
     )
     for panel in panels.flat:
         panel.set_axis_off()

@@ -13,7 +13,7 @@ from vit_train.data.images import BrokenImage
 from vit_train.data.paths import image_files
 from vit_train.engine.device import keep_freed_memory, pick_device
 from vit_train.engine.metrics import wilson_interval
-from vit_train.explain.attribution import attention_distances
+from vit_train.explain.attribution import attention_distances, even_distance
 from vit_train.explain.filters import principal_filters
 from vit_train.explain.maps import answer_maps
 from vit_train.explain.scoring import middle_share, patches_of_half, pointing_hits, without_patches
@@ -180,7 +180,9 @@ class Explainer:
         """Draw everything into the folder and return the files' names."""
         maps, distances, filters = WRITTEN
         self.draw_maps(folder / maps, images, truths)
-        save(draw_distances(self.distances(images), images.shape[-1]), folder / distances)
+        even = even_distance(self.model.grid, self.model.config.patch_size)
+        size = images.shape[-1]
+        save(draw_distances(self.distances(images), size, even), folder / distances)
         written = [maps, distances]
         if isinstance(self.model.patch_embed, PatchEmbed):
             found = principal_filters(self.model.patch_embed.proj.weight.cpu(), FILTERS)
