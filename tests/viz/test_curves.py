@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from vit_train.viz.curves import STYLES, bars, curves, lines
+from vit_train.viz.curves import LABEL, STYLES, bars, curves, lines
 from vit_train.viz.figures import PALETTE
 
 
@@ -68,3 +68,24 @@ def test_a_curve_is_the_mean_of_its_runs_over_the_images_seen() -> None:
     assert names == ["one", "two", "validation", "training"]
     assert [line.get_linestyle() for line in legend.get_lines()] == ["-", "-", "-", "--"]
     assert [to_hex(line.get_color()) for line in legend.get_lines()[:2]] == PALETTE[:2]
+
+
+def test_a_single_group_needs_no_name() -> None:
+    rows = [row(1000, train_loss=3, val_loss=4), row(2000, train_loss=1, val_loss=2)]
+    assert not curves([("one", [rows])], ("acc",), "validation").legends
+    (legend,) = curves([("one", [rows])], ("loss",), "validation").legends
+    assert [text.get_text() for text in legend.get_texts()] == ["validation", "training"]
+    assert [to_hex(line.get_color()) for line in legend.get_lines()] == PALETTE[:1] * 2
+
+
+def test_what_tells_long_labels_apart_is_shown_on_a_second_line() -> None:
+    settings = "patch_size=8, depth=2, class_weights=null, root=pics, positions="
+    names = [settings + end for end in ("learned", "rotary_2d")]
+    rows = [row(1000, train_loss=3), row(2000, train_loss=1)]
+    (axis,) = bars([(name, [1.0], "") for name in names], "accuracy").axes
+    (legend,) = curves([(name, [rows]) for name in names], ("loss",), "validation").legends
+    (means,) = lines([(name, [(10, [1.0])]) for name in names], "accuracy").axes
+    for texts in (axis.get_yticklabels()[::-1], legend.get_texts()[:2], means.legend_.get_texts()):
+        shown = [text.get_text() for text in texts]
+        assert [" ".join(each.split("\n")) for each in shown] == names
+        assert all(len(line) <= LABEL for each in shown for line in each.split("\n"))

@@ -1,6 +1,7 @@
 """Figures that compare runs: final results, results by training set size, training curves."""
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -10,12 +11,19 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from vit_train.text import printable
-from vit_train.viz.figures import chart, colors, shortened
+from vit_train.viz.figures import chart, colors
 
 # One run's metrics.csv: one dict per epoch, keyed by column.
 Curve = Sequence[dict[str, float]]
 # A label, and for each number of training images the results of the runs with that number.
 Series = tuple[str, Sequence[tuple[int, Sequence[float]]]]
+# Characters in a line of a label.
+LABEL = 48
+
+
+def wrapped(label: str) -> str:
+    """Return a label on one line or two."""
+    return "\n".join(wrap(printable(label), LABEL, max_lines=2, placeholder=" …"))
 
 
 def bars(groups: Sequence[tuple[str, Sequence[float], str]], title: str) -> Figure:
@@ -28,7 +36,7 @@ def bars(groups: Sequence[tuple[str, Sequence[float], str]], title: str) -> Figu
         axis.barh(place, sum(points) / len(points), color="#3b6ea5", alpha=0.5)
         axis.plot(points, [place] * len(points), "o", color="#1d3d61", markersize=4)
         axis.annotate(text, (0, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
-    labels = [printable(label) for label, _, _ in reversed(groups)]
+    labels = [wrapped(label) for label, _, _ in reversed(groups)]
     axis.set_yticks(range(len(groups)), labels, fontsize=8, parse_math=False)
     axis.set_xlabel(title)
     return figure
@@ -45,7 +53,7 @@ def lines(series: Sequence[Series], title: str) -> Figure:
     figure, axis = chart(6, 4)
     for (label, results), color in zip(series, colors(len(series)), strict=True):
         means = [sum(points) / len(points) for _, points in results]
-        axis.plot([x for x, _ in results], means, color=color, label=printable(label))
+        axis.plot([x for x, _ in results], means, color=color, label=wrapped(label))
         for x, points in results:
             axis.plot([x] * len(points), points, "o", color=color, markersize=4)
     axis.set_xscale("log")
@@ -91,7 +99,7 @@ def curves(
     """Draw one panel per measure over the images seen: validation solid, training dashed.
 
     `validation` is the legend's text for the solid lines. A group of several runs is drawn as
-    their mean and the band that they span.
+    their mean and the band that they span. A single group needs no name.
     """
     figure = Figure(figsize=(5 * len(measures), 3.6), dpi=120, layout="constrained")
     palette = colors(len(groups))
@@ -105,17 +113,21 @@ def curves(
         axis.set_ylabel({"acc": "accuracy, %"}.get(measure, measure))
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.3)
-    keys = [Line2D([], [], color=color) for color in palette]
-    labels = [shortened(label, 60) for label, _ in groups]
+    several = len(groups) > 1
+    keys = [Line2D([], [], color=color) for color in palette if several]
+    labels = [wrapped(label) for label, _ in groups if several]
     columns = {column for _, runs in groups for rows in runs for row in rows for column in row}
     for split, words in (("val", validation), ("train", "training")):
         if any(f"{split}_{measure}" in columns for measure in measures):
-            keys.append(Line2D([], [], color="black", **STYLES[split]))
+            keys.append(Line2D([], [], color="black" if several else palette[0], **STYLES[split]))
             labels.append(words)
+    if not keys:  # a metrics.csv without these measures
+        return figure
     # As many columns as fit at about 14 characters per inch, 6 of them for a line's sample.
-    fitting = int(14 * figure.get_figwidth()) // (max(map(len, labels)) + 6)
+    longest = max(len(line) for label in labels for line in label.split("\n"))
+    fitting = int(14 * figure.get_figwidth()) // (longest + 6)
     columns_of_legend = min(5, len(keys), max(1, fitting))
-    rows = -(-len(keys) // columns_of_legend)
+    rows = -(-len(keys) // columns_of_legend) * max(label.count("\n") + 1 for label in labels)
     figure.set_figheight(3.6 + 0.18 * max(0, rows - 3))
     legend = figure.legend(
         keys, labels, loc="outside lower center",
