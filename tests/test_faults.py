@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -201,7 +202,7 @@ def test_a_sweep_says_which_jobs_are_to_be_resumed(run: Run) -> None:
         "vit-train", "-m", *SMALL, "seed=0,1", "train.max_minutes=1e-9", "hydra.sweep.dir=sweep"
     )
     assert outcome.status == 0, outcome.err
-    assert "0 of 2 jobs finished" in outcome.out
+    assert "0 of 2 jobs finished" in outcome.out and "vit-results" not in outcome.out
     commands = re.findall(r"^  vit-train (resume=.+)$", outcome.out, re.MULTILINE)
     assert [Path(each).name for each in commands] == ["0", "1"]
     assert run("vit-train", commands[1], "train.max_minutes=null").status == 0
@@ -210,10 +211,13 @@ def test_a_sweep_says_which_jobs_are_to_be_resumed(run: Run) -> None:
 def test_a_sweep_goes_on_past_a_job_that_fails(run: Run) -> None:
     outcome = run(
         "vit-train", "-m", *SMALL, "data.train_images=60", "train.epochs=1",
-        "model.patch_size=4,5,8", "hydra.sweep.dir=sweep",
+        "model.patch_size=4,5,8", "hydra.sweep.dir='my sweep'",
     )  # fmt: skip
     assert outcome.status == 1 and "Traceback" not in outcome.err
     assert "2 of 3 jobs finished" in outcome.out
     assert "\n  job 1, " in outcome.err and "must divide the image size 32" in outcome.err
     for number, there in ((0, True), (1, False), (2, True)):
-        assert Path(f"sweep/{number}/summary.json").exists() == there
+        assert Path(f"my sweep/{number}/summary.json").exists() == there
+    (following,) = re.findall(r"^next +(vit-results .+)$", outcome.out, re.MULTILINE)
+    assert run(*shlex.split(following)).status == 0
+    assert Path("my sweep/results.md").exists()

@@ -18,7 +18,7 @@ class Sweep:
     """The jobs that this process has run, one after another."""
 
     def __init__(self) -> None:
-        self.jobs = 0
+        self.jobs, self.folder = 0, ""
         self.stopped: list[Path] = []
         self.failures: list[str] = []
 
@@ -31,7 +31,7 @@ class Sweep:
         if not str(settings.launcher._target_).endswith("BasicLauncher"):
             yield
             return
-        self.jobs += 1
+        self.jobs, self.folder = self.jobs + 1, settings.sweep.dir
         try:
             yield
         except Exception as error:
@@ -53,7 +53,10 @@ class Sweep:
         self.jobs, self.stopped, self.failures = 0, [], []
         if not jobs:  # a single run has said so itself
             return ""
-        print(f"{jobs - len(failures) - len(stopped)} of {jobs} jobs finished")
+        finished = jobs - len(failures) - len(stopped)
+        print(f"{finished} of {jobs} jobs finished")
+        if finished:
+            print(printable(f"next    vit-results {shlex.quote(self.folder)}"))
         if stopped:
             print("stopped before their end; resume each with:")
         for folder in stopped:
