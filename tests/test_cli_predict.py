@@ -186,6 +186,8 @@ def test_one_photo_in_any_form_is_the_same_photo() -> None:
     trained = vit_train.load("run")
     model, meta = trained
     assert meta.classes == list(CLASSES) and model is trained.model
+    count = sum(each.numel() for each in model.parameters())
+    assert repr(trained) == f"Trained('{meta.path}', {count:,} parameters, 3 classes)"
     path = Path("photos/test/green/20.png")
     image = Image.open(path)
     pixels = np.asarray(image)
@@ -199,9 +201,14 @@ def test_one_photo_in_any_form_is_the_same_photo() -> None:
     for form in forms:
         assert_close(trained.preprocess(form), trained.preprocess(path))
     assert trained.preprocess(image.convert("L")).shape == (3, 16, 16)
-    for bad in ("nowhere.png", np.zeros((3, 4, 5, 6), np.uint8)):
-        with pytest.raises(ValueError, match="cannot read"):
+    for bad, why in {
+        "nowhere.png": "cannot read nowhere.png: there is no such file",
+        "photos": "cannot read photos: it is a folder: name a file, or a list of files",
+    }.items():
+        with pytest.raises(ValueError, match=why):
             trained.predict(bad)
+    with pytest.raises(ValueError, match="cannot read the ndarray"):
+        trained.predict(np.zeros((3, 4, 5, 6), np.uint8))
     assert trained.predict(each for each in forms) == said
     with pytest.raises(ValueError, match="topk=0 must be at least 1"):
         trained.predict(path, topk=0)

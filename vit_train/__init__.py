@@ -36,3 +36,8 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return version("vit-train")
     raise AttributeError(f"module 'vit_train' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return also the names that are imported when they are needed."""
+    return sorted({*globals(), *HOMES, "__version__"})

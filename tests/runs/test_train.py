@@ -149,13 +149,15 @@ def test_python_has_the_bounds_of_the_command_line_and_trains_in_any_thread(
     config = TrainConfig(model=model, data=data, train=loop, device="cpu")
     with ThreadPoolExecutor(1) as pool:
         outcome = pool.submit(train, config, tmp_path / "run").result()
-    assert outcome.exit_status == 0
+    assert outcome.exit_status == 0 and outcome.folder == tmp_path / "run"
+    assert (outcome.folder / "summary.json").exists()
 
 
 def test_training_in_python_is_as_the_package_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a program without logging
+    assert {*vit_train.__all__, "__version__"} <= set(dir(vit_train))
     example = vit_train.__doc__.partition("To train one:\n\n")[2]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("vit_train.runs.training.train.deadline", lambda *_: [Deadline(0.0)])
@@ -168,7 +170,7 @@ def test_training_in_python_is_as_the_package_says(
     assert "stopped after step 1" in Path("outputs/mine/train.log").read_text(encoding="utf-8")
     config = vit_train.load("outputs/mine/checkpoints/last.pt")[1].config
     assert (config.model.depth, config.task.name, config.data.name) == (4, "classify", "shapes")
-    with pytest.raises(ValueError, match="already holds a run"):
+    with pytest.raises(ValueError, match="already holds a run: choose another folder, or resume"):
         vit_train.train(config, "outputs/mine")
     with pytest.raises(ValueError, match="is for the command: vit-train resume=RUN"):
         vit_train.train(replace(config, resume="outputs/mine"), "outputs/other")

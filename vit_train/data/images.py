@@ -89,6 +89,8 @@ def require_reasonable(path: Path, max_pixels: int) -> None:
 
     Opening a pipe could block forever, and reading a device might never end.
     """
+    if path.is_dir():
+        raise BrokenImage("it is a folder: name a file, or a list of files")
     if not os.path.lexists(path):
         raise BrokenImage("there is no such file")
     if not path.is_file():

@@ -71,8 +71,8 @@ def unused(folder: Path, named: bool) -> Iterator[None]:
         try:
             if taken:
                 raise InUse(
-                    f"{folder} already holds a run: choose another folder (hydra.run.dir), or "
-                    f"resume it with vit-train resume={folder}"
+                    f"{folder} already holds a run: choose another folder, or resume it with "
+                    f"vit-train resume={folder}"
                 )
             yield
         finally:

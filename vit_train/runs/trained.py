@@ -35,6 +35,12 @@ class Trained(NamedTuple):
     model: nn.Module
     meta: "Meta"
 
+    def __repr__(self) -> str:
+        """Return one line; that of a named tuple would be the whole model and its config."""
+        count = sum(each.numel() for each in self.model.parameters())
+        classes = len(self.meta.classes)
+        return f"Trained('{self.meta.path}', {count:,} parameters, {classes} classes)"
+
     def preprocess(self, image: Picture) -> Tensor:
         """Return an image as the model reads it: normalized float32 (C,S,S).
 

@@ -36,7 +36,7 @@ from vit_train.runs.training.teacher import with_teacher
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run's exit status (128 and a signal's number, else 0) and best validation score.
+    """A run's exit status (128 and a signal's number, else 0), best validation score and folder.
 
     A run that was stopped, perhaps because its time was over, is not `finished`.
     """
@@ -44,6 +44,7 @@ class Outcome:
     exit_status: int
     score: float | None
     finished: bool
+    folder: Path
 
 
 def train(config: TrainConfig, folder: str | Path) -> Outcome:
@@ -87,7 +88,7 @@ def train_in_held_folder(
             state = earlier.state if earlier else None
             setup = with_teacher(set_up(config, precision, processes, state))
             folder = open_folder(setup, path, earlier, resumed)
-            return run(setup, folder, earlier, began)
+            return run(setup, folder, path, earlier, began)
     finally:
         leave_processes()
 
@@ -105,10 +106,12 @@ def with_named_run(config: TrainConfig) -> TrainConfig:
         raise ValueError(f"init_from={config.init_from}: {error}") from error
 
 
-def run(setup: Setup, folder: RunOutput, earlier: Earlier | None, began: float) -> Outcome:
+def run(
+    setup: Setup, folder: RunOutput, path: Path, earlier: Earlier | None, began: float
+) -> Outcome:
     """Train from the first step, or the one after `earlier`, to the end and write the summary.
 
-    `began` is the time.monotonic() of the start.
+    `path` is where the `folder` is, and `began` the time.monotonic() of the start.
     """
     trainer = Trainer(
         model=setup.model,
@@ -138,7 +141,7 @@ def run(setup: Setup, folder: RunOutput, earlier: Earlier | None, began: float) 
         elsewhere = interruption.signal is None and not trainer.stop_requested
         reason = "as another process was told to" if elsewhere else interruption.reason
         folder.close(trainer, results, reason)
-    return Outcome(interruption.exit_status, folder.best_score, finished=not stopped)
+    return Outcome(interruption.exit_status, folder.best_score, not stopped, path)
 
 
 def deadline(setup: Setup, began: float) -> list[Callback]:
