@@ -241,6 +241,20 @@ def test_a_label_says_what_it_is_made_of(target: torch.Tensor, lines: list[str])
     assert label_lines(target, ("cat", "dog", "aquarium_fishes")) == lines
 
 
+def test_one_image_is_no_images(run: Run, small_run: SmallRun) -> None:
+    small_run("finished")
+    evaluated = run("vit-eval", "ckpt=run", "data.test_subset=1", "out=one")
+    assert "evaluating 1 test image of shapes" in evaluated.out, evaluated.err
+    explained = run("vit-explain", "ckpt=run", "count=1", "score=1", "out=maps")
+    assert "pointing game, relevance: " in explained.out, explained.err
+    few = ["data.train_images=60", "data.test_images=1"]
+    augmented = run("vit-augment", *few, "images=1", "out=sheet.png")
+    assert augmented.out == "1 image of shapes written to sheet.png\n"
+    page = Path("one/report.html").read_text(encoding="utf-8")
+    for said in (evaluated.out, explained.out, page):
+        assert not re.search(r"\b1 (\w+ )?images\b", said), said
+
+
 @pytest.mark.parametrize("model", ["cnn", "resnet"])
 def test_the_baselines_train_and_evaluate_in_the_same_loop(run: Run, model: str) -> None:
     data = ["data.train_images=100", "data.test_images=40", "train.epochs=1"]

@@ -65,7 +65,7 @@ def test_weights_are_taken_and_layers_learn_at_their_own_rates(run: Run) -> None
     assert outcome.status == 0, outcome.err
     said = words_of(Path("run/train.log").read_text(encoding="utf-8"))
     assert "the encoder of theirs (timm's layout), its 101 positions resized to 65;" in said
-    assert "its head is taken, for the same number of classes, whose names are not known" in said
+    assert "its head is reused, for the same number of classes, whose names are not known" in said
     assert "images are normalized as for that model" in said
     model, meta = vit_train.load("run/checkpoints/last.pt")
     assert (list(meta.statistics.mean), list(meta.statistics.std)) == (MEAN, STD)

@@ -138,7 +138,7 @@ def test_a_run_begins_with_a_folder_of_hugging_face(run: Run) -> None:
     ViTImageProcessor(image_mean=MEAN, image_std=STD).save_pretrained("theirs")
     model, meta, said = began(run, "theirs", "model.norm_eps=1e-12")
     assert list(meta.statistics.mean) == MEAN and list(meta.statistics.std) == STD
-    assert "its head is taken, for the same number of classes, whose names are not known" in said
+    assert "its head is reused, for the same number of classes, whose names are not known" in said
     batch = images().float()
     torch.testing.assert_close(model(batch), logits_of(theirs, batch), rtol=0, atol=1e-4)
 
@@ -153,7 +153,7 @@ def test_a_run_begins_with_a_folder_of_timm(run: Run) -> None:
     save_for_hf(theirs, "theirs", model_args=sizes, safe_serialization=True)
     model, meta, said = began(run, "theirs", "model.norm_eps=1e-6")
     assert list(meta.statistics.mean) == [0.5, 0.5, 0.5]
-    assert f"its head is not taken: it knows {CLASSES + 1} classes, the data have 7" in said
+    assert f"its head is not reused: it knows {CLASSES + 1} classes, the data have 7" in said
     assert "does not say how many heads" not in said
     torch.testing.assert_close(model.cls_token, theirs.cls_token)
     assert model.head.weight.abs().max() < 1e-6
@@ -191,7 +191,7 @@ def test_an_encoder_without_a_classifier_is_taken_without_its_pooler(run: Run) -
     theirs.save_pretrained("theirs")
     _, _, said = began(run, "theirs", "model.norm_eps=1e-12")
     assert "left out: pooler.dense.bias, pooler.dense.weight" in said
-    assert "its head is not taken: there is none" in said
+    assert "its head is not reused: there is none" in said
 
 
 def test_a_distilled_deit_is_refused_with_its_reason(run: Run) -> None:

@@ -8,6 +8,7 @@ from vit_train.engine.metrics import Classification
 from vit_train.report.evaluation import Findings
 from vit_train.report.html import page, paragraph, picture, section, table, text
 from vit_train.report.paired import Paired
+from vit_train.report.terminal import counted
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Pair:
         certain = self.p_adjusted < 0.05
         verdict = "They differ by more than chance." if certain else "That may be chance."
         return (
-            f"Only {self.first} is right on {paired.only_first:,} images, only {self.second} on "
-            f"{paired.only_second:,}: a difference of "
+            f"Only {self.first} is right on {counted(paired.only_first, 'image')}, only "
+            f"{self.second} on {paired.only_second:,}: a difference of "
             f"{100 * paired.difference:+.2f} points (95 % interval {low:+.2f} to {high:+.2f}; "
             f"McNemar's exact test: {chance}). {verdict}"
         )
@@ -80,7 +81,7 @@ def comparison_page(
 ) -> str:
     """Return the page; `settings` are those that differ, with the value of each model."""
     facts = found[0].facts
-    lead = f"{len(found)} models on the same {found[0].result.count:,} images."
+    lead = f"{len(found)} models on the same {counted(found[0].result.count, 'image')}."
     parts = [
         f'<p class="lead">{lead}</p>',
         table(

@@ -36,7 +36,7 @@ class Coverage:
                 )  # fmt: skip
         lowest = 100 * min(accuracy[len(accuracy) // 50 :])
         axes.set(xlim=(0, 100), ylim=(max(0, lowest - 5), 101))
-        axes.set(xlabel="images answered, the surest first, %", ylabel="accuracy on them, %")
+        axes.set(xlabel="images kept, most certain first, %", ylabel="accuracy on them, %")
         return figure
 
 

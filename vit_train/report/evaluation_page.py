@@ -11,6 +11,7 @@ from vit_train.report.confusion import Confusion
 from vit_train.report.evaluation import Findings, mean_accuracy
 from vit_train.report.html import page, paragraph, picture, section, table, text
 from vit_train.report.per_class import averages
+from vit_train.report.terminal import counted
 
 # Pairs of classes that are named as confused.
 PAIRS = 5
@@ -69,9 +70,9 @@ LOOKS = {
 def headline(found: Findings) -> str:
     result, facts = found.result, found.facts
     lead = (
-        f"What a trained model, {text(facts['checkpoint'])}, predicts for {result.count:,} images "
-        f"of {text(facts['title'])}, {text(facts['image_size'])} by {text(facts['image_size'])} "
-        f"pixels."
+        f"What a trained model, {text(facts['checkpoint'])}, predicts for "
+        f"{counted(result.count, 'image')} of {text(facts['title'])}, {text(facts['image_size'])} "
+        f"by {text(facts['image_size'])} pixels."
     )
     return f'<p class="lead">{lead}</p><p class="big">{figure_of(result)}</p>{second(found)}'
 
@@ -122,8 +123,9 @@ def confused(found: Findings, pictures: dict[str, bytes]) -> list[str]:
     most = np.argsort(-counts, kind="stable")[:PAIRS]
     support = found.result.per_class_count
     pairs = [
-        f"<li>{text(found.classes[i])} mistaken for {text(found.classes[j])}: {count:,} images, "
-        f"{100 * count / support[i]:.1f} % of {text(found.classes[i])}</li>"
+        f"<li>{text(found.classes[i])} mistaken for {text(found.classes[j])}: "
+        f"{counted(count, 'image')}, {100 * count / support[i]:.1f} % of "
+        f"{text(found.classes[i])}</li>"
         for i, j, count in zip(*confusions[:, most], counts[most], strict=True)
     ]
     rows = [

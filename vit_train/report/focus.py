@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from vit_train.report.terminal import counted
+
 # Fewer images say nothing.
 FEW = 30
 
@@ -26,9 +28,10 @@ class Focus:
     @property
     def in_words(self) -> str:
         return (
-            f"In {self.images:,} images, {percent(self.patches_of_half)} of the patches hold half "
-            f"of the relevance; the central quarter of the image holds {percent(self.middle)} of "
-            f"it. Without the {percent(self.deleted)} of the patches that the maps mark most, "
+            f"In {counted(self.images, 'image')}, {percent(self.patches_of_half)} of the patches "
+            "hold half of the relevance; the central quarter of the image holds "
+            f"{percent(self.middle)} of it. Without the {percent(self.deleted)} of the patches "
+            "that the maps mark most, "
             f"{percent(self.changed)} of the predictions change; without as many random ones, "
             f"{percent(self.changed_at_random)}. {self.verdict}"
         )

@@ -125,13 +125,14 @@ def in_words(values: dict[str, float]) -> str:
 
 def result_line(result: Evaluation) -> str:
     if not isinstance(result, Classification):
-        return f"loss {result.loss:.4f} on {result.count:,} images"
+        return f"loss {result.loss:.4f} on {counted(result.count, 'image')}"
     low, high = result.interval
     balanced = Confusion().values(result.answers)["balanced_acc"]
     top5 = f"  top-5 {result.top5:.2%}" if result.answers.classes > 5 else ""
     return (
         f"top-1 {result.acc:.2%} (95 % interval {low:.2%} to {high:.2%})  "
-        f"balanced {balanced:.2%}{top5}  loss {result.loss:.4f}  on {result.count:,} images"
+        f"balanced {balanced:.2%}{top5}  loss {result.loss:.4f}  "
+        f"on {counted(result.count, 'image')}"
     )
 
 

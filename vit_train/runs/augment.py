@@ -10,6 +10,7 @@ from vit_train.data.dataset import channel_statistics
 from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import make_splits
 from vit_train.report.figure_file import save
+from vit_train.report.terminal import counted
 from vit_train.runs.config import SheetConfig
 from vit_train.viz.sheet import image_grid, label_lines
 
@@ -51,4 +52,4 @@ def draw_contact_sheet(config: SheetConfig) -> None:
     out = Path(config.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     save(image_grid(images, labels, columns=len(columns)), out)
-    logger.info(f"{len(chosen)} images of {config.data.title} written to {config.out}")
+    logger.info(f"{counted(len(chosen), 'image')} of {config.data.title} written to {config.out}")

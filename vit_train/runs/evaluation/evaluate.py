@@ -22,7 +22,7 @@ from vit_train.report import provenance
 from vit_train.report.evaluation import Findings, write_evaluation
 from vit_train.report.evaluation_page import report
 from vit_train.report.figure_file import save
-from vit_train.report.terminal import class_table, result_line
+from vit_train.report.terminal import class_table, counted, result_line
 from vit_train.runs.builtin import FOLDER as BUILTIN
 from vit_train.runs.builtin import PREFIX
 from vit_train.runs.config import EvalConfig
@@ -89,7 +89,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Finding
     batch_size = config.batch_size or meta.config.train.eval_batch_size
     evaluator = Evaluator(trained, precision, batch_size)
 
-    logger.info(f"evaluating {len(images):,} {config.split} images of {data.title}")
+    logger.info(f"evaluating {counted(len(images), f'{config.split} image')} of {data.title}")
     began = time.perf_counter()
     result = evaluator(images)
     speed = len(images) / (time.perf_counter() - began)

@@ -61,7 +61,7 @@ def temperature(
     assert isinstance(result, Classification)
     fitted = fitted_temperature(result.answers)
     if fitted <= COLDEST:
-        logger.info(f"no temperature is fitted: {len(images):,} validation images are too few")
+        logger.info(f"no temperature is fitted: too few validation images ({len(images):,})")
         return None
     if note:
         note_temperature(meta, fitted)

@@ -25,6 +25,7 @@ from vit_train.model.vit import VisionTransformer
 from vit_train.report.figure_file import save
 from vit_train.report.focus import Focus
 from vit_train.report.paired import Paired
+from vit_train.report.terminal import counted
 from vit_train.runs.config import ExplainConfig
 from vit_train.runs.evaluation.explain_decoder import draw_decoder
 from vit_train.runs.evaluation.images import evaluated_images
@@ -239,13 +240,14 @@ class Explainer:
         """Measure the method on these images, and say what chance would reach."""
         maps, probabilities = self.explained(part.images)
         name, count = self.method, len(part)
+        images = counted(count, "image")
         if part.masks is not None:
             hits, chance = pointing_hits(maps, part.masks)
             low, high = wilson_interval(int(hits.sum()), count)
             share, expected = hits.double().mean().item(), chance.mean().item()
             times = f"{share / expected:.1f} times chance, which is" if expected else "chance is"
             logger.info(
-                f"pointing game, {name}: {share:.1%} of {count:,} images (95 % interval {low:.1%} "
+                f"pointing game, {name}: {share:.1%} of {images} (95 % interval {low:.1%} "
                 f"to {high:.1%}), {times} {expected:.1%}"
             )
         deleted = list(dict.fromkeys(map(self.patches, CURVE)))
@@ -254,7 +256,7 @@ class Explainer:
             same = zip(deleted, kept, strict=True)
             shares = (f"{k.double().mean():.1%} at {d / maps[0].numel():.0%}" for d, k in same)
             logger.info(
-                f"deleting patches of {count:,} images in {title}, share of predictions kept: "
+                f"deleting patches of {images} in {title}, share of predictions kept: "
                 f"{', '.join(shares)}"
             )
 

@@ -13,6 +13,7 @@ from vit_train.data.images import BrokenImage
 from vit_train.data.paths import image_files
 from vit_train.engine.device import keep_freed_memory, pick_device
 from vit_train.report.predicted import shown, terminal_line, written_to
+from vit_train.report.terminal import counted
 from vit_train.runs.config import PredictConfig
 from vit_train.runs.evaluation.explain import Explainer
 from vit_train.runs.load import Meta, load, run_folder
@@ -47,11 +48,12 @@ def predict_images(config: PredictConfig) -> None:
             if config.out is None or number < SHOWN:
                 logger.info(terminal_line(path, answer, width))
     if len(failures) == len(paths):
-        raise ValueError(f"none of the {len(paths)} images can be read: {failures[0]}")
+        none = "the image cannot" if len(paths) == 1 else f"none of the {len(paths):,} images can"
+        raise ValueError(f"{none} be read: {failures[0]}")
     report(config, len(paths), len(failures), trained.meta)
     if explainer is not None:
         draw_overlays(sheet, config, explainer, paths)
-        logger.info(f"the first of them, explained: {sheet}")
+        logger.info(f"pictures of what raised the predicted class: {sheet}")
 
 
 def overlay_file(config: PredictConfig, checkpoint: Path, paths: Sequence[Path]) -> Path:
@@ -85,7 +87,7 @@ def report(config: PredictConfig, count: int, failures: int, meta: Meta) -> None
     """Say what is where, what failed, and what the probabilities are worth."""
     if config.out is not None:
         more = f", of which the first {SHOWN} are shown" if count > SHOWN else ""
-        logger.info(f"{count:,} images{more}: {config.out}")
+        logger.info(f"{counted(count, 'image')}{more}: {config.out}")
     if failures:
         logger.warning(f"{failures:,} of {count:,} images cannot be read")
     if meta.temperature is not None:

@@ -26,7 +26,7 @@ class Origin(NamedTuple):
 def start_from(source: str, model: nn.Module, classes: list[str]) -> Origin:
     """Copy the weights that `source` names into the model; return what was taken and what not.
 
-    Learned positions are resized if the images have another size. The head is taken if it knows
+    Learned positions are resized if the images have another size. The head is reused if it knows
     the same classes, by their names or, where these are not known, by their number. Raise
     ValueError if either model has no encoder, or if their shapes differ.
     """
@@ -69,7 +69,7 @@ def preset_of(config: ViTConfig) -> str | None:
 
 
 def why_fresh(found: Pretrained, ours: Encoder, classes: list[str]) -> str:
-    """Return why the head is not taken; "" if it is."""
+    """Return why the head is not reused; "" if it is."""
     head = getattr(ours, "head", None)
     if head is None:
         return "this task has none"
@@ -92,10 +92,10 @@ def in_words(source: str, found: Pretrained, ours: Encoder, fresh: str) -> str:
     if theirs is not None and table is not None and theirs.shape != table.shape:
         lines[0] += f", its {theirs.shape[1]} positions resized to {table.shape[1]}"
     if fresh:
-        lines.append(f"its head is not taken: {fresh}")
+        lines.append(f"its head is not reused: {fresh}")
     else:
         unknown = "the same number of classes, whose names are not known"
-        lines.append(f"its head is taken, for {'the same classes' if found.classes else unknown}")
+        lines.append(f"its head is reused, for {'the same classes' if found.classes else unknown}")
     if found.left:
         lines.append(f"left out: {first_three(found.left)}")
     if found.heads_assumed:

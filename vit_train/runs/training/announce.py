@@ -96,7 +96,7 @@ def data_line(setup: Setup) -> str:
     sizes, size = setup.sizes, setup.data.image_shape[1]
     return (
         f"{setup.config.data.title}: {sizes['train']:,} training, {sizes['val']:,} validation, "
-        f"{sizes['test']:,} test images, {size}×{size}, {len(setup.data.classes)} classes"
+        f"{counted(sizes['test'], 'test image')}, {size}×{size}, {len(setup.data.classes)} classes"
     )
 
 

@@ -25,6 +25,7 @@ from vit_train.engine.trainer import Trainer
 from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import is_out_of_memory, require_in_bounds
 from vit_train.report.run_log import logged_to, shown_on_terminal
+from vit_train.report.terminal import counted
 from vit_train.runs.lock import new_run
 from vit_train.runs.newest import run_at
 from vit_train.runs.training.extension import Earlier, read_earlier
@@ -198,5 +199,5 @@ def with_advice(trainer: Trainer, setup: Setup, folder: RunOutput) -> Iterator[N
         key = "train.batch_size" if has_batch_norm(setup.model) else "train.micro_batch"
         less = f"{key}={tried // 2}" if tried > 1 else "a smaller model or image size"
         raise ValueError(
-            f"out of memory with {tried} images at once: set {less}{folder.advice()}"
+            f"out of memory with {counted(tried, 'image')} at once: set {less}{folder.advice()}"
         ) from error
