@@ -158,6 +158,16 @@ def test_coverage_counts_the_surest_images_whatever_their_order(kind: str) -> No
     assert Coverage().values(found)["selective_acc"] == pytest.approx(curve.mean())
 
 
+def test_a_mark_rests_on_enough_images() -> None:
+    """The first images of the highest confidence are right, all others wrong."""
+    for right, marks in ((17, 0), (20, 3)):
+        confidence = np.linspace(3, 1, 100)
+        labels = (np.arange(100) >= right).astype(int)
+        found = Answers(labels, np.stack([confidence, np.zeros(100)], axis=1))
+        (axes,) = Coverage().draw(found, ["a", "b"]).axes
+        assert len(axes.texts) == marks
+
+
 def test_every_image_has_a_row_with_what_was_said_of_it() -> None:
     found = answers("random", count=20)
     names = np.array([f"cats/{number}.png" for number in range(20)], dtype=object)

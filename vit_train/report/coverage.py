@@ -9,6 +9,8 @@ from vit_train.viz.figures import PALETTE, Figure, chart
 
 # Accuracies whose coverage is marked in the figure.
 MARKED = (0.9, 0.95, 0.99)
+# An accuracy on fewer images is not worth a mark.
+FEWEST = 20
 
 
 class Coverage:
@@ -27,6 +29,7 @@ class Coverage:
         axes.plot(100 * coverage, 100 * accuracy, color=PALETTE[0])
         for wanted in MARKED:
             reached = np.flatnonzero(accuracy >= wanted)
+            reached = reached[reached + 1 >= FEWEST]
             if len(reached) and 0.02 < coverage[reached[-1]] < 1:
                 x, y = 100 * coverage[reached[-1]], 100 * wanted
                 axes.plot(x, y, "o", color=PALETTE[1], markersize=5)
