@@ -57,3 +57,12 @@ def test_the_figure_names_as_many_classes_as_can_be_read(count: int, tmp_path: P
     assert len(axes.texts) == (count if count < 100 else 0)
     if count < 100:
         assert [tick.get_text() for tick in axes.get_yticklabels()] == names
+
+
+def test_a_class_without_images_is_gray_not_never_right() -> None:
+    answers = Answers(np.array([0, 0, 2]), np.eye(3)[[0, 1, 2]])
+    (image,) = Confusion().draw(answers, ["a", "b", "c"]).axes[0].images
+    colors = image.to_rgba(image.get_array())[..., :3]
+    red, green, blue = colors[1].T
+    assert (red == green).all() and (green == blue).all() and (red > 0.8).all() and (red < 1).all()
+    assert not np.isclose(colors[[0, 2]], colors[1]).all(axis=-1).any()

@@ -35,9 +35,9 @@ def test_each_class_has_its_own_accuracy() -> None:
     assert [line.split() for line in lines] == [
         ["cat", "25.00%", 5 * "█", "300", "of", "1200"],
         ["snake", "87.50%", 18 * "█", "700", "of", "800"],
-        ["none", "0.00%", "0", "of", "0"],
+        ["none", "no", "images"],
     ]
-    assert len({line.index("%") for line in lines}) == 1
+    assert len({line.index("%") for line in lines[:2]}) == 1
 
 
 def test_a_class_with_an_endless_name_takes_no_more_than_its_line() -> None:

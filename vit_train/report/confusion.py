@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib import colormaps
 from numpy.typing import NDArray
 
 from vit_train.engine.answers import Answers
@@ -10,6 +11,7 @@ from vit_train.viz.figures import Figure, shortened
 
 MOST_NAMED = 20  # With more classes, names and numbers would be too small to read.
 MOST_CELLS = 1000  # The drawing has no more pixels in a row.
+NO_IMAGES = "#ececec"  # The color of a true class without images: no shares, not shares of 0.
 
 
 class Confusion:
@@ -24,14 +26,17 @@ class Confusion:
         """Draw the share of each true class (row) that was taken for each class (column)."""
         together = -(-len(classes) // MOST_CELLS)
         matrix = confusion_matrix(answers, together)
-        shares = 100 * matrix / np.maximum(1, matrix.sum(axis=1, keepdims=True))
+        images = matrix.sum(axis=1, keepdims=True)
+        shares = 100 * matrix / np.maximum(1, images)
         named = len(classes) <= MOST_NAMED
         side = 2.2 + 0.48 * len(classes) if named else 9
         figure = Figure(figsize=(side + 0.6, side), dpi=100, layout="constrained")
         axes = figure.subplots()
         end = together * len(matrix) - 0.5
         extent = (-0.5, end, end, -0.5)
-        image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=100, extent=extent)
+        known = np.ma.masked_where(np.broadcast_to(images == 0, shares.shape), shares)
+        colors = colormaps["Blues"].with_extremes(bad=NO_IMAGES)
+        image = axes.imshow(known, cmap=colors, vmin=0, vmax=100, extent=extent)
         axes.set(xlabel="predicted", ylabel="true", title="share of each true class, %")
         axes.set_aspect("equal")
         figure.colorbar(image, ax=axes, shrink=0.8)

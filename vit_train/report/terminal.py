@@ -144,7 +144,10 @@ def class_table(result: Classification, classes: list[str]) -> str:
     for name, correct, count in zip(
         names, result.per_class_correct, result.per_class_count, strict=True
     ):
-        share = correct / count if count else 0.0
+        if not count:
+            lines.append(f"  {name:<{width}}  no images")
+            continue
+        share = correct / count
         bar = "█" * round(20 * share)
         lines.append(f"  {name:<{width}}  {share:7.2%}  {bar:<20}  {correct:5d} of {count}")
     return "\n".join(lines)
