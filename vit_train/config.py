@@ -52,6 +52,15 @@ NEEDED = {
     "images": "FILES, a folder, or - for paths on standard input",
     "task.teacher": "RUN, a trained classifier",
 }
+# What is called otherwise here than in timm, where no similar name is the same setting.
+TIMM_NAMES = {
+    "model.drop_rate": "model.dropout",
+    "model.drop_path_rate": "model.drop_path",
+    "model.img_size": "data.image_size",
+    "data.img_size": "data.image_size",
+    "train.lr": "optim.lr",
+    "train.num_epochs": "train.epochs",
+}
 NOT_TAKEN_AWAY = "a setting can be changed, but not removed"
 PACKAGE = Path(__file__).parent
 # In the wheel conf/ is a subpackage; in a checkout it is at the top level.
@@ -205,6 +214,8 @@ def require_known(config: DictConfig, prefix: str = "") -> None:
 
 def no_such_setting(asked: str, known: Sequence[str]) -> str:
     """Return the message for a misspelled key: the nearest key that exists, or all of them."""
+    if known and asked in TIMM_NAMES:
+        return f"there is no setting {asked}: did you mean {TIMM_NAMES[asked]}?"
     parent, _, key = asked.rpartition(".")
     known = [each for each in known if each != "name"]  # which its group chooses
     kinds = CHOSEN_BY_NAME.get(parent, {}).items()
