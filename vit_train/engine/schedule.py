@@ -23,6 +23,11 @@ class Start:
 FRESH = Start()
 
 
+def warmup_steps(config: OptimConfig, steps_per_epoch: int, epochs: int) -> int:
+    """Return the steps of the warm-up: at most half of all."""
+    return min(round(config.warmup_epochs * steps_per_epoch), steps_per_epoch * epochs // 2)
+
+
 def learning_rate(
     step: int, config: OptimConfig, steps_per_epoch: int, epochs: int, start: Start = FRESH
 ) -> float:
@@ -34,7 +39,7 @@ def learning_rate(
     """
     step -= start.step
     total = steps_per_epoch * epochs
-    warmup = min(round(config.warmup_epochs * steps_per_epoch), total // 2)
+    warmup = warmup_steps(config, steps_per_epoch, epochs)
     if step < warmup:
         return start.lr + (config.lr - start.lr) * (step + 1) / warmup
     progress = (step - warmup) / max(1, total - warmup)

@@ -9,6 +9,7 @@ from vit_train.config import DEFAULT_MODEL, vit_presets
 from vit_train.data.batches import TrainBatches
 from vit_train.data.config import DataConfig
 from vit_train.engine.metrics import Evaluation, is_uneven
+from vit_train.engine.schedule import warmup_steps
 from vit_train.model.config import ViTConfig, differences
 from vit_train.report.terminal import counted, parameter_breakdown, result_line
 from vit_train.runs.training.extension import Earlier
@@ -114,7 +115,7 @@ def work_line(setup: Setup) -> str:
     steps = f"{counted(len(batches), 'step')} of {counted(batches.batch_size, 'image')}"
     return (
         f"{counted(epochs, 'epoch')} of {steps}{cost}, {setup.precision.name} on "
-        f"{setup.device.type}{several}{left_out(batches)}"
+        f"{setup.device.type}{several}{left_out(batches)}{short_warmup(setup)}"
     )
 
 
@@ -134,6 +135,18 @@ def left_out(batches: TrainBatches) -> str:
     return (
         f"; each epoch draws {batches.images_per_epoch:,} images in a new order and leaves out the "
         f"last {batches.left_out:,}, which fill no batch"
+    )
+
+
+def short_warmup(setup: Setup) -> str:
+    """Return what to add about a warm-up that would take more than half of the run."""
+    optim, epochs, steps = setup.config.optim, setup.config.train.epochs, len(setup.image_loader)
+    if optim.warmup_epochs <= epochs / 2:
+        return ""
+    taken = warmup_steps(optim, steps, epochs) / steps
+    return (
+        f"; warm-up {taken:.3g} of {counted(epochs, 'epoch')}, not "
+        f"{optim.warmup_epochs:g}: at most half of the run"
     )
 
 
