@@ -1,7 +1,11 @@
 """What a run says at its start."""
 
+import re
+from pathlib import Path
+
 import pytest
-from conftest import SMALL, Run
+from conftest import SMALL, SMALL_MODEL, Run
+from PIL import Image
 
 
 @pytest.mark.parametrize(
@@ -35,3 +39,27 @@ def test_few_validation_images_are_said_to_be_few(
     assert outcome.status == 0, outcome.err
     said = " ".join(outcome.out.split())
     assert words in said and ("validation images can" in said) == bool(words)
+
+
+def test_few_steps_on_images_of_ones_own_are_said_with_what_makes_more(run: Run) -> None:
+    for number in range(120):
+        path = Path("images", "ab"[number % 2], f"{number}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(path)
+    data = ["data=folder", "data.root=images", "data.image_size=8", "data.val=none"]
+    train = ["vit-train", *SMALL_MODEL, *data, "train.max_minutes=1e-9"]
+    outcome = run(*train, "hydra.run.dir=few")
+    said = re.search(r"only (\d+) steps in all: try (\S+) (\S+), or pretr", one_line(outcome.out))
+    assert said and int(said[1]) < 10, outcome.err or outcome.out
+    outcome = run(*train, *said.groups()[1:])
+    assert "in all" not in outcome.out
+    work = re.search(r"(\d+) epochs of (\d+) steps of 16 images", one_line(outcome.out))
+    assert work and 1_800 < int(work[1]) * int(work[2]) < 2_200
+    again = run("vit-train", "resume=few", "train.max_minutes=1e-9")
+    assert again.status == 0 and "in all" not in again.out
+    ours = run("vit-train", *SMALL, "train.max_minutes=1e-9")
+    assert ours.status == 0 and "in all" not in ours.out
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())

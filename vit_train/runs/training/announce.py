@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vit_train.config import DEFAULT_MODEL, vit_presets
 from vit_train.data.batches import TrainBatches
-from vit_train.data.config import DataConfig
+from vit_train.data.config import DataConfig, FolderConfig
 from vit_train.engine.metrics import Evaluation, is_uneven
 from vit_train.engine.schedule import warmup_steps
 from vit_train.model.config import ViTConfig, differences
@@ -21,6 +21,9 @@ from vit_train.text import printable
 WIDTH, MARGIN = 80, 8
 # Fewer validation images say little.
 FEW = 100
+# In fewer steps, a model hardly learns from random weights; in as many as these, it does. Small
+# batches make more steps of few images.
+FEW_STEPS, ENOUGH_STEPS, SMALL_BATCH = 1_000, 2_000, 16
 
 
 def opening(setup: Setup, path: Path, origin: str) -> str:
@@ -33,6 +36,7 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
         "folder": str(path),
         "from": origin,
         "note": few_images(setup),
+        "hint": "" if origin else few_steps(setup),
     }
     return "\n".join(labelled(label, line) for label, line in lines.items() if line)
 
@@ -79,6 +83,20 @@ def few_images(setup: Setup) -> str:
         f"{counted(count, 'validation image')} can hardly tell which epoch is the best: "
         "checkpoints/last.pt has the final weights, and data.cv_folds=5 data.cv_fold=0 (to 4) "
         "validates on more"
+    )
+
+
+def few_steps(setup: Setup) -> str:
+    """Say how to take more steps with a user's own few images; "" if there are enough."""
+    loop, batches = setup.config.train, setup.image_loader
+    steps = loop.epochs * len(batches)
+    if steps >= FEW_STEPS or not isinstance(setup.config.data, FolderConfig):
+        return ""
+    batch = min(SMALL_BATCH, batches.batch_size)
+    epochs = round(ENOUGH_STEPS / (batches.images_per_epoch // batch), -1)
+    return (
+        f"only {counted(steps, 'step')} in all: try train.batch_size={batch} "
+        f"train.epochs={max(10, round(epochs))}, or pretrained weights (init_from=)"
     )
 
 
