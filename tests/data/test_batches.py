@@ -1,4 +1,4 @@
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 import torch
@@ -6,6 +6,8 @@ import torch.nn.functional as F
 
 from vit_train.data import dataset
 from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.augment.cropping import resized_crop
+from vit_train.data.augment.operations import apply_round
 from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics, channel_statistics, resize
 
@@ -131,6 +133,23 @@ def test_the_shares_of_several_processes_are_the_batch_of_one(
     for whole, parts in zip(epoch(0, 1), shares, strict=True):
         joined = tuple(map(torch.cat, zip(*parts, strict=True)))
         torch.testing.assert_close(joined, whole, rtol=0, atol=1e-6)
+
+
+def test_a_batch_is_its_draws_applied_one_after_the_other() -> None:
+    data, index = random_set(16), torch.randperm(16)
+    source = TrainBatches(data, 16, RAW, STRONG, 16, 0, CPU)
+    drawn = source.drawn(index, source.generator(0, 0))
+    _, cuts, boxes, first, second, erased, mixture = drawn
+    stages = [source.cropper.cut(index, cuts)]
+    stages.append(resized_crop(stages[-1], boxes))
+    for each in (first, second):
+        stages.append(apply_round(stages[-1], each))
+    stages.append(source.eraser.erase(RAW(stages[-1]), erased))
+    assert not any(torch.equal(one.float(), next_.float()) for one, next_ in pairwise(stages))
+    pixels, labels = stages[-1], data.labels[index]
+    expected = source.mixer.mix(pixels, labels, pixels.roll(1, 0), labels.roll(1), mixture)
+    made = source.batch(*source.draw(index, source.generator(0, 0)))
+    torch.testing.assert_close(made, expected)
 
 
 def test_no_two_places_share_their_random_numbers() -> None:

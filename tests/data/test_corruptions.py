@@ -45,14 +45,46 @@ def test_what_is_bright_dark_or_of_no_contrast() -> None:
     torch.testing.assert_close(gray.mean(dim=(1, 2, 3)), mean, rtol=0, atol=1)
 
 
-def test_noise_is_as_strong_as_it_says() -> None:
-    gray = torch.full((50, 3, 32, 32), 128, dtype=torch.uint8)
-    noise = corrupted(gray, "gaussian noise", 3).float() / 255
-    assert noise.std().item() == pytest.approx(0.08, rel=0.03)
-    shots = corrupted(gray, "shot noise", 3).float() / 255
-    assert shots.std().item() == pytest.approx((0.5 / 60) ** 0.5, rel=0.03)
-    struck = corrupted(gray, "impulse noise", 5)
-    assert ((struck == 0) | (struck == 255)).double().mean().item() == pytest.approx(0.14, rel=0.05)
+GRAY = torch.full((50, 3, 32, 32), 128, dtype=torch.uint8)
+severities = pytest.mark.parametrize("severity", range(1, SEVERITIES + 1))
+
+
+@severities
+def test_noise_is_as_strong_as_it_says(severity: int) -> None:
+    noise, shots, struck = (
+        corrupted(GRAY, f"{kind} noise", severity).double() / 255
+        for kind in ("gaussian", "shot", "impulse")
+    )
+    std = (0.04, 0.06, 0.08, 0.10, 0.14)[severity - 1]
+    assert noise.std().item() == pytest.approx(std, rel=0.02)
+    white = (250, 120, 60, 30, 15)[severity - 1]
+    assert shots.std().item() == pytest.approx((0.5 / white) ** 0.5, rel=0.02)
+    share = (0.01, 0.02, 0.04, 0.08, 0.14)[severity - 1]
+    for end in (0, 1):
+        assert (struck == end).double().mean().item() == pytest.approx(share / 2, rel=0.08)
+
+
+@severities
+def test_levels_are_as_bright_dark_or_close_as_their_severity_says(severity: int) -> None:
+    brighter = min(255, 128 + 255 * (0.1, 0.18, 0.26, 0.34, 0.44)[severity - 1])
+    darker = 128 * (0.75, 0.6, 0.45, 0.3, 0.18)[severity - 1]
+    for name, level in (("brightness", brighter), ("darkness", darker)):
+        assert corrupted(GRAY, name, severity).unique().tolist() == [round(level)]
+    halves = GRAY.clone()
+    halves[..., :16], halves[..., 16:] = 28, 228
+    far = 100 * (0.7, 0.5, 0.35, 0.22, 0.12)[severity - 1]
+    levels = corrupted(halves, "contrast", severity).unique().tolist()
+    assert levels == pytest.approx([128 - far, 128 + far], abs=0.6)
+
+
+@pytest.mark.parametrize("severity, side", [(1, 26), (2, 21), (3, 18), (4, 14), (5, 11)])
+def test_pixels_are_means_of_their_area(severity: int, side: int) -> None:
+    images = torch.randint(256, (5, 3, 32, 32)).to(torch.uint8)
+    small = F.adaptive_avg_pool2d(images.float(), side)
+    source = torch.arange(32) * side // 32
+    expected = small[..., source, :][..., source]
+    got = corrupted(images, "pixelate", severity).float()
+    assert (got - expected).abs().max() <= 0.5 + 1e-3
 
 
 def test_a_blur_keeps_what_is_even_and_spreads_a_point_as_a_gaussian() -> None:

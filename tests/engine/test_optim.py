@@ -40,6 +40,16 @@ def test_the_schedule_climbs_in_a_line_and_falls_as_a_cosine() -> None:
     assert late[4] == late[5] == 1.0 and late[-1] < 0.1  # it takes half of the steps at most
 
 
+@pytest.mark.parametrize(
+    "warmup, steps, epochs, expected", [(0.5, 5, 3, 2), (1.3, 5, 3, 6), (99, 7, 1, 3)]
+)
+def test_a_warm_up_takes_whole_steps(warmup: float, steps: int, epochs: int, expected: int) -> None:
+    config = AdamWConfig(lr=1.0, min_lr=0, warmup_epochs=warmup)
+    rates = [learning_rate(step, config, steps, epochs) for step in range(steps * epochs)]
+    assert rates[:expected] == pytest.approx([(i + 1) / expected for i in range(expected)])
+    assert rates[expected] == max(rates) == 1
+
+
 def test_an_extended_schedule_climbs_from_where_the_other_ended() -> None:
     config, start = AdamWConfig(lr=1.0, min_lr=0.1, warmup_epochs=2), Start(7, 40, lr=0.3)
     rates = [learning_rate(step, config, 5, 10, start) for step in range(40, 91)]
@@ -79,10 +89,11 @@ def test_a_rate_that_falls_to_itself_is_constant() -> None:
     assert {learning_rate(step, config, 5, 3) for step in range(15)} == {0.1}
 
 
-def test_only_optimizers_that_decide_on_the_device_can_be_captured() -> None:
-    class Sgd(torch.optim.SGD, Optimizer):
-        pass
+class Sgd(torch.optim.SGD, Optimizer):
+    pass
 
+
+def test_only_optimizers_that_decide_on_the_device_can_be_captured() -> None:
     model = nn.Linear(2, 2)
     usual, waiting, on_device = (
         Optimizers([Sgd(model.parameters(), lr=lr, fused=fused)], model.parameters())
@@ -94,3 +105,15 @@ def test_only_optimizers_that_decide_on_the_device_can_be_captured() -> None:
         optimizers.set_lr(torch.tensor(0.3, dtype=torch.float64))
         assert float(optimizers.groups[0]["lr"]) == pytest.approx(0.3)
         assert not isinstance(before, torch.Tensor) or before is optimizers.groups[0]["lr"]
+
+
+def test_an_optimizer_that_does_not_decide_on_the_device_waits_for_the_decision() -> None:
+    model = nn.Linear(2, 2)
+    optimizers = Optimizers([Sgd(model.parameters(), lr=0.1, fused=False)], model.parameters())
+    before = model.weight.detach().clone()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizers.step(torch.tensor(False))
+    assert torch.equal(model.weight, before)
+    optimizers.step(torch.tensor(True))
+    torch.testing.assert_close(model.weight.detach(), before - 0.1)

@@ -13,7 +13,7 @@ from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.nonfinite import NonFinite
-from vit_train.engine.schedule import learning_rate
+from vit_train.engine.schedule import Start, learning_rate
 from vit_train.engine.trainer import Trainer
 from vit_train.model.config import ModelConfig
 from vit_train.model.layers import Dropout
@@ -326,6 +326,43 @@ def test_a_step_that_is_left_out_has_no_part_in_the_curves_and_the_weights() -> 
     every_step = Recorder()
     train(Broken(), (every_step,), optim=still, on_nonfinite="skip", log_every=1)
     assert math.isnan(every_step.logs[2].values["loss"])
+
+
+class HalfBroken(Data):
+    """The second, third and fifth batch of every epoch are NaN."""
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        for number, (x, y) in enumerate(super().epoch(epoch, first), first):
+            yield (x * float("nan") if number in (1, 2, 4) else x), y
+
+
+def test_so_many_steps_may_be_left_out_and_no_more() -> None:
+    settings = {"on_nonfinite": "skip", "epochs": 1, "log_every": 1}
+    assert train(HalfBroken(), max_skips=3, **settings).nonfinite.skipped == 3
+    with pytest.raises(NonFinite, match="3 steps had NaN or infinity"):
+        train(HalfBroken(), max_skips=2, **settings)
+
+
+def test_what_is_saved_counts_the_steps_left_out_so_far() -> None:
+    saved = []
+
+    class Saving(Recorder):
+        def on_step(self, trainer: Trainer) -> None:
+            saved.append(trainer.state_dict()["skipped"])
+
+    train(HalfBroken(), (Saving(),), on_nonfinite="skip", epochs=1, log_every=6)
+    assert saved == [0, 1, 2, 2, 3, 3]
+
+
+def test_an_extension_goes_on_from_the_rate_of_the_last_step() -> None:
+    config = AdamWConfig(lr=0.02, min_lr=0.01)
+    first = train(Data(), optim=config)
+    run = TrainConfig(optim=config, train=LoopConfig(epochs=2, batch_size=8))
+    second, resumed = (Trainer(make_model(), CLASSIFY, Data(), None, run, FP32) for _ in range(2))
+    trainer_state.extend(second, first.state_dict())
+    assert second.start == Start(2, 12, learning_rate(11, config, 6, 2))
+    trainer_state.restore(resumed, second.state_dict())
+    assert resumed.start == second.start
 
 
 def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(

@@ -26,6 +26,17 @@ def test_the_number_of_parameters_is_the_published_one() -> None:
     assert sum(parameter.numel() for parameter in decoder.parameters()) == 1_066_880
 
 
+def test_a_decoder_begins_with_the_weights_of_the_config() -> None:
+    decoder = Decoder(ViTConfig(embed_dim=96, depth=1, num_heads=2, pos_std=0.05), grid=8)
+    assert decoder.pos_embed.weight.std().item() == pytest.approx(0.05, rel=0.1)
+    assert decoder.mask_token.std().item() == pytest.approx(0.05, rel=0.3)
+    for layer in decoder.modules():
+        if isinstance(layer, nn.Linear):  # Xavier, uniform
+            bound = (6 / (layer.in_features + layer.out_features)) ** 0.5
+            assert layer.weight.abs().max() <= bound and (layer.bias == 0).all()
+            assert layer.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.05)
+
+
 @kernels
 def test_blocks_are_those_of_torch_transformer_decoder_layer(kernels: str) -> None:
     decoder, memory, _ = build(kernels)

@@ -7,7 +7,14 @@ import torch
 import torch.nn.functional as F
 
 from vit_train.model.config import ViTConfig
-from vit_train.model.layers import DropPath, LayerNorm, Mlp, scratch_gelu, scratch_layer_norm
+from vit_train.model.layers import (
+    DropPath,
+    LayerNorm,
+    Mlp,
+    norms_of,
+    scratch_gelu,
+    scratch_layer_norm,
+)
 from vit_train.model.vit import Block
 
 # How a random (..., 16) tensor lies in memory.
@@ -143,6 +150,13 @@ def test_layer_norm_module_starts_as_the_plain_normalisation(kernels):
     x = drawer(8)(3, 5, 16)
     y = LayerNorm(16, kernels).double()(x)
     torch.testing.assert_close(y, F.layer_norm(x, (16,)), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kernels", ["scratch", "fused"])
+def test_a_models_layer_norms_have_the_eps_of_its_config(kernels):
+    x = drawer(11)(3, 16)
+    y = norms_of(ViTConfig(kernels=kernels, norm_eps=0.5))(16).double()(x)
+    torch.testing.assert_close(y, F.layer_norm(x, (16,), eps=0.5), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])

@@ -6,6 +6,7 @@ import io
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
 from sklearn import metrics as sk
 
 from vit_train.engine.answers import Answers
@@ -15,6 +16,7 @@ from vit_train.report.calibration import (
     COLDEST,
     HOTTEST,
     Calibration,
+    binned,
     calibration_error,
     cooled,
     fitted_temperature,
@@ -57,6 +59,13 @@ def test_losses_and_probabilities_are_those_of_scikit_learn(kind: str) -> None:
     np.testing.assert_allclose(probabilities.sum(1), 1)
     np.testing.assert_array_equal(found.predicted, probabilities.argmax(1))
     np.testing.assert_allclose(found.confidence, probabilities.max(1))
+
+
+def test_losses_of_huge_logits_are_finite() -> None:
+    found = answers("random")
+    huge = Answers(found.labels, 1e4 * found.logits)
+    np.testing.assert_allclose(huge.log_probabilities, log_softmax(huge.logits, axis=1))
+    assert np.isfinite(huge.losses).all()
 
 
 @kinds
@@ -114,6 +123,18 @@ def test_the_calibration_error_is_the_one_counted_by_hand(kind: str) -> None:
             gap = found.correct[inside].mean() - found.confidence[inside].mean()
             error += abs(gap) * len(inside) / len(found.labels)
     assert calibration_error(found) == pytest.approx(error)
+
+
+def test_an_image_is_in_the_bin_that_holds_its_confidence() -> None:
+    rng = np.random.default_rng(0)
+    sureness = np.linspace(0.1, 20, 600)[:, np.newaxis]  # so that no bin is empty
+    found = Answers(rng.integers(0, 30, 600), sureness * rng.normal(size=(600, 30)))
+    bins = binned(found)
+    for number in range(BINS):
+        inside = (number / BINS < found.confidence) & (found.confidence <= (number + 1) / BINS)
+        assert bins.images[number] == inside.sum() > 0
+        assert bins.confidence[number] == pytest.approx(found.confidence[inside].mean())
+        assert bins.accuracy[number] == pytest.approx(found.correct[inside].mean())
 
 
 def test_what_is_as_sure_as_it_is_right_has_no_calibration_error() -> None:

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import binomtest
 
 from vit_train.engine.answers import Answers
-from vit_train.engine.metrics import Classification
+from vit_train.engine.metrics import Classification, Z
 from vit_train.report.comparison_page import Pair, adjusted
 from vit_train.report.evaluation import Findings
 from vit_train.report.paired import Paired, differences, draw_differences, where_they_differ
@@ -57,6 +57,14 @@ def test_the_interval_holds_the_true_difference_as_often_as_it_says() -> None:
         for low, high in [Paired(500, a, b).interval]
     )
     assert abs(held / 1000 - 0.95) < 3 * math.sqrt(0.95 * 0.05 / 1000)
+
+
+@pytest.mark.parametrize("a, b", [(12, 5), (0, 0), (0, 7), (30, 60)])
+def test_the_interval_is_walds_with_two_images_more(a: int, b: int) -> None:
+    """One that only the first gets right, and one that only the second does."""
+    gains = np.array([1] * (a + 1) + [-1] * (b + 1) + [0] * (100 - a - b))
+    half = Z * gains.std() / math.sqrt(len(gains))
+    assert Paired(100, a, b).interval == pytest.approx((gains.mean() - half, gains.mean() + half))
 
 
 def test_only_images_on_which_not_all_say_the_same_are_listed() -> None:

@@ -16,7 +16,12 @@ from vit_train.runs.results.compare import (
     plots,
     table,
 )
-from vit_train.runs.results.summaries import group_runs, read_curve, read_summaries
+from vit_train.runs.results.summaries import (
+    group_runs,
+    read_curve,
+    read_summaries,
+    time_in_steps,
+)
 
 
 def summary(acc: float, seed: int = 0, status: str = "finished", **model: object) -> dict:
@@ -62,6 +67,14 @@ def test_a_run_that_is_repeated_counts_once(tmp_path: Path) -> None:
     for paths in ([folder], [folder, folder / "0"]):
         (group,) = group_runs(read_summaries(paths))
         assert sorted(group.values("test", "final", "acc")) == [0.6, 0.7]
+
+
+def test_of_repeated_runs_the_newest_counts() -> None:
+    runs = [summary(0.7) | {"date": "2026-02-01"}, summary(0.5) | {"date": "2026-01-01"}]
+    for each in runs:
+        each["file"] = "summary.json"
+    (group,) = group_runs(runs)
+    assert group.values("test", "final", "acc") == [0.7]
 
 
 def test_what_changes_no_result_makes_no_group() -> None:
@@ -121,6 +134,12 @@ def test_folds_are_one_group_and_each_counts_once() -> None:
     (group,) = group_runs(runs)
     assert len(group.runs) == 3 and group.folds == "0, 1 of 5"
     assert interval(group) == ""  # their training images overlap
+
+
+def test_the_only_fold_has_its_own_interval() -> None:
+    run = summary(0.5)
+    run["config"]["data"] |= {"cv_folds": 5, "cv_fold": 2}
+    assert interval(*group_runs([run])) == "47.00 to 53.00"
 
 
 def test_a_label_says_no_more_than_tells_the_groups_apart() -> None:
@@ -230,6 +249,12 @@ def test_sizes_of_the_training_set_make_a_picture(tmp_path: Path) -> None:
     assert (tmp_path / "images.png").stat().st_size > 3000
     gather([written(tmp_path / "one", *runs[:1])], tmp_path)
     assert not (tmp_path / "images.png").exists()
+
+
+def test_seconds_in_steps_are_images_by_speed() -> None:
+    rows = [(100, 50), (300, 100), (300, 0), (400, 25)]  # 2 s, 2 s, no step, 4 s
+    curve = [{"images_seen": float(seen), "images_per_s": float(speed)} for seen, speed in rows]
+    assert time_in_steps(curve) == pytest.approx(8)
 
 
 def test_the_last_epoch_is_of_all_runs_or_of_none() -> None:

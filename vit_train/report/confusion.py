@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib import colormaps
 from numpy.typing import NDArray
 
 from vit_train.engine.answers import Answers
-from vit_train.viz.figures import Figure, shortened
+from vit_train.viz.figures import Figure, colormaps, shortened
 
 MOST_NAMED = 20  # With more classes, names and numbers would be too small to read.
 MOST_CELLS = 1000  # The drawing has no more pixels in a row.

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Literal
 
-from matplotlib import colormaps
+from matplotlib import colormaps as colormaps  # for the rest of the package, as is Figure
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure as Figure  # for the rest of the package, too
+from matplotlib.figure import Figure as Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 

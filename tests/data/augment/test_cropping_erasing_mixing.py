@@ -50,6 +50,30 @@ def test_crops_are_distributed_as_torchvisions(share: tuple[float, float]) -> No
         torch.testing.assert_close(moments(ours.tolist()), moments(other), rtol=0.03, atol=0.1)
 
 
+def test_crops_and_erased_rectangles_are_as_long_as_torchvisions() -> None:
+    """With the aspect ratios that torchvision has by default."""
+    torch.manual_seed(0)
+    image, count = torch.zeros(3, SIZE, SIZE), 1000
+    crop, erase = RandomResizedCrop(SIZE), RandomErasing(scale=(0.02, 0.4))
+    crops = [crop.get_params(image, [0.2, 1.0], crop.ratio)[2:] for _ in range(count)]
+    holes = [erase.get_params(image, erase.scale, erase.ratio, [0])[2:4] for _ in range(count)]
+    eraser = Eraser(SIZE, AugmentConfig(erase_prob=1.0, erase_area=0.4))
+    for ours, theirs in ((ResizedCropper(SIZE, 0.2), crops), (eraser, holes)):
+        boxes = ours.draw(np.random.default_rng(0), COUNT)
+        height, width = torch.tensor(theirs).unbind(1)
+        torch.testing.assert_close(
+            moments((boxes.height / boxes.width).log().tolist()),
+            moments((height / width).log().tolist()),
+            rtol=0.05,
+            atol=0.03,
+        )
+
+
+def test_a_rectangle_may_be_one_pixel_wide() -> None:
+    boxes, _ = random_rectangles(np.random.default_rng(0), 1000, 8, (0.02, 0.1), (0.3, 3.3), 7)
+    assert boxes.height.min() == boxes.width.min() == 1
+
+
 def test_erased_rectangles_are_distributed_as_torchvisions_and_become_0() -> None:
     config = AugmentConfig(erase_prob=0.25, erase_area=0.4)
     eraser = Eraser(SIZE, config)
