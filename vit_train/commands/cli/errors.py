@@ -66,7 +66,7 @@ def lost_output_is_said(command: str) -> Iterator[None]:
             lost.append(error)
         hide(handler, record)
 
-    logging.Handler.handleError = note  # type: ignore[method-assign]
+    logging.Handler.handleError = note  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
