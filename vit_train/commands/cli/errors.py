@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
@@ -58,7 +59,8 @@ def lost_output_is_said(command: str) -> Iterator[None]:
     Logging hides such errors, and so none ends a training.
     """
     lost: list[OSError] = []
-    hide = logging.Handler.handleError
+    handlers: Any = logging.Handler
+    hide = handlers.handleError
 
     def note(handler: logging.Handler, record: logging.LogRecord) -> None:
         error, stream = sys.exc_info()[1], getattr(handler, "stream", None)
@@ -66,11 +68,11 @@ def lost_output_is_said(command: str) -> Iterator[None]:
             lost.append(error)
         hide(handler, record)
 
-    logging.Handler.handleError = note  # type: ignore[method-assign, assignment]
+    handlers.handleError = note
     try:
         yield
     finally:
-        logging.Handler.handleError = hide  # type: ignore[method-assign]
+        handlers.handleError = hide
     errors = [*lost, *flushed()]
     if errors:
         stdout_goes_nowhere()
