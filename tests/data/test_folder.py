@@ -1,3 +1,4 @@
+import errno
 import io
 import os
 import threading
@@ -16,6 +17,7 @@ from vit_train.data.cache import decode_cached
 from vit_train.data.config import Cifar10Config, FolderConfig, Stl10Config
 from vit_train.data.dataset import resize
 from vit_train.data.images import BrokenImage, Decoded, decode, read_image, square
+from vit_train.data.paths import image_files
 
 LIMIT = 10**7
 RNG = np.random.default_rng(0)
@@ -449,6 +451,27 @@ def test_a_linked_folder_inside_a_class_is_named(
     (root / "train/cat/linked.png").symlink_to(elsewhere / "more.png")  # links of files are read
     assert len(config(root).load().train) == before + 1
     assert f"linked folders that are not read:\n  - {link}" in caplog.text
+
+
+def test_a_folder_that_cannot_be_read_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Walking would pass it over in silence; the rest is read."""
+    locked = save(tree(tmp_path) / "cat" / "locked" / "1.png").parent
+    scandir = os.scandir
+
+    def refusing(path: str) -> object:  # root may read every folder
+        if Path(path) == locked:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    data = config(tmp_path).load()
+    assert len(data.train) + len(data.test) == 8
+    assert f"{locked}: Permission denied" in caplog.text
+    caplog.clear()
+    assert len(image_files(str(tmp_path / "cat"))) == 4
+    assert f"{locked}: Permission denied" in caplog.text
 
 
 def test_the_cache_is_off_unless_asked_and_never_inside_the_data(

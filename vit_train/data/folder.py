@@ -150,14 +150,22 @@ def scan(root: Path) -> Tree:
 
 
 def walk(folder: Path) -> list[Path]:
-    """Return all visible files below the folder, sorted; warn of linked folders, never entered."""
+    """Return all visible files below the folder, sorted.
+
+    Warn of linked folders, which are never entered, and of those that cannot be read.
+    """
     files, links = [], []
-    for place, folders, names in os.walk(folder):
+    unread: list[OSError] = []
+    for place, folders, names in os.walk(folder, onerror=unread.append):
         folders[:] = [name for name in folders if not name.startswith(".")]
         links += [path for name in folders if (path := Path(place) / name).is_symlink()]
         files += [Path(place) / name for name in names if not name.startswith(".")]
     if links:
         logger.warning(f"linked folders that are not read:{listed(sorted(links))}")
+    if unread:
+        places = [Path(str(error.filename)) for error in unread]
+        reasons = [error.strerror or "" for error in unread]
+        logger.warning(f"folders that cannot be read:{listed(places, reasons)}")
     return sorted(files)
 
 
