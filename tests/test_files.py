@@ -1,5 +1,6 @@
 """What is read has a bound; nothing is written through a link, and no reader sees half a file."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -36,10 +37,13 @@ def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
     for name in ("pipe", "zero", "."):
-        with pytest.raises(Refused, match="not a regular file"):
-            open_regular(tmp_path / name)
-    with pytest.raises(FileNotFoundError):
-        open_regular(tmp_path / "nothing")
+        with pytest.raises(Refused, match="not a regular file"), open_regular(tmp_path / name):
+            pass
+    with pytest.raises(FileNotFoundError), open_regular(tmp_path / "nothing"):
+        pass
+    with pytest.raises(OSError, match="Input/output") as bad, open_regular(tmp_path / "file"):
+        raise OSError(errno.EIO, "Input/output error")
+    assert bad.value.filename == str(tmp_path / "file")
     (tmp_path / "file").write_bytes(b"\xff")
     with pytest.raises(Refused, match="file is not text"):
         read_text(tmp_path / "file", 5)
@@ -218,3 +222,24 @@ def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="No such file") as caught, asked_for:
             pass
         assert caught.value.filename == str(tmp_path / "nowhere" / "file")
+
+
+def test_an_error_of_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    """Writing names none; and another program's error is left as it is."""
+    with pytest.raises(OSError, match="No space left") as caught, replacing(tmp_path / "file"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.filename == str(tmp_path / "file")
+    with pytest.raises(OSError, match="refused") as caught, replacing(tmp_path / "file"):
+        raise OSError(errno.ECONNREFUSED, "refused")
+    assert caught.value.filename is None and not list(tmp_path.iterdir())
+
+
+@posix
+def test_a_pipe_or_device_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Refused, match="pipe is not a regular file"):
+        write_text(tmp_path / "pipe", "x")
+    assert (tmp_path / "pipe").is_fifo() and len(list(tmp_path.iterdir())) == 1
+    (tmp_path / "link").symlink_to("pipe")  # the link is replaced, and the pipe stays
+    write_text(tmp_path / "link", "x")
+    assert (tmp_path / "pipe").is_fifo() and not (tmp_path / "link").is_symlink()

@@ -1,7 +1,9 @@
 """Reading of regular files of bounded size, and of plain values from them."""
 
+import contextlib
 import difflib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,11 +28,21 @@ def read_bytes(path: Path, limit: int) -> bytes:
     return content
 
 
-def open_regular(path: Path) -> IO[bytes]:
-    """Open a file for reading; raise Refused if it is not regular, OSError as `open` does."""
+@contextlib.contextmanager
+def open_regular(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading; raise Refused if it is not regular, OSError as `open` does.
+
+    An error of reading, as of a bad disk, names the file, too.
+    """
     if path.exists() and not path.is_file():
         raise Refused(f"{path} is not a regular file")
-    return path.open("rb")
+    with path.open("rb") as file:
+        try:
+            yield file
+        except OSError as error:
+            if error.errno is not None and error.filename is None:
+                error.filename = str(path)
+            raise
 
 
 def near_path(path: Path) -> str:

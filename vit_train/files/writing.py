@@ -1,6 +1,7 @@
 """Writing of files: whole or not at all, and never through a link."""
 
 import contextlib
+import errno
 import os
 import shutil
 import threading
@@ -11,14 +12,20 @@ from typing import IO
 
 from vit_train.files.plain_values import Refused
 
+# Errors of writing alone: the disk or the user's share of it is full, or the file too large.
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Open a new file that takes the name `path` when the block has ended and it is on disk.
 
     A reader sees the old file or the complete new one; a link of that name is replaced, not
-    followed. After a failure everything is as it was.
+    followed. After a failure everything is as it was. Raise Refused for a device or a pipe, which
+    a file would replace, too.
     """
+    if not path.is_symlink() and path.exists() and not (path.is_file() or path.is_dir()):
+        raise Refused(f"{path} is not a regular file, and would be replaced: name another")
     # One for each thread, so that two writers of the same file do not mix their bytes.
     writer = f"{os.getpid()}-{threading.get_ident()}"
     partial = path.with_name(f"{path.name}.{writer}.partial")
@@ -58,8 +65,14 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def name_target(error: BaseException, partial: Path, path: Path) -> None:
-    """Let an error name the file that was asked for, not the one that was to become it."""
-    if isinstance(error, OSError) and error.filename == str(partial):
+    """Let an error name the file that was asked for, not the one that was to become it.
+
+    One of writing, as on a full disk, names none.
+    """
+    if not isinstance(error, OSError):
+        return
+    nameless = error.errno in DISK and error.filename is None
+    if nameless or error.filename == str(partial):
         error.filename = str(path)
 
 
