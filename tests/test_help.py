@@ -82,7 +82,7 @@ def test_every_setting_is_explained() -> None:
 
 @pytest.mark.parametrize("command", sorted(MAINS.keys() - {"vit-results"}))
 def test_what_is_shown_can_be_read_as_yaml(run: Run, command: str) -> None:
-    _, settings = run(command, "--help").out.split("changed by key=value ==\n")
+    _, settings = run(command, "--help").out.split("(change them with key=value) ==\n")
     settings, _, _ = settings.rpartition("\nAdd --cfg job")
     assert yaml.safe_load(settings) == yaml.safe_load(run(command, "--cfg", "job").out)
     assert "# " in settings

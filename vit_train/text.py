@@ -14,6 +14,8 @@ from collections.abc import Iterable
 
 # What is kept of a long name.
 NAME_BYTES = 40
+# Characters of a class's name in a line of text.
+CLASS_NAME = 40
 # What stands for our own signs where a terminal's encoding lacks them.
 PLAIN = {"│": "|", "█": "#", "…": "...", "×": "x", "÷": "/", "–": "-", "−": "-", "±": "+-"}
 
@@ -83,3 +85,9 @@ def plain(error: UnicodeError) -> tuple[str | bytes, int]:
     if sign in PLAIN:
         return PLAIN[sign], error.start + 1
     return codecs.backslashreplace_errors(error)
+
+
+def shortened(title: str, length: int = 22) -> str:
+    """Return a title without control characters, and with an ellipsis if it is longer."""
+    title = printable(title)
+    return title if len(title) <= length else f"{title[: length - 1]}…"

@@ -317,7 +317,7 @@ def test_an_unfinished_run_is_said_with_how_to_finish_it(
     assert outcome.status == 0
     # On stderr but for Hydra's logging, which the runs of this process may have set up.
     said = outcome.out + outcome.err + caplog.text
-    assert "left out, not finished (interrupted): runs/1. " in said
+    assert "left out, because unfinished (interrupted): runs/1. " in said
     assert "Finish it with: vit-train resume=runs/1\n" in said
 
 

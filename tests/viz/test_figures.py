@@ -9,7 +9,8 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import vit_train
-from vit_train.viz.figures import colors, shortened
+from vit_train.text import shortened
+from vit_train.viz.figures import colors
 from vit_train.viz.heatmaps import draw_distances, draw_filters, draw_maps
 from vit_train.viz.sheet import SIDE, Labelled, class_line, draw_sheet, fitted_end, image_grid
 

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vit_train.engine.answers import Answers
-from vit_train.viz.figures import Figure, colormaps, shortened
+from vit_train.text import shortened
+from vit_train.viz.figures import Figure, colormaps
 
 MOST_NAMED = 20  # With more classes, names and numbers would be too small to read.
 MOST_CELLS = 1000  # The drawing has no more pixels in a row.

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.files.writing import replacing
-from vit_train.text import csv_text, printable
-from vit_train.viz.figures import NAME, shortened
+from vit_train.text import CLASS_NAME, csv_text, printable, shortened
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ def terminal_line(path: Path, prediction: PredictionOrError, width: int) -> str:
         name = f"…{name[1 - width :]}"
     if isinstance(prediction, str):
         return f"{name:<{width}}  cannot be read: {printable(prediction)}"
-    classes = (f"{shortened(label, NAME)} {chance:.1%}" for label, chance in prediction.top)
+    classes = (f"{shortened(label, CLASS_NAME)} {chance:.1%}" for label, chance in prediction.top)
     return f"{name:<{width}}  {'  '.join(classes)}"
 
 

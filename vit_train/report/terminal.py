@@ -14,7 +14,7 @@ from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.trainer import Trainer
 from vit_train.report.confusion import Confusion
-from vit_train.viz.figures import NAME, shortened
+from vit_train.text import CLASS_NAME, shortened
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ def result_line(result: Evaluation) -> str:
 
 def class_table(result: Classification, classes: list[str]) -> str:
     """Format one line per class: name, accuracy, a bar, and the number of correct images of all."""
-    names = [shortened(name, NAME) for name in classes]
+    names = [shortened(name, CLASS_NAME) for name in classes]
     width = max(map(len, names))
     lines = []
     for name, correct, count in zip(

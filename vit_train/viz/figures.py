@@ -16,7 +16,7 @@ from matplotlib.figure import Figure as Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
-from vit_train.text import printable
+from vit_train.text import shortened
 
 
 @contextmanager
@@ -28,15 +28,6 @@ def ignore_missing_glyphs() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")
         yield
-
-
-# Characters of a class's name in a line of text.
-NAME = 40
-
-
-def shortened(title: str, length: int = 22) -> str:
-    title = printable(title)
-    return title if len(title) <= length else f"{title[: length - 1]}…"
 
 
 def width(text: str) -> float:

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vit_train.viz.figures import chart, shortened
+from vit_train.text import shortened
+from vit_train.viz.figures import chart
 
 # Perceptually uniform, and also readable in gray.
 COLORS = "magma"

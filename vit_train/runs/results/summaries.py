@@ -14,8 +14,7 @@ from vit_train.engine.checkpoint import resume_command
 from vit_train.files.plain_values import Refused, flatten
 from vit_train.files.reading import read_json, read_text
 from vit_train.report.metrics_csv import CSV_BYTES
-from vit_train.text import printable
-from vit_train.viz.figures import shortened
+from vit_train.text import printable, shortened
 
 logger = logging.getLogger(__name__)
 # Runs that differ in these alone are repetitions of one another.
@@ -147,7 +146,7 @@ def unfinished(file: Path, status: str) -> str:
         return f"left out ({status}): {file}"
     finish = "Unless it is training now, finish" if status == "running" else "Finish"
     return (
-        f"left out, not finished ({status}): {file.parent}. "
+        f"left out, because unfinished ({status}): {file.parent}. "
         f"{finish} it with: {resume_command(file.parent)}"
     )
 
@@ -197,6 +196,10 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
     for key in differing:
         if len(identities(flat, [*telling, key])) > len(identities(flat, telling)):
             telling.append(key)
+    for key in tuple(telling):  # one that was added later may tell as much
+        others = [each for each in telling if each != key]
+        if len(identities(flat, others)) == len(identities(flat, telling)):
+            telling = others
     groups: dict[tuple[str, ...], Group] = {}
     for settings, summary in zip(flat, summaries, strict=True):
         own = {key: settings[key] for key in differing if key in settings}
