@@ -76,9 +76,7 @@ def covered(pixels: NDArray[np.uint8], cells: NDArray[np.float32]) -> NDArray[np
     return mixed
 
 
-def draw_distances(
-    layers: Sequence[Sequence[float]], image_size: int, even: float | None = None
-) -> Figure:
+def draw_distances(layers: Sequence[Sequence[float]], image_size: int, even: float) -> Figure:
     """Draw how far each head of each layer looks (Dosovitskiy et al. 2021, figure 7).
 
     `even` is how far a head looks that attends to all patches alike.
@@ -89,12 +87,11 @@ def draw_distances(
     axes.set_xticks(range(len(layers)))
     axes.set_title("one dot for each head", fontsize=9)
     axes.set(xlabel="layer", ylabel="mean attention distance, pixels", ylim=(0, 0.75 * image_size))
-    if even is not None:
-        axes.axhline(even, linestyle="--", linewidth=1, color="gray")
-        axes.annotate(
-            "even attention", (1, even), (0, 3), xycoords=axes.get_yaxis_transform(),
-            textcoords="offset points", ha="right", fontsize=8, color="gray",
-        )  # fmt: skip
+    axes.axhline(even, linestyle="--", linewidth=1, color="gray")
+    axes.annotate(
+        "even attention", (1, even), (0, 3), xycoords=axes.get_yaxis_transform(),
+        textcoords="offset points", ha="right", fontsize=8, color="gray",
+    )  # fmt: skip
     return figure
 
 
