@@ -73,3 +73,17 @@ def test_patches_that_do_not_fit_are_refused_before_files_are_read(run: Run) -> 
     sizes = ["data.image_size=20", "model.patch_size=8"]
     outcome = run("vit-train", "data=folder", "data.root=photos", *sizes)
     assert outcome.status == 1 and "patch" in outcome.err and "broken" not in outcome.err
+
+
+def test_a_subset_of_a_test_folder_is_taken_of_the_images_not_seen(run: Run) -> None:
+    write_photos("photos/train", range(6))
+    write_photos("photos/test", range(20, 24))
+    data = ["data=folder", "data.root=photos", "data.image_size=16"]
+    more = ["train.epochs=1", "train.batch_size=8", "hydra.run.dir=run"]
+    assert run("vit-train", *data, *SMALL_MODEL, *more).status == 0
+    for name in CLASSES:  # half of the test images are now some that were trained on
+        shutil.copy(f"photos/train/{name}/0.png", f"photos/test/{name}/20.png")
+        shutil.copy(f"photos/train/{name}/1.png", f"photos/test/{name}/21.png")
+    outcome = run("vit-eval", "ckpt=run", "data.test_subset=6", "out=half")
+    assert outcome.status == 0 and "only the test images are read" not in outcome.out, outcome.err
+    assert evaluated("half") == {f"{name}/{number}.png" for name in CLASSES for number in (22, 23)}

@@ -62,7 +62,7 @@ def distrusted(trained: DataConfig) -> dict[str, Any]:
     return {}
 
 
-class Evaluated(NamedTuple):
+class EvalImages(NamedTuple):
     """The images to evaluate, and all splits if they are the run's own."""
 
     images: ImageSet
@@ -71,7 +71,9 @@ class Evaluated(NamedTuple):
     caveat: str = ""
 
 
-def evaluated_images(given: EvalDataConfig, split: str, meta: Meta) -> tuple[Evaluated, DataConfig]:
+def evaluated_images(
+    given: EvalDataConfig, split: str, meta: Meta
+) -> tuple[EvalImages, DataConfig]:
     """Return the images of a split, and their settings.
 
     Raise ValueError if the classes are not the model's.
@@ -80,7 +82,7 @@ def evaluated_images(given: EvalDataConfig, split: str, meta: Meta) -> tuple[Eva
     return split_images(config, given, split, meta), config
 
 
-def split_images(config: DataConfig, given: EvalDataConfig, split: str, meta: Meta) -> Evaluated:
+def split_images(config: DataConfig, given: EvalDataConfig, split: str, meta: Meta) -> EvalImages:
     require_few_drawn(config)
     if not isinstance(config, FolderConfig):
         return run_images(config, split, meta)
@@ -100,7 +102,7 @@ def split_images(config: DataConfig, given: EvalDataConfig, split: str, meta: Me
         return unseen(images, split, config, meta)
 
 
-def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Evaluated:
+def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> EvalImages:
     """Leave out the images that the run trained or validated on, as far as they are known.
 
     Raise ValueError if no others are left.
@@ -115,10 +117,10 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
             images = images.subset((~known).nonzero().squeeze(1))
             caveat = f"{counted(count, 'image')} left out: the run trained or validated on them."
             logger.warning(caveat)
-    return Evaluated(subset(images, f"{split}_subset", config), caveat=caveat)
+    return EvalImages(subset(images, f"{split}_subset", config), caveat=caveat)
 
 
-def run_images(config: DataConfig, split: str, meta: Meta) -> Evaluated:
+def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
     """Load and split the images as training does; without the splits if they are others.
 
     Those of another size are others, because the temperature that is fitted on them is.
@@ -131,16 +133,17 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> Evaluated:
     splits = make_splits(data, config)
     images = splits.named(split)
     if meta.fingerprint == data.fingerprint:
-        return Evaluated(images, splits, advantage(split, meta))
+        return EvalImages(images, splits, advantage(split, meta))
     if config.image_size != meta.config.data.image_size:
-        return Evaluated(images)
+        return EvalImages(images)
     logger.warning("the images are not those of the training run")
     if split == "test" and meta.seen is not None:  # which split off others than now
-        whole = isinstance(config, FolderConfig) and len(find_parts(Path(config.root))) == 1
-        return unseen(data.train.with_others(data.test) if whole else images, split, config, meta)
+        one_tree = isinstance(config, FolderConfig) and len(find_parts(Path(config.root))) == 1
+        every = data.train.with_others(data.test) if one_tree else data.test
+        return unseen(every, split, config, meta)
     caveat = "Some of these images may have been trained on."
     logger.warning(caveat)
-    return Evaluated(images, caveat=caveat)
+    return EvalImages(images, caveat=caveat)
 
 
 def advantage(split: str, meta: Meta) -> str:
