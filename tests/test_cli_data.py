@@ -12,7 +12,7 @@ from torchvision.datasets import CIFAR10
 
 import vit_train
 from vit_train.config import preset_urls
-from vit_train.data.config import MAX_PIXELS, Cifar10Config
+from vit_train.data.config import MAX_PIXELS, ArchiveConfig, Cifar10Config
 from vit_train.files.reading import read_json
 from vit_train.runs.config import EvalDataConfig
 from vit_train.runs.evaluation.images import configured
@@ -59,6 +59,8 @@ def test_a_strangers_run_downloads_nothing_from_its_own_addresses(
     assert asked[3].download and asked[3].urls == ["https://my.example/x.tar.gz"]
     assert run("vit-eval", "ckpt=run").status == 0
     assert asked[4].urls == preset_urls("cifar10")
+    other = configured(EvalDataConfig(name="cifar100", download=True), vit_train.load("run").meta)
+    assert isinstance(other, ArchiveConfig) and other.urls == preset_urls("cifar100") != []
 
 
 def test_a_strangers_run_raises_no_limit_of_an_images_pixels(run: Run) -> None:

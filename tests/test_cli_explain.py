@@ -13,6 +13,7 @@ from small_sets import small_cifar
 from torchvision.datasets import CIFAR10
 
 import vit_train
+from vit_train.data.splits import sample
 from vit_train.explain.cross_attention import masked, most_central, on_grid
 from vit_train.explain.scoring import (
     middle_share,
@@ -43,7 +44,7 @@ def test_each_method_is_drawn_and_measured(run: Run, small_run: SmallRun, method
     said = re.search(r"pointing game, \w+: ([\d.]+)% of 30 images", outcome.out)
     trained = vit_train.load("run")
     explainer = Explainer(trained, method)
-    part = trained.meta.config.data.load().test.sample(30)
+    part = sample(trained.meta.config.data.load().test, 30)
     hits, _ = pointing_hits(explainer.explained(part.images)[0], part.masks)
     assert said and float(said[1]) == pytest.approx(100 * hits.double().mean().item(), abs=0.06)
     for order in (f"{method}'s order", "random order"):
@@ -194,6 +195,8 @@ def test_a_title_has_the_answer_whatever_class_is_explained(
     assert (
         map_title(name, "automobile", " 83 %") == "Screenshot 2026-1…, predicted: automobile 83 %"
     )
+    long = map_title("true: sweet_pepper", "aquarium_fish", " 87 %, pickup_truck 12 %")
+    assert long == "…, predicted: aquariu… 87 %, pickup_truck 12 %"
     assert map_title("a.png", 40 * "x") == f"a.png, predicted: {17 * 'x'}…"
 
 

@@ -1,5 +1,6 @@
 """No image that a run trained or validated on counts as a test image, however folders change."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -50,6 +51,33 @@ def test_a_folder_that_has_grown_is_tested_on_held_out_and_new_images(
     assert read_json(Path("grown/results.json"))["caveat"] == words
     assert words in Path("grown/report.html").read_text(encoding="utf-8")
     assert read_json(Path("run/eval-test/results.json"))["caveat"] == ""
+
+
+def test_what_was_seen_is_known_at_another_size_too(run: Run, trained: set[str]) -> None:
+    for split, words in (("train", "The model was trained on these images."), ("test", "")):
+        outcome = run("vit-eval", "ckpt=run", f"split={split}", "data.image_size=24", "out=own")
+        assert outcome.status == 0, outcome.err
+        assert read_json(Path("own/results.json"))["caveat"] == words
+        assert (evaluated("own") == trained) == (split == "test")
+    new = write_photos("photos", range(10, 14))
+    for place in ([], ["data.root=photos"]):
+        outcome = run("vit-eval", "ckpt=run", "data.image_size=24", "out=grown", *place)
+        assert outcome.status == 0, outcome.err
+        assert evaluated("grown") == trained | set(new)
+        assert read_json(Path("grown/results.json"))["image_size"] == 24
+
+
+def test_copies_of_an_image_on_both_sides_are_said(run: Run) -> None:
+    for name in write_photos("photos", range(10)):
+        shutil.copy(Path("photos", name), Path("photos", name).with_suffix(".copy.png"))
+    data = ["data=folder", "data.root=photos", "data.image_size=16", "data.test_fraction=0.4"]
+    more = ["train.epochs=1", "train.batch_size=8", "hydra.run.dir=run"]
+    outcome = run("vit-train", *data, *SMALL_MODEL, *more)
+    said = re.search(r"(\d+) test images also among those to train", outcome.out)
+    assert outcome.status == 0 and said, outcome.out
+    assert run("vit-eval", "ckpt=run").status == 0
+    caveat = read_json(Path("run/eval-test/results.json"))["caveat"]
+    assert caveat.startswith(f"{said[1]} images also among those that the run trained")
 
 
 def test_in_another_folder_the_images_of_training_are_left_out(run: Run, trained: set[str]) -> None:

@@ -105,6 +105,20 @@ def test_what_cannot_be_extended_is_refused(run: Run, small_run: SmallRun) -> No
         assert "Traceback" not in outcome.err and not Path("new").exists()
 
 
+def test_a_folder_that_cannot_be_extended_is_said_with_what_can_be_done(
+    run: Run, small_run: SmallRun
+) -> None:
+    small_run("interrupted", "my runs/half done")
+    Path("no run").mkdir()
+    for path, words in {
+        "my runs/half done": "finish it with vit-train resume='my runs/half done'",
+        "no run": "extend=no run: there is no run in no run",
+        "my runs": "none of the runs in my runs is finished",
+    }.items():
+        outcome = run("vit-train", f"extend={path}", "train.epochs=2", "hydra.run.dir=new")
+        assert outcome.status == 1 and words in outcome.err, outcome.err
+
+
 def test_what_may_change_when_a_run_is_extended() -> None:
     may = "optim.lr optim.weight_decay train.patience augment augment.policy task.label_smoothing"
     may_not = "optim.name train.ema_decay train.batch_size data.train_subset model.depth seed task"

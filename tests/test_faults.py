@@ -12,8 +12,9 @@ import pytest
 import torch
 from conftest import SMALL, Run
 
-from vit_train.engine import checkpoint, checkpoint_manager
+from vit_train.engine import checkpoint_manager
 from vit_train.engine.checkpoint import read_checkpoint, save_checkpoint
+from vit_train.files.generations import save_archive
 from vit_train.files.reading import read_json
 from vit_train.report import disk_errors
 from vit_train.tasks.classify import Classify
@@ -95,7 +96,7 @@ def failing_saves(
         count += 1
         if first <= count <= last:
             raise failure
-        checkpoint.save_archive(*what, **more)
+        save_archive(*what, **more)
 
     monkeypatch.setattr(checkpoint_manager, "save_archive", save)
 

@@ -17,7 +17,8 @@ from filelock import FileLock
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from vit_train.engine import checkpoint_manager, workers
-from vit_train.engine.checkpoint import generations, read_checkpoint, sealed
+from vit_train.engine.checkpoint import read_checkpoint, sealed
+from vit_train.files.generations import generations
 from vit_train.files.reading import read_json
 from vit_train.report.summary import write_json
 from vit_train.runs.training import run_summary

@@ -44,8 +44,11 @@ DEFAULT_MODEL = "tiny"
 # A name that ends with a dot stands for all settings below it: see `is_among`.
 INCIDENTAL = (
     *("train.log_every", "train.max_minutes", "checkpoint."),
-    *("device", "data.root", "data.download", "data.urls"),
+    *("device", "data.root", "data.cache", "data.download", "data.urls"),
 )
+# Settings that change results by rounding alone; on a GPU another train.micro_batch draws different
+# dropout, too.
+ROUNDING = ("train.micro_batch", "train.eval_batch_size", "train.cuda_graph")
 # What a setting without a default must name.
 NEEDED = {
     "ckpt": "PATH, a run's folder or a checkpoint",

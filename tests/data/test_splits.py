@@ -3,7 +3,7 @@ import torch
 
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import Dataset, ImageSet
-from vit_train.data.splits import Splits, make_splits, stratified
+from vit_train.data.splits import Splits, make_splits, sample, set_apart, stratified
 
 
 def numbered(count: int, offset: int) -> ImageSet:
@@ -54,10 +54,32 @@ def test_the_validation_subset_leaves_the_others_as_they_were() -> None:
 @pytest.mark.parametrize("count", [3, 40, 97, 400])
 def test_every_class_keeps_its_share(count: int) -> None:
     labels = DATA.train.labels
-    chosen, rest = stratified(labels, count, 0, "train_subset")
+    chosen, rest = stratified(labels, count, seed=0)
     assert len(chosen) == count and len(chosen) + len(rest) == len(labels)
     shares = torch.bincount(labels) / len(labels) * count
     assert (torch.bincount(labels[chosen], minlength=3) - shares).abs().max() <= 1
+
+
+def test_a_sample_shows_every_class_in_the_order_of_the_images() -> None:
+    labels = torch.arange(10).repeat_interleave(30)  # as a folder has them
+    numbers = torch.arange(300)
+    shown = sample(ImageSet(numbers.view(-1, 1, 1, 1), labels), 12)
+    counts = torch.bincount(shown.labels, minlength=10)
+    assert len(shown) == 12 and 1 <= counts.min() <= counts.max() <= 2
+    assert shown.images.flatten().tolist() == sorted(shown.images.flatten().tolist())
+    assert len(sample(shown, 100)) == 12
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_class_keeps_an_image_for_training_if_others_can_be_set_apart(seed: int) -> None:
+    labels = torch.cat((torch.zeros(40), torch.arange(1, 31))).long()  # 30 classes of one image
+    left, taken = set_apart(
+        ImageSet(torch.zeros(70, 1, 1, 1), labels), "val_fraction", DataConfig(split_seed=seed),
+        "validation", "none",
+    )  # fmt: skip
+    assert set(left.labels.tolist()) == set(range(31)) and set(taken.labels.tolist()) == {0}
+    some = stratified(torch.arange(4), 3, seed, leave_one=True)[0]  # where there are no others
+    assert len(some) == 3
 
 
 def test_the_seed_decides_and_nothing_else() -> None:

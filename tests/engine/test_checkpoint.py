@@ -8,12 +8,11 @@ import torch
 
 from vit_train.engine import checkpoint
 from vit_train.engine.checkpoint import (
-    find_checkpoint,
-    generations,
     newest_whole,
     read_checkpoint,
     save_checkpoint,
 )
+from vit_train.files.generations import generations
 
 
 def test_what_is_saved_is_what_is_read(tmp_path: Path) -> None:
@@ -52,19 +51,6 @@ def test_a_pickle_that_would_run_code_is_refused_and_does_nothing(tmp_path: Path
         with pytest.raises(ValueError, match="not a checkpoint of this version"):
             read_checkpoint(tmp_path / name)
     assert not (tmp_path / "attacked").exists()
-
-
-def test_a_folder_means_its_best_checkpoint_or_its_last(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no checkpoints"):
-        find_checkpoint(tmp_path)
-    save_checkpoint(tmp_path / "checkpoints/last.pt", {})
-    assert find_checkpoint(tmp_path).name == "last.pt"
-    save_checkpoint(tmp_path / "checkpoints/best.pt", {})
-    assert find_checkpoint(tmp_path).name == "best.pt"
-    (tmp_path / "checkpoints" / "best.pt").unlink()
-    # As a kill leaves it, between the two renames of a save.
-    (tmp_path / "checkpoints" / "last.pt").rename(tmp_path / "checkpoints" / "last-1.pt")
-    assert find_checkpoint(tmp_path).name == "last-1.pt"
 
 
 @pytest.mark.parametrize("keep", [0, 1, 3, 10**20])

@@ -9,10 +9,11 @@ import torch
 
 from vit_train.engine import checkpoint_manager
 from vit_train.engine.callbacks import TrainLog
-from vit_train.engine.checkpoint import read_checkpoint, save_archive
+from vit_train.engine.checkpoint import read_checkpoint
 from vit_train.engine.checkpoint_manager import CheckpointManager
 from vit_train.engine.config import CheckpointConfig
 from vit_train.engine.metrics import Evaluation
+from vit_train.files.generations import save_archive
 
 LOG = TrainLog(1, 1, 1, {}, 0.1, 1.0)
 
@@ -21,11 +22,14 @@ class Trainer:
     """As much of one as is kept."""
 
     def __init__(self) -> None:
-        self.step = self.epoch = 0
+        self.step = self.epoch = self.left_out = 0
         self.finished = False
 
     def state_dict(self) -> dict[str, Any]:
         return {"step": self.step, "epoch": self.epoch}
+
+    def leave_out(self, began: float) -> None:
+        self.left_out += 1
 
 
 def after_epochs(manager: CheckpointManager, losses: list[float | None]) -> None:
@@ -117,6 +121,7 @@ def test_checkpoints_come_after_so_many_steps_or_minutes(
     assert saved(CheckpointConfig(every_steps=4), 0) == [4, 8]
     assert saved(CheckpointConfig(every_minutes=0.5), 10) == [3, 6, 9]
     assert saved(CheckpointConfig(every_minutes=0.5, every_steps=5), 10) == [3, 5, 8]
+    assert trainer.left_out == 8  # of the speed
 
 
 def test_older_checkpoints_are_kept_of_the_last_and_none_of_the_best(

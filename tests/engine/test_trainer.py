@@ -467,6 +467,10 @@ def test_a_gradient_that_overflows_stops_the_step_of_all_optimizers(
     trainer.forward_backward = compute
     trainer.take_step(trainer.schedule(), data.x[:8], data.y[:8])
     assert not torch.equal(trainer.model.weight, before)
+    trainer.forward_backward = overflowing
+    for _ in range(20):  # until no smaller scale can be the remedy
+        trainer.take_step(trainer.schedule(), data.x[:8], data.y[:8])
+    assert trainer.nonfinite.bad.any()
 
 
 def test_patience_that_ends_with_the_last_epoch_stops_nothing_early() -> None:

@@ -177,6 +177,14 @@ def test_drop_path_keeps_the_expectation(rate):
     assert y.mean().item() == pytest.approx(1, abs=4 * (rate / (1 - rate) / 40_000) ** 0.5)
 
 
+@pytest.mark.parametrize("rate", [0.02, 0.05, 0.1])
+def test_drop_path_keeps_the_expectation_in_bf16(rate):
+    x = torch.rand(20_000, 1, 1, dtype=torch.bfloat16) + 0.5
+    y = DropPath(rate)(x)
+    kept = x[y != 0].double().sum()
+    assert y.dtype == x.dtype and y.double().sum() / kept == pytest.approx(1 / (1 - rate), rel=1e-3)
+
+
 @pytest.mark.parametrize("rate, training", [(0.5, False), (0.0, True)])
 def test_drop_path_is_the_identity_in_evaluation_and_at_rate_zero(rate, training):
     x = drawer(10)(8, 3, 4)

@@ -1,6 +1,7 @@
 """What a run says at its start."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,16 @@ def test_few_validation_images_are_said_to_be_few(
     assert outcome.status == 0, outcome.err
     said = " ".join(outcome.out.split())
     assert words in said and ("validation images can" in said) == bool(words)
+
+
+def test_the_command_for_a_classifier_of_the_same_images_is_whole(run: Run) -> None:
+    more = ["task=reconstruct", "task.decoder_depth=1", "data.split_seed=3"]
+    outcome = run("vit-train", *SMALL, *more, "hydra.run.dir=my run")
+    (line,) = re.findall(r"vit-train (data=.+?)  +a classifier from it", outcome.out)
+    said = shlex.split(line)
+    assert {"data.train_images=200", "data.test_images=60", "data.split_seed=3"} < set(said)
+    outcome = run("vit-train", *said, "train.max_minutes=1e-9", "hydra.run.dir=next")
+    assert outcome.status == 0 and "starts from the encoder of my run" in one_line(outcome.out)
 
 
 def test_few_steps_on_images_of_ones_own_are_said_with_what_makes_more(run: Run) -> None:

@@ -82,6 +82,8 @@ def test_what_changes_no_result_makes_no_group() -> None:
     saved["config"] |= {"device": "cuda", "checkpoint": {"every_steps": 5}}
     other = summary(0.5)
     other["config"] |= {"checkpoint": {"every_steps": None}}
+    other["config"] |= {"train": {"eval_batch_size": 7}, "optim": {"warmup_epochs": 1}}
+    saved["config"] |= {"optim": {"warmup_epochs": 1.0}}  # as the command line has it
     (group,) = group_runs([other, saved])
     assert len(group.runs) == 2
 
@@ -225,6 +227,9 @@ def test_a_setting_of_a_megabyte_is_shown_shortened(tmp_path: Path) -> None:
 def test_what_is_no_summary_is_left_out_unless_it_is_meant(tmp_path: Path) -> None:
     folder = written(tmp_path, summary(0.5))
     (folder / "trace.json").write_text('{"a": 1}\n{"a": 2}\n', encoding="utf-8")
+    assert len(read_summaries([folder])) == 1
+    (folder / "job.json").write_text('{"status": "finished"}', encoding="utf-8")
+    (folder / "gone.json").symlink_to("nowhere")
     assert len(read_summaries([folder])) == 1
     with pytest.raises(ValueError, match=r"trace\.json is damaged"):
         read_summaries([folder / "trace.json"])
@@ -473,4 +478,6 @@ def test_runs_on_other_images_of_one_folder_are_no_repetitions() -> None:
     groups = group_runs(runs)
     assert [group.label() for group in groups] == ["root=photos (aaaa)", "root=photos (bbbb)"]
     assert [[run["config"]["seed"] for run in group.runs] for group in groups] == [[1, 2], [3]]
+    runs[0]["config"]["data"]["root"] = f"/{30 * 'far/'}photos"  # the same images
+    assert [group.label() for group in group_runs(runs)] == [group.label() for group in groups]
     assert interval(group_runs(runs[:2])[0]) == interval(group_runs(runs[1::-1])[0])

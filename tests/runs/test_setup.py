@@ -7,21 +7,26 @@ import torch
 from vit_train.config import TrainConfig
 from vit_train.data.config import ShapesConfig
 from vit_train.engine.device import Precision
-from vit_train.engine.distributed import ALONE
+from vit_train.engine.distributed import ALONE, Processes
 from vit_train.model.config import ViTConfig
 from vit_train.runs.training import setup
 from vit_train.runs.training.setup import Setup, freeze_encoder, set_up
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig, TaskConfig
 
 
-def parts(seed: int = 0, task: TaskConfig | None = None, **data: object) -> Setup:
+def parts(
+    seed: int = 0,
+    task: TaskConfig | None = None,
+    processes: Processes = ALONE,
+    **data: object,
+) -> Setup:
     config = TrainConfig(
         model=ViTConfig(embed_dim=8, depth=1, num_heads=1, patch_size=8),
         task=task or ClassifyConfig(),
         data=ShapesConfig(train_images=60, test_images=20, image_size=16, **data),
         seed=seed,
     )
-    return set_up(config, Precision("fp32", torch.device("cpu")), ALONE)
+    return set_up(config, Precision("fp32", torch.device("cpu")), processes)
 
 
 @pytest.mark.parametrize("data", [{}, {"train_subset": 12}, {"val": "none"}])
@@ -47,6 +52,11 @@ def test_arithmetic_is_not_counted_where_that_would_take_the_memory(
     monkeypatch.setattr(setup, "memory_bytes", lambda: 1000.0)
     small = parts()
     assert small.flops is None and small.training_tflop(100) is None
+
+
+def test_a_step_has_an_image_for_each_process() -> None:
+    with pytest.raises(ValueError, match=r"steps of 54 are too few images for 55 processes"):
+        parts(processes=Processes(rank=0, count=55))
 
 
 def test_the_training_images_are_held_once() -> None:

@@ -61,7 +61,7 @@ def ours_of(
     words = chosen_words("bench.ours", variant, OUR_WORDS)
     model = config.model
     if "kernels" in words:
-        model = replace(require_vit(model), kernels=words["kernels"])
+        model = replace(require_vit(model, f"bench.ours={variant}"), kernels=words["kernels"])
     if isinstance(model, ViTConfig) and model.kernels == "auto":  # say what that is here
         model = replace(model, kernels="fused")
     precision = pick_precision(words.get("precision", config.precision), device).name

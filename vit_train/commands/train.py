@@ -23,7 +23,7 @@ from vit_train.commands.cli.resuming import extended_config, resume_argument, re
 from vit_train.commands.cli.sweep import Sweep
 from vit_train.config import CONF_DIR, GROUPS, TrainConfig, register_schemas, typed
 from vit_train.runs.lock import new_run, sole_writer
-from vit_train.runs.resume import is_finished, newest_checkpoint, split_path
+from vit_train.runs.paths import SUMMARY, for_shell, is_finished, last_checkpoint, resumed_run
 from vit_train.text import printable
 
 if TYPE_CHECKING:
@@ -70,15 +70,16 @@ def start(composed: DictConfig, settings: HydraConf) -> float | None:
 
 def go_on(composed: DictConfig, settings: HydraConf) -> float | None:
     """Resume an earlier run in its folder; return its score, or None if it is already finished."""
-    folder, named = split_path(composed.resume)
+    folder, named = resumed_run(composed.resume)
     with sole_writer(folder) if IS_MAIN else nullcontext():
-        checkpoint = named or newest_checkpoint(folder)
+        checkpoint = named or last_checkpoint(folder)
         finished = is_finished(folder)
         config = resumed_config(folder, checkpoint, composed, settings.overrides.task, finished)
         if finished:
             said = (
-                f"{folder} is finished: its results are in {folder / 'summary.json'}; "
-                f"extend={folder} train.epochs=N trains it for N more epochs, in a new folder"
+                f"{folder} is finished: its results are in {folder / SUMMARY}; "
+                f"extend={for_shell(folder)} train.epochs=N trains it for N more epochs, in a new "
+                "folder"
             )
             print(printable(said))
             return None
@@ -119,7 +120,7 @@ def main() -> None:
         if resume is not None:
             if is_sweep(sys.argv[1:]):
                 raise ValueError("resume continues a single run: leave out -m")
-            folder, _ = split_path(resume)
+            folder, _ = resumed_run(resume)
         sys.argv[1:] += for_hydra(folder)
         try:
             run_or_help(job, ABOUT, GROUPS, TrainConfig)

@@ -45,14 +45,6 @@ class ImageSet:
             names=np.concatenate((self.all_names, others.all_names)),
         )
 
-    def sample(self, count: int) -> "ImageSet":
-        """Return `count` images, or all if they are fewer: always the same ones, in their order.
-
-        The first images of a folder are all of its first class.
-        """
-        drawn = torch.randperm(len(self), generator=torch.Generator().manual_seed(0))
-        return self.subset(drawn[:count].sort().values)
-
     def subset(self, index: Tensor) -> "ImageSet":
         masks = None if self.masks is None else self.masks[index]
         return ImageSet(
@@ -121,6 +113,11 @@ def image_keys(images: Tensor) -> Tensor:
     """Return a key of each uint8 image (N,C,S,S), int64 (N,): equal pixels have equal keys."""
     digests = (hashlib.blake2b(image, digest_size=8).digest() for image in images.numpy())
     return torch.from_numpy(np.frombuffer(b"".join(digests), np.int64).copy())
+
+
+def are_among(images: Tensor, keys: Tensor) -> Tensor:
+    """Return whether the key of each uint8 image (N,C,S,S) is among these: bool (N,)."""
+    return torch.isin(image_keys(images), keys)
 
 
 def resize(images: Tensor, size: int | None) -> Tensor:

@@ -3,8 +3,8 @@
 import logging
 import os
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from vit_train.data.cache import decode_cached
 from vit_train.data.config import FolderConfig
 from vit_train.data.dataset import Dataset, ImageSet
-from vit_train.data.images import SUFFIXES, decode
+from vit_train.data.images import SUFFIXES, Decoded, decode
 from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import set_apart
 from vit_train.text import printable
@@ -91,6 +91,24 @@ def load_part(
     require_images_fit(len(tree.files), config.image_size, f"data.image_size={config.image_size}")
     label_of = {name: list(classes).index(printable(name)) for name in names}
     return image_set(tree, label_of, config)
+
+
+def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
+    """Return images of config.root, read at another size, at its image size.
+
+    Raise ValueError if one can no longer be read.
+    """
+    paths = [Path(config.root, name) for name in images.all_names]
+    assert config.image_size is not None
+    require_images_fit(len(paths), config.image_size, f"data.image_size={config.image_size}")
+    decoded = decoder(config)(paths, config.image_size, config.max_pixels)
+    for index, problem in decoded.broken.items():
+        raise ValueError(f"{paths[index]} can no longer be read: {problem}")
+    return replace(images, images=decoded.images)
+
+
+def decoder(config: FolderConfig) -> Callable[[Sequence[Path], int, int], Decoded]:
+    return decode_cached if config.cache else decode
 
 
 def split_off_test(images: ImageSet, config: FolderConfig) -> tuple[ImageSet, ImageSet]:
@@ -217,8 +235,7 @@ def image_set(tree: Tree, label_of: dict[str, int], config: FolderConfig) -> Ima
         raise ValueError(f"{tree.root} has no images in folders named after the classes")
     paths = [path for path, _ in tree.files]
     assert config.image_size is not None
-    read = decode_cached if config.cache else decode
-    decoded = read(paths, config.image_size, config.max_pixels)
+    decoded = decoder(config)(paths, config.image_size, config.max_pixels)
     if decoded.broken:
         report = listed([paths[index] for index in decoded.broken], list(decoded.broken.values()))
         if config.on_error == "stop":

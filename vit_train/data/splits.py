@@ -1,5 +1,6 @@
 """Splits of a data set into training, validation and test images."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -67,7 +68,19 @@ def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:
     count = getattr(config, field)
     if count is None:
         return images
-    return images.subset(stratified(images.labels, count, config.split_seed, field)[0])
+    if count > len(images):
+        raise ValueError(
+            f"data.{field} asks for {count} images, but there are {len(images)}: ask for fewer"
+        )
+    return images.subset(stratified(images.labels, count, config.split_seed)[0])
+
+
+def sample(images: ImageSet, count: int) -> ImageSet:
+    """Return `count` images, or all if they are fewer, of each class about its share.
+
+    They are always the same ones.
+    """
+    return images.subset(stratified(images.labels, min(count, len(images)), seed=0)[0])
 
 
 def set_apart(
@@ -75,7 +88,8 @@ def set_apart(
 ) -> tuple[ImageSet, ImageSet]:
     """Return the images left for training, and the share set apart that `field` says.
 
-    Raise ValueError if none would be left.
+    Of each class at least one image is left, as long as others can be set apart. Raise
+    ValueError if none would be left.
     """
     fraction = getattr(config, field)
     count = max(1, round(len(images) * fraction))
@@ -86,22 +100,20 @@ def set_apart(
             f"data.{field}={fraction} sets {every} apart for {purpose}, which leaves none for "
             f"training: add images, {smaller}or {remedy}"
         )
-    index, rest = stratified(images.labels, count, config.split_seed, field)
+    index, rest = stratified(images.labels, count, config.split_seed, leave_one=True)
     return images.subset(rest), images.subset(index)
 
 
-def stratified(labels: Tensor, count: int, seed: int, field: str) -> tuple[Tensor, Tensor]:
+def stratified(
+    labels: Tensor, count: int, seed: int, leave_one: bool = False
+) -> tuple[Tensor, Tensor]:
     """Return the sorted indices of `count` images, and of the rest.
 
     Each class keeps about its share: its images are shuffled and spread evenly over 0…1 from a
     random offset, and the first `count` of all images are taken. Classes of one size differ by one
-    image at most; beside many classes of a few images, a large one can be off by several. Raise
-    ValueError if there are fewer than `count` images.
+    image at most; beside many classes of a few images, a large one can be off by several.
+    With `leave_one`, one image of each class is taken only after all others.
     """
-    if count > len(labels):
-        raise ValueError(
-            f"data.{field} asks for {count} images, but there are {len(labels)}: ask for fewer"
-        )
     generator = torch.Generator().manual_seed(seed)
     place = torch.empty(len(labels), dtype=torch.float64)
     for label in labels.unique():
@@ -109,5 +121,7 @@ def stratified(labels: Tensor, count: int, seed: int, field: str) -> tuple[Tenso
         members = members[torch.randperm(len(members), generator=generator)]
         offset = torch.rand((), generator=generator, dtype=torch.float64)
         place[members] = (torch.arange(len(members)) + offset) / len(members)
+        if leave_one:
+            place[members[-1]] = math.inf
     order = place.argsort(stable=True)
     return order[:count].sort().values, order[count:].sort().values

@@ -3,8 +3,6 @@
 import contextlib
 import hashlib
 import io
-import os
-import re
 import shlex
 from pathlib import Path
 from typing import IO, Any
@@ -13,9 +11,9 @@ import torch
 
 from vit_train.engine import foreign
 from vit_train.engine.torch_file import read_torch_file
+from vit_train.files.generations import save_archive
 from vit_train.files.plain_values import Refused
 from vit_train.files.reading import near_path, open_regular
-from vit_train.files.writing import replacing, sync_folder
 
 FORMAT = "vit_train checkpoint 2"
 # PyTorch writes a ZIP archive, which may end with a comment. This comment holds the checksum of
@@ -41,33 +39,6 @@ def set_rng_states(states: dict[str, Any]) -> None:
 def save_checkpoint(path: Path, content: dict[str, Any], keep: int = 0) -> None:
     """Write a checkpoint as `save_archive` does."""
     save_archive(path, sealed(content), keep)
-
-
-def save_archive(path: Path, archive: bytes, keep: int = 0) -> None:
-    """Write a checkpoint, of which no reader ever sees a part.
-
-    The archive is written beside the target, flushed to the disk, and then renamed. Up to `keep`
-    older files remain: NAME-1.pt, the newest of them, NAME-2.pt and so on. Between two renames
-    there is no NAME.pt: NAME-1.pt is the newest one then. If writing fails with OSError, everything
-    stays as it was; if the last rename fails, NAME-1.pt is the newest one.
-    """
-    path.parent.mkdir(exist_ok=True)  # no parents=True: a vanished mount is not recreated
-    with replacing(path) as file:
-        file.write(archive)
-        file.flush()
-        os.fsync(file.fileno())  # before an older file is renamed
-        for age, younger in reversed(list(enumerate(generations(path)[:keep], start=1))):
-            younger.replace(path.with_stem(f"{path.stem}-{age}"))
-    for old in generations(path)[keep + 1 :]:
-        old.unlink()
-    sync_folder(path.parent)
-
-
-def generations(path: Path) -> list[Path]:
-    """Return this file and its older versions, those that exist, newest first."""
-    pattern = re.compile(rf"{re.escape(path.stem)}(-[1-9]\d*)?{re.escape(path.suffix)}")
-    found = [file for file in path.parent.glob("*") if pattern.fullmatch(file.name)]
-    return sorted(found, key=lambda file: (len(file.name), file.name))  # last-10 after last-9
 
 
 def sealed(content: dict[str, Any]) -> bytes:
@@ -98,21 +69,6 @@ def checksum(file: IO[bytes]) -> str | None:
         left -= len(chunk)
     found = digest.hexdigest()
     return found if file.read() == SEAL + found.encode() else None
-
-
-def find_checkpoint(path: Path) -> Path:
-    """Return the checkpoint at `path`: of a run folder its best one or, without a best, its last.
-
-    Raise ValueError if the run folder has neither. A path that is not a folder is returned as is.
-    """
-    if not path.is_dir():
-        return path
-    last = path / "checkpoints" / "last.pt"
-    # A run that was killed while it saved may have only last-1.pt.
-    for candidate in (last.with_name("best.pt"), *generations(last)):
-        if candidate.exists():
-            return candidate
-    raise ValueError(f"{path} has no checkpoints/best.pt or last.pt: give a run folder or a file")
 
 
 def read_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:

@@ -9,11 +9,12 @@ from typing import Any
 from torch import Tensor
 
 from vit_train.engine.callbacks import Callback, TrainLog
-from vit_train.engine.checkpoint import rng_states, save_archive, sealed
-from vit_train.engine.config import CheckpointConfig
+from vit_train.engine.checkpoint import rng_states, sealed
+from vit_train.engine.config import BEST, LAST, CheckpointConfig
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.time_share import TimeShare
 from vit_train.engine.trainer import Trainer
+from vit_train.files.generations import save_archive
 
 Content = dict[str, Any]
 # Of the time that checkpoints after epochs may take.
@@ -40,7 +41,7 @@ class CheckpointManager(Callback):
         config: CheckpointConfig,
         flush: Callable[[], dict[str, int]] = dict,
     ) -> None:
-        self.last_path, self.best_path = folder / "last.pt", folder / "best.pt"
+        self.last_path, self.best_path = folder / LAST, folder / BEST
         self.about, self.config, self.flush = about, config, flush
         self.best: dict[str, float] | None = None
         self.best_score = -math.inf
@@ -60,7 +61,9 @@ class CheckpointManager(Callback):
         due = steps is not None and trainer.step % steps == 0
         late = minutes is not None and time.monotonic() - self.saved_at >= 60 * minutes
         if due or late:
+            began = time.perf_counter()
             self._save(trainer)
+            trainer.leave_out(began)
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         due = self.time.is_due or trainer.finished

@@ -116,6 +116,10 @@ OPTIM_CONFIGS: dict[str, type[OptimConfig]] = {
 }
 
 
+# The files of the best epoch by validation and of the latest state.
+BEST, LAST = "best.pt", "last.pt"
+
+
 @dataclass
 class CheckpointConfig:
     """Checkpoints besides those when a run is stopped and after epochs.

@@ -80,8 +80,8 @@ def keep_freed_memory() -> None:
     """Tell glibc to keep freed memory for the next step instead of returning it to the system.
 
     By default the activations' memory is returned after every step, and getting it back costs some
-    50,000 page faults: 7–20 % of the time at 32×32, up to 39 % at 96×96
-    (docs/results/benchmarks.md). Without glibc this function does nothing.
+    50,000 page faults: 7–20 % of the time at 32×32, up to 39 % at 96×96. Without glibc
+    this function does nothing.
     """
     if not sys.platform.startswith("linux"):
         return

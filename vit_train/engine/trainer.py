@@ -194,8 +194,10 @@ class Trainer:
 
         # Step.
         finite = sums[0].isfinite() & norm.isfinite()
-        # With fp16 only the loss counts: gradients overflow while the scaler looks for a scale.
-        noted = sums[0].isfinite() if self.scaler.is_enabled() else finite
+        noted = finite
+        if self.scaler.is_enabled():  # with fp16: gradients may overflow until it has found a scale
+            searching = self.scaler.scale(torch.ones_like(norm)) > 1
+            noted = sums[0].isfinite() & (finite | searching)
         self.nonfinite.note(number, noted)
         self.optimizers.set_lr(lr)
         self.optimizers.step(finite)

@@ -126,7 +126,7 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"cannot write {path}: {error.strerror}: choose out=FOLDER") from error
+        raise ValueError(f"cannot write {path}: {error.strerror}: choose another out=") from error
 
 
 def require_own(path: Path, fits: bool, kind: str) -> None:

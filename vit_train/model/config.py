@@ -282,8 +282,8 @@ def shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def require_vit(config: ModelConfig) -> ViTConfig:
-    """Return the config if it is a Vision Transformer's; raise ValueError otherwise."""
+def require_vit(config: ModelConfig, what: str) -> ViTConfig:
+    """Return the config of a Vision Transformer; raise ValueError for others: `what` needs one."""
     if not isinstance(config, ViTConfig):
-        raise ValueError(f"this needs a Vision Transformer, but model.name={config.name}")
+        raise ValueError(f"{what} needs a Vision Transformer, but model.name={config.name}")
     return config

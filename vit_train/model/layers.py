@@ -185,8 +185,8 @@ class DropPath(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return x
-        keep = bernoulli(x[:, :1, :1], 1 - self.rate)
-        return x * keep.div_(1 - self.rate)
+        keep = bernoulli(upcast(x[:, :1, :1]), 1 - self.rate)  # bf16 has no 1/(1 − rate)
+        return (x * keep.div_(1 - self.rate)).to(x.dtype)
 
 
 def init_normal(parameter: nn.Parameter, std: float) -> None:

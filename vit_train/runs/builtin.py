@@ -10,6 +10,10 @@ PREFIX = "builtin:"
 FOLDER = Path(__file__).parents[1] / "builtin"
 
 
+def is_builtin(checkpoint: Path) -> bool:
+    return checkpoint.parent == FOLDER
+
+
 def builtin_names() -> list[str]:
     return sorted(file.stem for file in FOLDER.glob("*.pt"))
 

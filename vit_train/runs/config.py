@@ -68,7 +68,8 @@ class EvalConfig:
     tta: str = "none"
     # Also evaluate on images corrupted in eight ways, at five severities each (40 evaluations).
     robustness: bool = False
-    # The folder to write into; null is one in the run's folder, such as eval-test/.
+    # The folder to write into; null is one in the run's folder, such as eval-test/. Of several
+    # checkpoints, each has a folder in it, A, B and so on.
     out: str | None = None
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
 
@@ -80,10 +81,8 @@ class EvalConfig:
         self.ckpt = [str(each) for each in self.ckpt] if several else str(self.ckpt)
         if several and not 2 <= len(self.ckpt) <= MOST_COMPARED:
             raise ValueError(f"ckpt=[A,B] compares 2 to {MOST_COMPARED} checkpoints")
-        if several and (self.tta != "none" or self.robustness or self.out is not None):
-            raise ValueError(
-                "tta=, robustness= and out= are for one checkpoint, not for ckpt=[A,B]"
-            )
+        if several and (self.tta != "none" or self.robustness):
+            raise ValueError("tta= and robustness= are for one checkpoint, not for ckpt=[A,B]")
         require_choice("tta", self.tta, TTA)
         require_choice("split", self.split, ("train", "val", "test"))
         require_choice("weights", self.weights, WEIGHTS)

@@ -10,7 +10,7 @@ from torch import nn
 
 from vit_train.config import TrainConfig, from_checkpoint
 from vit_train.data.dataset import Source, Statistics
-from vit_train.engine.checkpoint import find_checkpoint, read_checkpoint
+from vit_train.engine.checkpoint import read_checkpoint
 from vit_train.engine.config import require_choice
 from vit_train.files.plain_values import Refused, require_config
 from vit_train.files.reading import read_json
@@ -18,10 +18,9 @@ from vit_train.limits import gigabytes, is_out_of_memory
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta, require_few_patches
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
-from vit_train.runs.builtin import FOLDER as BUILTIN
 from vit_train.runs.builtin import builtin_checkpoint
 from vit_train.runs.config import WEIGHTS
-from vit_train.runs.newest import run_at
+from vit_train.runs.paths import calibration_file, checkpoint_at, run_at
 from vit_train.runs.trained import Trained
 from vit_train.tasks.task import Task
 
@@ -106,9 +105,7 @@ def load(
     learned positions interpolated. Raise ValueError if the file is missing, damaged, or not a
     checkpoint, or if an argument is invalid.
     """
-    path = builtin_checkpoint(path) or find_checkpoint(run_at(Path(path)))
-    if path.parent == Path() and Path.cwd().name == "checkpoints":  # named inside its run
-        path = path.absolute()
+    path = builtin_checkpoint(path) or checkpoint_at(run_at(Path(path)))
     content = read_checkpoint(path, device)
     try:
         model, meta = rebuild(content, path, device, weights, image_size)
@@ -225,34 +222,6 @@ def noted_temperatures(checkpoint: Path) -> dict[str, Any] | None:
     except (Refused, LookupError, TypeError):
         return None
     return noted if isinstance(noted, dict) else None
-
-
-def calibration_file(checkpoint: Path) -> Path:
-    """Return the file in which vit-eval notes the temperature of a checkpoint.
-
-    It is in the run's folder or, if the checkpoint was copied elsewhere, beside it with its name.
-    """
-    loose = checkpoint.parent != BUILTIN and checkpoint.parent.name != "checkpoints"
-    name = f"{checkpoint.stem}.calibration.json" if loose else "calibration.json"
-    return run_folder(checkpoint) / name
-
-
-def run_folder(checkpoint: Path) -> Path:
-    """Return the folder of a checkpoint's run or, if the file was copied elsewhere, its folder.
-
-    A model that travels with the package has a folder of its own below outputs/.
-    """
-    parent = checkpoint.parent
-    if parent == BUILTIN:
-        return Path("outputs", f"builtin-{checkpoint.stem}")
-    return parent.parent if parent.name == "checkpoints" else parent
-
-
-def summary_file(checkpoint: Path) -> Path:
-    """Return the summary of a checkpoint's run, which need not be there."""
-    if checkpoint.parent == BUILTIN:
-        return checkpoint.with_suffix(".json")
-    return run_folder(checkpoint) / "summary.json"
 
 
 def statistics_of(content: dict[str, Any], channels: int) -> Statistics:

@@ -8,12 +8,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from vit_train.files.writing import require_own_file
+from vit_train.runs.paths import CONFIG, for_shell, holds_run
 
 LOCK = ".lock"
 # What a run writes before its first step.
 BEGUN = (LOCK, "train.log", "metrics.csv", "events.out.tfevents.*", "*.partial")
-# These exist from a run's first step and first save on, and stay after the run has ended.
-CONFIG, CHECKPOINTS = "config.yaml", "checkpoints"
 
 
 class InUse(ValueError):
@@ -67,12 +66,12 @@ def unused(folder: Path, named: bool) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.iterdir())
     with removed_if_empty(folder, named), sole_writer(folder):
-        taken = any((folder / name).exists() for name in (CONFIG, CHECKPOINTS))
+        taken = holds_run(folder)
         try:
             if taken:
                 raise InUse(
                     f"{folder} already holds a run: choose another folder, or resume it with "
-                    f"vit-train resume={folder}"
+                    f"vit-train resume={for_shell(folder)}"
                 )
             yield
         finally:

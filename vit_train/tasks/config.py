@@ -52,7 +52,8 @@ class ClassifyConfig(LabelsConfig):
 
     name: str = "classify"
     # A weight for each class in the loss: auto, inversely to the number of its training images, or
-    # a list with one number per class. A step's loss is the mean over weights.
+    # a list with one number per class. A step's loss is the mean over weights or,
+    # of images that are mixed with others, over images.
     class_weights: Any = None
 
     def __post_init__(self) -> None:

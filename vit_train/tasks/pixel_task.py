@@ -25,7 +25,7 @@ class PixelTask(Task):
         image_shape: tuple[int, int, int],
         num_classes: int,
     ) -> None:
-        self.config, self.vit = config, require_vit(model)
+        self.config, self.vit = config, require_vit(model, f"task={config.name}")
         require_whole_patches(self.vit.patch_size, image_shape[1])
         self.image_shape = image_shape
 

@@ -61,8 +61,9 @@ def draw_maps(
 
 def map_title(known: str, predicted: str, probability: str = "") -> str:
     """Return a title in which, for want of room, what is known gives way to the prediction."""
-    prediction = f", predicted: {shortened(predicted, 18)}{probability}"
-    return shortened(known, TITLE - len(prediction)) + prediction
+    room = TITLE - len(", predicted: ") - len(probability)
+    predicted = shortened(predicted, min(18, room - 1))
+    return f"{shortened(known, room - len(predicted))}, predicted: {predicted}{probability}"
 
 
 def covered(pixels: NDArray[np.uint8], cells: NDArray[np.float32]) -> NDArray[np.uint8]:

@@ -7,7 +7,7 @@ from hydra.conf import HydraConf
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from vit_train.runs.lock import CONFIG
+from vit_train.runs.paths import CONFIG
 from vit_train.text import file_name
 
 

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from vit_train.config import (
     INCIDENTAL,
+    ROUNDING,
     TrainConfig,
     default_settings,
     from_checkpoint,
@@ -18,8 +19,8 @@ from vit_train.config import (
     require_known,
 )
 from vit_train.files.plain_values import flatten
-from vit_train.runs.newest import finished_run
-from vit_train.runs.resume import own_settings
+from vit_train.runs.paths import finished_run, for_shell
+from vit_train.runs.settings import own_settings
 
 # What an extended run may change. The optimizer's kind and groups and the average of the weights
 # cannot, because their state goes on, nor what an epoch is (the batch size).
@@ -61,7 +62,8 @@ def resumed_config(
     """
     advice = "leave it out, or start a new run"
     if finished:
-        advice = f"a finished run stays as it is; extend={folder} trains it further in a new folder"
+        extending = f"extend={for_shell(folder)}"
+        advice = f"a finished run stays as it is; {extending} trains it further in a new folder"
     settings = own_settings(folder, checkpoint)
     return changed("resume", settings, composed, overrides, advice)
 
@@ -161,9 +163,8 @@ def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
 def may_change(key: str, argument: str) -> bool:
     """Return whether the setting may have another value than in the run that `argument` names.
 
-    When resuming, it may if that changes no result, or changes it by rounding only. On a GPU
-    another train.micro_batch draws different dropout, too.
+    When resuming, it may if that changes no result, or changes it by rounding only.
     """
-    if is_among(key, INCIDENTAL) or key == "train.micro_batch":
+    if is_among(key, (*INCIDENTAL, *ROUNDING)):
         return True
     return argument == "extend" and is_among(key, EXTENDED) and not is_among(key, KEPT)

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import combinations
 from pathlib import Path
 from string import ascii_uppercase
@@ -21,6 +21,7 @@ from vit_train.report.summary import result_dict, write_json
 from vit_train.runs.config import EvalConfig
 from vit_train.runs.evaluation.evaluate import Evaluated, display_name, evaluate_loaded, load_for
 from vit_train.runs.load import Meta
+from vit_train.runs.paths import CHECKPOINTS
 from vit_train.runs.results.summaries import settings_of
 from vit_train.text import csv_text, file_name
 
@@ -34,10 +35,13 @@ def compare_checkpoints(config: EvalConfig) -> None:
     """
     models = [load_for(config, each) for each in config.ckpt]
     require_comparable([trained.meta for trained in models])
-    runs = [evaluate_loaded(trained, config) for trained in models]
+    runs = [
+        evaluate_loaded(trained, replace(config, out=config.out and f"{config.out}/{letter}"))
+        for letter, trained in zip(ascii_uppercase, models, strict=False)
+    ]
     require_same_images([run.found for run in runs])
     places = distinct([display_name(run.meta.path) for run in runs])
-    folder = comparison_folder(runs, places)
+    folder = Path(config.out) if config.out else comparison_folder(runs, places)
     require_own_folder(folder)
     folder.mkdir(exist_ok=True)
     names = [f"{letter} ({place})" for letter, place in zip(ascii_uppercase, places, strict=False)]
@@ -134,7 +138,7 @@ def same_pixels(first: Findings, other: Findings) -> bool:
 def distinct(checkpoints: Sequence[str]) -> list[str]:
     """Return the checkpoints without the parts of their paths that all of them have."""
     parts = [
-        [part for part in Path(each).with_suffix("").parts if part != "checkpoints"]
+        [part for part in Path(each).with_suffix("").parts if part != CHECKPOINTS]
         for each in checkpoints
     ]
     for end in (0, -1):

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import ImageSet
 from vit_train.data.memory import require_images_fit
+from vit_train.data.splits import sample
+from vit_train.engine.config import BEST
 from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.files.reading import read_object
@@ -23,16 +25,15 @@ from vit_train.report.evaluation import Findings, write_evaluation
 from vit_train.report.evaluation_page import report
 from vit_train.report.figure_file import save
 from vit_train.report.terminal import class_table, counted, result_line
-from vit_train.runs.builtin import FOLDER as BUILTIN
-from vit_train.runs.builtin import PREFIX
+from vit_train.runs.builtin import PREFIX, is_builtin
 from vit_train.runs.config import EvalConfig
 from vit_train.runs.evaluation.evaluator import Evaluator, flipped, robustness, temperature
 from vit_train.runs.evaluation.explain import TOO_LARGE, Explainer, true_classes
 from vit_train.runs.evaluation.images import evaluated_images
-from vit_train.runs.load import Meta, encoder_of, load, run_folder, summary_file
+from vit_train.runs.load import Meta, encoder_of, load
 from vit_train.runs.lock import removed_if_empty
+from vit_train.runs.paths import SUMMARY, is_finished, run_folder, summary_file
 from vit_train.runs.results.summaries import read_curve, validated_on
-from vit_train.runs.resume import is_finished
 from vit_train.runs.trained import Trained
 from vit_train.text import file_name
 from vit_train.viz.curves import curves
@@ -84,7 +85,9 @@ def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
 def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Findings:
     """Evaluate a model, print the result and write all of it into the folder."""
     meta = trained.meta
-    precision = pick_precision(config.precision or meta.config.precision, trained.device)
+    precision = trained.precision
+    if config.precision is not None:
+        precision = pick_precision(config.precision, trained.device)
     (images, splits, caveat), data = evaluated_images(config.data, config.split, meta)
     batch_size = config.batch_size or meta.config.train.eval_batch_size
     evaluator = Evaluator(trained, precision, batch_size)
@@ -111,7 +114,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Finding
         temperature=temperature(evaluator, config.split, splits, note),
         flipped=flipped(evaluator, images, result) if config.tta == "flip" else None,
         robustness=robustness(evaluator, images) if config.robustness else None,
-        focus=explainer.focus(images.sample(EXPLAINED).images) if explainer else None,
+        focus=explainer.focus(sample(images, EXPLAINED).images) if explainer else None,
     )
     written = write_evaluation(folder, found)
     written += draw_pictures(folder, evaluator, explainer, images)
@@ -127,7 +130,7 @@ def log_result(
     selected = meta.config.data.selected_on == "test"
     note = " (its run chose its best epoch on the test images)" if selected else ""
     run = run_folder(meta.path)
-    if (run / "summary.json").is_file() and not is_finished(run):
+    if (run / SUMMARY).is_file() and not is_finished(run):
         logger.warning(f"the run is not finished: {run}")
     logger.info(
         f"{meta.path}: epoch {meta.epoch}, {meta.images_seen:,} images seen, {meta.weights} "
@@ -187,7 +190,7 @@ def draw_pictures(
             draw_gallery(task, model, batch, evaluator.normalize).save(file, "PNG")
         written.append("pictures.png")
     if explainer is not None:
-        shown = images.sample(SHOWN)
+        shown = sample(images, SHOWN)
         explainer.draw_maps(folder / "maps.png", shown.images, true_classes(shown, evaluator.meta))
         written.append("maps.png")
     encoder = encoder_of(model)
@@ -199,8 +202,7 @@ def draw_pictures(
 
 def display_name(checkpoint: Path) -> str:
     """Return a checkpoint as a user would name it."""
-    inside = checkpoint.parent == BUILTIN
-    return f"{PREFIX}{checkpoint.stem}" if inside else str(checkpoint)
+    return f"{PREFIX}{checkpoint.stem}" if is_builtin(checkpoint) else str(checkpoint)
 
 
 def write_report(folder: Path, found: Findings, run: Path, written: Sequence[str]) -> list[str]:
@@ -222,7 +224,7 @@ def write_report(folder: Path, found: Findings, run: Path, written: Sequence[str
 def folder_name(config: EvalConfig, meta: Meta) -> str:
     """Return a name that says what is evaluated otherwise than by default."""
     parts = ["eval", config.split]
-    if meta.path.stem != "best" and meta.path.parent != BUILTIN:
+    if meta.path.name != BEST and not is_builtin(meta.path):
         parts.append(meta.path.stem)
     if config.data.name is not None:
         parts.append(config.data.name)

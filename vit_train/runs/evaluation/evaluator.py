@@ -17,7 +17,8 @@ from vit_train.engine.workers import make_workers
 from vit_train.report.calibration import COLDEST, fitted_temperature
 from vit_train.report.summary import write_json
 from vit_train.report.terminal import result_line
-from vit_train.runs.load import Meta, calibration_file, noted_temperatures, temperature_key
+from vit_train.runs.load import Meta, noted_temperatures, temperature_key
+from vit_train.runs.paths import calibration_file
 from vit_train.runs.trained import Trained
 
 logger = logging.getLogger(__name__)

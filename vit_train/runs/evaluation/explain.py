@@ -11,6 +11,7 @@ from torch import Tensor
 from vit_train.data.dataset import ImageSet
 from vit_train.data.images import BrokenImage
 from vit_train.data.paths import image_files
+from vit_train.data.splits import sample
 from vit_train.engine.device import keep_freed_memory, pick_device
 from vit_train.engine.metrics import wilson_interval
 from vit_train.explain.attribution import attention_distances, even_distance
@@ -29,7 +30,8 @@ from vit_train.report.terminal import counted
 from vit_train.runs.config import ExplainConfig
 from vit_train.runs.evaluation.explain_decoder import draw_decoder
 from vit_train.runs.evaluation.images import evaluated_images
-from vit_train.runs.load import Meta, load, run_folder
+from vit_train.runs.load import Meta, load
+from vit_train.runs.paths import run_folder
 from vit_train.runs.trained import Trained
 from vit_train.text import file_name, shortened
 from vit_train.viz.figures import listed
@@ -82,7 +84,7 @@ def explain_answers(config: ExplainConfig) -> None:
     written = explainer.draw(folder, images, truths)
     logger.info(f"written to {folder}/: {', '.join(written)}")
     if part is not None and config.score:
-        explainer.score(part.sample(config.score))
+        explainer.score(sample(part, config.score))
 
 
 def require_kept(paths: Sequence[Path], folder: Path, written: Sequence[str]) -> None:
@@ -117,7 +119,7 @@ def chosen_images(
     meta = trained.meta
     if config.images is None:
         assert part is not None
-        shown = part.sample(config.count)
+        shown = sample(part, config.count)
         return shown.images, true_classes(shown, meta) if meta.task.needs_labels else []
     pixels: list[Tensor] = []
     names: list[str] = []

@@ -5,8 +5,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from vit_train.config import preset_urls
 from vit_train.data.config import (
     DATA_CONFIGS,
@@ -16,10 +14,11 @@ from vit_train.data.config import (
     FolderConfig,
     ShapesConfig,
 )
-from vit_train.data.dataset import Dataset, ImageSet, image_keys
-from vit_train.data.folder import find_parts, load_part, split_off_test
+from vit_train.data.dataset import Dataset, ImageSet, are_among
+from vit_train.data.folder import find_parts, load_part, reread, split_off_test
 from vit_train.data.shapes import SIZE as SHAPES_SIZE
 from vit_train.data.splits import Splits, make_splits, subset
+from vit_train.engine.config import BEST
 from vit_train.report.terminal import counted
 from vit_train.runs.config import EvalDataConfig
 from vit_train.runs.load import Meta
@@ -48,9 +47,9 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
             f"data.root={given.root}: this run's images are drawn and come from no folder; add "
             "data.name=folder"
         )
-    if name == trained.name:
-        return replace(trained, **(distrusted(trained) | chosen))
-    return DATA_CONFIGS[name](**{"image_size": meta.image_shape[1]} | chosen)
+    same = name == trained.name
+    base = trained if same else DATA_CONFIGS[name](image_size=meta.image_shape[1])
+    return replace(base, **(distrusted(base) | chosen))
 
 
 def distrusted(trained: DataConfig) -> dict[str, Any]:
@@ -86,6 +85,12 @@ def split_images(config: DataConfig, given: EvalDataConfig, split: str, meta: Me
     require_few_drawn(config)
     if not isinstance(config, FolderConfig):
         return run_images(config, split, meta)
+    trained = meta.config.data
+    if isinstance(trained, FolderConfig) and config.image_size != trained.image_size:
+        # Which of them the run has seen can be told at its own size.
+        at_its_size = replace(config, image_size=trained.image_size)
+        found = split_images(at_its_size, given, split, meta)
+        return EvalImages(reread(found.images, config), caveat=found.caveat)
     if given.root is not None or config.name != meta.config.data.name:
         images = load_part(config, split, meta.classes, whole=True)
         if images is not None and not is_training_data(images, config, meta):
@@ -109,7 +114,7 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
     """
     caveat = ""
     if meta.seen is not None:
-        known = torch.isin(image_keys(images.images), meta.seen)
+        known = are_among(images.images, meta.seen)
         count = int(known.sum())
         if count == len(images):
             raise ValueError(f"the run trained or validated on all of these {count:,} images")
@@ -133,9 +138,9 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
     splits = make_splits(data, config)
     images = splits.named(split)
     if meta.fingerprint == data.fingerprint:
-        return EvalImages(images, splits, advantage(split, meta))
+        return EvalImages(images, splits, advantage(split, meta) or copies(images, split, meta))
     if config.image_size != meta.config.data.image_size:
-        return EvalImages(images)
+        return EvalImages(images, caveat=advantage(split, meta))
     logger.warning("the images are not those of the training run")
     if split == "test" and meta.seen is not None:  # which split off others than now
         one_tree = isinstance(config, FolderConfig) and len(find_parts(Path(config.root))) == 1
@@ -146,13 +151,25 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
     return EvalImages(images, caveat=caveat)
 
 
+def copies(images: ImageSet, split: str, meta: Meta) -> str:
+    """Say how many of the run's own test images it has seen in other files; "" for none."""
+    if split != "test" or meta.seen is None:
+        return ""
+    count = int(are_among(images.images, meta.seen).sum())
+    if not count:
+        return ""
+    caveat = f"{counted(count, 'image')} also among those that the run trained or validated on."
+    logger.warning(caveat)
+    return caveat
+
+
 def advantage(split: str, meta: Meta) -> str:
     """Say what gives a model an advantage on its run's own images of this split; "" for nothing."""
     data = meta.config.data
     if split == "train":
         return "The model was trained on these images."
     shown = "test" if data.val == "test" and split == "val" else split
-    if meta.path.name == "best.pt" and data.selected_on == shown:
+    if meta.path.name == BEST and data.selected_on == shown:
         return "The epoch was chosen on these images, which flatters the number."
     return ""
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from vit_train.engine.checkpoint import read_checkpoint, save_checkpoint
+from vit_train.engine.config import LAST
 from vit_train.files.reading import read_json
 from vit_train.files.writing import write_text
 from vit_train.report.summary import write_json
@@ -19,6 +20,7 @@ from vit_train.runs.builtin import FOLDER, PREFIX
 from vit_train.runs.config import EvalConfig
 from vit_train.runs.evaluation.evaluate import evaluate_checkpoint
 from vit_train.runs.load import load, portable
+from vit_train.runs.paths import CHECKPOINTS, SUMMARY
 
 WIDTH = 110
 
@@ -88,12 +90,12 @@ def percent(share: float) -> str:
 def main(run: Path, name: str) -> None:
     target = FOLDER / f"{name}.pt"
     # Only an evaluation of the run tells the temperature.
-    checkpoint = run / "checkpoints" / "last.pt"
+    checkpoint = run / CHECKPOINTS / LAST
     evaluate_checkpoint(EvalConfig(ckpt=str(checkpoint)))
     pack(checkpoint, target)
     evaluate_checkpoint(EvalConfig(ckpt=f"{PREFIX}{name}"))
     found = read_json(Path("outputs", f"builtin-{name}", "eval-test", "results.json"))
-    summary = read_json(run / "summary.json")
+    summary = read_json(run / SUMMARY)
     write_text(FOLDER / f"{name}.md", card(name, summary, found))
     write_json(FOLDER / f"{name}.json", summary)
     write_text(FOLDER / f"{name}.csv", (run / "metrics.csv").read_text(encoding="utf-8"))

@@ -17,7 +17,8 @@ from vit_train.runs.evaluation.images import evaluated_images
 from vit_train.runs.export.deployed import Deployed, deployed
 from vit_train.runs.export.formats import WRITERS, Answer
 from vit_train.runs.export.model_card import model_card
-from vit_train.runs.load import load, run_folder
+from vit_train.runs.load import load
+from vit_train.runs.paths import run_folder
 
 logger = logging.getLogger(__name__)
 RANDOM_IMAGES, BATCH = 256, 50

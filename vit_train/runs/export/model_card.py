@@ -7,7 +7,8 @@ from typing import Any
 from vit_train.files.reading import read_json
 from vit_train.report.provenance import today
 from vit_train.runs.export.deployed import Deployed
-from vit_train.runs.load import Meta, summary_file
+from vit_train.runs.load import Meta
+from vit_train.runs.paths import summary_file
 from vit_train.text import markdown_cell, printable
 
 # How each format is opened; NAME is the file or folder.

@@ -121,7 +121,7 @@ def from_own(state: State, description: str) -> Pretrained:
         about = json.loads(description)
         require_plain(about, "its metadata", JSON_NODES)
         require_config(about["config"], "its config")
-        config = require_vit(from_checkpoint(about["config"]).model)
+        config = require_vit(from_checkpoint(about["config"]).model, "init_from")
         channels, size, _ = map(int, about["image_shape"])
         classes = [str(name) for name in about["classes"]]
         statistics = statistics_of(about, channels)

@@ -10,7 +10,7 @@ from vit_train.engine.safetensors_file import is_safetensors, read_safetensors
 from vit_train.engine.torch_file import read_torch_file
 from vit_train.files.plain_values import Refused
 from vit_train.files.reading import open_regular
-from vit_train.runs.lock import CONFIG
+from vit_train.runs.paths import SUMMARY, holds_run
 
 # The files that hold a folder's weights, the first of them that exists, and those beside them.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -26,9 +26,7 @@ def weights_file(path: Path) -> Path | None:
     if path.is_file():
         with open_regular(path) as file:
             return None if has_seal(file) else path
-    if not path.is_dir() or any(path.glob("*/summary.json")):
-        return None
-    if (path / "checkpoints").exists() or (path / CONFIG).exists():
+    if not path.is_dir() or holds_run(path) or any(path.glob(f"*/{SUMMARY}")):
         return None
     named = [path / name for name in WEIGHT_FILES if (path / name).is_file()]
     others = [each for each in path.iterdir() if each.suffix in SUFFIXES and each.is_file()]

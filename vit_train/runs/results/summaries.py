@@ -9,11 +9,12 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from vit_train.config import INCIDENTAL, default_settings, is_among
+from vit_train.config import INCIDENTAL, ROUNDING, default_settings, is_among
 from vit_train.engine.checkpoint import resume_command
 from vit_train.files.plain_values import Refused, flatten
 from vit_train.files.reading import read_json, read_text
 from vit_train.report.metrics_csv import CSV_BYTES
+from vit_train.runs.paths import SUMMARY
 from vit_train.text import printable, shortened
 
 logger = logging.getLogger(__name__)
@@ -112,11 +113,11 @@ def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
         if not path.exists():
             raise ValueError(f"{path} does not exist")
         for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
-            summary = read_summary(file, meant=file == path or file.name == "summary.json")
+            summary = read_summary(file, meant=file == path or file.name == SUMMARY)
             if summary is not None:
                 summaries.setdefault(file.resolve(), summary)
     if not summaries:
-        raise ValueError(f"no finished run's summary.json in {', '.join(map(str, paths))}")
+        raise ValueError(f"no finished run's {SUMMARY} in {', '.join(map(str, paths))}")
     return list(summaries.values())
 
 
@@ -127,12 +128,14 @@ def read_summary(file: Path, meant: bool) -> dict[str, Any] | None:
     """
     try:
         content = read_json(file)
-    except Refused as error:
+    except (Refused, OSError) as error:
         if meant:
             raise
         logger.warning(printable(f"skipped: {error}"))
         return None
     if not isinstance(content, dict) or "status" not in content:
+        return None
+    if not meant and "config" not in content:
         return None
     if content["status"] != "finished":
         logger.warning(printable(unfinished(file, content["status"])))
@@ -142,7 +145,7 @@ def read_summary(file: Path, meant: bool) -> dict[str, Any] | None:
 
 def unfinished(file: Path, status: str) -> str:
     """Return why a run is left out and, if that is possible, how to finish it."""
-    if status == "diverged" or file.name != "summary.json":
+    if status == "diverged" or file.name != SUMMARY:
         return f"left out ({status}): {file}"
     finish = "Unless it is training now, finish" if status == "running" else "Finish"
     return (
@@ -156,7 +159,7 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
 
     Return [] if there is no such file; raise ValueError if it is damaged.
     """
-    own = summary.name == "summary.json"
+    own = summary.name == SUMMARY
     path = summary.with_name("metrics.csv") if own else summary.with_suffix(".csv")
     if not path.is_file():
         return []
@@ -188,7 +191,7 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
     keys = list(dict.fromkeys(key for settings in flat for key in settings if key not in REPEATED))
 
     def differs(key: str) -> bool:
-        present = {str(settings[key]) for settings in flat if key in settings}
+        present = {spelled(settings[key]) for settings in flat if key in settings}
         return len(present) > 1
 
     differing = [key for key in keys if differs(key)]
@@ -226,10 +229,13 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
         earlier = summary["extends"][-1]
         of = f" of {earlier['recipe']}" if "recipe" in earlier else ""
         settings["extend"] = f"{earlier['epochs']} epochs{of}"
-    known = {key: value for key, value in settings.items() if not is_among(key, INCIDENTAL)}
-    if settings.get("data.name") == "folder":  # which may have changed between two runs
-        images = f" ({summary['fingerprint']})" if "fingerprint" in summary else ""
-        known["data.root"] = f"{settings['data.root']}{images}"
+    ignored = (*INCIDENTAL, *ROUNDING)
+    known = {key: value for key, value in settings.items() if not is_among(key, ignored)}
+    if settings.get("data.name") == "folder":
+        known["data.root"] = settings["data.root"]
+        if "fingerprint" in summary:  # of the images, which may have changed between two runs
+            name = shortened(Path(known["data.root"]).name, 30)
+            known["data.root"] = f"{name} ({summary['fingerprint']})"
     return known
 
 
@@ -252,7 +258,12 @@ def one_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def identity(settings: dict[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
-    return tuple(str(settings.get(key, "absent")) for key in keys)
+    return tuple(spelled(settings.get(key, "absent")) for key in keys)
+
+
+def spelled(value: Any) -> str:
+    """Return a setting's value as text, 1.0 and 1 alike."""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def identities(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> set[tuple[str, ...]]:

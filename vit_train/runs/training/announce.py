@@ -3,11 +3,12 @@
 import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from vit_train.config import DEFAULT_MODEL, vit_presets
+from vit_train.config import DEFAULT_MODEL, default_settings, vit_presets
 from vit_train.data.batches import TrainBatches
-from vit_train.data.config import DataConfig, FolderConfig
+from vit_train.data.config import FolderConfig
 from vit_train.engine.metrics import Evaluation, is_uneven
 from vit_train.engine.schedule import warmup_steps
 from vit_train.model.config import ViTConfig, differences
@@ -202,18 +203,19 @@ def next_commands(setup: Setup, run: str) -> Iterator[tuple[str, str]]:
         yield f"vit-predict ckpt={run} images=PHOTO.jpg", "what it predicts for an image"
     else:
         yield f"vit-eval ckpt={run}", "its pictures of test images"
-        yield f"vit-train {classifier_settings(setup)} init_from={run}", "a classifier from it"
+        if len(setup.data.classes) > 1:
+            yield f"vit-train {classifier_settings(setup)} init_from={run}", "a classifier from it"
     yield f"tensorboard --logdir {run}", "its curves"
 
 
 def classifier_settings(setup: Setup) -> str:
     """Return the settings of a classifier with the same encoder on the same images."""
-    data, model = setup.config.data, setup.config.model
-    settings = [f"data={data.name}"]
-    if data.root != DataConfig().root:
-        settings.append(f"data.root={shlex.quote(data.root)}")
-    if data.image_size is not None:
-        settings.append(f"data.image_size={data.image_size}")
+    config, model = asdict(setup.config), setup.config.model
+    usual = default_settings(config)["data"]
+    settings = [f"data={setup.config.data.name}"]
+    for key, value in config["data"].items():
+        if value != usual[key] and key not in ("download", "urls"):
+            settings.append(f"data.{key}={shlex.quote(str(value))}")
     if isinstance(model, ViTConfig):
         settings += differences(model, vit_presets()[DEFAULT_MODEL])
     return " ".join(settings)

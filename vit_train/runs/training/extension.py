@@ -8,12 +8,13 @@ from typing import Any
 
 from vit_train.config import TrainConfig, default_settings
 from vit_train.engine.checkpoint import read_checkpoint
+from vit_train.engine.config import LAST
 from vit_train.files.plain_values import flatten
 from vit_train.files.reading import read_text
 from vit_train.files.writing import write_text
 from vit_train.report.metrics_csv import CSV_BYTES
 from vit_train.runs.load import MISFITS
-from vit_train.runs.newest import finished_run
+from vit_train.runs.paths import CHECKPOINTS, SUMMARY, finished_run
 from vit_train.runs.results.summaries import REPEATED, read_curve, settings_of
 
 # What the provenance of a longer run says of a run that it extends, up to that run's end. The
@@ -47,7 +48,7 @@ class Earlier:
     def continue_curve(self, folder: Path) -> None:
         """Begin the metrics.csv of a new folder with that of the extended run, if it has one."""
         if self.folder and (path := self.folder / "metrics.csv").is_file():
-            read_curve(path.with_name("summary.json"))  # raises ValueError if it is damaged
+            read_curve(path.with_name(SUMMARY))  # raises ValueError if it is damaged
             write_text(folder / "metrics.csv", read_text(path, CSV_BYTES))
 
 
@@ -62,7 +63,7 @@ def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None
         if config.extend is None:
             return None
         folder = finished_run(config.extend)
-        checkpoint = folder / "checkpoints" / "last.pt"
+        checkpoint = folder / CHECKPOINTS / LAST
     state = read_checkpoint(checkpoint)
     try:
         chain = [checked(each) for each in state.get("extends", [])]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from torch import nn
 
 from vit_train.data.dataset import ImageSet
+from vit_train.data.splits import sample
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.explain.maps import answer_maps
 from vit_train.model.memory import images_at_once
@@ -41,7 +42,7 @@ def validation_figures(
     names = images.all_names.tolist()
     yield "mistakes", draw_mistakes(result.answers, images.images, classes, names)
     if isinstance(model, VisionTransformer) and (most := images_at_once(model)):
-        yield "relevance", draw_relevance(setup, model, images.sample(min(SHOWN, most)))
+        yield "relevance", draw_relevance(setup, model, sample(images, min(SHOWN, most)))
 
 
 def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> Figure:

@@ -30,7 +30,7 @@ from vit_train.report.summary import result_dict
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.report.terminal import Terminal
 from vit_train.runs.load import load, run_metadata
-from vit_train.runs.lock import CONFIG
+from vit_train.runs.paths import CHECKPOINTS, CONFIG, SUMMARY
 from vit_train.runs.training.announce import (
     closing,
     opening,
@@ -49,7 +49,7 @@ from vit_train.viz.gallery import draw_gallery, gallery_size
 
 logger = logging.getLogger(__name__)
 # The files of a finished run that its last lines name.
-SHOWN = ("summary.json", "metrics.csv", "train.log", "pictures.png")
+SHOWN = (SUMMARY, "metrics.csv", "train.log", "pictures.png")
 
 
 class RunOutput:
@@ -87,14 +87,14 @@ class RunFolder(RunOutput):
         state = earlier.state if earlier and not earlier.folder else None
         self.from_the_beginning = state is None
         self.written = {str(name): int(n) for name, n in state["written"].items()} if state else {}
-        require_own_folder(path / "checkpoints")
+        require_own_folder(path / CHECKPOINTS)
         extends = earlier.chain if earlier else []
-        self.summary = RunSummary(path / "summary.json", setup, extends, resumed)
+        self.summary = RunSummary(path / SUMMARY, setup, extends, resumed)
         about = run_metadata(self.settings, setup.data, setup.statistics, provenance.versions())
         about |= {"extends": extends, "teacher": setup.teacher}
         self.board = TensorBoard(path)
         self.checkpoints = CheckpointManager(
-            path / "checkpoints", about, self.config.checkpoint, self.flush
+            path / CHECKPOINTS, about, self.config.checkpoint, self.flush
         )
         if state:
             self.checkpoints.restore(state)
@@ -126,7 +126,8 @@ class RunFolder(RunOutput):
         setup = self.setup
         if setup.task.columns and gallery_size(setup.task, setup.model):
             batch = next(iter(setup.shown_loader))
-            writing.append(AfterEpochs(partial(self.show_gallery, batch)))
+            if len(batch[0]):  # of few images, this process may have none
+                writing.append(AfterEpochs(partial(self.show_gallery, batch)))
         writing += [AfterEpochs(self.show_validation), self.checkpoints]
         if self.config.checkpoint.on_error == "continue":
             writing = [ContinueOnDiskError(writing)]
@@ -151,7 +152,7 @@ class RunFolder(RunOutput):
         No report changes before: only now it is certain that the state fits this run.
         """
         if self.resumed:
-            remove_partial(self.path / "checkpoints")
+            remove_partial(self.path / CHECKPOINTS)
             remove_partial(self.path, seconds=60)  # vit-eval may be writing there now
             truncate_reports(self.path, self.written)
         if self.earlier:
@@ -199,7 +200,7 @@ class RunFolder(RunOutput):
         )
         if results:
             files = sorted(file.name for file in self.path.iterdir() if file.name in SHOWN)
-            logger.info(closing(self.setup, self.path, [*files, "checkpoints/"]))
+            logger.info(closing(self.setup, self.path, [*files, f"{CHECKPOINTS}/"]))
         else:
             logger.info(
                 f"stopped after step {trainer.step}, {reason}. "
@@ -260,7 +261,7 @@ class RunFolder(RunOutput):
 
     def advice(self) -> str:
         """Return how to resume after an error, as the end of a message, or "" if impossible."""
-        whole = newest_whole(self.path / "checkpoints")
+        whole = newest_whole(self.path / CHECKPOINTS)
         if whole is None:
             return ""
         run = self.path if whole == self.checkpoints.last_path else whole

@@ -1,5 +1,6 @@
 """The parts of a run, built as its config says."""
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,7 @@ from vit_train.data.dataset import (
     ImageSet,
     Source,
     Statistics,
+    are_among,
     channel_statistics,
     image_keys,
 )
@@ -32,10 +34,13 @@ from vit_train.model.layers import Dropout, DropPath
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta, require_few_patches
 from vit_train.model.patches import require_whole_patches
 from vit_train.model.pos_embed import chosen_positions
+from vit_train.report.terminal import counted
 from vit_train.runs.load import encoder_of, statistics_of
 from vit_train.runs.pretrained.init_from import Origin, start_from
 from vit_train.tasks.config import ClassifyConfig
 from vit_train.tasks.task import Task
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -170,6 +175,11 @@ def set_up(
         ranks=processes.count,
         sampler=config.data.sampler,
     )
+    if image_loader.batch_size < processes.count:
+        raise ValueError(
+            f"steps of {image_loader.batch_size} are too few images for {processes.count} "
+            "processes: train in fewer, or with a larger train.batch_size"
+        )
     task.prepare(train_set.labels.to(device))
     return Setup(
         config=config,
@@ -192,7 +202,14 @@ def known_source(data: Dataset, splits: Splits, config: DataConfig) -> Source:
     if not isinstance(config, FolderConfig):
         return data.source
     parts = [splits.train] if splits.val is None else [splits.train, splits.val]
-    return data.source._replace(seen=torch.cat([image_keys(part.images) for part in parts]))
+    seen = torch.cat([image_keys(part.images) for part in parts])
+    copies = int(are_among(splits.test.images, seen).sum())
+    if copies:
+        logger.warning(
+            f"{counted(copies, 'test image')} also among those to train or validate on, which "
+            "flatters the test: remove the copies"
+        )
+    return data.source._replace(seen=seen)
 
 
 def first_model(

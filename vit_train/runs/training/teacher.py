@@ -7,7 +7,7 @@ from typing import Any
 from vit_train.engine.evaluation import evaluate
 from vit_train.engine.metrics import Classification
 from vit_train.runs.load import Meta, load
-from vit_train.runs.newest import run_at
+from vit_train.runs.paths import run_at
 from vit_train.runs.training.setup import Setup
 from vit_train.tasks.config import DistillConfig
 from vit_train.tasks.distill import Distill, Teacher

@@ -1,4 +1,4 @@
-"""A folder of runs stands for the newest finished run in it."""
+"""What a path to a run, to its folder or to one of its files means."""
 
 import json
 import os
@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from conftest import SMALL, Run, SmallRun
 
+from vit_train.engine.checkpoint import save_checkpoint
 from vit_train.runs.load import load
-from vit_train.runs.newest import run_at
+from vit_train.runs.paths import checkpoint_at, run_at
 
 
 def made(folder: Path, status: str, seconds: int) -> Path:
@@ -19,6 +20,19 @@ def made(folder: Path, status: str, seconds: int) -> Path:
     summary.write_text(json.dumps({"status": status}), encoding="utf-8")
     os.utime(summary, (seconds, seconds))
     return folder
+
+
+def test_a_folder_means_its_best_checkpoint_or_its_last(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no checkpoints"):
+        checkpoint_at(tmp_path)
+    save_checkpoint(tmp_path / "checkpoints/last.pt", {})
+    assert checkpoint_at(tmp_path).name == "last.pt"
+    save_checkpoint(tmp_path / "checkpoints/best.pt", {})
+    assert checkpoint_at(tmp_path).name == "best.pt"
+    (tmp_path / "checkpoints" / "best.pt").unlink()
+    # As a kill leaves it, between the two renames of a save.
+    (tmp_path / "checkpoints" / "last.pt").rename(tmp_path / "checkpoints" / "last-1.pt")
+    assert checkpoint_at(tmp_path).name == "last-1.pt"
 
 
 def test_the_newest_finished_run_counts_whatever_it_is_called(tmp_path: Path) -> None:

@@ -1,0 +1,181 @@
+"""A run's folder and the files in it, and what a path on the command line means.
+
+RUN/config.yaml           its settings
+RUN/checkpoints/best.pt   the best epoch by validation
+RUN/checkpoints/last.pt   the latest state, older ones beside it
+RUN/summary.json          what became of it
+"""
+
+import logging
+import shlex
+from pathlib import Path
+
+from vit_train.engine.config import BEST, LAST
+from vit_train.files.generations import generations
+from vit_train.files.reading import near_path, read_json
+from vit_train.runs.builtin import PREFIX, is_builtin
+
+logger = logging.getLogger(__name__)
+# These exist from a run's first step and first save on, and stay after the run has ended.
+CONFIG, CHECKPOINTS = "config.yaml", "checkpoints"
+SUMMARY = "summary.json"
+MOST_NAMED = 5
+
+
+def holds_run(folder: Path) -> bool:
+    return (folder / CONFIG).exists() or (folder / CHECKPOINTS).exists()
+
+
+def is_finished(run: Path) -> bool:
+    try:
+        summary = read_json(run / SUMMARY)
+    except (OSError, ValueError):
+        return False
+    return isinstance(summary, dict) and summary.get("status") == "finished"
+
+
+def last_checkpoint(run: Path) -> Path | None:
+    """Return the latest checkpoint, or None if the run ended before it wrote one.
+
+    A run that was killed while it saved may have only last-1.pt.
+    """
+    return next(iter(generations(run / CHECKPOINTS / LAST)), None)
+
+
+def checkpoint_at(path: Path) -> Path:
+    """Return the checkpoint that a path means: of a run its best one or, without a best, its last.
+
+    Raise ValueError if the run has neither. A path that is not a folder is that of a checkpoint.
+    """
+    if not path.is_dir():
+        return named_from_inside(path)
+    best = path / CHECKPOINTS / BEST
+    found = best if best.exists() else last_checkpoint(path)
+    if found is None:
+        raise ValueError(
+            f"{path} has no {CHECKPOINTS}/{BEST} or {LAST}: give a run folder or a file"
+        )
+    return found
+
+
+def run_at(path: Path) -> Path:
+    """Return the newest finished run in a folder of runs; any other path as it is.
+
+    Raise ValueError if none of the runs is finished, and for a folder of such folders.
+    """
+    if not path.is_dir() or holds_run(path):
+        return path
+    summaries = list(path.glob(f"*/{SUMMARY}"))
+    if not summaries:
+        require_no_runs_below(path)
+        return path
+    by_time = sorted(summaries, key=lambda file: file.lstat().st_mtime_ns, reverse=True)
+    run = next((file.parent for file in by_time if is_finished(file.parent)), None)
+    if run is None:
+        raise ValueError(f"none of the runs in {path} is finished: name one of them")
+    logger.info(f"taking the newest finished run: {run}")
+    return run
+
+
+def require_no_runs_below(path: Path) -> None:
+    folders = sorted({str(file.parent.parent) for file in path.glob(f"*/*/{SUMMARY}")})
+    if folders:
+        more = ", …" if len(folders) > MOST_NAMED else ""
+        raise ValueError(
+            f"{path} holds folders of runs: name one, {', '.join(folders[:MOST_NAMED])}{more}"
+        )
+
+
+def finished_run(path: str) -> Path:
+    """Return the folder of the finished run that `extend=` means, or raise ValueError."""
+    if path.startswith(PREFIX):
+        raise ValueError(
+            f"extend={path}: a model that travels with the package has no optimizer state; "
+            f"init_from={path} starts from its encoder"
+        )
+    if Path(path).is_file() or Path(path).name == CHECKPOINTS:
+        raise ValueError(f"extend={path}: name the run's folder, not a checkpoint")
+    if not Path(path).is_dir():
+        raise ValueError(f"extend={path}: there is no such folder{near_path(Path(path))}")
+    folder = run_at(Path(path))
+    if not holds_run(folder):
+        raise ValueError(f"extend={path}: there is no run in {folder}")
+    if not is_finished(folder):
+        raise ValueError(
+            f"extend={path}: this run is not finished: finish it with vit-train "
+            f"resume={for_shell(folder)}"
+        )
+    return folder
+
+
+def for_shell(path: Path) -> str:
+    """Return a path as a command shows it, with quotes where a shell needs them."""
+    return shlex.quote(str(path))
+
+
+def resumed_run(resume: str) -> tuple[Path, Path | None]:
+    """Return the folder of the run that `resume=` means and, if it names one, the checkpoint.
+
+    Raise ValueError if there is no run.
+    """
+    path = Path(resume)
+    if not path.exists():
+        raise ValueError(f"resume={resume}: there is no such folder{near_path(path)}")
+    path = named_from_inside(path)
+    if path.is_dir() and path.name == CHECKPOINTS:
+        path = path.parent
+    if path.is_file() and path.suffix != ".pt":
+        raise ValueError(f"resume={resume}: this is not a checkpoint: name the run's folder")
+    if path.is_file() and path.absolute().parent.name != CHECKPOINTS:
+        raise ValueError(
+            f"resume={resume}: a run goes on in its own folder, from RUN/{CHECKPOINTS}/{path.name};"
+            f" init_from={path} begins a new run with this copy's weights"
+        )
+    named = path if path.is_file() else None
+    folder = path.parent.parent if named else path
+    if not (named or last_checkpoint(folder) or (folder / CONFIG).is_file()):
+        raise ValueError(
+            f"resume={resume}: there is no run in {folder} to resume{unfinished_below(folder)}"
+        )
+    return folder, named
+
+
+def unfinished_below(folder: Path) -> str:
+    """Return a hint that names the unfinished runs below a folder, if there are any."""
+    below = (each.parent for depth in ("*", "*/*") for each in folder.glob(f"{depth}/{CONFIG}"))
+    runs = sorted(each for each in below if not is_finished(each))
+    return f". Unfinished runs below it: {', '.join(map(str, runs[-5:]))}" if runs else ""
+
+
+def named_from_inside(path: Path) -> Path:
+    """Return a path within RUN/checkpoints, or that folder, so that it names its run."""
+    inside = path.name == CHECKPOINTS or path.absolute().parent.name == CHECKPOINTS
+    return path.absolute() if inside and path.parent == Path() else path
+
+
+def run_folder(checkpoint: Path) -> Path:
+    """Return the folder of a checkpoint's run or, if the file was copied elsewhere, its folder.
+
+    A model that travels with the package has a folder of its own below outputs/.
+    """
+    if is_builtin(checkpoint):
+        return Path("outputs", f"builtin-{checkpoint.stem}")
+    parent = checkpoint.parent
+    return parent.parent if parent.name == CHECKPOINTS else parent
+
+
+def summary_file(checkpoint: Path) -> Path:
+    """Return the summary of a checkpoint's run, which need not be there."""
+    if is_builtin(checkpoint):
+        return checkpoint.with_suffix(".json")
+    return run_folder(checkpoint) / SUMMARY
+
+
+def calibration_file(checkpoint: Path) -> Path:
+    """Return the file in which vit-eval notes the temperature of a checkpoint.
+
+    It is in the run's folder or, if the checkpoint was copied elsewhere, beside it with its name.
+    """
+    loose = not is_builtin(checkpoint) and checkpoint.parent.name != CHECKPOINTS
+    name = f"{checkpoint.stem}.calibration.json" if loose else "calibration.json"
+    return run_folder(checkpoint) / name
