@@ -47,17 +47,17 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
             f"data.root={given.root}: this run's images are drawn and come from no folder; add "
             "data.name=folder"
         )
-    same = name == trained.name
-    base = trained if same else DATA_CONFIGS[name](image_size=meta.image_shape[1])
-    return replace(base, **(distrusted(base) | chosen))
+    kind = DATA_CONFIGS[name]
+    start = vars(trained) if name == trained.name else {"image_size": meta.image_shape[1]}
+    return kind(**(start | distrusted(kind, start) | chosen))
 
 
-def distrusted(trained: DataConfig) -> dict[str, Any]:
+def distrusted(kind: type[DataConfig], start: dict[str, Any]) -> dict[str, Any]:
     """Return what is not taken from the run, which may be somebody else's: addresses and limits."""
-    if isinstance(trained, ArchiveConfig):
-        return {"urls": preset_urls(trained.name)}
-    if isinstance(trained, FolderConfig):
-        return {"max_pixels": min(trained.max_pixels, MAX_PIXELS)}
+    if issubclass(kind, ArchiveConfig):
+        return {"urls": preset_urls(kind.name)}
+    if issubclass(kind, FolderConfig):
+        return {"max_pixels": min(start.get("max_pixels", MAX_PIXELS), MAX_PIXELS)}
     return {}
 
 
