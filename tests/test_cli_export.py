@@ -13,12 +13,13 @@ from conftest import Run, SmallRun
 
 import vit_train
 from vit_train.engine.safetensors_file import read_safetensors
+from vit_train.files.writing import write_json
 from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
-from vit_train.report.summary import write_json
 from vit_train.runs.builtin import FOLDER
 from vit_train.runs.export import export as exporting
 from vit_train.runs.export import formats, model_card
 from vit_train.runs.export.deployed import deployed
+from vit_train.runs.export.formats import WRITERS
 from vit_train.runs.pretrained.pretrained import pretrained
 from vit_train.runs.trained import Trained
 from vit_train.tasks.config import ReconstructConfig
@@ -104,7 +105,7 @@ def test_what_a_format_cannot_hold_is_refused_with_those_that_can(
     meta = replace(meta, config=replace(meta.config, model=config))
     model = Trained(config.build(meta.image_shape, 10), meta)
     with pytest.raises(ValueError, match=f"format={form} has no place for {words}"):
-        exporting.require_room_for(deployed(model, True), form)
+        exporting.require_room_for(deployed(model, True), WRITERS[form], form)
 
 
 def test_only_classifiers_are_exported(run: Run) -> None:

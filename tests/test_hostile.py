@@ -17,8 +17,8 @@ from vit_train.config import TrainConfig
 from vit_train.data.config import ShapesConfig
 from vit_train.engine.checkpoint import read_checkpoint, sealed
 from vit_train.files.reading import read_json
+from vit_train.files.writing import write_json
 from vit_train.model.config import CnnConfig
-from vit_train.report.summary import write_json
 from vit_train.runs.load import require_bounded_memory
 from vit_train.tasks.config import ClassifyConfig
 

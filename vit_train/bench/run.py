@@ -19,11 +19,10 @@ from vit_train.bench.results import Comparison
 from vit_train.bench.rounds import Rounds, expected_seconds, is_installed
 from vit_train.data.memory import require_images_fit
 from vit_train.engine.device import pick_device, pick_precision
-from vit_train.files.writing import write_text
+from vit_train.files.writing import write_json, write_text
 from vit_train.model.flops import count_flops
 from vit_train.model.memory import on_meta
 from vit_train.report.figure_file import save
-from vit_train.report.summary import write_json
 from vit_train.report.terminal import counted, duration
 from vit_train.runs.training.setup import require_countable, require_room
 from vit_train.tasks.classify import Classify

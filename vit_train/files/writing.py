@@ -2,13 +2,14 @@
 
 import contextlib
 import errno
+import json
 import os
 import shutil
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from vit_train.files.plain_values import Refused
 
@@ -88,6 +89,12 @@ def remove_partial(folder: Path, seconds: float = 0) -> None:
 def write_text(path: Path, text: str) -> None:
     with replacing(path) as file:
         file.write(text.encode())
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON, with null for NaN and infinity, which JSON does not have."""
+    plain = json.loads(json.dumps(content), parse_constant=lambda name: None)
+    write_text(path, json.dumps(plain, indent=2, allow_nan=False) + "\n")
 
 
 def open_to_append(path: Path) -> IO[str]:

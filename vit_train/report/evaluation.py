@@ -11,14 +11,13 @@ from torch import Tensor
 
 from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification, Evaluation
-from vit_train.files.writing import write_text
+from vit_train.files.writing import write_json, write_text
 from vit_train.report.calibration import calibration_error, cooled
 from vit_train.report.figure_file import save
 from vit_train.report.focus import Focus
-from vit_train.report.metrics import figures
+from vit_train.report.metrics import figures, result_dict
 from vit_train.report.per_class import ClassReport, averages, class_reports
 from vit_train.report.predictions import predictions
-from vit_train.report.summary import result_dict, write_json
 from vit_train.text import csv_text
 from vit_train.viz.curves import draw_robustness
 

@@ -4,7 +4,8 @@ A new metric is a class with the methods of Metric, in a file of its own, and a 
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from dataclasses import fields
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -43,6 +44,15 @@ def all_values(result: Evaluation) -> dict[str, float]:
         for metric in METRICS.values():
             values |= metric.values(result.answers)
     return values
+
+
+def result_dict(result: Evaluation) -> dict[str, Any]:
+    """Return the numbers of a result, without the answers to single images."""
+    numbers = {each.name: getattr(result, each.name) for each in fields(result)}
+    if isinstance(result, Classification):
+        del numbers["answers"]
+        numbers["acc_interval_95"] = list(result.interval)
+    return numbers | all_values(result)
 
 
 def figures(

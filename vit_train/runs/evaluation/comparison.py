@@ -12,12 +12,12 @@ import torch
 
 from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification
-from vit_train.files.writing import require_own_folder, write_text
+from vit_train.files.writing import require_own_folder, write_json, write_text
 from vit_train.report.comparison_page import Pair, adjusted, comparison_page, favored
 from vit_train.report.evaluation import Findings
 from vit_train.report.figure_file import save
+from vit_train.report.metrics import result_dict
 from vit_train.report.paired import Paired, differences, draw_differences
-from vit_train.report.summary import result_dict, write_json
 from vit_train.runs.config import EvalConfig
 from vit_train.runs.evaluation.evaluate import Evaluated, display_name, evaluate_loaded, load_for
 from vit_train.runs.load import Meta

@@ -14,8 +14,8 @@ from vit_train.engine.device import Precision
 from vit_train.engine.evaluation import evaluate
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.workers import make_workers
+from vit_train.files.writing import write_json
 from vit_train.report.calibration import COLDEST, fitted_temperature
-from vit_train.report.summary import write_json
 from vit_train.report.terminal import result_line
 from vit_train.runs.load import Meta, noted_temperatures, temperature_key
 from vit_train.runs.paths import calibration_file

@@ -14,8 +14,7 @@ import torch
 from vit_train.engine.checkpoint import read_checkpoint, save_checkpoint
 from vit_train.engine.config import LAST
 from vit_train.files.reading import read_json
-from vit_train.files.writing import write_text
-from vit_train.report.summary import write_json
+from vit_train.files.writing import write_json, write_text
 from vit_train.runs.builtin import FOLDER, PREFIX
 from vit_train.runs.config import EvalConfig
 from vit_train.runs.evaluation.evaluate import evaluate_checkpoint

@@ -15,7 +15,7 @@ from vit_train.files.writing import make_folder, require_own_folder
 from vit_train.runs.config import ExportConfig
 from vit_train.runs.evaluation.images import evaluated_images
 from vit_train.runs.export.deployed import Deployed, deployed
-from vit_train.runs.export.formats import WRITERS, Answer
+from vit_train.runs.export.formats import WRITERS, Answer, Format
 from vit_train.runs.export.model_card import model_card
 from vit_train.runs.load import load
 from vit_train.runs.paths import run_folder
@@ -34,14 +34,15 @@ def export(config: ExportConfig) -> Path:
     """
     keep_freed_memory()
     chosen = WRITERS[config.format]
-    require_packages(config.format)
+    require_packages(chosen, config.format)
     if chosen.suffix and config.out is not None and Path(config.out).suffix != chosen.suffix:
         raise ValueError(f"out={config.out} must end in {chosen.suffix} for format={config.format}")
     model = deployed(
         load(config.ckpt, "cpu", config.weights, config.data.image_size), config.normalize
     )
-    require_room_for(model, config.format)
-    out = default_path(config, model) if config.out is None else Path(config.out)
+    require_room_for(model, chosen, config.format)
+    name = f"model{chosen.suffix}" if chosen.suffix else config.format
+    out = Path(config.out or run_folder(model.meta.path) / "export" / name)
     if out.resolve() == model.meta.path.resolve():
         raise ValueError(f"out={out} is the checkpoint itself: choose another name")
     if config.out is None:  # in the folder of a run that somebody else may have made
@@ -51,23 +52,16 @@ def export(config: ExportConfig) -> Path:
 
     def check(answer: Answer) -> str:
         said = [compared(model, answer, name, images) for name, images in sets.items()]
-        return model_card(model, config.format, out.name, said)
+        return model_card(model, chosen, out.name, said)
 
     chosen.write(model, out, check)
     logger.info(f"written: {out}")
     return out
 
 
-def default_path(config: ExportConfig, model: Deployed) -> Path:
-    folder = run_folder(model.meta.path) / "export"
-    suffix = WRITERS[config.format].suffix
-    return folder / (f"model{suffix}" if suffix else config.format)
-
-
-def require_room_for(model: Deployed, name: str) -> None:
+def require_room_for(model: Deployed, chosen: Format, name: str) -> None:
     """Raise ValueError, naming settings and formats, if a format cannot hold the model."""
-    refused = WRITERS[name].refused(model)
-    if refused:
+    if refused := chosen.refused(model):
         *others, last = (other for other, each in WRITERS.items() if not each.refused(model))
         raise ValueError(
             f"format={name} has no place for {', '.join(refused)}: choose "
@@ -75,8 +69,8 @@ def require_room_for(model: Deployed, name: str) -> None:
         )
 
 
-def require_packages(name: str) -> None:
-    missing = [package for package in WRITERS[name].needs if util.find_spec(package) is None]
+def require_packages(chosen: Format, name: str) -> None:
+    missing = [package for package in chosen.needs if util.find_spec(package) is None]
     if missing:
         raise ValueError(
             f"format={name} needs {', '.join(missing)}: pip install -e '.[export]' in the checkout "

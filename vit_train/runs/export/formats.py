@@ -19,12 +19,11 @@ from torch import Tensor
 from vit_train.data.batches import Normalize
 from vit_train.engine.errors import reason
 from vit_train.engine.safetensors_file import write_safetensors
-from vit_train.files.writing import new_folder, replacing, write_text
+from vit_train.files.writing import new_folder, replacing, write_json, write_text
 from vit_train.layouts.huggingface import HUGGING_FACE
 from vit_train.layouts.layout import Layout
 from vit_train.layouts.timm import TIMM
 from vit_train.model.config import ViTConfig
-from vit_train.report.summary import write_json
 from vit_train.runs.export.deployed import Deployed
 from vit_train.runs.pretrained.pretrained import OWN, pretrained
 from vit_train.runs.pretrained.weight_files import WEIGHT_FILES
@@ -44,6 +43,10 @@ class Format(Protocol):
     suffix: ClassVar[str]
     # Packages without which it cannot be written.
     needs: ClassVar[tuple[str, ...]] = ()
+    # The library that opens it, as the Hugging Face Hub calls it.
+    library: ClassVar[str | None] = None
+    # How it is opened: NAME is the file or folder, INPUT says which images.
+    use: ClassVar[str]
 
     def refused(self, model: Deployed) -> list[str]:
         """Return what of the model the format cannot hold."""
@@ -85,6 +88,12 @@ class Onnx(File):
 
     suffix = ".onnx"
     needs = ("onnx", "onnxscript", "onnxruntime")
+    library = "onnx"
+    use = """\
+import onnxruntime
+
+session = onnxruntime.InferenceSession("NAME")
+(logits,) = session.run(None, {"images": images})  # INPUT"""
 
     def content(self, model: Deployed) -> bytes:
         with refusals(NO_PROGRAM):
@@ -116,6 +125,11 @@ class Program(File):
     """A program of torch.export, which runs without this package."""
 
     suffix = ".pt2"
+    use = """\
+import torch
+
+model = torch.export.load("NAME").module()
+logits = model(images)  # INPUT"""
 
     def content(self, model: Deployed) -> bytes:
         batch = ({0: torch.export.Dim("batch", min=1)},)
@@ -136,6 +150,7 @@ class Safetensors(File):
     """The weights as they are here, for init_from=."""
 
     suffix = ".safetensors"
+    use = "# vit-train init_from=NAME"
 
     def refused(self, model: Deployed) -> list[str]:
         config = model.meta.config.model
@@ -158,8 +173,7 @@ class Folder(Format):
 
     suffix = ""
     layout: ClassVar[Layout]
-    # The package that opens it.
-    package: ClassVar[str]
+    library: ClassVar[str]
 
     def refused(self, model: Deployed) -> list[str]:
         return model.refused(self.layout)
@@ -170,10 +184,10 @@ class Folder(Format):
                 write_safetensors(file, model.state_in(self.layout), {"format": "pt"})
             for name, content in self.layout.files(model.subject).items():
                 write_json(folder / name, dict(content))
-            if util.find_spec(self.package) is None:
+            if util.find_spec(self.library) is None:
                 answer = reopened(folder, model)
             else:
-                with refusals(f"{self.package} cannot open"):
+                with refusals(f"{self.library} cannot open"):
                     answer = normalized(self.open(folder), model)
             write_text(folder / CARD, check(answer))
 
@@ -185,7 +199,12 @@ class Folder(Format):
 class Timm(Folder):
     """A folder that timm.create_model("local-dir:FOLDER", pretrained=True) opens."""
 
-    layout, package = TIMM, "timm"
+    layout, library = TIMM, "timm"
+    use = """\
+import timm
+
+model = timm.create_model("local-dir:NAME", pretrained=True).eval()
+logits = model(images)  # normalized float32 (N, C, S, S)"""
 
     def open(self, folder: Path) -> Answer:
         return import_module("timm").create_model(f"local-dir:{folder}", pretrained=True).eval()  # type: ignore[no-any-return]
@@ -194,7 +213,11 @@ class Timm(Folder):
 class HuggingFace(Folder):
     """A folder that ViTForImageClassification.from_pretrained opens."""
 
-    layout, package = HUGGING_FACE, "transformers"
+    layout, library = HUGGING_FACE, "transformers"
+    use = """\
+from transformers import pipeline
+
+print(pipeline("image-classification", model="NAME")("photo.jpg"))"""
 
     def open(self, folder: Path) -> Answer:
         opened: Any = import_module("transformers").ViTForImageClassification

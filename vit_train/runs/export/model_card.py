@@ -7,37 +7,13 @@ from typing import Any
 from vit_train.files.reading import read_json
 from vit_train.report.provenance import today
 from vit_train.runs.export.deployed import Deployed
+from vit_train.runs.export.formats import Format
 from vit_train.runs.load import Meta
 from vit_train.runs.paths import summary_file
 from vit_train.text import markdown_cell, printable
 
-# How each format is opened; NAME is the file or folder.
-USE = {
-    "onnx": """\
-import onnxruntime
 
-session = onnxruntime.InferenceSession("NAME")
-(logits,) = session.run(None, {"images": images})  # INPUT""",
-    "torch": """\
-import torch
-
-model = torch.export.load("NAME").module()
-logits = model(images)  # INPUT""",
-    "safetensors": "# vit-train init_from=NAME",
-    "timm": """\
-import timm
-
-model = timm.create_model("local-dir:NAME", pretrained=True).eval()
-logits = model(images)  # normalized float32 (N, C, S, S)""",
-    "hf": """\
-from transformers import pipeline
-
-print(pipeline("image-classification", model="NAME")("photo.jpg"))""",
-}
-LIBRARIES = {"onnx": "onnx", "timm": "timm", "hf": "transformers"}
-
-
-def model_card(model: Deployed, form: str, name: str, checks: Sequence[str]) -> str:
+def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) -> str:
     """Return the card in Markdown, with the head that the Hugging Face Hub reads.
 
     `checks` are the figures of the comparison with the model it was made from.
@@ -45,10 +21,9 @@ def model_card(model: Deployed, form: str, name: str, checks: Sequence[str]) -> 
     meta = model.meta
     parameters = sum(each.numel() for each in model.fused.parameters())
     channels, size, _ = meta.image_shape
-    library = LIBRARIES.get(form)
     shape = f"uint8 (N, {channels}, {size}, {size})"
     images = shape if model.normalize else f"normalized float32 (N, {channels}, {size}, {size})"
-    head = ["---", *([f"library_name: {library}"] if library else []),
+    head = ["---", *([f"library_name: {form.library}"] if form.library else []),
             "tags:", "- image-classification", "---"]  # fmt: skip
     settings = meta.config.model.size_settings
     lines = [
@@ -74,7 +49,7 @@ def model_card(model: Deployed, form: str, name: str, checks: Sequence[str]) -> 
         "## Use",
         "",
         "```python",
-        printable(USE[form].replace("NAME", name).replace("INPUT", images), keep="\n"),
+        printable(form.use.replace("NAME", name).replace("INPUT", images), keep="\n"),
         "```",
         "",
         "## Limits",

@@ -24,9 +24,8 @@ from vit_train.report import provenance
 from vit_train.report.after_epochs import AfterEpochs
 from vit_train.report.bad_batch import BadBatchSaver
 from vit_train.report.disk_errors import ContinueOnDiskError
-from vit_train.report.metrics import figures
+from vit_train.report.metrics import figures, result_dict
 from vit_train.report.metrics_csv import MetricsCsv
-from vit_train.report.summary import result_dict
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.report.terminal import Terminal
 from vit_train.runs.load import load, run_metadata
