@@ -35,6 +35,7 @@ from vit_train.commands import (
     train,
 )
 from vit_train.commands.cli.errors import FULL_ERROR
+from vit_train.engine import device
 from vit_train.model.flops import Flops
 from vit_train.report import metrics as measuring
 from vit_train.report.calibration import Calibration
@@ -111,6 +112,12 @@ SmallRun = Callable[..., Path]
 def the_same_draws_every_time() -> None:
     """Whichever tests ran before."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def a_cpu_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`precision=auto` is fp32, whichever CPU the tests run on."""
+    monkeypatch.setattr(device, "CPU_BF16", frozenset())
 
 
 @pytest.fixture(autouse=True)

@@ -16,11 +16,12 @@ from conftest import SMALL, Run, SmallRun, csv_rows, posix
 from filelock import FileLock
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from vit_train.engine import checkpoint_manager, workers
+from vit_train.engine import checkpoint_manager, device, workers
 from vit_train.engine.checkpoint import read_checkpoint, sealed
 from vit_train.files.generations import generations
 from vit_train.files.reading import read_json
-from vit_train.report.summary import write_json
+from vit_train.files.writing import write_json
+from vit_train.runs.results.summaries import settings_of
 from vit_train.runs.training import run_summary
 
 # 5 steps an epoch; points of the curves and checkpoints fall on different steps.
@@ -183,7 +184,7 @@ def test_what_would_change_the_past_is_refused_by_name(run: Run, small_run: Smal
     small_run("interrupted")
     for change in ("seed=1", "model.depth=3", "data=cifar10", "train.batch_size=16",
                    "optim.lr=0.1", "train.epochs=9", "augment=strong", "task=reconstruct",
-                   "experiment=quickstart", "precision=bf16"):  # fmt: skip
+                   "experiment=quickstart"):  # fmt: skip
         outcome = run("vit-train", "resume=run", change)
         key = change.partition("=")[0]
         assert outcome.status == 1 and f"cannot change {key} when resuming (" in outcome.err
@@ -200,6 +201,24 @@ def test_what_would_change_the_past_is_refused_by_name(run: Run, small_run: Smal
     outcome = run("vit-train", "resume=run", *SMALL, *allowed)
     assert outcome.status == 0, outcome.err
     assert "log_every: 3" in Path("run/config.yaml").read_text(encoding="utf-8")
+
+
+def test_a_run_keeps_its_precision_on_another_machine(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True}, raising=False)
+    monkeypatch.setattr(device, "CPU_BF16", {"amx_bf16"})
+    begin = ["vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run"]
+    assert "bf16 on" in run(*begin).out
+    monkeypatch.setattr(device, "CPU_BF16", set())
+    shutil.copytree("run", "copy")
+    outcome = run("vit-train", "resume=run", "train.max_minutes=null")
+    assert outcome.status == 0 and "bf16 on" in outcome.out
+    outcome = run("vit-train", "resume=copy", "train.max_minutes=null", "precision=fp32")
+    assert outcome.status == 0 and "fp32 on" in outcome.out
+    used = [settings_of(read_json(Path(name, "summary.json"))) for name in ("run", "copy")]
+    assert [each["precision"] for each in used] == ["bf16", "bf16, then fp32"]
+    assert "fp32" in run("vit-eval", "ckpt=run").out  # where bf16 would be emulated
 
 
 def test_other_images_than_it_began_with_are_refused(run: Run, small_run: SmallRun) -> None:
@@ -244,7 +263,7 @@ def test_a_resumed_run_names_all_that_trained_it(run: Run, small_run: SmallRun) 
     write_json(Path("run/summary.json"), before)
     assert run("vit-train", "resume=run", "train.max_minutes=null").status == 0
     (earlier,) = read_json(Path("run/summary.json"))["earlier"]
-    assert earlier == {key: before[key] for key in ("commit", "versions", "machine")}
+    assert earlier == {key: before[key] for key in run_summary.HERE}
     assert "| aaaaaaa, " in run("vit-results", "run").out
 
 

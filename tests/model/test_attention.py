@@ -162,6 +162,9 @@ def test_training_in_bf16_on_a_cpu_uses_no_slow_backward(monkeypatch):
         with torch.no_grad():
             attention(x)
         assert len(called) == 2
+        monkeypatch.setattr(attention_module, "WRITTEN_TOKENS", x.shape[1] - 1)  # too much memory
+        attention(x)
+        assert len(called) == 3
 
 
 @pytest.mark.parametrize("queries, keys", [(1, 7), (7, 1), (1, 1)])

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import (
+    Dropout,
     DropPath,
     LayerNorm,
     Mlp,
@@ -16,6 +17,7 @@ from vit_train.model.layers import (
     scratch_layer_norm,
 )
 from vit_train.model.vit import Block
+from vit_train.rng import per_image_generators
 
 # How a random (..., 16) tensor lies in memory.
 LAYOUTS = {
@@ -181,6 +183,15 @@ def test_drop_path_keeps_the_expectation(rate):
 def test_drop_path_keeps_the_expectation_in_bf16(rate):
     x = torch.rand(20_000, 1, 1, dtype=torch.bfloat16) + 0.5
     y = DropPath(rate)(x)
+    kept = x[y != 0].double().sum()
+    assert y.dtype == x.dtype and y.double().sum() / kept == pytest.approx(1 / (1 - rate), rel=1e-3)
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.05, 0.1])
+def test_dropout_of_each_image_keeps_the_expectation_in_bf16(rate):
+    x = torch.rand(2, 1000, 10, dtype=torch.bfloat16) + 0.5
+    with per_image_generators(0, 0, range(2)):
+        y = Dropout(rate)(x)
     kept = x[y != 0].double().sum()
     assert y.dtype == x.dtype and y.double().sum() / kept == pytest.approx(1 / (1 - rate), rel=1e-3)
 

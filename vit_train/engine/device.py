@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
+# The extensions with which a CPU multiplies bf16 matrices at least twice as fast as float32 ones.
+CPU_BF16 = frozenset({"avx512_bf16", "amx_bf16"})
+
 
 def pick_device(name: str) -> torch.device:
     """Return the device named auto, cpu or cuda; raise ValueError if it is not available."""
@@ -36,7 +39,10 @@ class Precision:
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         if self.dtype == torch.float32:
             return contextlib.nullcontext()
-        return torch.autocast(self.device.type, self.dtype)
+        # All threads share the cache, and each empties it: then a weight that is used twice may
+        # get its gradient's halves added in another precision.
+        cached = self.device.type != "cpu"
+        return torch.autocast(self.device.type, self.dtype, cache_enabled=cached)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -51,12 +57,11 @@ class Precision:
 def pick_precision(name: str, device: torch.device) -> Precision:
     """Return the precision named fp32, tf32, bf16, fp16 or auto, and tell PyTorch about TF32.
 
-    auto is bf16 on a GPU that computes in it and fp32 elsewhere. Raise ValueError for what the
+    auto is bf16 on a device that computes in it and fp32 elsewhere. Raise ValueError for what the
     device cannot do.
     """
     if name == "auto":
-        fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        name = "bf16" if fast else "fp32"
+        name = "bf16" if computes_in_bf16(device) else "fp32"
     if name == "fp16" and device.type == "cpu":
         raise ValueError("precision=fp16 needs a GPU: use precision=fp32 or precision=bf16 here")
     if name == "tf32" and device.type != "cuda":
@@ -65,6 +70,19 @@ def pick_precision(name: str, device: torch.device) -> Precision:
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = name == "tf32"
     return Precision(name, device)
+
+
+def computes_in_bf16(device: torch.device) -> bool:
+    """Return whether a device has instructions for bf16, so that it does not emulate them."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return not CPU_BF16.isdisjoint(cpu_capabilities())
+
+
+def cpu_capabilities() -> list[str]:
+    """Return the names of what this machine's CPU can do; [] if this PyTorch cannot tell."""
+    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return sorted(name for name, has in found.items() if has is True)
 
 
 def choose_algorithms(deterministic: bool) -> None:

@@ -10,6 +10,10 @@ from vit_train.model.config import ViTConfig
 from vit_train.model.layers import Dropout, MakeNorm
 from vit_train.model.pos_embed import AttentionPositions
 
+# The most tokens to which the written attention is applied in place of PyTorch's: with more it is
+# no faster, and takes too much memory.
+WRITTEN_TOKENS = 1024
+
 
 def attend(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, is_causal: bool = False
@@ -59,8 +63,9 @@ def fused_attention(
     if is_causal and bias is not None:  # PyTorch takes only one of the two
         later = ~causal(k.shape[2], k.device)[: q.shape[2]]
         bias, is_causal = bias.masked_fill(later, float("-inf")), False
-    if q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.requires_grad:
-        # PyTorch's backward in bf16 takes eight times as long as in float32.
+    in_bf16 = q.device.type == "cpu" and q.dtype == torch.bfloat16
+    if in_bf16 and q.requires_grad and k.shape[2] <= WRITTEN_TOKENS:
+        # PyTorch's backward in bf16 takes no less time than in float32, with AMX eight times more.
         return attend(q, k, v, bias, is_causal)[0]
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=is_causal)
 

@@ -158,7 +158,7 @@ class Dropout(nn.Module):
             return x
         if PER_IMAGE.generators is None:
             return F.dropout(x, self.rate)
-        return x * bernoulli(x, 1 - self.rate).div_(1 - self.rate)
+        return x * bernoulli(x, 1 - self.rate) / (1 - self.rate)  # bf16 has no 1/(1 − rate)
 
 
 class LayerScale(nn.Module):
@@ -185,7 +185,7 @@ class DropPath(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return x
-        keep = bernoulli(upcast(x[:, :1, :1]), 1 - self.rate)  # bf16 has no 1/(1 − rate)
+        keep = bernoulli(upcast(x[:, :1, :1]), 1 - self.rate)
         return (x * keep.div_(1 - self.rate)).to(x.dtype)
 
 

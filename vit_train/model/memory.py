@@ -67,7 +67,7 @@ def attention_bytes(config: ModelConfig, image_size: int) -> int:
     """Return the bytes of one layer's attention for one image, (H,T,T) float32.
 
     The result is 0 with PyTorch's kernels, which store it only where relative positions are added
-    to it and, not counted here, in bf16 on a CPU.
+    to it and, not counted here, of few tokens in bf16 on a CPU.
     """
     if not isinstance(config, ViTConfig):
         return 0

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from vit_train.engine.device import cpu_capabilities
 from vit_train.text import printable
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -97,8 +98,7 @@ def cpu_model() -> str:
 
 def cpu_extensions() -> list[str]:
     """Return the CPU's extensions for vectors and matrices; [] if this PyTorch cannot tell."""
-    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return sorted(name for name, has in capabilities.items() if has is True and EXTENSION(name))
+    return list(filter(EXTENSION, cpu_capabilities()))
 
 
 def command_line() -> str:

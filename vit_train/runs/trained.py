@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vit_train.data.batches import Normalize
 from vit_train.data.config import MAX_PIXELS
 from vit_train.data.images import BrokenImage, only_our_limits, read_image, square
-from vit_train.engine.device import Precision, pick_precision
+from vit_train.engine.device import Precision, computes_in_bf16, pick_precision
 from vit_train.engine.workers import make_workers
 from vit_train.report.predicted import Prediction, PredictionOrError
 
@@ -109,17 +109,13 @@ class Trained(NamedTuple):
 
     def classify(self, pixels: Tensor, topk: int) -> list[Prediction]:
         """Classify images uint8 (B,C,S,S) on the model's device, as many at once as vit-eval."""
-        normalize, precision = self.normalize, self.precision
+        normalize = self.normalize
 
-        @torch.no_grad()
         def answers(images: Tensor) -> Tensor:
-            with precision.autocast():
-                return self.model.forward(normalize(images)).double()  # type: ignore[no-any-return]
+            return self.probabilities(normalize(images))
 
-        with make_workers(self.model, precision, len(pixels)) as workers:
-            logits = torch.cat(list(workers.map(answers, pixels.to(self.device))))
-        self.meta.require_finite(logits)
-        probabilities = (logits / (self.meta.temperature or 1.0)).softmax(dim=1).cpu()
+        with make_workers(self.model, self.precision, len(pixels)) as workers:
+            probabilities = torch.cat(list(workers.map(answers, pixels.to(self.device)))).cpu()
         best = probabilities.topk(min(topk, probabilities.shape[1]), dim=1)
         names = self.meta.classes
         return [
@@ -130,6 +126,14 @@ class Trained(NamedTuple):
             )
             for labels, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
+
+    @torch.no_grad()
+    def probabilities(self, images: Tensor) -> Tensor:
+        """Return those (B,K), float64, of normalized images on the model's device."""
+        with self.precision.autocast():
+            logits: Tensor = self.model.forward(images).double()
+        self.meta.require_finite(logits)
+        return (logits / (self.meta.temperature or 1.0)).softmax(dim=1)
 
     @property
     def device(self) -> torch.device:
@@ -143,7 +147,10 @@ class Trained(NamedTuple):
     @property
     def precision(self) -> Precision:
         """Return the precision of training or, if this device has none such, fp32."""
+        name = self.meta.config.precision
+        if name == "bf16" and not computes_in_bf16(self.device):
+            name = "fp32"
         try:
-            return pick_precision(self.meta.config.precision, self.device)
+            return pick_precision(name, self.device)
         except ValueError:
             return pick_precision("fp32", self.device)

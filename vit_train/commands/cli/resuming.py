@@ -163,8 +163,9 @@ def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
 def may_change(key: str, argument: str) -> bool:
     """Return whether the setting may have another value than in the run that `argument` names.
 
-    When resuming, it may if that changes no result, or changes it by rounding only.
+    When resuming, it may if that changes no result, or changes it by rounding only. The precision
+    may, because another machine may lack the run's own; the summary says which steps had which.
     """
-    if is_among(key, (*INCIDENTAL, *ROUNDING)):
+    if key == "precision" or is_among(key, (*INCIDENTAL, *ROUNDING)):
         return True
     return argument == "extend" and is_among(key, EXTENDED) and not is_among(key, KEPT)

@@ -159,7 +159,7 @@ class Explainer:
         target: str | None = None,
     ) -> None:
         self.trained, self.meta = trained, trained.meta
-        self.method, self.layer, self.target = method, layer, target
+        self.method, self.layer = method, layer
         if not isinstance(trained.model, VisionTransformer):
             raise ValueError(
                 f"this needs a classifier with attention: model.name={self.meta.config.model.name} "
@@ -174,6 +174,7 @@ class Explainer:
             near = difflib.get_close_matches(target, self.meta.classes, n=1)
             hint = f"did you mean {near[0]}?" if near else listed(self.meta.classes)
             raise ValueError(f"target={target} is not a class of the model: {hint}")
+        self.target = None if target is None else self.meta.classes.index(target)
         self.batch = min(BATCH, images_at_once(self.model))
         if not self.batch:
             raise ValueError(TOO_LARGE)
@@ -201,16 +202,16 @@ class Explainer:
         maps, probabilities = self.explained(images)
         best, answers = (each.tolist() for each in probabilities.max(dim=1))
         chances = [f" {100 * probability:.0f} %" for probability in best]
-        if self.target is not None:
-            target = self.meta.classes.index(self.target)
-            for number, probability in enumerate(probabilities[:, target].tolist()):
-                if answers[number] != target:
-                    chances[number] += f", {shortened(self.target, 12)} {100 * probability:.0f} %"
+        target = None if self.target is None else self.meta.classes[self.target]
+        if target is not None:
+            for number, probability in enumerate(probabilities[:, self.target].tolist()):
+                if answers[number] != self.target:
+                    chances[number] += f", {shortened(target, 12)} {100 * probability:.0f} %"
         titles = [
             map_title(truth, self.meta.classes[answer], chance)
             for truth, answer, chance in zip(truths, answers, chances, strict=True)
         ]
-        raised = "the predicted class" if self.target is None else shortened(self.target)
+        raised = "the predicted class" if target is None else shortened(target)
         layer = self.layer % self.model.config.depth
         legend = LEGENDS[self.method].format(layer=layer, raised=raised)
         save(draw_maps(images, maps, titles, legend), path)
@@ -219,14 +220,16 @@ class Explainer:
         return self.normalize.forward(images.to(self.trained.device))
 
     def explained(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return maps (N,G,G) and probabilities (N,K) of uint8 images."""
-        target = None if self.target is None else self.meta.classes.index(self.target)
-        how = self.has_class, self.method, self.layer, target
+        """Return maps (N,G,G) and probabilities (N,K), those of vit-predict, of uint8 images."""
+        how = self.has_class, self.method, self.layer
         parts = []
         for each in images.split(self.batch):
-            maps, logits, _ = answer_maps(self.model, self.normalized(each), *how)
-            self.meta.require_finite(logits)
-            probabilities = (logits / (self.meta.temperature or 1.0)).softmax(1)
+            pixels = self.normalized(each)
+            probabilities = self.trained.probabilities(pixels)
+            explained = probabilities.argmax(1)
+            if self.target is not None:
+                explained.fill_(self.target)
+            maps, *_ = answer_maps(self.model, pixels, *how, explained)
             parts.append((maps.cpu(), probabilities.cpu()))
         maps, probabilities = map(torch.cat, zip(*parts, strict=True))
         return maps, probabilities

@@ -218,13 +218,16 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
 def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     """Return all settings that may have affected the result, by dotted key.
 
-    A setting that is newer than the run has its default; the precision is the one that was used.
+    A setting that is newer than the run has its default; the precision is the one that was used,
+    or several, if the run was resumed in another one.
     For a run that extends another, the other's number of epochs and its recipe count, not its
     folder, which differs by seed.
     """
     config = summary["config"]
     settings = dict(flatten(default_settings(config))) | dict(flatten(config))
-    settings["precision"] = summary.get("precision", settings["precision"])
+    stages = (*summary.get("earlier", ()), summary)
+    used = dict.fromkeys(str(each["precision"]) for each in stages if "precision" in each)
+    settings["precision"] = ", then ".join(used) or settings["precision"]
     if summary.get("extends"):
         earlier = summary["extends"][-1]
         of = f" of {earlier['recipe']}" if "recipe" in earlier else ""

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.files.reading import read_object
+from vit_train.files.writing import write_json
 from vit_train.report import provenance
-from vit_train.report.summary import write_json
 from vit_train.runs.training.setup import Setup
 
 # What may differ between the processes that trained a run one after another.
-HERE = ("commit", "versions", "machine")
+HERE = ("commit", "versions", "machine", "precision")
 
 
 class RunSummary:
@@ -31,6 +31,7 @@ class RunSummary:
             "commit": provenance.commit(),
             "versions": provenance.versions(),
             "machine": provenance.machine(setup.device),
+            "precision": setup.precision.name,
         }
         known = {
             "status": status,
@@ -39,7 +40,6 @@ class RunSummary:
             **here,
             "earlier": [each for each in self.earlier if each != here],
             "processes": setup.processes.count,
-            "precision": setup.precision.name,
             "parameters": sum(parameter.numel() for parameter in setup.model.parameters()),
             "images": setup.sizes,
             "fingerprint": setup.data.fingerprint,
@@ -59,7 +59,7 @@ def read_or_nothing(summary: Path) -> dict[str, Any]:
 
 
 def trained_before(summary: dict[str, Any]) -> list[Any]:
-    """Return the commits, versions and machines that trained a run before it was resumed."""
+    """Return what trained a run before it was resumed: commits, versions, machines, precisions."""
     if not summary.keys() >= set(HERE):
         return []
     last, earlier = {key: summary[key] for key in HERE}, summary.get("earlier")

@@ -77,6 +77,7 @@ def train_in_held_folder(
     keep_freed_memory()
     device = pick_device(config.device)
     precision = pick_precision(config.precision, device)
+    config = replace(config, precision=precision.name)  # on another machine auto may be another one
     if device.type != "cpu":
         choose_algorithms(config.deterministic)
     processes = join_processes(device)
