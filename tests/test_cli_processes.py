@@ -43,7 +43,7 @@ for arguments in {commands}:
     print("statuses", *statuses, "\\n== next ==", flush=True)
 """
 COMMANDS = {
-    "interrupted": [*SMALL, "hydra.run.dir=two", "train.max_minutes=1e-9"],
+    "interrupted": [*SMALL, "precision=fp32", "hydra.run.dir=two", "train.max_minutes=1e-9"],
     "resumed": ["resume=two", "train.max_minutes=null"],
     "refused": [each for each in SMALL if not each.startswith("model.")]
     + ["model=cnn", "hydra.run.dir=refused"],

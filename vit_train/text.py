@@ -10,7 +10,7 @@ import io
 import logging
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # What is kept of a long name.
 NAME_BYTES = 40
@@ -91,3 +91,9 @@ def shortened(title: str, length: int = 22) -> str:
     """Return a title without control characters, and with an ellipsis if it is longer."""
     title = printable(title)
     return title if len(title) <= length else f"{title[: length - 1]}…"
+
+
+def listed(names: Sequence[str], most: int = 10) -> str:
+    """Return the first names, each shortened, and how many more there are."""
+    more = [f"… {len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*(shortened(name) for name in names[:most]), *more])

@@ -11,6 +11,7 @@ from vit_train.bench import ours, peers, turn
 from vit_train.bench.contender import Peer
 from vit_train.bench.ours import Limited
 from vit_train.bench.turn import take_turn
+from vit_train.engine import trainer
 from vit_train.model.config import ViTConfig
 from vit_train.model.flops import count_flops
 from vit_train.model.vit import VisionTransformer
@@ -91,7 +92,7 @@ def test_our_parts_and_the_loop_are_timed_after_training_without_data(
 
 
 def test_ours_that_does_not_compile_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ours, "compile_model", lambda *_: False)
+    monkeypatch.setattr(trainer, "compile_model", lambda *_: False)
     _, compiled = contenders(of=(), ours=["compiled"])
     with pytest.raises(ValueError, match="cannot be compiled"):
         take_turn(ours.build(compiled), 0.01, time.monotonic())

@@ -32,7 +32,6 @@ from vit_train.data.dataset import ImageSet, channel_statistics
 from vit_train.data.transfer import to_device
 from vit_train.engine import trainer_state
 from vit_train.engine.checkpoint import rng_states, set_rng_states
-from vit_train.engine.compile import compile_model
 from vit_train.engine.config import AdamWConfig, LoopConfig, MuonConfig
 from vit_train.engine.device import Precision, choose_algorithms, pick_device
 from vit_train.engine.trainer import Trainer
@@ -184,9 +183,7 @@ def compiled(steps: int = 6, **settings: Any) -> dict[str, Any]:
     parts = make(batch_size=64, compile=True, **settings)
     trainer = parts.trainer
     sample, draws = next(trainer.train_loader.epoch(0)), next(trainer.train_loader.draws(0))
-    result: dict[str, Any] = {
-        "compiled": compile_model(trainer.model, parts.task, sample, parts.precision)
-    }
+    result: dict[str, Any] = {"compiled": trainer.compile(*sample)}
     for number in range(steps):
         result[f"step {number}"] = counted(lambda: advance(trainer, draws))
     return result

@@ -18,7 +18,7 @@ from vit_train.config import TrainConfig
 from vit_train.data.batches import Batch, DrawnBatches, Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics
 from vit_train.engine.callbacks import Callback
-from vit_train.engine.compile import compile_model, compiles
+from vit_train.engine.compile import compiles
 from vit_train.engine.device import (
     choose_algorithms,
     keep_freed_memory,
@@ -124,11 +124,9 @@ class OurWork:
             raise ValueError("its steps cannot be captured as a CUDA graph here")
 
     def first_step(self) -> None:
-        if compiles(self.config.compile, self.device):
-            count = self.workers.micro_batch or len(self.images)
-            sample = self.images[:count], self.labels[:count]
-            if not compile_model(self.model, self.task, sample, self.precision):
-                raise ValueError("it cannot be compiled here")
+        chosen = compiles(self.config.compile, self.device)
+        if chosen and not self.trainer.compile(self.images, self.labels):
+            raise ValueError("it cannot be compiled here")
         self.train()
 
     @torch.inference_mode()

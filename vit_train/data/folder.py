@@ -3,7 +3,7 @@
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,9 +46,7 @@ def load_folder(config: FolderConfig) -> Dataset:
     root = Path(config.root)
     trees = find_parts(root)
     classes = class_names(trees, config)
-    assert config.image_size is not None
-    count = sum(len(tree.files) for tree in trees.values())
-    require_images_fit(count, config.image_size, f"data.image_size={config.image_size}")
+    require_fit(sum(len(tree.files) for tree in trees.values()), config)
     label_of = {name: label for label, name in enumerate(classes)}
     sets = {part: image_set(tree, label_of, config) for part, tree in trees.items()}
     for label, name in enumerate(classes):
@@ -87,8 +85,7 @@ def load_part(
             f"{tree.root} has classes that the model does not know: "
             f"{', '.join(unknown[:NAMED_AT_MOST])}"
         )
-    assert config.image_size is not None
-    require_images_fit(len(tree.files), config.image_size, f"data.image_size={config.image_size}")
+    require_fit(len(tree.files), config)
     label_of = {name: list(classes).index(printable(name)) for name in names}
     return image_set(tree, label_of, config)
 
@@ -99,16 +96,23 @@ def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
     Raise ValueError if one can no longer be read.
     """
     paths = [Path(config.root, name) for name in images.all_names]
-    assert config.image_size is not None
-    require_images_fit(len(paths), config.image_size, f"data.image_size={config.image_size}")
-    decoded = decoder(config)(paths, config.image_size, config.max_pixels)
+    require_fit(len(paths), config)
+    decoded = decode_all(paths, config)
     for index, problem in decoded.broken.items():
         raise ValueError(f"{paths[index]} can no longer be read: {problem}")
     return replace(images, images=decoded.images)
 
 
-def decoder(config: FolderConfig) -> Callable[[Sequence[Path], int, int], Decoded]:
-    return decode_cached if config.cache else decode
+def require_fit(count: int, config: FolderConfig) -> None:
+    """Raise ValueError if so many images do not fit into memory."""
+    assert config.image_size is not None
+    require_images_fit(count, config.image_size, f"data.image_size={config.image_size}")
+
+
+def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
+    assert config.image_size is not None
+    how = decode_cached if config.cache else decode
+    return how(paths, config.image_size, config.max_pixels)
 
 
 def split_off_test(images: ImageSet, config: FolderConfig) -> tuple[ImageSet, ImageSet]:
@@ -234,8 +238,7 @@ def image_set(tree: Tree, label_of: dict[str, int], config: FolderConfig) -> Ima
     if not tree.files:
         raise ValueError(f"{tree.root} has no images in folders named after the classes")
     paths = [path for path, _ in tree.files]
-    assert config.image_size is not None
-    decoded = decoder(config)(paths, config.image_size, config.max_pixels)
+    decoded = decode_all(paths, config)
     if decoded.broken:
         report = listed([paths[index] for index in decoded.broken], list(decoded.broken.values()))
         if config.on_error == "stop":

@@ -94,7 +94,7 @@ class Muon(Optimizer):
 
     def computed(self, stack: Tensor) -> Tensor:
         """Return nearly orthogonal matrices near these (n,A,B), computed in all threads."""
-        return torch.cat(list(self.in_threads(newton_schulz, stack.chunk(self.threads))))
+        return torch.cat(self.workers.each(newton_schulz, stack.chunk(self.workers.count)))
 
 
 def wide(matrices: Tensor) -> Tensor:

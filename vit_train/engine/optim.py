@@ -3,14 +3,14 @@
 A new optimizer is a config class with a `make`, and a line in OPTIM_CONFIGS (engine/config.py).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from vit_train.engine.config import AdamWConfig
-from vit_train.engine.workers import Workers
+from vit_train.engine.workers import ONE_WORKER, Workers
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -21,9 +21,8 @@ class Optimizer(torch.optim.Optimizer):
 
     # The names of what it keeps for each parameter, in the parameter's shape; "step" is a scalar.
     moments: ClassVar[frozenset[str]]
-    # Threads for independent parts of a step, and how to apply a function to each part in them.
-    threads = 1
-    in_threads: Callable[[Callable[[Tensor], Tensor], Iterable[Tensor]], Iterable[Tensor]] = map
+    # Threads for independent parts of a step.
+    workers = ONE_WORKER
 
 
 class AdamW(torch.optim.AdamW, Optimizer):
@@ -109,7 +108,7 @@ class Optimizers:
     def use(self, workers: Workers) -> None:
         """Compute independent parts of a step in these worker threads."""
         for optimizer in self.optimizers:
-            optimizer.threads, optimizer.in_threads = workers.count, workers.each
+            optimizer.workers = workers
 
     @property
     def capturable(self) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vit_train.engine import trainer_state
 from vit_train.engine.averages import Averages
 from vit_train.engine.callbacks import Callback, TrainLog
-from vit_train.engine.compile import compiles
+from vit_train.engine.compile import compile_model, compiles
 from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import ALONE, Processes, joined_zeros
@@ -105,6 +105,12 @@ class Trainer:
         on_cpu = self.precision.device.type == "cpu"
         self.per_image_rng = on_cpu and not compiled and has_dropout(self.model, "rate")
         self.optimizers.use(self.workers)
+
+    def compile(self, images: Tensor, targets: Tensor) -> bool:
+        """Compile the model and try it on one micro-batch; return whether that works."""
+        count = self.workers.micro_batch
+        sample = images[:count], targets[:count]
+        return compile_model(self.model, self.objective, sample, self.precision)
 
     def fit(self) -> None:
         """Train until the last epoch or `stop_requested`; raise NonFinite if training diverges."""

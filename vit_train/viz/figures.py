@@ -4,7 +4,7 @@ This interface needs no global state and no display.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Literal
@@ -15,8 +15,6 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
-
-from vit_train.text import shortened
 
 
 @contextmanager
@@ -46,12 +44,6 @@ def advance(sign: str) -> float:
     font = FontProperties(size=100)
     with ignore_missing_glyphs():
         return (measured(f"|{sign}|") - measured("||")) / 100 / 72
-
-
-def listed(names: Sequence[str], most: int = 10) -> str:
-    """Return the first names, each shortened, and how many more there are."""
-    more = [f"… {len(names) - most} more"] if len(names) > most else []
-    return ", ".join([*(shortened(name) for name in names[:most]), *more])
 
 
 # Colors that color-blind readers can also tell apart.

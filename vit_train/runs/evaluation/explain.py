@@ -33,8 +33,7 @@ from vit_train.runs.evaluation.images import evaluated_images
 from vit_train.runs.load import Meta, load
 from vit_train.runs.paths import run_folder
 from vit_train.runs.trained import Trained
-from vit_train.text import file_name, shortened
-from vit_train.viz.figures import listed
+from vit_train.text import file_name, listed, shortened
 from vit_train.viz.heatmaps import draw_distances, draw_filters, draw_maps, map_title
 
 logger = logging.getLogger(__name__)

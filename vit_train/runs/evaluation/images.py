@@ -22,7 +22,7 @@ from vit_train.engine.config import BEST
 from vit_train.report.terminal import counted
 from vit_train.runs.config import EvalDataConfig
 from vit_train.runs.load import Meta
-from vit_train.viz.figures import listed
+from vit_train.text import listed
 
 logger = logging.getLogger(__name__)
 # Bytes of generated images: four times the default data, which takes half a minute to draw.

@@ -11,7 +11,7 @@ from vit_train.runs.paths import run_at
 from vit_train.runs.training.setup import Setup
 from vit_train.tasks.config import DistillConfig
 from vit_train.tasks.distill import Distill, Teacher
-from vit_train.viz.figures import listed
+from vit_train.text import listed
 
 
 def with_teacher(setup: Setup) -> Setup:

@@ -10,7 +10,7 @@ from vit_train.config import TrainConfig, with_defaults
 from vit_train.engine import trainer_state
 from vit_train.engine.callbacks import Callback
 from vit_train.engine.checkpoint import set_rng_states
-from vit_train.engine.compile import compile_model, compiles
+from vit_train.engine.compile import compiles
 from vit_train.engine.device import (
     choose_algorithms,
     keep_freed_memory,
@@ -155,12 +155,10 @@ def deadline(setup: Setup, began: float) -> list[Callback]:
 
 
 def compile_step(trainer: Trainer, setup: Setup) -> None:
-    """Compile the model and try it on one micro-batch."""
+    """Compile the model; without success, divide a step among threads as for one that is not."""
     images, targets = next(setup.train_loader.epoch(0))
-    count = trainer.workers.micro_batch
     with trainer.workers:  # compiled code depends on the number of threads
-        sample = images[:count], targets[:count]
-        compiled = compile_model(setup.model, setup.task, sample, setup.precision)
+        compiled = trainer.compile(images, targets)
     if not compiled:
         trainer.choose_workers(compiled=False)
 
