@@ -116,7 +116,7 @@ def the_same_draws_every_time() -> None:
 
 @pytest.fixture(autouse=True)
 def a_cpu_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`precision=auto` is fp32, whichever CPU the tests run on."""
+    """What a run says, and how it is evaluated, is the same whichever CPU the tests run on."""
     monkeypatch.setattr(device, "CPU_BF16", frozenset())
 
 

@@ -16,13 +16,14 @@ from conftest import SMALL, Run, SmallRun, csv_rows, posix
 from filelock import FileLock
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from vit_train.engine import checkpoint_manager, device, workers
+from vit_train.engine import checkpoint_manager, workers
 from vit_train.engine.checkpoint import read_checkpoint, sealed
+from vit_train.engine.device import Precision
 from vit_train.files.generations import generations
 from vit_train.files.reading import read_json
 from vit_train.files.writing import write_json
 from vit_train.runs.results.summaries import settings_of
-from vit_train.runs.training import run_summary
+from vit_train.runs.training import run_summary, train
 
 # 5 steps an epoch; points of the curves and checkpoints fall on different steps.
 STEPS = ["train.epochs=3", "train.log_every=2", "checkpoint.every_steps=3"]
@@ -206,11 +207,10 @@ def test_what_would_change_the_past_is_refused_by_name(run: Run, small_run: Smal
 def test_a_run_keeps_its_precision_on_another_machine(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True}, raising=False)
-    monkeypatch.setattr(device, "CPU_BF16", {"amx_bf16"})
     begin = ["vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run"]
-    assert "bf16 on" in run(*begin).out
-    monkeypatch.setattr(device, "CPU_BF16", set())
+    with monkeypatch.context() as there:  # as on a GPU
+        there.setattr(train, "pick_precision", lambda name, device: Precision("bf16", device))
+        assert "bf16 on" in run(*begin).out
     shutil.copytree("run", "copy")
     outcome = run("vit-train", "resume=run", "train.max_minutes=null")
     assert outcome.status == 0 and "bf16 on" in outcome.out

@@ -92,8 +92,8 @@ class TrainConfig:
     seed: int = 0
     # Where to compute: auto (a GPU if there is one), cpu or cuda.
     device: str = "auto"
-    # auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs); auto: bf16 on a GPU or CPU that computes
-    # in it, else fp32.
+    # auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs); auto: bf16 on a GPU that computes in it,
+    # else fp32.
     precision: str = "auto"
     # Compile the model first, which takes half a minute on a CPU (not measured on a GPU), but makes
     # steps faster: true, false, or auto, which does so on a GPU.

@@ -8,6 +8,8 @@ import pytest
 from conftest import SMALL, SMALL_MODEL, Run
 from PIL import Image
 
+from vit_train.runs.training import announce
+
 
 @pytest.mark.parametrize(
     "settings, words",
@@ -22,6 +24,21 @@ def test_a_warm_up_that_is_cut_is_said_to_be(run: Run, settings: list[str], word
     assert outcome.status == 0, outcome.err
     said = " ".join(outcome.out.split())
     assert words in said and ("warm-up" in said) == bool(words)
+
+
+@pytest.mark.parametrize(
+    "settings, is_said",
+    [([], True), (["precision=bf16"], False), (["model=cnn"], False)],
+)
+def test_where_bf16_would_be_faster_is_said(
+    run: Run, monkeypatch: pytest.MonkeyPatch, settings: list[str], is_said: bool
+) -> None:
+    data = ["data.train_images=200", "data.test_images=60"]
+    for computes in (True, False):
+        monkeypatch.setattr(announce, "computes_in_bf16", lambda device, it=computes: it)
+        outcome = run("vit-train", *data, *settings, "train.max_minutes=1e-9")
+        said = "(precision=bf16 would be faster here)" in " ".join(outcome.out.split())
+        assert outcome.status == 0 and said == (is_said and computes), outcome.err
 
 
 @pytest.mark.parametrize(

@@ -57,11 +57,11 @@ class Precision:
 def pick_precision(name: str, device: torch.device) -> Precision:
     """Return the precision named fp32, tf32, bf16, fp16 or auto, and tell PyTorch about TF32.
 
-    auto is bf16 on a device that computes in it and fp32 elsewhere. Raise ValueError for what the
+    auto is bf16 on a GPU that computes in it and fp32 elsewhere. Raise ValueError for what the
     device cannot do.
     """
     if name == "auto":
-        name = "bf16" if computes_in_bf16(device) else "fp32"
+        name = "bf16" if device.type == "cuda" and computes_in_bf16(device) else "fp32"
     if name == "fp16" and device.type == "cpu":
         raise ValueError("precision=fp16 needs a GPU: use precision=fp32 or precision=bf16 here")
     if name == "tf32" and device.type != "cuda":

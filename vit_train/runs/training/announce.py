@@ -9,6 +9,7 @@ from pathlib import Path
 from vit_train.config import DEFAULT_MODEL, default_settings, vit_presets
 from vit_train.data.batches import TrainBatches
 from vit_train.data.config import FolderConfig
+from vit_train.engine.device import computes_in_bf16
 from vit_train.engine.metrics import Evaluation, is_uneven
 from vit_train.engine.schedule import warmup_steps
 from vit_train.model.config import ViTConfig, differences
@@ -134,8 +135,16 @@ def work_line(setup: Setup) -> str:
     steps = f"{counted(len(batches), 'step')} of {counted(batches.batch_size, 'image')}"
     return (
         f"{counted(epochs, 'epoch')} of {steps}{cost}, {setup.precision.name} on "
-        f"{setup.device.type}{several}{left_out(batches)}{short_warmup(setup)}"
+        f"{setup.device.type}{faster(setup)}{several}{left_out(batches)}{short_warmup(setup)}"
     )
+
+
+def faster(setup: Setup) -> str:
+    """Return what to add about a precision in which this CPU is faster; "" for none."""
+    is_vit, is_cpu = isinstance(setup.config.model, ViTConfig), setup.device.type == "cpu"
+    in_fp32 = is_vit and is_cpu and setup.precision.name == "fp32"
+    would_be = in_fp32 and computes_in_bf16(setup.device)
+    return " (precision=bf16 would be faster here)" if would_be else ""
 
 
 def teacher_line(setup: Setup) -> str:
