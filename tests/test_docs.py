@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import MAINS, SMALL_MODEL, Run, SmallRun
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from PIL import Image
+from scipy import stats
 from small_sets import small_cifar, small_stl10
 from torchvision.datasets import CIFAR10, CIFAR100
 
@@ -28,6 +30,7 @@ from vit_train.config import (
 )
 from vit_train.data.config import ShapesConfig
 from vit_train.engine.config import LoopConfig
+from vit_train.files.reading import read_json
 from vit_train.model import pos_embed
 from vit_train.runs.config import (
     EvalConfig,
@@ -259,6 +262,22 @@ def test_the_tables_of_results_are_those_of_the_summaries(
     update_page(copy)
     hint = "vit-results --update docs/results.md"
     assert text_of(copy) == text_of(ROOT / "docs/results.md"), hint
+
+
+def test_the_difference_between_precisions_is_that_of_the_summaries() -> None:
+    """Of runs that differ in their precision alone, seed by seed, in points."""
+    folders = [ROOT / "docs/results" / name for name in ("cifar10_5k", "cifar10_5k_bf16")]
+    fp32, bf16 = (
+        {file.stem: read_json(file)["test"]["final"]["acc"] for file in folder.glob("*.json")}
+        for folder in folders
+    )
+    found = [100 * (bf16[seed] - fp32[seed]) for seed in sorted(fp32)]
+    low, high = stats.t.interval(0.95, len(found) - 1, np.mean(found), stats.sem(found))
+    said = (
+        f"{', '.join(f'{each:+.2f}' for each in found)} points: mean {np.mean(found):+.2f}, "
+        f"95 % interval {low:+.2f} to {high:+.2f}"
+    )
+    assert said.replace("-", "−") in " ".join(text_of(ROOT / "docs/results.md").split()), said
 
 
 def test_the_figures_of_the_readme_are_in_the_results() -> None:
