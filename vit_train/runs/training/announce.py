@@ -135,7 +135,7 @@ def work_line(setup: Setup) -> str:
     steps = f"{counted(len(batches), 'step')} of {counted(batches.batch_size, 'image')}"
     return (
         f"{counted(epochs, 'epoch')} of {steps}{cost}, {setup.precision.name} on "
-        f"{setup.device.type}{faster(setup)}{several}{left_out(batches)}{short_warmup(setup)}"
+        f"{setup.device.type}{several}{faster(setup)}{left_out(batches)}{short_warmup(setup)}"
     )
 
 
