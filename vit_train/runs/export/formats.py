@@ -43,8 +43,8 @@ class Format(Protocol):
     suffix: ClassVar[str]
     # Packages without which it cannot be written.
     needs: ClassVar[tuple[str, ...]] = ()
-    # The library that opens it, as the Hugging Face Hub calls it.
-    library: ClassVar[str | None] = None
+    # The package that opens it, as the Hugging Face Hub calls it.
+    package: ClassVar[str | None] = None
     # How it is opened: NAME is the file or folder, INPUT says which images.
     use: ClassVar[str]
 
@@ -88,7 +88,7 @@ class Onnx(File):
 
     suffix = ".onnx"
     needs = ("onnx", "onnxscript", "onnxruntime")
-    library = "onnx"
+    package = "onnx"
     use = """\
 import onnxruntime
 
@@ -173,7 +173,7 @@ class Folder(Format):
 
     suffix = ""
     layout: ClassVar[Layout]
-    library: ClassVar[str]
+    package: ClassVar[str]
 
     def refused(self, model: Deployed) -> list[str]:
         return model.refused(self.layout)
@@ -184,10 +184,10 @@ class Folder(Format):
                 write_safetensors(file, model.state_in(self.layout), {"format": "pt"})
             for name, content in self.layout.files(model.subject).items():
                 write_json(folder / name, dict(content))
-            if util.find_spec(self.library) is None:
+            if util.find_spec(self.package) is None:
                 answer = reopened(folder, model)
             else:
-                with refusals(f"{self.library} cannot open"):
+                with refusals(f"{self.package} cannot open"):
                     answer = normalized(self.open(folder), model)
             write_text(folder / CARD, check(answer))
 
@@ -199,7 +199,7 @@ class Folder(Format):
 class Timm(Folder):
     """A folder that timm.create_model("local-dir:FOLDER", pretrained=True) opens."""
 
-    layout, library = TIMM, "timm"
+    layout, package = TIMM, "timm"
     use = """\
 import timm
 
@@ -213,7 +213,7 @@ logits = model(images)  # normalized float32 (N, C, S, S)"""
 class HuggingFace(Folder):
     """A folder that ViTForImageClassification.from_pretrained opens."""
 
-    layout, library = HUGGING_FACE, "transformers"
+    layout, package = HUGGING_FACE, "transformers"
     use = """\
 from transformers import pipeline
 

@@ -23,7 +23,7 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
     channels, size, _ = meta.image_shape
     shape = f"uint8 (N, {channels}, {size}, {size})"
     images = shape if model.normalize else f"normalized float32 (N, {channels}, {size}, {size})"
-    head = ["---", *([f"library_name: {form.library}"] if form.library else []),
+    head = ["---", *([f"library_name: {form.package}"] if form.package else []),
             "tags:", "- image-classification", "---"]  # fmt: skip
     settings = meta.config.model.size_settings
     lines = [
