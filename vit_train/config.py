@@ -92,14 +92,14 @@ class TrainConfig:
     seed: int = 0
     # Where to compute: auto (a GPU if there is one), cpu or cuda.
     device: str = "auto"
-    # auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs); auto: bf16 on a GPU that computes in it,
-    # else fp32.
+    # auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs); auto: bf16 on a GPU or CPU with
+    # instructions for it, else fp32.
     precision: str = "auto"
-    # Compile the model first, which takes half a minute on a CPU (not measured on a GPU), but makes
-    # steps faster: true, false, or auto, which does so on a GPU.
+    # Compile the model first, which takes up to a minute on a CPU, where steps were no faster (not
+    # measured on a GPU): true, false, or auto, which does so only on a GPU.
     compile: bool | str = "auto"
-    # Make runs on a GPU reproducible to the bit, which is slower; on one CPU model they always
-    # are.
+    # Make runs on a GPU reproducible to the bit, which is slower; on the same CPU model
+    # with the same number of cores they always are.
     deterministic: bool = False
 
     def __post_init__(self) -> None:

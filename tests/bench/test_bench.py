@@ -171,4 +171,4 @@ def test_presets_for_a_gpu_and_a_cpu(run: Run) -> None:
     assert outcome.status == 0 and "allocator+compiled" in outcome.out
     if not torch.cuda.is_available():
         outcome = run("vit-bench", "bench=h100")
-        assert outcome.status == 1 and "device=cuda, but PyTorch finds none here" in outcome.err
+        assert outcome.status == 1 and "device=cuda, but PyTorch finds no GPU here" in outcome.err

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from vit_train.engine import muon
 from vit_train.engine.config import MuonConfig
+from vit_train.engine.device import Precision
 from vit_train.engine.muon import Muon, make_muon, newton_schulz
 from vit_train.engine.optim import Optimizers, restore_moments
 from vit_train.engine.workers import Workers
@@ -58,19 +60,45 @@ def test_each_matrix_takes_the_steps_of_pytorchs_muon(momentum: float, weight_de
             torch.testing.assert_close(ours_now, theirs_now, rtol=1e-9, atol=1e-12)
 
 
-def test_the_steps_are_nearly_orthogonal() -> None:
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_steps_are_nearly_orthogonal(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    values = torch.linalg.svdvals(newton_schulz(torch.randn(5, 16, 40, dtype=torch.float64)))
+    matrices = torch.randn(5, 16, 40, dtype=torch.float64)
+    orthogonal = newton_schulz(matrices, dtype)
+    values = torch.linalg.svdvals(orthogonal)
     assert values.min() > 0.6 and values.max() < 1.3
-    assert newton_schulz(torch.zeros(1, 3, 4)).abs().max() == 0
+    near = (orthogonal * matrices).sum() / (orthogonal.norm() * matrices.norm())
+    assert near > 0.9
+    assert newton_schulz(torch.zeros(1, 3, 4), dtype).abs().max() == 0
+
+
+@pytest.mark.parametrize("name", ["fp32", "bf16"])
+def test_steps_are_computed_in_the_precision_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    used = []
+
+    def noted(matrices: Tensor, dtype: torch.dtype) -> Tensor:
+        used.append(dtype)
+        return newton_schulz(matrices, dtype)
+
+    monkeypatch.setattr(muon, "newton_schulz", noted)
+    model = VisionTransformer(TINY)
+    optimizers = Optimizers(make_muon(model, MuonConfig()), model.parameters())
+    precision = Precision(name, torch.device("cpu"))
+    optimizers.use(Workers(), precision)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizers.step(torch.tensor(True))
+    assert set(used) == {precision.dtype}
 
 
 def test_it_has_the_blocks_matrices_and_adamw_the_rest() -> None:
     model = VisionTransformer(TINY)
-    muon, adamw = make_muon(model, MuonConfig(weight_decay=0.3, momentum=0.7))
+    matrix_wise, adamw = make_muon(model, MuonConfig(weight_decay=0.3, momentum=0.7))
     names = {parameter: name for name, parameter in model.named_parameters()}
-    assert isinstance(muon, Muon)
-    parts = {names[weight]: count for weight, count in muon.parts.items()}
+    assert isinstance(matrix_wise, Muon)
+    parts = {names[weight]: count for weight, count in matrix_wise.parts.items()}
     assert parts == {
         f"blocks.{block}.{name}.weight": count
         for block in range(2)
@@ -78,9 +106,9 @@ def test_it_has_the_blocks_matrices_and_adamw_the_rest() -> None:
     }
     decayed, others = adamw.param_groups
     assert {names[p] for p in decayed["params"]} == {"patch_embed.proj.weight", "head.weight"}
-    groups = (*muon.param_groups, decayed, others)
+    groups = (*matrix_wise.param_groups, decayed, others)
     assert [group["weight_decay"] for group in groups] == [0.3, 0.3, 0]
-    Optimizers([muon, adamw], model.parameters())  # each weight belongs to one of them
+    Optimizers([matrix_wise, adamw], model.parameters())  # each weight belongs to one of them
 
 
 def test_a_model_without_such_matrices_is_refused() -> None:
@@ -130,7 +158,7 @@ def test_a_step_in_several_threads_is_the_same_step() -> None:
         torch.manual_seed(0)
         model = VisionTransformer(TINY)
         optimizers = Optimizers(make_muon(model, MuonConfig()), model.parameters())
-        optimizers.use(workers)
+        optimizers.use(workers, Precision("fp32", torch.device("cpu")))
         for parameter in model.parameters():
             parameter.grad = torch.randn_like(parameter)
         with workers:

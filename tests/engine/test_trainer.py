@@ -473,6 +473,21 @@ def test_a_gradient_that_overflows_stops_the_step_of_all_optimizers(
     assert trainer.nonfinite.bad.any()
 
 
+@pytest.mark.parametrize("before, after", [(False, True), (True, False), (True, True)])
+def test_a_run_goes_on_in_fp16_or_without_it(before: bool, after: bool) -> None:
+    """Each with its own scaler; that of fp16 keeps the scale that it has found."""
+    first, second = (
+        Trainer(make_model(), CLASSIFY, Data(), None, TrainConfig(optim=AdamWConfig()), FP32)
+        for _ in range(2)
+    )
+    first.scaler = torch.amp.GradScaler("cpu", init_scale=512.0, enabled=before)
+    second.scaler = torch.amp.GradScaler("cpu", init_scale=64.0, enabled=after)
+    first.scaler.scale(torch.ones(()))  # which is when it takes its first scale
+    trainer_state.restore(second, first.state_dict())
+    expected = 512.0 if before and after else 64.0 if after else 1.0
+    assert second.scaler.scale(torch.ones(())) == expected
+
+
 def test_patience_that_ends_with_the_last_epoch_stops_nothing_early() -> None:
     still = AdamWConfig(lr=1e-15, weight_decay=0, warmup_epochs=0)
     for epochs, early in ((2, False), (3, True)):

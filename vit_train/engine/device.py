@@ -17,7 +17,9 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device=cuda, but PyTorch finds none here: use device=cpu or device=auto")
+        raise ValueError(
+            "device=cuda, but PyTorch finds no GPU here: use device=cpu or device=auto"
+        )
     if name == "cuda":
         # Without it no product is deterministic. It is read once, at the process's first product.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -57,11 +59,11 @@ class Precision:
 def pick_precision(name: str, device: torch.device) -> Precision:
     """Return the precision named fp32, tf32, bf16, fp16 or auto, and tell PyTorch about TF32.
 
-    auto is bf16 on a GPU that computes in it and fp32 elsewhere. Raise ValueError for what the
+    auto is bf16 on a device that computes in it and fp32 elsewhere. Raise ValueError for what the
     device cannot do.
     """
     if name == "auto":
-        name = "bf16" if device.type == "cuda" and computes_in_bf16(device) else "fp32"
+        name = "bf16" if computes_in_bf16(device) else "fp32"
     if name == "fp16" and device.type == "cpu":
         raise ValueError("precision=fp16 needs a GPU: use precision=fp32 or precision=bf16 here")
     if name == "tf32" and device.type != "cuda":

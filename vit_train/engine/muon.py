@@ -5,6 +5,7 @@ al. 2025 (arXiv:2502.16982), which lets it share AdamW's learning rate and weigh
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from vit_train.engine.config import MuonConfig
 from vit_train.engine.optim import Optimizer, make_adamw, rate_on
 
-# The quintic a·x + b·x³ + c·x⁵, iterated, takes singular values from (0, 1] to about 1.
+# The quintic a·x + b·x³ + c·x⁵, iterated, takes singular values from [0.003, 1] to about 1.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 # The root mean square of AdamW's steps, in learning rates, as Liu et al. measured it.
@@ -94,7 +95,9 @@ class Muon(Optimizer):
 
     def computed(self, stack: Tensor) -> Tensor:
         """Return nearly orthogonal matrices near these (n,A,B), computed in all threads."""
-        return torch.cat(self.workers.each(newton_schulz, stack.chunk(self.workers.count)))
+        dtype = torch.bfloat16 if self.in_bf16 else stack.dtype
+        orthogonal = partial(newton_schulz, dtype=dtype)
+        return torch.cat(self.workers.each(orthogonal, stack.chunk(self.workers.count)))
 
 
 def wide(matrices: Tensor) -> Tensor:
@@ -102,16 +105,15 @@ def wide(matrices: Tensor) -> Tensor:
     return matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
 
 
-def newton_schulz(matrices: Tensor) -> Tensor:
+def newton_schulz(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     """Return nearly orthogonal matrices near these: (n,A,B) → (n,A,B), A ≤ B.
 
-    With M = U Σ Vᵀ it is U Σ' Vᵀ, the values of Σ' between about 0.7 and 1.2. On a GPU bf16 is
-    precise enough.
+    With M = U Σ Vᵀ it is U Σ' Vᵀ. Values of Σ above 0.3 % of M's norm give values of Σ' between
+    about 0.7 and 1.2, lower ones lower values. It is computed in `dtype`; bf16 is precise enough.
     """
     a, b, c = COEFFICIENTS
-    x: Tensor = matrices / torch.linalg.matrix_norm(matrices, keepdim=True).clamp(min=1e-7)
-    if x.device.type == "cuda":
-        x = x.bfloat16()
+    norms = torch.linalg.matrix_norm(matrices, keepdim=True)
+    x: Tensor = (matrices / norms.clamp(min=1e-7)).to(dtype)
     for _ in range(ITERATIONS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.engine.config import AdamWConfig
+from vit_train.engine.device import Precision
 from vit_train.engine.workers import ONE_WORKER, Workers
 
 
@@ -23,6 +24,8 @@ class Optimizer(torch.optim.Optimizer):
     moments: ClassVar[frozenset[str]]
     # Threads for independent parts of a step.
     workers = ONE_WORKER
+    # Whether matrix products may be computed in bf16, where that is precise enough.
+    in_bf16 = False
 
 
 class AdamW(torch.optim.AdamW, Optimizer):
@@ -105,10 +108,11 @@ class Optimizers:
         if owned != sorted(map(id, parameters)):
             raise ValueError("each parameter of the model must belong to exactly one optimizer")
 
-    def use(self, workers: Workers) -> None:
-        """Compute independent parts of a step in these worker threads."""
+    def use(self, workers: Workers, precision: Precision) -> None:
+        """Compute independent parts of a step in these worker threads, in a run's precision."""
         for optimizer in self.optimizers:
             optimizer.workers = workers
+            optimizer.in_bf16 = precision.name == "bf16" or precision.device.type == "cuda"
 
     @property
     def capturable(self) -> bool:

@@ -104,7 +104,7 @@ class Trainer:
         # Compiled code can draw only from PyTorch's global generator.
         on_cpu = self.precision.device.type == "cpu"
         self.per_image_rng = on_cpu and not compiled and has_dropout(self.model, "rate")
-        self.optimizers.use(self.workers)
+        self.optimizers.use(self.workers, self.precision)
 
     def compile(self, images: Tensor, targets: Tensor) -> bool:
         """Compile the model and try it on one micro-batch; return whether that works."""

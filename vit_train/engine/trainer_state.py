@@ -68,7 +68,8 @@ def load_trained(trainer: "Trainer", state: dict[str, Any]) -> None:
     if trainer.ema:
         trainer.ema.model.load_state_dict(state["ema"])
     trainer.optimizers.load_state_dict(state["optimizers"])
-    trainer.scaler.load_state_dict(state["scaler"])
+    if state["scaler"]:  # else it was not trained in fp16, and a new scaler finds its scale
+        trainer.scaler.load_state_dict(state["scaler"])
     trainer.began = time.perf_counter() - float(state["seconds"])
     for name in COUNTERS:
         setattr(trainer, name, int(state[name]))

@@ -141,8 +141,7 @@ def work_line(setup: Setup) -> str:
 
 def faster(setup: Setup) -> str:
     """Return what to add about a precision in which this CPU is faster; "" for none."""
-    is_vit, is_cpu = isinstance(setup.config.model, ViTConfig), setup.device.type == "cpu"
-    in_fp32 = is_vit and is_cpu and setup.precision.name == "fp32"
+    in_fp32 = setup.device.type == "cpu" and setup.precision.name == "fp32"
     would_be = in_fp32 and computes_in_bf16(setup.device)
     return " (precision=bf16 would be faster here)" if would_be else ""
 
