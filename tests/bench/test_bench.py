@@ -156,11 +156,14 @@ def test_bench_measures_ours_and_a_peer_and_leaves_table_json_and_figure(
     assert again.status == 1 and "bench already holds a benchmark" in again.err
 
 
-def test_bench_refuses_unknown_peers(run: Run) -> None:
+def test_bench_refuses_unknown_peers_and_what_it_would_not_measure(run: Run) -> None:
     swept = run("vit-bench", "-m", "seed=0,1")
     assert (
         swept.status == 1 and "only vit-train sweeps" in swept.err and not Path("multirun").exists()
     )
+    for name in ("resume", "extend"):
+        outcome = run("vit-bench", f"{name}=outputs/a")
+        assert outcome.status == 1 and f"no {name}=" in outcome.err
     outcome = run("vit-bench", "bench.peers=[keras]")
     assert outcome.status == 1
     assert "bench.peers=keras must be one of: timm, torchvision, vit-pytorch" in outcome.err

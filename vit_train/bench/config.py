@@ -82,3 +82,9 @@ class BenchConfig(TrainConfig):
     """All settings of `vit-bench`: those of a training run, and those of the benchmark."""
 
     bench: BenchOptions = field(default_factory=BenchOptions)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("resume", "extend"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"vit-bench measures the settings that it is given: no {name}=")
