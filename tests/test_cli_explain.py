@@ -14,6 +14,7 @@ from torchvision.datasets import CIFAR10
 
 import vit_train
 from vit_train.data.splits import sample
+from vit_train.engine.device import Precision
 from vit_train.explain.cross_attention import masked, most_central, on_grid
 from vit_train.explain.scoring import (
     middle_share,
@@ -224,6 +225,26 @@ def test_at_least_one_patch_is_deleted(small_run: SmallRun) -> None:
         torch.randint(256, (40, 3, 32, 32), dtype=torch.uint8)
     )
     assert focus.deleted == 0.25 and "Without the 25 % of the patches" in focus.in_words
+
+
+@pytest.mark.parametrize("precision", [None, Precision("bf16", torch.device("cpu"))])
+def test_answers_with_and_without_patches_are_computed_alike(
+    small_run: SmallRun, monkeypatch: pytest.MonkeyPatch, precision: Precision | None
+) -> None:
+    trained = vit_train.load(small_run("finished"))
+    explainer, forward, in_bf16 = Explainer(trained, precision=precision), trained.model.forward, []
+
+    def noted(images: torch.Tensor, **for_maps: bool) -> torch.Tensor:
+        if not for_maps:
+            in_bf16.append(torch.is_autocast_enabled("cpu"))
+        return forward(images, **for_maps)
+
+    monkeypatch.setattr(trained.model, "forward", noted)
+    images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
+    maps, probabilities = explainer.explained(images)
+    answers = probabilities.argmax(1)
+    ((kept,), _) = explainer.kept(images, maps, answers, [0])
+    assert kept.all() and set(in_bf16) == {precision is not None}
 
 
 def test_a_hit_is_on_the_object() -> None:

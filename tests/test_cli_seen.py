@@ -73,11 +73,11 @@ def test_copies_of_an_image_on_both_sides_are_said(run: Run) -> None:
     data = ["data=folder", "data.root=photos", "data.image_size=16", "data.test_fraction=0.4"]
     more = ["train.epochs=1", "train.batch_size=8", "hydra.run.dir=run"]
     outcome = run("vit-train", *data, *SMALL_MODEL, *more)
-    said = re.search(r"(\d+) test images also among those to train", outcome.out)
+    said = re.search(r"(\d+) test images also to train or validate on", outcome.out)
     assert outcome.status == 0 and said, outcome.out
     assert run("vit-eval", "ckpt=run").status == 0
     caveat = read_json(Path("run/eval-test/results.json"))["caveat"]
-    assert caveat.startswith(f"{said[1]} images also among those that the run trained")
+    assert caveat == f"The run trained or validated on copies of {said[1]} images."
 
 
 def test_in_another_folder_the_images_of_training_are_left_out(run: Run, trained: set[str]) -> None:
@@ -115,3 +115,29 @@ def test_a_subset_of_a_test_folder_is_taken_of_the_images_not_seen(run: Run) -> 
     outcome = run("vit-eval", "ckpt=run", "data.test_subset=6", "out=half")
     assert outcome.status == 0 and "only the test images are read" not in outcome.out, outcome.err
     assert evaluated("half") == {f"{name}/{number}.png" for name in CLASSES for number in (22, 23)}
+
+
+def test_a_validation_folder_of_the_runs_own_is_evaluated_wherever_it_lies(run: Run) -> None:
+    for part, numbers in (("train", range(6)), ("val", range(6, 9)), ("test", range(9, 12))):
+        write_photos(f"photos/{part}", numbers)
+    data = ["data=folder", "data.root=photos", "data.image_size=16"]
+    more = ["train.epochs=1", "train.batch_size=8", "hydra.run.dir=run"]
+    assert run("vit-train", *data, *SMALL_MODEL, *more).status == 0
+    shutil.move("photos", "moved")
+    for split, words in (("val", "The epoch was chosen on these images"), ("test", "")):
+        outcome = run("vit-eval", "ckpt=run", "data.root=moved", f"split={split}", "out=own")
+        assert outcome.status == 0 and len(evaluated("own")) == 3 * len(CLASSES), outcome.err
+        assert read_json(Path("own/results.json"))["caveat"].startswith(words)
+
+
+def test_test_images_that_chose_the_epoch_can_be_evaluated_and_are_no_copies(run: Run) -> None:
+    for part, numbers in (("train", range(6)), ("test", range(9, 12))):
+        write_photos(f"photos/{part}", numbers)
+    data = ["data=folder", "data.root=photos", "data.image_size=16", "data.val=test"]
+    more = ["train.epochs=1", "train.batch_size=8", "hydra.run.dir=run"]
+    outcome = run("vit-train", *data, *SMALL_MODEL, *more)
+    assert outcome.status == 0 and "remove the copies" not in outcome.out, outcome.out
+    outcome = run("vit-eval", "ckpt=run", "data.root=photos", "out=own")
+    assert outcome.status == 0, outcome.err
+    caveat = read_json(Path("own/results.json"))["caveat"]
+    assert caveat.startswith("The epoch was chosen on these images")

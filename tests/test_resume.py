@@ -35,6 +35,7 @@ CONFIGS = {
     ],
     "reconstruct": ["task=reconstruct", "task.decoder_depth=1"],
     "cnn": ["model=cnn", "model.widths=[4,8]"],
+    "in bf16": ["precision=bf16", "optim=muon", "model.dropout=0.1"],
     "saved at the last step of epochs": ["checkpoint.every_steps=5"],
 }
 CLOCK = {"images_per_s", "seconds"}

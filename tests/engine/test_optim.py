@@ -40,6 +40,13 @@ def test_the_schedule_climbs_in_a_line_and_falls_as_a_cosine() -> None:
     assert late[4] == late[5] == 1.0 and late[-1] < 0.1  # it takes half of the steps at most
 
 
+@pytest.mark.parametrize("warmup", [0.0, 1.0])
+def test_before_its_first_step_a_run_has_the_rate_from_which_it_climbs(warmup: float) -> None:
+    config = AdamWConfig(lr=0.1, warmup_epochs=warmup)
+    assert learning_rate(-1, config, 5, 2) == 0
+    assert learning_rate(9, config, 5, 2, Start(epoch=2, step=10, lr=0.03)) == 0.03
+
+
 @pytest.mark.parametrize(
     "warmup, steps, epochs, expected", [(0.5, 5, 3, 2), (1.3, 5, 3, 6), (99, 7, 1, 3)]
 )

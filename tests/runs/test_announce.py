@@ -27,18 +27,18 @@ def test_a_warm_up_that_is_cut_is_said_to_be(run: Run, settings: list[str], word
 
 
 @pytest.mark.parametrize(
-    "settings, is_said",
-    [([], True), (["precision=bf16"], False), (["model=cnn"], True)],
+    "settings, used",
+    [(["precision=fp32"], "fp32"), (["precision=bf16"], "bf16"), (["model=cnn"], "fp32")],
 )
-def test_where_bf16_would_be_faster_is_said(
-    run: Run, monkeypatch: pytest.MonkeyPatch, settings: list[str], is_said: bool
+def test_another_precision_that_would_be_faster_is_said(
+    run: Run, monkeypatch: pytest.MonkeyPatch, settings: list[str], used: str
 ) -> None:
     data = ["data.train_images=200", "data.test_images=60"]
-    for computes in (True, False):
+    for best, computes in (("bf16", True), ("fp32", False)):
         monkeypatch.setattr(announce, "computes_in_bf16", lambda device, it=computes: it)
         outcome = run("vit-train", *data, *settings, "train.max_minutes=1e-9")
-        said = "(precision=bf16 would be faster here)" in " ".join(outcome.out.split())
-        assert outcome.status == 0 and said == (is_said and computes), outcome.err
+        said = f"(precision={best} would be faster here)" in " ".join(outcome.out.split())
+        assert outcome.status == 0 and said == (used != best), outcome.err
 
 
 @pytest.mark.parametrize(

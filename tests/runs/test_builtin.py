@@ -34,7 +34,7 @@ def test_a_builtin_model_is_small_and_answers_without_any_data(name: str) -> Non
 
 @pytest.mark.parametrize("name", NAMES)
 def test_its_card_says_what_was_measured(name: str) -> None:
-    """In single precision as in the run's summary; half precision costs less than 0.1 points."""
+    """As in the run's summary; weights in half precision cost less than 0.1 points."""
     path = builtin_checkpoint(f"builtin:{name}")
     assert path is not None
     card = " ".join(path.with_suffix(".md").read_text(encoding="utf-8").split())

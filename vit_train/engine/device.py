@@ -30,7 +30,7 @@ def pick_device(name: str) -> torch.device:
 
 @dataclass(frozen=True)
 class Precision:
-    """The number format of the matrix products; weights and the residual stream stay float32.
+    """The number format of the matrix products; weights and a ViT's residual stream stay float32.
 
     tf32 rounds the factors of float32 products to 10 bits of mantissa; fp32 does not.
     """
@@ -75,7 +75,10 @@ def pick_precision(name: str, device: torch.device) -> Precision:
 
 
 def computes_in_bf16(device: torch.device) -> bool:
-    """Return whether a device has instructions for bf16, so that it does not emulate them."""
+    """Return whether a device has instructions for bf16: a GPU, or an x86 CPU.
+
+    Without them they are emulated. Those of other CPUs are not known here.
+    """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return not CPU_BF16.isdisjoint(cpu_capabilities())

@@ -38,6 +38,8 @@ def learning_rate(
     ended: re-warming and re-decaying (Ibrahim et al. 2024, arXiv:2403.08763).
     """
     step -= start.step
+    if step < 0:  # of a run that is stopped before its first step
+        return start.lr
     total = steps_per_epoch * epochs
     warmup = warmup_steps(config, steps_per_epoch, epochs)
     if step < warmup:

@@ -128,9 +128,12 @@ class Trained(NamedTuple):
         ]
 
     @torch.no_grad()
-    def probabilities(self, images: Tensor) -> Tensor:
-        """Return those (B,K), float64, of normalized images on the model's device."""
-        with self.precision.autocast():
+    def probabilities(self, images: Tensor, precision: Precision | None = None) -> Tensor:
+        """Return those (B,K), float64, of normalized images on the model's device.
+
+        They are computed in the model's own precision unless another one is given.
+        """
+        with (precision or self.precision).autocast():
             logits: Tensor = self.model.forward(images).double()
         self.meta.require_finite(logits)
         return (logits / (self.meta.temperature or 1.0)).softmax(dim=1)
@@ -149,6 +152,9 @@ class Trained(NamedTuple):
         """Return the precision of training or, if this device has none such, fp32."""
         name = self.meta.config.precision
         if name == "bf16" and not computes_in_bf16(self.device):
+            name = "fp32"
+        # A run that has stored auto is of a version in which that was fp32 on every CPU.
+        if name == "auto" and self.device.type == "cpu":
             name = "fp32"
         try:
             return pick_precision(name, self.device)

@@ -14,7 +14,7 @@ from vit_train.data.dataset import ImageSet
 from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import sample
 from vit_train.engine.config import BEST
-from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
+from vit_train.engine.device import Precision, keep_freed_memory, pick_device, pick_precision
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.files.reading import read_object
 from vit_train.files.writing import make_folder, replacing, require_own_folder, write_text
@@ -102,7 +102,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Finding
             "or its training diverged"
         )
     log_result(result, config, data, evaluator)
-    explainer = explainer_of(trained)
+    explainer = explainer_of(trained, precision)
     note = config.data.val_subset is None and config.precision is None
     found = Findings(
         result=result,
@@ -165,7 +165,7 @@ def facts(config: EvalConfig, data: DataConfig, evaluator: Evaluator) -> dict[st
     }
 
 
-def explainer_of(trained: Trained) -> Explainer | None:
+def explainer_of(trained: Trained, precision: Precision) -> Explainer | None:
     """Return what explains the answers of a classifier with attention.
 
     None for other models, and if the attention for a single image would take too much memory.
@@ -176,7 +176,8 @@ def explainer_of(trained: Trained) -> Explainer | None:
         logger.info(f"not explained: {TOO_LARGE}")
         return None
     # The probabilities as they are, as in all other parts of an evaluation.
-    return Explainer(trained._replace(meta=replace(trained.meta, temperature=None)))
+    uncalibrated = trained._replace(meta=replace(trained.meta, temperature=None))
+    return Explainer(uncalibrated, precision=precision)
 
 
 def draw_pictures(

@@ -12,7 +12,7 @@ from vit_train.data.dataset import ImageSet
 from vit_train.data.images import BrokenImage
 from vit_train.data.paths import image_files
 from vit_train.data.splits import sample
-from vit_train.engine.device import keep_freed_memory, pick_device
+from vit_train.engine.device import Precision, keep_freed_memory, pick_device
 from vit_train.engine.metrics import wilson_interval
 from vit_train.explain.attribution import attention_distances, even_distance
 from vit_train.explain.filters import principal_filters
@@ -147,7 +147,8 @@ def true_classes(images: ImageSet, meta: Meta) -> list[str]:
 class Explainer:
     """Explains the answers of one model by one method.
 
-    `layer` is for method="attention"; `target` is the explained class, None the predicted one.
+    `layer` is for method="attention"; `target` is the explained class, None the predicted one. The
+    answers are computed in `precision`, by default the model's own.
     """
 
     def __init__(
@@ -156,8 +157,10 @@ class Explainer:
         method: str = "relevance",
         layer: int = -1,
         target: str | None = None,
+        precision: Precision | None = None,
     ) -> None:
         self.trained, self.meta = trained, trained.meta
+        self.precision = precision or trained.precision
         self.method, self.layer = method, layer
         if not isinstance(trained.model, VisionTransformer):
             raise ValueError(
@@ -224,7 +227,7 @@ class Explainer:
         parts = []
         for each in images.split(self.batch):
             pixels = self.normalized(each)
-            probabilities = self.trained.probabilities(pixels)
+            probabilities = self.trained.probabilities(pixels, self.precision)
             explained = probabilities.argmax(1)
             if self.target is not None:
                 explained.fill_(self.target)
@@ -300,7 +303,6 @@ class Explainer:
         )
         return first, second
 
-    @torch.no_grad()
     def answers_without(self, images: Tensor, order: Tensor, count: int) -> Tensor:
         """Return the answers (N,) to images without their first `count` patches in `order`."""
         answers, size = [], self.model.config.patch_size
@@ -308,5 +310,5 @@ class Explainer:
             batch = self.normalized(part)
             first = first.to(batch.device)
             less = without_patches(batch, first, count, size)
-            answers.append(self.model(less).argmax(1).cpu())
+            answers.append(self.trained.probabilities(less, self.precision).argmax(1).cpu())
         return torch.cat(answers)

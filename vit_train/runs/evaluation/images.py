@@ -108,12 +108,12 @@ def split_images(config: DataConfig, given: EvalDataConfig, split: str, meta: Me
 
 
 def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> EvalImages:
-    """Leave out the images that the run trained or validated on, as far as they are known.
+    """Leave out test images that the run trained or validated on, as far as they are known.
 
     Raise ValueError if no others are left.
     """
-    caveat = ""
-    if meta.seen is not None:
+    caveat = advantage(split, meta)
+    if split == "test" and meta.seen is not None:
         known = are_among(images.images, meta.seen)
         count = int(known.sum())
         if count == len(images):
@@ -158,7 +158,7 @@ def copies(images: ImageSet, split: str, meta: Meta) -> str:
     count = int(are_among(images.images, meta.seen).sum())
     if not count:
         return ""
-    caveat = f"{counted(count, 'image')} also among those that the run trained or validated on."
+    caveat = f"The run trained or validated on copies of {counted(count, 'image')}."
     logger.warning(caveat)
     return caveat
 

@@ -68,7 +68,7 @@ def card(name: str, summary: dict[str, Any], found: dict[str, Any]) -> str:
         f"{summary['images_seen']:,} images seen in {summary['seconds'] / 60:.0f} minutes on "
         f"{machine['threads']} cores of an {machine['cpu']}.",
         f"**Test accuracy** {percent(test['acc'])} % of {test['count']:,} images (95 % interval "
-        f"{low} to {high}) in single precision. These weights, in half precision: "
+        f"{low} to {high}), computed in {summary['precision']}. These weights, in half precision: "
         f"{percent(found['result']['acc'])} %.",
         f"**Probabilities** are calibrated with the temperature {calibration['temperature']:.3f}, "
         f"fitted on validation images: expected calibration error {percent(calibration['ece'])} % "

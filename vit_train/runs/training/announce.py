@@ -141,9 +141,10 @@ def work_line(setup: Setup) -> str:
 
 def faster(setup: Setup) -> str:
     """Return what to add about a precision in which this CPU is faster; "" for none."""
-    in_fp32 = setup.device.type == "cpu" and setup.precision.name == "fp32"
-    would_be = in_fp32 and computes_in_bf16(setup.device)
-    return " (precision=bf16 would be faster here)" if would_be else ""
+    if setup.device.type != "cpu":
+        return ""
+    best = "bf16" if computes_in_bf16(setup.device) else "fp32"
+    return "" if setup.precision.name == best else f" (precision={best} would be faster here)"
 
 
 def teacher_line(setup: Setup) -> str:

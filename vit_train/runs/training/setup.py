@@ -201,13 +201,13 @@ def known_source(data: Dataset, splits: Splits, config: DataConfig) -> Source:
     """Return what is known of the data without their images, of which the splits hold copies."""
     if not isinstance(config, FolderConfig):
         return data.source
-    parts = [splits.train] if splits.val is None else [splits.train, splits.val]
-    seen = torch.cat([image_keys(part.images) for part in parts])
+    validated = [] if splits.val is None or config.val == "test" else [splits.val]
+    seen = torch.cat([image_keys(part.images) for part in (splits.train, *validated)])
     copies = int(are_among(splits.test.images, seen).sum())
     if copies:
         logger.warning(
-            f"{counted(copies, 'test image')} also among those to train or validate on, which "
-            "flatters the test: remove the copies"
+            f"{counted(copies, 'test image')} also to train or validate on, which flatters the "
+            "test: remove the copies"
         )
     return data.source._replace(seen=seen)
 

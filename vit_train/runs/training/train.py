@@ -77,11 +77,13 @@ def train_in_held_folder(
     keep_freed_memory()
     device = pick_device(config.device)
     precision = pick_precision(config.precision, device)
-    config = replace(config, precision=precision.name)  # on another machine auto may be another one
     if device.type != "cpu":
         choose_algorithms(config.deterministic)
     processes = join_processes(device)
     try:
+        # On other machines, also of this training, auto may be another one.
+        precision = pick_precision(processes.broadcast(precision.name), device)
+        config = replace(config, precision=precision.name)
         with logged_to(path / "train.log") if processes.is_main else nullcontext():
             checkpoint = processes.broadcast(checkpoint)
             earlier = read_earlier(config, checkpoint)
