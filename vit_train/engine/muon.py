@@ -108,8 +108,8 @@ def wide(matrices: Tensor) -> Tensor:
 def newton_schulz(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     """Return nearly orthogonal matrices near these: (n,A,B) → (n,A,B), A ≤ B.
 
-    With M = U Σ Vᵀ it is U Σ' Vᵀ. Values of Σ above 0.3 % of M's norm give values of Σ' between
-    about 0.7 and 1.2, lower ones lower values. It is computed in `dtype`; bf16 is precise enough.
+    With M = U Σ Vᵀ it is U Σ' Vᵀ, where singular values above 0.3 % of M's norm become about 0.7 to
+    1.2, and smaller ones less. It is computed in `dtype`; bf16 is precise enough.
     """
     a, b, c = COEFFICIENTS
     norms = torch.linalg.matrix_norm(matrices, keepdim=True)

@@ -168,10 +168,9 @@ class Trainer:
         return self.optimizers.capturable
 
     def schedule(self) -> Tensor:
-        """Return what is different in the next step: float64 (3,).
+        """Return the next step's number, counted from 1, its learning rate and its EMA rate.
 
-        These are its number, counted from 1, its learning rate, and the rate of the weights'
-        average.
+        Together they are float64 (3,), so that one copy takes them to a GPU.
         """
         number = self.step + 1
         average = self.ema.rate(number) if self.ema else 0.0
@@ -283,7 +282,7 @@ class Trainer:
             getattr(callback, event)(self, *what)
 
     def report(self, event: str, *what: Any) -> None:
-        """Notify the callbacks of averages, which the device has finished; that is not training."""
+        """Notify the callbacks, and leave the time that they take out of the training speed."""
         began = time.perf_counter()
         self.notify(event, *what)
         self.leave_out(began)

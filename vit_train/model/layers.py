@@ -140,7 +140,7 @@ MakeNorm = Callable[[int], LayerNorm]
 
 
 def norms_of(config: ViTConfig) -> MakeNorm:
-    """Return what makes a model's LayerNorms, from their width."""
+    """Return a factory of the model's LayerNorms, which takes their width."""
     return partial(
         LayerNorm, kernels=config.kernels, eps=config.norm_eps, affine=config.norm_affine
     )

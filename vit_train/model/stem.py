@@ -66,7 +66,7 @@ class ConvStem(nn.Module):
 
 
 def make_stem(config: ViTConfig, in_channels: int) -> nn.Module:
-    """Make what turns images (B,C,S,S) into tokens (B,N,D)."""
+    """Build the module that turns images (B,C,S,S) into tokens (B,N,D)."""
     dim, size = config.embed_dim, config.patch_size
     if config.stem == "conv":
         return ConvStem(in_channels, dim)

@@ -64,7 +64,7 @@ class Terminal(Callback):
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
         self.bar.set_postfix_str(
-            f"{in_words(log.values)}, lr {log.lr:.1e}, {log.images_per_s:.0f} img/s"
+            f"{listed_values(log.values)}, lr {log.lr:.1e}, {log.images_per_s:.0f} img/s"
         )
         left = self.seconds_left(log)
         if not self.has_estimate and left > 60:
@@ -117,7 +117,7 @@ def duration(seconds: float) -> str:
     return f"{minutes:.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"
 
 
-def in_words(values: dict[str, float]) -> str:
+def listed_values(values: dict[str, float]) -> str:
     """Format the loss, and the accuracy if there is one."""
     accuracy = f" acc {values['acc']:6.2%}" if "acc" in values else ""
     return f"loss {values['loss']:.3f}{accuracy}"

@@ -48,17 +48,17 @@ def explain(error: BaseException) -> str:
 
     A very long line, which may come from a long argument, is shortened to its two ends.
     """
-    return re.sub(r"(?m)^(.{200}).{500,}(.{200})$", r"\1…\2", in_words(error))
+    return re.sub(r"(?m)^(.{200}).{500,}(.{200})$", r"\1…\2", describe(error))
 
 
-def in_words(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     if is_out_of_memory(error):
         said = str(error)
         return said if said.startswith("out of memory") else f"out of memory: {said}".rstrip(": ")
     cause = error.__cause__ or error
     where = re.match(r"In '([^']+)': ", str(error))
     if where and isinstance(error.__context__, OmegaConfBaseException):  # in a YAML file
-        return where[0] + in_words(error.__context__)
+        return where[0] + describe(error.__context__)
     for candidate in (cause, error):
         if isinstance(candidate, RecursionError):
             return DEEP

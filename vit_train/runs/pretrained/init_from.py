@@ -40,7 +40,7 @@ def start_from(source: str, model: nn.Module, classes: list[str]) -> Origin:
     if fresh:
         state = {key: value for key, value in state.items() if not key.startswith(HEAD)}
     ours.load_state_dict(state, strict=False)
-    return Origin(in_words(source, found, ours, fresh), found.statistics)
+    return Origin(describe(source, found, ours, fresh), found.statistics)
 
 
 def require_fit(source: str, found: Pretrained, ours: Encoder) -> None:
@@ -83,7 +83,7 @@ def why_fresh(found: Pretrained, ours: Encoder, classes: list[str]) -> str:
     return "" if found.config.head == ours.config.head else f"it is model.head={found.config.head}"
 
 
-def in_words(source: str, found: Pretrained, ours: Encoder, fresh: str) -> str:
+def describe(source: str, found: Pretrained, ours: Encoder, fresh: str) -> str:
     """Say what was taken, what not, and why."""
     layout = f" ({found.layout}'s layout)" if found.layout else ""
     lines = [f"starts from the encoder of {source}{layout}"]

@@ -23,9 +23,8 @@ def require_same_run(setup: Setup, state: dict[str, Any]) -> None:
 def refusing_other_runs(argument: str) -> Iterator[None]:
     """Raise ValueError if the block fails because the checkpoint belongs to another run.
 
-    `argument` is the one that named the run, resume or extend.
-
-    Its checksum was valid, so an error in restoring its state means that the state does not fit.
+    The checkpoint's checksum was valid, so an error in restoring its state means that the state
+    does not fit. `argument`, resume or extend, is named in the message.
     """
     try:
         yield

@@ -193,12 +193,12 @@ def set_up(
         normalize=normalize,
         task=task,
         model=model,
-        origin=in_words(origin, config, statistics),
+        origin=describe_origin(origin, config, statistics),
     )
 
 
 def known_source(data: Dataset, splits: Splits, config: DataConfig) -> Source:
-    """Return what is known of the data without their images, of which the splits hold copies."""
+    """Return the data's metadata without the images, of which the splits hold copies."""
     if not isinstance(config, FolderConfig):
         return data.source
     validated = [] if splits.val is None or config.val == "test" else [splits.val]
@@ -232,7 +232,7 @@ def first_model(
     return model, origin
 
 
-def in_words(origin: Origin, config: TrainConfig, statistics: Statistics) -> str:
+def describe_origin(origin: Origin, config: TrainConfig, statistics: Statistics) -> str:
     """Say where the weights come from, and what becomes of them; "" for random ones."""
     if not origin.words:
         return ""

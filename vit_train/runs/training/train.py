@@ -98,9 +98,9 @@ def train_in_held_folder(
 
 
 def with_named_run(config: TrainConfig) -> TrainConfig:
-    """Name the run that init_from= means.
+    """Resolve init_from= to one run now.
 
-    A folder of runs will mean another one once a newer one is finished.
+    A folder of runs means the newest finished one, which may be another one later.
     """
     if config.init_from is None:
         return config
