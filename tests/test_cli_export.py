@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Run, SmallRun
+from conftest import SMALL, Run, SmallRun
 
 import vit_train
 from vit_train.engine.safetensors_file import read_safetensors
@@ -109,7 +109,9 @@ def test_what_a_format_cannot_hold_is_refused_with_those_that_can(
 
 
 def test_only_classifiers_are_exported(run: Run) -> None:
-    outcome = run("vit-export", "ckpt=builtin:cifar10", "format=hf")
+    small = [*SMALL, "model.head=gap", "train.max_minutes=1e-9", "hydra.run.dir=run"]
+    assert run("vit-train", *small).status == 0
+    outcome = run("vit-export", "ckpt=run/checkpoints/last.pt", "format=hf")
     assert outcome.status == 1 and "format=hf has no place for model.head=gap: " in outcome.err
     model, meta = vit_train.load("builtin:cifar10")
     task: Task = ReconstructConfig().make(meta.config.model, meta.image_shape, 10)
