@@ -28,8 +28,7 @@ def attend(
     if bias is not None:
         logits = logits + bias
     if is_causal:
-        later = ~causal(k.shape[2], k.device)[: q.shape[2]]
-        logits = logits.masked_fill(later, float("-inf"))
+        logits = logits.masked_fill(later_keys(q, k), float("-inf"))
     probabilities = logits.softmax(dim=-1)
     return weighted(probabilities.to(v.dtype), v), probabilities
 
@@ -61,8 +60,7 @@ def fused_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool
 ) -> Tensor:
     if is_causal and bias is not None:  # PyTorch takes only one of the two
-        later = ~causal(k.shape[2], k.device)[: q.shape[2]]
-        bias, is_causal = bias.masked_fill(later, float("-inf")), False
+        bias, is_causal = bias.masked_fill(later_keys(q, k), float("-inf")), False
     in_bf16 = q.device.type == "cpu" and q.dtype == torch.bfloat16
     if in_bf16 and q.requires_grad and k.shape[2] <= WRITTEN_TOKENS:
         # PyTorch's backward in bf16 takes no less time than in float32, with AMX eight times more.
@@ -73,6 +71,11 @@ def fused_attention(
 def causal(tokens: int, device: torch.device | None = None) -> Tensor:
     """Return the causal mask (T,T): each token attends to itself and to the tokens before it."""
     return torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
+
+
+def later_keys(q: Tensor, k: Tensor) -> Tensor:
+    """Return which keys come after each query: bool (Q,T)."""
+    return ~causal(k.shape[2], k.device)[: q.shape[2]]
 
 
 def require_mask(mask: Tensor, tokens: int, keys: int) -> None:
