@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Run, SmallRun
+from small_sets import small_cifar
+from torchvision.datasets import CIFAR10
 
 import vit_train
 from vit_train.files.reading import read_json
@@ -54,6 +56,17 @@ def test_an_unknown_one_is_refused(run: Run) -> None:
     outcome = run("vit-eval", "ckpt=builtin:imagenet")
     assert outcome.status == 1 and "there is no builtin:imagenet" in outcome.err
     assert builtin_checkpoint("outputs/x") is None
+
+
+def test_the_data_of_a_builtin_model_are_where_those_of_new_runs_are(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_cifar(monkeypatch, tmp_path / "elsewhere", CIFAR10)
+    outcome = run("vit-eval", "ckpt=builtin:cifar10")
+    assert outcome.status == 1 and "cannot read CIFAR-10" in outcome.err
+    monkeypatch.setenv("VIT_TRAIN_DATA", str(tmp_path / "elsewhere"))
+    outcome = run("vit-eval", "ckpt=builtin:cifar10")
+    assert "the data's classes are class 0, class 1" in outcome.err  # which are those found there
 
 
 def test_packing_keeps_the_answers_and_forgets_the_machine(

@@ -104,6 +104,17 @@ def test_what_may_change_a_result_makes_a_group() -> None:
     assert len(group_runs([pets, other])) == 1
 
 
+def test_a_table_names_another_precision_than_fp32_even_if_all_runs_have_it() -> None:
+    for name in ("fp32", "bf16"):
+        runs = [summary(0.5, 0), summary(0.6, 1)]
+        for each in runs:
+            each["precision"] = name
+        header, _, row = table(group_runs(runs)).splitlines()
+        assert header.startswith("| precision |") == row.startswith("| bf16 |") == (name == "bf16")
+    runs[0]["precision"] = "fp32"
+    assert table(group_runs(runs)).splitlines()[0].count("precision") == 1
+
+
 def test_extended_runs_are_grouped_by_how_long_those_before_them_were() -> None:
     runs = [summary(0.5, seed) for seed in (0, 1, 0, 0)]
     for each, folder, epochs in zip(runs, "abc", (30, 30, 10), strict=False):

@@ -163,7 +163,7 @@ def how_to_get(archive: Archive, root: Path, wanted: Iterable[str]) -> str:
     return (
         f"cannot read {archive.title} from {folder}: {fault}\n"
         f"  - data.download=true downloads it there ({archive.size})\n"
-        f"  - data.root=FOLDER (of a new run also $VIT_TRAIN_DATA) names the folder that holds "
+        f"  - data.root=FOLDER (without a run also $VIT_TRAIN_DATA) names the folder that holds "
         f"{archive.folder}/ or {archive.filename}\n"
-        "  - data=shapes trains a new run on the built-in data instead"
+        "  - vit-train data=shapes needs none: its data are built in"
     )

@@ -20,6 +20,7 @@ from vit_train.data.shapes import SIZE as SHAPES_SIZE
 from vit_train.data.splits import Splits, make_splits, subset
 from vit_train.engine.config import BEST
 from vit_train.report.terminal import counted
+from vit_train.runs.builtin import is_builtin
 from vit_train.runs.config import EvalDataConfig
 from vit_train.runs.load import Meta
 from vit_train.text import listed
@@ -49,6 +50,8 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
         )
     kind = DATA_CONFIGS[name]
     start = vars(trained) if name == trained.name else {"image_size": meta.image_shape[1]}
+    if is_builtin(meta.path):  # it has no data of its own
+        start = start | {"root": kind().root}
     return kind(**(start | distrusted(kind, start) | chosen))
 
 

@@ -73,12 +73,18 @@ def interval(group: Group) -> str:
     return f"{100 * low:.2f} to {100 * high:.2f}"
 
 
+def other_than_fp32(group: Group) -> str:
+    """Return the precision that the runs were computed in; "" for fp32."""
+    used = each_once(str(stage.get("precision", "fp32")) for stage in group.stages)
+    return "" if used == "fp32" else used
+
+
 def table(groups: Sequence[Group]) -> str:
     """Return a Markdown table, with accuracies in percent."""
     measure = common_measure(groups)
     keys = list(dict.fromkeys(key for group in groups for key in group.settings))
     title = measure.column.format
-    header = [*map(short_name, keys), "parameters", "seeds", "folds"]
+    header = [*map(short_name, keys), "precision", "parameters", "seeds", "folds"]
     header += [title("test", "final weights"), "95 % interval", title("test", "best epoch")]
     header += [title("validation", "best epoch"), title("validation", "last epoch, mean of folds")]
     header += [title("training", "last epoch"), title("balanced test", "final weights")]
@@ -90,6 +96,7 @@ def table(groups: Sequence[Group]) -> str:
         rows.append(
             [
                 *(short_value(group.settings.get(key, "")) for key in keys),
+                "" if "precision" in keys else other_than_fp32(group),
                 f"{group.runs[0]['parameters']:,}",
                 each_once(str(run["config"]["seed"]) for run in group.runs),
                 group.folds,
