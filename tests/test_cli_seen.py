@@ -127,7 +127,13 @@ def test_a_validation_folder_of_the_runs_own_is_evaluated_wherever_it_lies(run: 
     for split, words in (("val", "The epoch was chosen on these images"), ("test", "")):
         outcome = run("vit-eval", "ckpt=run", "data.root=moved", f"split={split}", "out=own")
         assert outcome.status == 0 and len(evaluated("own")) == 3 * len(CLASSES), outcome.err
-        assert read_json(Path("own/results.json"))["caveat"].startswith(words)
+        caveat = read_json(Path("own/results.json"))["caveat"]
+        assert caveat.startswith(words) and bool(caveat) == bool(words)
+    for part, numbers in (("train", range(22, 24)), ("val", range(20, 22))):
+        write_photos(f"others/{part}", numbers)
+    outcome = run("vit-eval", "ckpt=run", "data.root=others", "split=val", "out=others-val")
+    assert outcome.status == 0, outcome.err
+    assert read_json(Path("others-val/results.json"))["caveat"] == ""
 
 
 def test_test_images_that_chose_the_epoch_can_be_evaluated_and_are_no_copies(run: Run) -> None:
@@ -140,4 +146,4 @@ def test_test_images_that_chose_the_epoch_can_be_evaluated_and_are_no_copies(run
     outcome = run("vit-eval", "ckpt=run", "data.root=photos", "out=own")
     assert outcome.status == 0, outcome.err
     caveat = read_json(Path("own/results.json"))["caveat"]
-    assert caveat.startswith("The epoch was chosen on these images")
+    assert caveat.startswith("The epoch was chosen on the run's own test images")

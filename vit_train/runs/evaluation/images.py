@@ -115,16 +115,23 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
 
     Raise ValueError if no others are left.
     """
-    caveat = advantage(split, meta)
-    if split == "test" and meta.seen is not None:
+    caveat = ""
+    if meta.seen is not None:
         known = are_among(images.images, meta.seen)
         count = int(known.sum())
-        if count == len(images):
+        if split != "test":  # whose images may be known
+            caveat = advantage(split, meta) if count else ""
+        elif count == len(images):
             raise ValueError(f"the run trained or validated on all of these {count:,} images")
-        if count:
+        elif count:
             images = images.subset((~known).nonzero().squeeze(1))
             caveat = f"{counted(count, 'image')} left out: the run trained or validated on them."
             logger.warning(caveat)
+        elif advantage(split, meta):
+            caveat = (
+                "The epoch was chosen on the run's own test images, which flatters the number if "
+                "these are the same."
+            )
     return EvalImages(subset(images, f"{split}_subset", config), caveat=caveat)
 
 
