@@ -129,7 +129,11 @@ def test_a_validation_folder_of_the_runs_own_is_evaluated_wherever_it_lies(run: 
         assert outcome.status == 0 and len(evaluated("own")) == 3 * len(CLASSES), outcome.err
         caveat = read_json(Path("own/results.json"))["caveat"]
         assert caveat.startswith(words) and bool(caveat) == bool(words)
-    for part, numbers in (("train", range(22, 24)), ("val", range(20, 22))):
+    for part, numbers in (
+        ("train", range(22, 24)),
+        ("val", range(20, 22)),
+        ("test", range(24, 26)),
+    ):
         write_photos(f"others/{part}", numbers)
     outcome = run("vit-eval", "ckpt=run", "data.root=others", "split=val", "out=others-val")
     assert outcome.status == 0, outcome.err
