@@ -301,4 +301,4 @@ def small_run(run: Run, small_runs: Path) -> SmallRun:
 @pytest.fixture
 def checkpoint(small_run: SmallRun) -> bytes:
     """A small run's last checkpoint."""
-    return (small_run("finished", "kept") / "checkpoints/last.pt").read_bytes()
+    return (small_run("finished", "kept") / "checkpoints/last.safetensors").read_bytes()

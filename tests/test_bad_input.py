@@ -319,13 +319,13 @@ def test_a_copy_of_a_checkpoint_is_not_resumed_where_it_lies(run: Run, small_run
     """The folder above is not a run's, and what is in it is somebody else's."""
     small_run("interrupted")
     Path("mine/models").mkdir(parents=True)
-    Path("run/checkpoints/last.pt").rename("mine/models/copy.pt")
+    Path("run/checkpoints/last.safetensors").rename("mine/models/copy.safetensors")
     Path("mine/metrics.csv").write_text("epoch,acc\n1,0.5\n", encoding="utf-8")
-    outcome = run("vit-train", "resume=mine/models/copy.pt")
+    outcome = run("vit-train", "resume=mine/models/copy.safetensors")
     assert outcome.status == 1 and "a run goes on in its own folder" in outcome.err
-    assert "init_from=mine/models/copy.pt" in outcome.err
+    assert "init_from=mine/models/copy.safetensors" in outcome.err
     assert sorted(path.name for path in Path("mine").rglob("*")) == [
-        "copy.pt", "metrics.csv", "models",
+        "copy.safetensors", "metrics.csv", "models",
     ]  # fmt: skip
 
 
@@ -372,13 +372,13 @@ def test_what_belongs_to_another_choice_is_said(run: Run, small_run: SmallRun) -
     for arguments, words in {
         "vit-train task.teacher=run": "task.teacher here: task=distill has it",
         "vit-train model=cnn model.embed_dim=32": "model.embed_dim here: model=tiny has it",
-        "vit-train extend=run/checkpoints/best.pt train.epochs=1": "name the run's folder",
+        "vit-train extend=run/checkpoints/best.safetensors train.epochs=1": "name the run's folder",
         "vit-train resume=run/config.yaml": "this is not a checkpoint: name the run's folder",
         "vit-train hydra.run.dir=run/config.yaml": "run/config.yaml: File exists",
         "vit-eval ckpt=run data.root=run": "come from no folder; add data.name=folder",
         "vit-eval ckpt=run,run": "write a list as [A,B]",
         "vit-eval ckpt=[run,nowhere]": "no checkpoint at nowhere",
-        "vit-eval ckpt=[run/checkpoints/last.pt,run,run]": "best.pt more than once",
+        "vit-eval ckpt=[run,run]": "best.safetensors more than once",
         "vit-predict ckpt=run images=nowhere.png": "there is no such file or folder",
     }.items():
         outcome = run(*arguments.split())

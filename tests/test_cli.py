@@ -35,7 +35,7 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -
     for name in ("config.yaml", "train.log", "metrics.csv", "summary.json", "pictures.png"):
         assert (folder / name).is_file(), name
     assert {p.name for p in (folder / "checkpoints").iterdir()} == {
-        "last.pt", "last-1.pt", "best.pt",
+        "last.safetensors", "last-1.safetensors", "best.safetensors",
     }  # fmt: skip
     assert summary["status"] == "finished"
     assert summary["images_seen"] == 2 * (180 // 32) * 32
@@ -74,7 +74,7 @@ def test_vit_eval_gives_the_accuracy_that_training_reported(run: Run, small_run:
     assert "triangle" in outcome.out
     evaluated = read_json(Path("run/eval-test/results.json"))["result"]
     assert evaluated == summary["test"]["best"]
-    run("vit-eval", "ckpt=run/checkpoints/last.pt", "split=val")
+    run("vit-eval", "ckpt=run/checkpoints/last.safetensors", "split=val")
     rows = csv_rows("run/metrics.csv")
     validation = read_json(Path("run/eval-val-last/results.json"))["result"]
     assert validation["acc"] == float(rows[-1]["val_acc"])
@@ -117,7 +117,7 @@ def test_load_gives_a_model_that_predicts_in_a_notebook(run: Run) -> None:
 def test_val_none_keeps_no_best_and_val_test_says_so(run: Run) -> None:
     summary = train_small(run, "none", "train.epochs=1", "data.val=none")
     assert set(summary["test"]) == {"final"} and summary["selected_on"] is None
-    assert not Path("none/checkpoints/best.pt").exists()
+    assert not Path("none/checkpoints/best.safetensors").exists()
     selected_on = train_small(run, "test", "train.epochs=1", "data.val=test")["selected_on"]
     assert selected_on == "test"
     log = Path("test/train.log").read_text(encoding="utf-8")
@@ -157,7 +157,7 @@ def test_an_unreadable_or_foreign_checkpoint_is_refused(run: Run) -> None:
         "noise.pt": "damaged",
         "cut.pt": "damaged",
         "foreign.pt": "not a checkpoint",
-        "folder": "no checkpoints/best.pt",
+        "folder": "no checkpoints/best.safetensors",
         "nothing.pt": "no checkpoint at",
     }.items():
         outcome = run("vit-eval", f"ckpt={path}")
@@ -342,7 +342,7 @@ def test_a_comparison_can_be_written_elsewhere(run: Run, small_run: SmallRun) ->
 
 def test_an_advantage_on_the_compared_images_is_said(run: Run, small_run: SmallRun) -> None:
     small_run("finished", "a"), small_run("averaged", "b")
-    outcome = run("vit-eval", "ckpt=[a,b/checkpoints/last.pt]", "split=val")
+    outcome = run("vit-eval", "ckpt=[a,b/checkpoints/last.safetensors]", "split=val")
     assert outcome.status == 0, outcome.err
     (page,) = Path("a").glob("eval-val-vs-*/report.html")
     (words,) = re.findall(r"A \([^)]+\): The epoch was chosen on these images", outcome.out)

@@ -59,7 +59,7 @@ def test_a_model_without_class_token_and_a_photo(run: Run) -> None:
     small = [*SMALL, "model.head=gap", "train.max_minutes=1e-9", "hydra.run.dir=run"]
     assert run("vit-train", *small).status == 0
     which = ["images=[photo.jpg,broken.jpg]", "target=square", "out=seen"]
-    outcome = run("vit-explain", "ckpt=run/checkpoints/last.pt", *which)
+    outcome = run("vit-explain", "ckpt=run/checkpoints/last.safetensors", *which)
     assert outcome.status == 0 and "broken.jpg cannot be read" in outcome.err + outcome.out
     assert Path("seen/maps.png").exists()
 

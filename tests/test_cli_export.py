@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 from conftest import SMALL, Run, SmallRun
+from safetensors import safe_open
 
 import vit_train
-from vit_train.engine.safetensors_file import read_safetensors
 from vit_train.files.writing import write_json
 from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
 from vit_train.runs.builtin import FOLDER
@@ -59,8 +59,8 @@ def test_safetensors_are_weights_to_start_from(run: Run, few_images: None) -> No
     found = pretrained("x.safetensors", ViTConfig())
     assert all(torch.equal(value, found.state[key]) for key, value in model.state_dict().items())
     assert (found.classes, found.statistics) == (meta.classes, meta.statistics)
-    with Path("x.safetensors").open("rb") as file:
-        about = json.loads(read_safetensors(file)[1]["vit_train"])
+    with safe_open("x.safetensors", framework="pt") as file:
+        about = json.loads(file.metadata()["vit_train"])
     assert about["images_seen"] == meta.images_seen and "/" not in about["config"]["data"]["root"]
 
 
@@ -111,7 +111,7 @@ def test_what_a_format_cannot_hold_is_refused_with_those_that_can(
 def test_only_classifiers_are_exported(run: Run) -> None:
     small = [*SMALL, "model.head=gap", "train.max_minutes=1e-9", "hydra.run.dir=run"]
     assert run("vit-train", *small).status == 0
-    outcome = run("vit-export", "ckpt=run/checkpoints/last.pt", "format=hf")
+    outcome = run("vit-export", "ckpt=run/checkpoints/last.safetensors", "format=hf")
     assert outcome.status == 1 and "format=hf has no place for model.head=gap: " in outcome.err
     model, meta = vit_train.load("builtin:cifar10")
     task: Task = ReconstructConfig().make(meta.config.model, meta.image_shape, 10)
@@ -158,7 +158,7 @@ def test_bad_settings_are_refused_at_once(run: Run, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_checkpoint_is_never_replaced_by_its_export(run: Run) -> None:
-    shutil.copy(FOLDER / "cifar10.pt", "model.safetensors")
+    shutil.copy(FOLDER / "cifar10.safetensors", "model.safetensors")
     before = Path("model.safetensors").read_bytes()
     arguments = ["ckpt=model.safetensors", "format=safetensors", "out=./model.safetensors"]
     outcome = run("vit-export", *arguments)

@@ -257,23 +257,32 @@ def test_a_strangers_temperature_is_believed_only_if_it_is_one(
 
 def test_each_checkpoint_has_its_own_temperature(run: Run, small_run: SmallRun) -> None:
     small_run("averaged")
-    for more in (["ckpt=run"], ["ckpt=run", "weights=raw"], ["ckpt=run/checkpoints/last.pt"]):
+    for more in (
+        ["ckpt=run"],
+        ["ckpt=run", "weights=raw"],
+        ["ckpt=run/checkpoints/last.safetensors"],
+    ):
         assert run("vit-eval", *more).status == 0
     found = [
         vit_train.load("run").meta.temperature,
         vit_train.load("run", weights="raw").meta.temperature,
-        vit_train.load("run/checkpoints/last.pt").meta.temperature,
+        vit_train.load("run/checkpoints/last.safetensors").meta.temperature,
     ]
     assert None not in found
     noted = read_json(Path("run/calibration.json"))["temperatures"]
     assert list(noted.values()) == found
     told = [(key.split()[0], key.split(", ")[1]) for key in noted]
     assert told == [
-        ("best.pt", "ema weights"), ("best.pt", "raw weights"), ("last.pt", "ema weights"),
+        ("best.safetensors", "ema weights"), ("best.safetensors", "raw weights"),
+        ("last.safetensors", "ema weights"),
     ]  # fmt: skip
-    assert vit_train.load("run/checkpoints/last.pt", weights="raw").meta.temperature is None
-    Path("run/checkpoints/last.pt").replace("run/checkpoints/best.pt")  # other weights, same name
-    assert vit_train.load("run/checkpoints/best.pt").meta.temperature is None
+    assert (
+        vit_train.load("run/checkpoints/last.safetensors", weights="raw").meta.temperature is None
+    )
+    Path("run/checkpoints/last.safetensors").replace(
+        "run/checkpoints/best.safetensors"
+    )  # other weights, same name
+    assert vit_train.load("run/checkpoints/best.safetensors").meta.temperature is None
 
 
 def test_a_file_named_after_no_user_is_a_file(
@@ -292,7 +301,7 @@ def test_another_programs_calibration_json_is_left_alone(run: Run, small_run: Sm
     outcome = run("vit-eval", "ckpt=run")
     assert outcome.status == 0 and "the temperature is not noted" in outcome.err + outcome.out
     assert Path("run/calibration.json").read_text(encoding="utf-8") == '{"mine": 1}'
-    shutil.copy("run/checkpoints/best.pt", "mine.pt")
+    shutil.copy("run/checkpoints/best.safetensors", "mine.pt")
     Path("calibration.json").write_text("{}", encoding="utf-8")
     assert run("vit-eval", "ckpt=mine.pt").status == 0
     assert Path("calibration.json").read_text(encoding="utf-8") == "{}"
@@ -307,7 +316,7 @@ def test_a_temperature_of_a_part_of_the_images_is_not_noted(run: Run, small_run:
     assert Path("run/calibration.json").read_text(encoding="utf-8") == noted
     assert {each.name for each in Path("run").glob("eval-*")} == {"eval-test", "eval-test-10val"}
     with contextlib.chdir("run/checkpoints"):
-        known = vit_train.load("best.pt").meta.temperature
+        known = vit_train.load("best.safetensors").meta.temperature
         assert known is not None and known in json.loads(noted)["temperatures"].values()
     assert vit_train.load("run", image_size=48).meta.temperature is None
 
@@ -392,9 +401,9 @@ def test_overlays_never_replace_an_image_and_bad_weights_are_said(run: Run) -> N
     assert outcome.status == 0 and Path("new/photo-maps.png").exists(), outcome.err
     assert run("vit-predict", *arguments, "out=photo.csv").status == 0
     assert Path("photo.png").read_bytes() == before
-    shutil.copy(FOLDER / "cifar10.pt", "model.pt")
+    shutil.copy(FOLDER / "cifar10.safetensors", "model.safetensors")
     Path("predicted.png").write_bytes(before)
-    outcome = run("vit-predict", "ckpt=model.pt", "images=.", "overlay=true")
+    outcome = run("vit-predict", "ckpt=model.safetensors", "images=.", "overlay=true")
     assert outcome.status == 1 and "overlay=true would replace the image" in outcome.err
     Path("predicted.png").unlink()
     Path("photo-maps.png").write_bytes(before)

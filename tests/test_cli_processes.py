@@ -36,7 +36,8 @@ for arguments in {commands}:
             main()
             sys.exit()
     if endless:
-        while not os.path.exists("endless/checkpoints/last.pt") and time.time() < began + 60:
+        last = "endless/checkpoints/last.safetensors"
+        while not os.path.exists(last) and time.time() < began + 60:
             time.sleep(0.1)
         os.kill(children[1], signal.SIGKILL)
     statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]

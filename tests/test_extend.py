@@ -1,19 +1,20 @@
 """A finished run is trained further in a new folder, and a run stops early when it may."""
 
 import hashlib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from checkpoints import rewrite
 from conftest import SMALL_MODEL, Run, SmallRun
 from test_resume import Killed, assert_same_run, dies_after, rows, scalars
 
 from vit_train.commands.cli.resuming import may_change
 from vit_train.config import TrainConfig, with_defaults
-from vit_train.engine.checkpoint import read_checkpoint, sealed
 from vit_train.files.reading import read_json
+from vit_train.runs.checkpoint import Checkpoint, Extended
 from vit_train.runs.training.extension import recipe
 
 MORE = ["train.epochs=2", "optim.lr=5e-4", "checkpoint.every_steps=3"]
@@ -38,17 +39,17 @@ def test_a_finished_run_is_extended_and_stays_as_it_was(
     assert outcome.status == 0, outcome.err
     assert "from    extends runs/first after epoch 2" in outcome.out and "   4/4   " in outcome.out
     # All of its state: the moments, the average and the counters go on.
-    state = read_checkpoint(Path("runs/second/checkpoints/last.pt"))
-    assert state["optimizers"][0]["state"][0]["step"] == 20 and state["step"] == 20
-    assert state["ema"] is not None and state["images_seen"] == 640
+    state = Checkpoint.load(Path("runs/second/checkpoints/last.safetensors"))
+    assert state.optimizers[0][0]["step"] == 20 and state.step == 20
+    assert state.ema is not None and state.images_seen == 640
     table = rows(Path("runs/second"))
     assert table[:2] == rows(first) and [row["epoch"] for row in table] == ["1", "2", "3", "4"]
     assert [step for step, _ in scalars(Path("runs/second"))["val/loss"]] == [15, 20]
     assert float(table[2]["lr"]) == 5e-4  # at the end of one epoch of warm-up
     said = summary("runs/second")
-    last = first / "checkpoints/last.pt"
+    last = first / "checkpoints/last.safetensors"
     (noted,) = said["extends"]
-    seal = last.read_bytes()[-64:].decode()
+    seal = Checkpoint.load(last).checksum
     assert (noted["run"], noted["epochs"], noted["images_seen"]) == ("runs/first", 2, 320)
     assert noted["fingerprint"] == seal and said["images_seen"] == 640 and said["epochs"] == 4
     assert said["best_val"]["epoch"] in (3, 4)
@@ -61,8 +62,8 @@ def test_a_finished_run_is_extended_and_stays_as_it_was(
         outcome = run("vit-train", "resume=killed", f"train.max_minutes={limit}")
         assert outcome.status == 0, outcome.err
         if limit != "null":  # a step away from where the first run ended
-            weights = read_checkpoint(Path("killed/checkpoints/last.pt"))["model"]
-            for name, weight in read_checkpoint(last)["model"].items():
+            weights = Checkpoint.load(Path("killed/checkpoints/last.safetensors")).model
+            for name, weight in Checkpoint.load(last).model.items():
                 torch.testing.assert_close(weights[name], weight, rtol=0, atol=2e-4)
     assert_same_run(Path("runs/second"), Path("killed"))
     assert summary("killed")["extends"][0]["fingerprint"] == seal
@@ -93,13 +94,15 @@ def test_what_cannot_be_extended_is_refused(run: Run, small_run: SmallRun) -> No
         outcome = run("vit-train", *arguments.split(), "hydra.run.dir=new")
         assert outcome.status == 1 and words in outcome.err, outcome.err
         assert "Traceback" not in outcome.err and not Path("new").exists()
-    content = read_checkpoint(first / "checkpoints/last.pt")
-    for change, words in (
-        ({"format": "vit_train checkpoint 1"}, "not a checkpoint of this version of vit-train"),
+    last = first / "checkpoints/last.safetensors"
+    kept = last.read_bytes()
+    changes: list[tuple[dict[str, Any], str]] = [
         ({"fingerprint": "0"}, "the images on disk are not those it was trained on"),
         ({"batch": 3}, "its last checkpoint is not from the end of an epoch"),
-    ):
-        (first / "checkpoints/last.pt").write_bytes(sealed(content | change))
+    ]
+    for change, words in changes:
+        last.write_bytes(kept)
+        rewrite(last, **change)
         outcome = run("vit-train", "extend=run", more, "hydra.run.dir=new")
         assert outcome.status == 1 and words in outcome.err, outcome.err
         assert "Traceback" not in outcome.err and not Path("new").exists()
@@ -157,5 +160,6 @@ def test_a_recipe_is_all_that_repetitions_share() -> None:
     assert recipe(older, []) == one
     other = config | {"model": config["model"] | {"depth": 5}}
     assert recipe(other, []) != one
-    chain = [{"epochs": 30, "recipe": one}]
-    assert recipe(config, chain) != one != recipe(config, [{"epochs": 30, "recipe": "another"}])
+    earlier = Extended("run", 30, 300, 300, 1.0, "", recipe=one)
+    other = replace(earlier, recipe="another")
+    assert one != recipe(config, [earlier]) != recipe(config, [other])

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from checkpoints import write
 from conftest import SMALL, Run
 
-from vit_train.engine import checkpoint_manager
-from vit_train.engine.checkpoint import read_checkpoint, save_checkpoint
 from vit_train.files.generations import save_archive
 from vit_train.files.reading import read_json
 from vit_train.report import disk_errors
+from vit_train.runs.checkpoint import Checkpoint
+from vit_train.runs.training import checkpoint_manager
 from vit_train.tasks.classify import Classify
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -63,27 +64,27 @@ def test_whichever_call_fails_for_want_of_space_nothing_is_lost(
 ) -> None:
     failures = 0
     for calls in range(100):
-        path = tmp_path / str(calls) / "last.pt"
-        save_checkpoint(path, {"step": 1}, keep=1)
-        save_checkpoint(path, {"step": 2}, keep=1)
+        path = tmp_path / str(calls) / "last.safetensors"
+        write(path, keep=1, step=1)
+        write(path, keep=1, step=2)
         disk = FullDisk(calls)
         with monkeypatch.context() as patch:
             patch.setattr(Path, "open", failing_open(disk))
             patch.setattr(Path, "replace", disk(Path.replace))
             patch.setattr(os, "fsync", disk(os.fsync))
             try:
-                save_checkpoint(path, {"step": 3}, keep=1)
+                write(path, keep=1, step=3)
             except OSError as error:
                 assert error is FULL
                 failures += 1
             else:
                 break
-        kept = [path, path.with_name("last-1.pt")]
-        steps = [read_checkpoint(each)["step"] for each in kept if each.exists()]
+        kept = [path, path.with_name("last-1.safetensors")]
+        steps = [Checkpoint.load(each).step for each in kept if each.exists()]
         assert steps and max(steps) >= 2, calls
         assert not list(path.parent.glob("*.partial"))
     assert failures >= 6  # open, write, flush, fsync, two renamings at least
-    assert read_checkpoint(path)["step"] == 3
+    assert Checkpoint.load(path).step == 3
 
 
 def failing_saves(
@@ -111,7 +112,7 @@ def test_a_failing_disk_stops_the_run_with_a_way_to_go_on(
         outcome = run("vit-train", *SMALL, "hydra.run.dir=run")
     assert outcome.status == 1 and str(failure.strerror) in outcome.err
     command = f"vit-train resume={Path('run').absolute()}"
-    assert f"last.pt is intact; resume with: {command}\n" in outcome.err
+    assert f"last.safetensors is intact; resume with: {command}\n" in outcome.err
     assert "Traceback" not in outcome.err
     assert run("vit-train", "resume=run").status == 0
     assert read_json(Path("run/summary.json"))["status"] == "finished"
@@ -128,7 +129,7 @@ def test_or_training_goes_on_without_and_saves_again_when_it_can(
     assert outcome.status == 0, outcome.err
     assert outcome.out.count("training continues: [Errno 28]") == 1
     assert outcome.out.count("the disk is writable again") == 1
-    assert read_checkpoint(Path("run/checkpoints/last.pt"))["epoch"] == 5
+    assert Checkpoint.load(Path("run/checkpoints/last.safetensors")).epoch == 5
 
 
 def not_a_number_at(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
@@ -152,7 +153,7 @@ def test_a_loss_that_is_no_number_is_named_with_its_step_and_batch(
     outcome = run("vit-train", *SMALL, *WHOLE, "checkpoint.every_steps=1")
     assert outcome.status == 1
     assert "NaN or infinity at step 8 (batch 3 of epoch 2)" in outcome.err
-    assert read_checkpoint(Path("run/checkpoints/last.pt"))["step"] == 7
+    assert Checkpoint.load(Path("run/checkpoints/last.safetensors")).step == 7
     saved = torch.load("run/nonfinite-step-8.pt", weights_only=True)
     assert saved["images"].shape[0] == saved["targets"].shape[0] == 32
 
@@ -168,7 +169,7 @@ def test_or_its_step_is_left_out_so_many_times(run: Run, monkeypatch: pytest.Mon
     assert Path("run/nonfinite-step-2.pt").exists()
     assert all(
         w.isfinite().all()
-        for w in read_checkpoint(Path("run/checkpoints/last.pt"))["model"].values()
+        for w in Checkpoint.load(Path("run/checkpoints/last.safetensors")).model.values()
     )
     not_a_number_at(monkeypatch, {2, 4, 8})
     outcome = run("vit-train", *SMALL, *WHOLE, *skip, "hydra.run.dir=again")

@@ -12,8 +12,8 @@ import pytest
 from conftest import SMALL, Run, SmallRun
 from test_resume import assert_same_run
 
-from vit_train.engine import checkpoint_manager
-from vit_train.engine.checkpoint import read_checkpoint
+from vit_train.runs.checkpoint import Checkpoint
+from vit_train.runs.training import checkpoint_manager
 
 
 def mount(*options: str) -> bool:
@@ -62,8 +62,8 @@ def test_or_training_goes_on_without_but_its_end_is_not_lost(
     assert outcome.status == 1 and "training continues: [Errno 28]" in outcome.out
     assert "No space left on device" in outcome.err and "resume with" in outcome.err
     assert "Traceback" not in outcome.err
-    kept = list(Path("disk/run/checkpoints").glob("*.pt"))
-    assert kept and all(read_checkpoint(each)["step"] > 0 for each in kept)
+    kept = list(Path("disk/run/checkpoints").glob("*.safetensors"))
+    assert kept and all(Checkpoint.load(each).step > 0 for each in kept)
     assert mount("-o", "remount,size=9m", str(disk))
     outcome = run("vit-train", "resume=disk/run")
     assert outcome.status == 0 and "4/4" in outcome.out, outcome.err

@@ -1,6 +1,5 @@
 """Files that were damaged, or made to do harm: refused with a short message, and nothing done."""
 
-import copy
 import os
 import random
 import shutil
@@ -10,98 +9,50 @@ from typing import Any
 
 import pytest
 import torch
+from checkpoints import forge, rewrite
 from conftest import SMALL, Run, SmallRun, posix
+from torch import Tensor
 
 import vit_train
 from vit_train.config import TrainConfig
 from vit_train.data.config import ShapesConfig
-from vit_train.engine.checkpoint import read_checkpoint, sealed
+from vit_train.engine.averages import AveragesState
 from vit_train.files.reading import read_json
 from vit_train.files.writing import write_json
 from vit_train.model.config import CnnConfig
+from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.load import require_bounded_memory
 from vit_train.tasks.config import ClassifyConfig
 
-
-def flip(data: bytearray, rng: random.Random) -> None:
-    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-
-
-def cut(data: bytearray, rng: random.Random) -> None:
-    del data[rng.randrange(len(data)) :]
-
-
-def lose(data: bytearray, rng: random.Random) -> None:
-    place = rng.randrange(len(data))
-    del data[place : place + rng.randrange(1, 5000)]
-
-
-def zero(data: bytearray, rng: random.Random) -> None:
-    place = rng.randrange(len(data))
-    end = min(len(data), place + rng.randrange(1, 5000))
-    if any(data[place:end]):
-        data[place:end] = bytes(end - place)
-    else:
-        data[place] = 1
-
-
-def insert(data: bytearray, rng: random.Random) -> None:
-    place = rng.randrange(len(data))
-    data[place:place] = rng.randbytes(rng.randrange(1, 100))
-
-
-def noise(data: bytearray, rng: random.Random) -> None:
-    data[:] = rng.randbytes(rng.randrange(3000))
-
-
-@pytest.mark.parametrize("damage", [flip, cut, lose, zero, insert, noise])
-def test_damaged_files_are_refused(
-    checkpoint: bytes, damage: Callable[[bytearray, random.Random], None], tmp_path: Path
-) -> None:
-    rng = random.Random(damage.__name__)
-    for _ in range(40):
-        data = bytearray(checkpoint)
-        damage(data, rng)
-        (tmp_path / "fuzzed.pt").write_bytes(data)
-        with pytest.raises(ValueError, match="it is damaged, or not a checkpoint"):
-            read_checkpoint(tmp_path / "fuzzed.pt")
-
-
 VALUES = [None, -1, 0, 10**12, 0.5, float("nan"), "", "x", [], [1], {}, {"name": "os.system"}]
-VALUES += [torch.zeros(3), torch.zeros(0), True]
+VALUES += [{"tensor": "model.norm.weight"}, {"tensor": "nowhere"}, True]
 
 
-def places(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where the content that loading looks at can be changed: all but optimizer and the like."""
-    found = [path] if path else []
-    if isinstance(content, dict):
-        skipped = ("optimizers", "rng", "scaler", "whole", "recent", "best", "written", "seconds")
-        for key, value in content.items():
-            if not (len(path) == 0 and key in skipped):
-                found += places(value, (*path, key))
+def places(content: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    """Where a checkpoint's plain values can be changed: objects, and the keys in them."""
+    found = [(content, key) for key in content]
+    for value in content.values():
+        if isinstance(value, dict):
+            found += places(value)
     return found
 
 
-def test_sealed_files_with_other_contents_are_refused_or_do_no_harm(
+def test_an_intact_file_with_other_contents_is_refused_or_does_no_harm(
     checkpoint: bytes, tmp_path: Path
 ) -> None:
-    """A sealed file may hold anything: 60 of them, and no error but a ValueError."""
-    path = tmp_path / "crafted.pt"
-    path.write_bytes(checkpoint)
-    content = read_checkpoint(path)
-    rng = random.Random(0)
-    everywhere, refused = places(content), 0
-    for _ in range(60):
-        crafted = copy.deepcopy(content)
-        *way, last = rng.choice(everywhere)
-        inner = crafted
-        for key in way:
-            inner = inner[key]
+    """It may hold anything: 60 of them, and no error but a ValueError."""
+    path, rng, refused = tmp_path / "crafted.safetensors", random.Random(0), 0
+
+    def change(content: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        inner, key = rng.choice(places(content))
         if rng.random() < 0.2:
-            del inner[last]
+            del inner[key]
         else:
-            inner[last] = rng.choice(VALUES)
-        path.write_bytes(sealed(crafted))
+            inner[key] = rng.choice(VALUES)
+
+    for _ in range(60):
+        path.write_bytes(checkpoint)
+        forge(path, change)
         try:
             vit_train.load(path)
         except ValueError as error:
@@ -121,63 +72,56 @@ def test_sealed_files_with_other_contents_are_refused_or_do_no_harm(
 def test_a_small_file_cannot_ask_for_a_huge_model_or_another_class(
     checkpoint: bytes, change: dict[str, Any], run: Run
 ) -> None:
-    Path("crafted.pt").write_bytes(checkpoint)
-    content = read_checkpoint(Path("crafted.pt"))
-    content["config"]["model"] |= change
-    Path("crafted.pt").write_bytes(sealed(content))
+    crafted(checkpoint, lambda content, tensors: content["config"]["model"].update(change))
     outcome = run("vit-eval", "ckpt=crafted.pt")
     assert outcome.status == 1 and "Traceback" not in outcome.err
     assert outcome.err.startswith("vit-eval: ") and outcome.err.count("\n") <= 8
 
 
 def test_a_crafted_state_cannot_be_resumed(run: Run, small_run: SmallRun) -> None:
-    path = small_run("interrupted") / "checkpoints/last.pt"
-    content = read_checkpoint(path)
-    changes = {"optimizers": [{}], "whole": None, "model": {"x": torch.zeros(1)}, "written": None}
-    changes |= {"epoch": None, "step": "x", "seconds": None}
-    for key, value in changes.items():
-        path.write_bytes(sealed(content | {key: value}))
+    path = small_run("interrupted") / "checkpoints/last.safetensors"
+    kept = path.read_bytes()
+    changes: list[dict[str, Any]] = [
+        {"optimizers": [[]]}, {"model": {"x": torch.zeros(1)}}, {"epoch": 99}, {"batch": -1},
+        {"step": -5}, {"epoch_averages": AveragesState(torch.zeros(9), 0, 0.0)},
+        {"optimizers": [[{"step": torch.zeros(1)} for _ in range(29)]]},
+    ]  # fmt: skip
+    for change in changes:
+        path.write_bytes(kept)
+        rewrite(path, **change)
         outcome = run("vit-train", "resume=run")
-        assert outcome.status == 1 and "this checkpoint is not from this run" in outcome.err
+        assert outcome.status == 1 and "this checkpoint is not from this run" in outcome.err, change
+        assert "Traceback" not in outcome.err
+    for key, value in {"written": None, "seconds": "x", "best": {"epoch": "x"}}.items():
+        path.write_bytes(kept)
+        forge(path, lambda content, tensors, key=key, value=value: content.update({key: value}))
+        outcome = run("vit-train", "resume=run")
+        assert outcome.status == 1 and f"{key}" in outcome.err, outcome.err
         assert "Traceback" not in outcome.err
 
 
-def crafted(checkpoint: bytes, **changes: Any) -> Path:
-    """A sealed file with these changes of its config (a dotted key) or of its content."""
-    path = Path("crafted.pt")
-    path.write_bytes(checkpoint)
-    content = read_checkpoint(path)
-    for key, value in changes.items():
-        *way, last = key.split("__")
-        inner = content
-        for each in way:
-            inner = inner[each]
-        inner[last] = value
-    path.write_bytes(sealed(content))
-    return path
+def crafted(checkpoint: bytes, change: Callable[[dict[str, Any], dict[str, Tensor]], Any]) -> None:
+    """Write an intact checkpoint with this change."""
+    Path("crafted.pt").write_bytes(checkpoint)
+    forge(Path("crafted.pt"), change)
 
 
 def doubled(depth: int) -> Any:
     value: Any = "x"
     for _ in range(depth):
-        value = {"a": value, "b": value}
+        value = {"a": value}
     return value
 
 
-HARMFUL: dict[str, tuple[dict[str, Any], str]] = {
-    "stride 0": ({"model__extra": torch.zeros(1).expand(10**9)}, "more numbers than the file"),
-    "shared in the config": ({"config__data__urls": doubled(40)}, "too many values"),
-    "shared in the classes": ({"classes": doubled(40)}, "too many values"),
-    "the environment": ({"config__data__root": "${oc.env:SECRET}"}, "an interpolation"),
-    "many images": ({"config__data__train_images": 30_000_000}, "data.train_images=30000000"),
-    "many test images": ({"config__data__test_images": 1_000_000}, "data.test_images=1000000"),
-    "large images": (
-        {"config__data__image_size": 8000, "image_shape": [3, 8000, 8000],
-         "config__model__positions": "none"}, "",
-    ),
-    "normalised by zero": ({"std": [0.0, 0.0, 0.0]}, "cannot normalize images"),
-    "normalised by words": ({"mean": ["x", "y", "z"]}, ""),
-}  # fmt: skip
+# Of the checkpoint's JSON: the way to a value, the value, and words of the refusal.
+HARMFUL: dict[str, tuple[str, Any, str]] = {
+    "shared in the config": ("config.data.urls", doubled(40), "too many values"),
+    "the environment": ("config.data.root", "${oc.env:SECRET}", "an interpolation"),
+    "many images": ("config.data.train_images", 30_000_000, "data.train_images=30000000"),
+    "many test images": ("config.data.test_images", 1_000_000, "data.test_images=1000000"),
+    "normalized by zero": ("std", [0.0, 0.0, 0.0], "cannot normalize images"),
+    "normalized by words": ("mean", ["x", "y", "z"], "mean[0] must be of the type float"),
+}
 
 
 @pytest.mark.parametrize("name", HARMFUL)
@@ -186,8 +130,15 @@ def test_a_small_file_takes_neither_memory_nor_time(
 ) -> None:
     monkeypatch.setenv("SECRET", "hunter2")
     monkeypatch.setattr(ShapesConfig, "load", None)
-    changes, words = HARMFUL[name]
-    crafted(checkpoint, **changes)
+    way, value, words = HARMFUL[name]
+
+    def change(content: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        *keys, last = way.split(".")
+        for key in keys:
+            content = content[key]
+        content[last] = value
+
+    crafted(checkpoint, change)
     outcome = run("vit-eval", "ckpt=crafted.pt")
     assert outcome.status == 1 and "Traceback" not in outcome.err, outcome.err
     assert words in outcome.err and "hunter2" not in outcome.err, outcome.err
@@ -197,14 +148,13 @@ def test_tables_that_are_not_in_the_file_are_counted(run: Run) -> None:
     """Relative positions keep a table of N×N distances; its weights are 2N − 1 short vectors."""
     arguments = [*SMALL, "model.positions=relative", "train.max_minutes=1e-9"]
     assert run("vit-train", *arguments, "hydra.run.dir=run").status == 0
-    content = read_checkpoint(Path("run/checkpoints/last.pt"))
-    patches = (640 // 4) ** 2
-    content["image_shape"] = [3, 640, 640]
-    for key, value in content["model"].items():
-        if value.shape == (127, 4):
-            content["model"][key] = torch.zeros(2 * patches - 1, 4)
-    Path("crafted.pt").write_bytes(sealed(content))
-    outcome = run("vit-eval", "ckpt=crafted.pt")
+    path, patches = Path("run/checkpoints/last.safetensors"), (640 // 4) ** 2
+    model = {
+        key: torch.zeros(2 * patches - 1, 4) if value.shape == (127, 4) else value
+        for key, value in Checkpoint.load(path).model.items()
+    }
+    rewrite(path, image_shape=(3, 640, 640), model=model)
+    outcome = run("vit-eval", f"ckpt={path}")
     assert outcome.status == 1 and "with this model's positions and attention" in outcome.err
 
 
@@ -219,11 +169,9 @@ def test_one_image_may_not_take_the_memory_of_thousands() -> None:
 def test_weights_that_are_not_numbers_are_said_and_nothing_is_written(
     checkpoint: bytes, run: Run
 ) -> None:
-    Path("crafted.pt").write_bytes(checkpoint)
-    content = read_checkpoint(Path("crafted.pt"))
-    for weight in content["model"].values():
-        weight.fill_(float("nan"))
-    Path("crafted.pt").write_bytes(sealed(content))
+    crafted(checkpoint, lambda content, tensors: [
+        weight.fill_(float("nan")) for name, weight in tensors.items() if name.startswith("model.")
+    ])  # fmt: skip
     outcome = run("vit-eval", "ckpt=crafted.pt")
     assert outcome.status == 1 and "its weights are damaged, or its training" in outcome.err
     outcome = run("vit-explain", "ckpt=crafted.pt")
@@ -240,7 +188,7 @@ def test_numbers_that_are_none_become_null(tmp_path: Path) -> None:
 
 
 NAMES = ["metrics.csv", "config.yaml", ".lock", "eval-test-last", "export", "explain"]
-NAMES += ["summary.json", "train.log", "checkpoints", "checkpoints/last.pt"]
+NAMES += ["summary.json", "train.log", "checkpoints", "checkpoints/last.safetensors"]
 # All of them written by one command.
 EVALUATION = ("results.json", "predictions.csv", "report.html")
 NAMES += [" ".join(["calibration.json", *(f"eval-test-last/{name}" for name in EVALUATION)])]
@@ -257,7 +205,10 @@ COMMANDS = {
         *((name, "file") for name in NAMES),
         *((name, "folder") for name in ("eval-test-last", "checkpoints", "train.log", *COMMANDS)),
         *((name, "pipe") for name in ("config.yaml", "summary.json", "metrics.csv", "train.log")),
-        *((name, "pipe") for name in ("checkpoints/last.pt", "eval-test-last/results.json")),
+        *(
+            (name, "pipe")
+            for name in ("checkpoints/last.safetensors", "eval-test-last/results.json")
+        ),
         (".lock", "pipe"),
     ],
 )
@@ -301,7 +252,7 @@ def booby_trapped(names: str, kind: str) -> Path:
     """Replace these names in the folder `run` by a link to a new folder or its file, or a pipe."""
     outside = Path("outside")
     outside.mkdir()
-    shutil.copy("run/checkpoints/last.pt", outside)
+    shutil.copy("run/checkpoints/last.safetensors", outside)
     (outside / "events.out.tfevents.1").write_text("precious", encoding="utf-8")
     (outside / "calibration.json").write_text('{"temperatures": {}}', encoding="utf-8")
     for name in names.split():
@@ -311,7 +262,7 @@ def booby_trapped(names: str, kind: str) -> Path:
         if kind == "pipe":
             os.mkfifo(target)
         else:
-            file = outside / (name if name == "calibration.json" else "last.pt")
+            file = outside / (name if name == "calibration.json" else "last.safetensors")
             target.symlink_to((file if kind == "file" else outside).absolute())
     return outside
 
@@ -320,32 +271,10 @@ def state_of(folder: Path) -> dict[Path, tuple[bytes, int]]:
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
 
 
-def test_a_state_whose_counts_are_none_of_this_run_is_refused(
-    run: Run, small_run: SmallRun
-) -> None:
-    path = small_run("interrupted") / "checkpoints/last.pt"
-    content = read_checkpoint(path)
-    moments = {n: {k: v[:1] if v.ndim else v for k, v in m.items()}
-               for n, m in content["optimizers"][0]["state"].items()}  # fmt: skip
-    changes: dict[str, Any] = {"epoch": 99, "batch": -1, "step": -5, "best": {"epoch": "x"}}
-    changes |= {"best_score": "x", "seconds": "x", "whole": {"sums": None, "images": 0}}
-    changes["optimizers"] = [content["optimizers"][0] | {"state": moments}]
-    for key, value in changes.items():
-        path.write_bytes(sealed(content | {key: value}))
-        outcome = run("vit-train", "resume=run")
-        assert outcome.status == 1 and "this checkpoint is not from this run" in outcome.err, key
-        assert "Traceback" not in outcome.err
-    content["optimizers"][0]["param_groups"] = [{"lr": "x"}]  # the settings are the config's
-    path.write_bytes(sealed(content))
-    assert run("vit-train", "resume=run", "train.max_minutes=null").status == 0
-
-
 def test_an_image_of_a_million_patches_is_refused_whatever_computes_attention(run: Run) -> None:
     """Fused attention stores no matrix, and would take hours."""
     arguments = [*SMALL, "model.positions=none", "model.kernels=fused", "train.max_minutes=1e-9"]
     assert run("vit-train", *arguments, "hydra.run.dir=run").status == 0
-    content = read_checkpoint(Path("run/checkpoints/last.pt"))
-    content["image_shape"] = [3, 4096, 4096]
-    Path("crafted.pt").write_bytes(sealed(content))
-    outcome = run("vit-predict", "ckpt=crafted.pt", "images=x.png")
+    rewrite(Path("run/checkpoints/last.safetensors"), image_shape=(3, 4096, 4096))
+    outcome = run("vit-predict", "ckpt=run/checkpoints/last.safetensors", "images=x.png")
     assert outcome.status == 1 and "1,048,576 patches of 4, more than 32,768" in outcome.err

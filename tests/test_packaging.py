@@ -142,4 +142,4 @@ def test_wheel_and_source_distribution(checkout: Path, tmp_path: Path) -> None:
 def test_a_checkout_runs_without_being_installed(checkout: Path) -> None:
     module = [sys.executable, "-m", "vit_train.commands.train"]
     call(*module, *SMALL, "hydra.run.dir=run", cwd=checkout)
-    assert (checkout / "run" / "checkpoints" / "last.pt").exists()
+    assert (checkout / "run" / "checkpoints" / "last.safetensors").exists()

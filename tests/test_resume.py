@@ -9,21 +9,23 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from checkpoints import rewrite
 from conftest import SMALL, Run, SmallRun, csv_rows, posix
 from filelock import FileLock
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from vit_train.engine import checkpoint_manager, workers
-from vit_train.engine.checkpoint import read_checkpoint, sealed
+from vit_train.engine import workers
 from vit_train.engine.device import Precision
 from vit_train.files.generations import generations
 from vit_train.files.reading import read_json
 from vit_train.files.writing import write_json
+from vit_train.runs.checkpoint import Checkpoint, apart
 from vit_train.runs.results.summaries import settings_of
-from vit_train.runs.training import run_summary, train
+from vit_train.runs.training import checkpoint_manager, run_summary, train
 
 # 5 steps an epoch; points of the curves and checkpoints fall on different steps.
 STEPS = ["train.epochs=3", "train.log_every=2", "checkpoint.every_steps=3"]
@@ -59,19 +61,15 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    for name in ("last.pt", "best.pt"):
-        states = [read_checkpoint(each / "checkpoints" / name) for each in (one, other)]
-        for key in ("step", "epoch", "batch", "images_seen", "best"):
-            assert states[0][key] == states[1][key], key
-        for key in ("model", "ema"):
-            if states[0][key] is not None:
-                for weight, value in states[0][key].items():
-                    assert torch.equal(value, states[1][key][weight]), weight
-        assert (states[0]["ema"] is None) == (states[1]["ema"] is None)
-        for mine, theirs in zip(*(state["optimizers"] for state in states), strict=True):
-            assert mine["state"].keys() == theirs["state"].keys() != set()
-            for parameter, moment in mine["state"].items():
-                assert all(torch.equal(moment[k], theirs["state"][parameter][k]) for k in moment)
+    for name in ("last.safetensors", "best.safetensors"):
+        states = [Checkpoint.load(each / "checkpoints" / name) for each in (one, other)]
+        for key in ("step", "epoch", "batch", "images_seen", "best", "lr", "patience", "extends"):
+            assert getattr(states[0], key) == getattr(states[1], key), key
+        tensors = [apart(state)[1] for state in states]
+        assert tensors[0].keys() == tensors[1].keys()
+        assert any(name.startswith("optimizers.") for name in tensors[0])
+        for name, value in tensors[0].items():
+            assert name.startswith("random.") or torch.equal(value, tensors[1][name]), name
     assert rows(one) == rows(other)
     assert scalars(one) == scalars(other)
     results = [read_json(each / "summary.json") for each in (one, other)]
@@ -149,10 +147,10 @@ def test_a_finished_run_says_so(run: Run, small_run: SmallRun) -> None:
     outcome = run("vit-train", "resume=run")
     assert outcome.status == 0 and "run is finished" in outcome.out
     assert run("vit-train", "resume=run", "seed=0").status == 0
-    named = run("vit-train", "resume=run/checkpoints/best.pt")
+    named = run("vit-train", "resume=run/checkpoints/best.safetensors")
     assert named.status == 0 and "run is finished" in named.out
     with contextlib.chdir("run/checkpoints"):
-        inside = run("vit-train", "resume=last.pt")
+        inside = run("vit-train", "resume=last.safetensors")
     assert inside.status == 0 and "run is finished" in inside.out, inside.err
     assert "cannot change seed when resuming" in run("vit-train", "resume=run", "seed=1").err
     longer = run("vit-train", "resume=run", "train.epochs=4")
@@ -225,17 +223,20 @@ def test_a_run_keeps_its_precision_on_another_machine(
 def test_other_images_than_it_began_with_are_refused(run: Run, small_run: SmallRun) -> None:
     small_run("interrupted")
     Path("run/config.yaml").unlink()  # the checkpoint has all of it, too
-    content = read_checkpoint(Path("run/checkpoints/last.pt"))
-    before = reports(Path("run"))
-    for change in ({"fingerprint": "0", "written": {}}, {"model": {}, "written": {}}):
-        Path("run/checkpoints/last.pt").write_bytes(sealed(content | change))
+    path = Path("run/checkpoints/last.safetensors")
+    kept, before = path.read_bytes(), reports(Path("run"))
+    changes: list[dict[str, Any]] = [{"fingerprint": "0"}, {"model": {}}]
+    for change in changes:
+        path.write_bytes(kept)
+        rewrite(path, **change, written={})
         refused = run("vit-train", "resume=run")
         assert refused.status == 1 and "not from this run" in refused.err
         assert ("the images on disk are not those" in refused.err) == ("fingerprint" in change)
         assert reports(Path("run")) == before  # nothing is cut for a state that does not fit
-    Path("run/checkpoints/last.pt").write_bytes(sealed(content | {"fingerprint": "0"}))
+    path.write_bytes(kept)
+    rewrite(path, fingerprint="0")
     assert "not those of the training run" in run("vit-eval", "ckpt=run").out
-    Path("run/checkpoints/last.pt").write_bytes(sealed(content))
+    path.write_bytes(kept)
     assert "not those" not in run("vit-eval", "ckpt=run").out
     outcome = run("vit-train", "resume=run", "train.max_minutes=null")
     assert outcome.status == 0, outcome.err
@@ -271,10 +272,10 @@ def test_a_resumed_run_names_all_that_trained_it(run: Run, small_run: SmallRun) 
 def test_a_run_ends_without_its_best_weights_if_they_are_damaged(
     run: Run, small_run: SmallRun
 ) -> None:
-    path = small_run("interrupted") / "checkpoints/last.pt"
+    path = small_run("interrupted") / "checkpoints/last.safetensors"
     best = {"epoch": 1, "acc": 0.99, "loss": 0.1}
-    path.write_bytes(sealed(read_checkpoint(path) | {"best": best, "best_score": 0.99}))
-    Path("run/checkpoints/best.pt").write_bytes(b"damaged")
+    rewrite(path, best=best, best_score=0.99)
+    Path("run/checkpoints/best.safetensors").write_bytes(b"damaged")
     outcome = run("vit-train", "resume=run", "train.max_minutes=null")
     assert outcome.status == 0 and "the best weights are lost" in outcome.err + outcome.out
 
@@ -342,15 +343,15 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_named(
     whole = undisturbed("plain")
     shutil.copytree(whole, "run")
     as_if_running(Path("run"))
-    last = Path("run/checkpoints/last.pt")
+    last = Path("run/checkpoints/last.safetensors")
     data = bytearray(last.read_bytes())
     data[len(data) // 2] ^= 1
     last.write_bytes(data)
     outcome = run("vit-train", "resume=run")
-    assert outcome.status == 1 and "run/checkpoints/last.pt: it is damaged" in outcome.err
-    assert "last-1.pt is intact" in outcome.err
+    assert outcome.status == 1 and "run/checkpoints/last.safetensors: it is damaged" in outcome.err
+    assert "last-1.safetensors is intact" in outcome.err
     command, argument = shlex.split(outcome.err.rpartition("resume from it with: ")[2])
-    assert (command, Path(argument).name) == ("vit-train", "last-1.pt")
+    assert (command, Path(argument).name) == ("vit-train", "last-1.safetensors")
     outcome = run(command, argument)
     assert outcome.status == 0, outcome.err
     assert_same_run(whole, Path("run"))
@@ -361,10 +362,12 @@ def test_the_newest_checkpoint_there_is_goes_on(run: Run, small_run: SmallRun) -
     assert "resume continues a single run" in run("vit-train", "-m", "resume=run").err
     assert not Path("outputs").exists()
     assert "only one run can be resumed" in run("vit-train", "resume=run,other").err
-    Path("run/checkpoints/last.pt").rename("run/checkpoints/last-10.pt")
-    Path("run/checkpoints/last-9.pt").write_bytes(Path("run/checkpoints/last-10.pt").read_bytes())
-    assert [path.name for path in generations(Path("run/checkpoints/last.pt"))] == [
-        "last-9.pt", "last-10.pt",
+    Path("run/checkpoints/last.safetensors").rename("run/checkpoints/last-10.safetensors")
+    Path("run/checkpoints/last-9.safetensors").write_bytes(
+        Path("run/checkpoints/last-10.safetensors").read_bytes()
+    )
+    assert [path.name for path in generations(Path("run/checkpoints/last.safetensors"))] == [
+        "last-9.safetensors", "last-10.safetensors",
     ]  # fmt: skip
     outcome = run("vit-train", "resume='run/checkpoints'", "train.max_minutes=null")
     assert outcome.status == 0, outcome.err
@@ -397,7 +400,7 @@ def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
         f"on {number.name}. Resume with: vit-train resume={Path('run').absolute()}" in outcome.out
     )
     step = read_json(Path("run/summary.json"))["steps"]
-    assert read_checkpoint(Path("run/checkpoints/last.pt"))["step"] == step < 15
+    assert Checkpoint.load(Path("run/checkpoints/last.safetensors")).step == step < 15
     assert run("vit-train", "resume=run").status == 0
     assert_same_run(whole, Path("run"))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from checkpoints import rewrite
 from conftest import SMALL_MODEL, Run, SmallRun, csv_rows
 from PIL import Image
 from torch import Tensor
@@ -13,8 +14,8 @@ from torch import Tensor
 import vit_train
 from vit_train.data.config import ShapesConfig
 from vit_train.data.splits import make_splits
-from vit_train.engine.checkpoint import read_checkpoint, sealed
 from vit_train.files.reading import read_json
+from vit_train.runs.checkpoint import Checkpoint
 
 DATA = ["data.train_images=200", "data.test_images=60"]
 # Weights that stay as they are.
@@ -24,7 +25,7 @@ STUDENT = [*DATA, *SMALL_MODEL, *STILL, "task=distill", "task.teacher=teachers"]
 
 def logits_of(run: str, images: Tensor) -> Tensor:
     """Of a run's last weights, for uint8 images (N,3,S,S), normalized as the run does."""
-    model, meta = vit_train.load(f"{run}/checkpoints/last.pt")
+    model, meta = vit_train.load(f"{run}/checkpoints/last.safetensors")
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in meta.statistics)
     with torch.no_grad():
         logits: Tensor = model((images / 255 - mean) / std).double()
@@ -39,12 +40,13 @@ def test_a_student_learns_from_a_finished_run(run: Run) -> None:
     mixed = ["task.alpha=0.7", "task.temperature=2", "train.max_minutes=1e-9"]
     outcome = run("vit-train", *STUDENT, *mixed, "hydra.run.dir=student")
     assert outcome.status == 0, outcome.err
-    assert "teacher teachers/first (last.pt, raw weights), right on" in outcome.out
+    assert "teacher teachers/first (last.safetensors, raw weights), right on" in outcome.out
 
     # It goes on with this teacher and no other.
-    path = Path(teacher, "checkpoints/last.pt")
+    path = Path(teacher, "checkpoints/last.safetensors")
     kept = path.read_bytes()
-    path.write_bytes(sealed(read_checkpoint(path) | {"step": 99}))
+    checksum = Checkpoint.load(path).checksum
+    rewrite(path, step=99)
     outcome = run("vit-train", "resume=student")
     assert outcome.status == 1 and "not this one, as it is now: teachers/first/ch" in outcome.err
     path.write_bytes(kept)
@@ -65,7 +67,7 @@ def test_a_student_learns_from_a_finished_run(run: Run) -> None:
     assert splits.val is not None
     right = logits_of(teacher, splits.val.images).argmax(1) == splits.val.labels
     assert noted["val_acc"] == pytest.approx(right.double().mean().item())
-    assert (noted["run"], noted["fingerprint"]) == (teacher, kept[-64:].decode())
+    assert (noted["run"], noted["fingerprint"]) == (teacher, checksum)
     assert f"teacher: {teacher}\n" in Path("student/config.yaml").read_text(encoding="utf-8")
 
     # The student is a classifier of its own.
@@ -73,7 +75,7 @@ def test_a_student_learns_from_a_finished_run(run: Run) -> None:
     Image.new("RGB", (40, 40), (255, 0, 0)).save("photo.png")
     outcome = run("vit-predict", "ckpt=student", "images=photo.png")
     assert outcome.status == 0, outcome.err
-    weights = read_checkpoint(Path("student/checkpoints/last.pt"))["model"]
+    weights = Checkpoint.load(Path("student/checkpoints/last.safetensors")).model
     assert weights.keys() == vit_train.load("student")[0].state_dict().keys()
 
 

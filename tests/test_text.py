@@ -8,15 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checkpoints import rewrite
 from conftest import SMALL_MODEL, Run, SmallRun, posix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from vit_train.engine.checkpoint import read_checkpoint, sealed
 from vit_train.files.reading import read_json
 from vit_train.report.tensorboard import TensorBoard
+from vit_train.runs.checkpoint import Checkpoint
 from vit_train.text import (
     csv_text,
     file_name,
@@ -113,10 +114,10 @@ def test_names_of_classes_and_files_do_nothing_to_the_terminal(run: Run, tmp_pat
 
 
 def test_a_checkpoints_words_do_nothing_to_the_terminal(run: Run, small_run: SmallRun) -> None:
-    path = small_run("finished") / "checkpoints/best.pt"
-    content = read_checkpoint(path)
-    content["config"]["data"]["name"] = content["config"]["seed"] = "\x1b[2J"
-    path.write_bytes(sealed(content))
+    path = small_run("finished") / "checkpoints/best.safetensors"
+    config = Checkpoint.load(path).config
+    config["data"]["name"] = config["seed"] = "\x1b[2J"
+    rewrite(path, config=config)
     outcome = run("vit-eval", "ckpt=run")
     assert outcome.status == 1 and printable(outcome.err, keep="\n") == outcome.err
 

@@ -8,7 +8,6 @@ many launches, copies and synchronizations a step costs; all numbers that it com
     python tests/gpu/scenarios.py 'batch |step fused'  # those whose names begin so
 """
 
-import io
 import json
 import logging
 import os
@@ -31,7 +30,6 @@ from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, channel_statistics
 from vit_train.data.transfer import to_device
 from vit_train.engine import trainer_state
-from vit_train.engine.checkpoint import rng_states, set_rng_states
 from vit_train.engine.config import AdamWConfig, LoopConfig, MuonConfig
 from vit_train.engine.device import Precision, choose_algorithms, pick_device
 from vit_train.engine.trainer import Trainer
@@ -112,12 +110,7 @@ def run(**settings: Any) -> str:
     if task.columns:
         draw_gallery(task, trainer.eval_model.eval(), next(iter(loader)), parts.normalize)
         trainer.eval_model.train()
-    buffer = io.BytesIO()
-    torch.save({**trainer.state_dict(), "rng": rng_states()}, buffer)
-    buffer.seek(0)
-    state = torch.load(buffer, map_location="cpu", weights_only=True)
-    trainer_state.restore(trainer, state)
-    set_rng_states(state["rng"])
+    trainer_state.restore(trainer, trainer.state())
     advance(trainer, next(steps))
     return f"done, {'as a graph' if trainer.graphed_step.graph else 'WITHOUT A GRAPH'}"
 

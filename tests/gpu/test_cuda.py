@@ -21,11 +21,11 @@ from vit_train.data import transfer
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, channel_statistics
-from vit_train.engine.checkpoint import read_checkpoint
 from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.trainer import Trainer
 from vit_train.model.config import ViTConfig
+from vit_train.runs.checkpoint import Checkpoint
 from vit_train.tasks.config import ClassifyConfig
 
 pytestmark = [
@@ -63,15 +63,15 @@ def curve(folder: Path, column: str = "train_loss") -> list[float]:
         return [float(row[column]) for row in csv.DictReader(file)]
 
 
-def state(folder: Path, name: str = "last.pt") -> dict[str, Any]:
-    return read_checkpoint(folder / "checkpoints" / name)
+def state(folder: Path, name: str = "last.safetensors") -> Checkpoint:
+    return Checkpoint.load(folder / "checkpoints" / name)
 
 
 def assert_same_weights(one: Path, other: Path) -> None:
     states = [state(folder) for folder in (one, other)]
-    assert states[0]["step"] == states[1]["step"]
-    for name, weight in states[0]["model"].items():
-        assert torch.equal(weight, states[1]["model"][name]), name
+    assert states[0].step == states[1].step
+    for name, weight in states[0].model.items():
+        assert torch.equal(weight, states[1].model[name]), name
 
 
 def test_the_curves_in_fp32_are_those_of_the_cpu(trained: Callable[..., Path]) -> None:

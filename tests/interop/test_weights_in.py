@@ -1,6 +1,5 @@
 """Weights of other libraries give the same answers here: `pytest -m interop`."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +125,7 @@ def began(run: Run, source: str, *more: str) -> tuple[nn.Module, Any, str]:
     """The model of a run whose learning rate is so small that it stays where it began."""
     outcome = run("vit-train", *FITTING, *more, f"init_from={source}")
     assert outcome.status == 0, outcome.err
-    model, meta = vit_train.load("run/checkpoints/last.pt")
+    model, meta = vit_train.load("run/checkpoints/last.safetensors")
     return model, meta, " ".join(outcome.out.split())
 
 
@@ -205,21 +204,3 @@ def test_a_distilled_deit_is_refused_with_its_reason(run: Run) -> None:
     for source in ("theirs", "distilled.pth"):
         outcome = run("vit-train", *FITTING, f"init_from={source}")
         assert outcome.status == 1 and "a distillation token: take the same" in outcome.err
-
-
-def test_a_file_of_the_safetensors_library_is_read(tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    from vit_train.engine.safetensors_file import read_safetensors, write_safetensors
-
-    dtypes = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool]
-    state = {str(d): torch.randint(0, 2, (3, 5)).to(d) for d in dtypes}
-    state |= {"scalar": torch.tensor(2.5), "empty": torch.zeros(0, 3)}
-    save_file(state, tmp_path / "theirs", {"a": json.dumps({"b": "ü"})})
-    with (tmp_path / "theirs").open("rb") as file:
-        read, metadata = read_safetensors(file)
-    assert metadata == {"a": json.dumps({"b": "ü"})} and read.keys() == state.keys()
-    with (tmp_path / "ours").open("wb") as file:
-        write_safetensors(file, state, metadata)
-    for each in (read, load_file(tmp_path / "ours")):
-        assert all(torch.equal(each[k], v) and each[k].dtype == v.dtype for k, v in state.items())

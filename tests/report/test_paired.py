@@ -113,7 +113,7 @@ def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) ->
 
 def found(names: list[int], data: str = "cifar10", seed: int = 0) -> Findings:
     each = answers(seed, count=4)
-    facts = {"data": data, "checkpoint": f"run{seed}/best.pt"}
+    facts = {"data": data, "checkpoint": f"run{seed}/best.safetensors"}
     return Findings(Classification.of(each), torch.zeros(4, 3, 8, 8), names, CLASSES, facts)
 
 
@@ -122,7 +122,7 @@ def test_only_answers_to_the_same_images_are_compared() -> None:
     require_same_images([first, found([0, 1, 2, 3], seed=1)])
     blurred = replace(found([0, 1, 2, 3], seed=1), images=torch.ones(4, 3, 8, 8))
     for other in (found([0, 1, 2, 4]), found([0, 1, 2, 3], data="folder"), blurred):
-        with pytest.raises(ValueError, match=r"run0/best\.pt .* evaluated on different images"):
+        with pytest.raises(ValueError, match=r"run0/best\..* evaluated on different images"):
             require_same_images([first, other])
 
 
@@ -139,9 +139,12 @@ def test_p_values_of_several_pairs_are_adjusted_for_their_number() -> None:
 
 
 def test_models_are_named_by_what_is_different_in_their_paths() -> None:
-    first, second = "outputs/a/T1/checkpoints/best.pt", "outputs/b/T2/checkpoints/best.pt"
+    first, second = (
+        "outputs/a/T1/checkpoints/best.safetensors",
+        "outputs/b/T2/checkpoints/best.safetensors",
+    )
     assert distinct([first, second]) == ["a/T1", "b/T2"]
-    assert distinct([first, "outputs/a/T2/checkpoints/best.pt"]) == ["T1", "T2"]
-    assert distinct([first, "outputs/a/T1/checkpoints/last.pt"]) == ["best", "last"]
+    assert distinct([first, "outputs/a/T2/checkpoints/best.safetensors"]) == ["T1", "T2"]
+    assert distinct([first, "outputs/a/T1/checkpoints/last.safetensors"]) == ["best", "last"]
     assert distinct([first, "builtin:cifar10"]) == ["outputs/a/T1/best", "builtin:cifar10"]
     assert distinct([first, first]) == ["best", "best"]

@@ -81,9 +81,12 @@ def test_packing_keeps_the_answers_and_forgets_the_machine(
     small_run("averaged")
     summary = read_json(Path("run/summary.json"))
     bundle.main(Path("run"), "mine")
-    packed = box / "mine.pt"
-    assert packed.stat().st_size < Path("run/checkpoints/last.pt").stat().st_size / 3
-    trained, full = vit_train.load("builtin:mine"), vit_train.load("run/checkpoints/last.pt")
+    packed = box / "mine.safetensors"
+    assert packed.stat().st_size < Path("run/checkpoints/last.safetensors").stat().st_size / 3
+    trained, full = (
+        vit_train.load("builtin:mine"),
+        vit_train.load("run/checkpoints/last.safetensors"),
+    )
     assert trained.meta.temperature == full.meta.temperature is not None
     assert trained.meta.config.data.root == "data"
     images = torch.randn(8, 3, 32, 32)
@@ -92,7 +95,7 @@ def test_packing_keeps_the_answers_and_forgets_the_machine(
     assert f"**Test accuracy** {accuracy:.2f} %" in (box / "mine.md").read_text(encoding="utf-8")
     outcome = run("vit-eval", "ckpt=builtin:mine")
     assert outcome.status == 0 and Path("outputs/builtin-mine/eval-test/results.json").exists()
-    assert {path.suffix for path in box.iterdir()} == {".pt", ".md", ".json", ".csv"}
+    assert {path.suffix for path in box.iterdir()} == {".safetensors", ".md", ".json", ".csv"}
     page = Path("outputs/builtin-mine/eval-test/report.html").read_text(encoding="utf-8")
     assert summary["command"] in html.unescape(page) and "How it learned" in page
     assert "builtin:mine" in page and str(box) not in page

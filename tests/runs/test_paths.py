@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from checkpoints import write
 from conftest import SMALL, Run, SmallRun
 
-from vit_train.engine.checkpoint import save_checkpoint
 from vit_train.runs.load import load
 from vit_train.runs.paths import checkpoint_at, run_at
 
@@ -25,14 +25,16 @@ def made(folder: Path, status: str, seconds: int) -> Path:
 def test_a_folder_means_its_best_checkpoint_or_its_last(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no checkpoints"):
         checkpoint_at(tmp_path)
-    save_checkpoint(tmp_path / "checkpoints/last.pt", {})
-    assert checkpoint_at(tmp_path).name == "last.pt"
-    save_checkpoint(tmp_path / "checkpoints/best.pt", {})
-    assert checkpoint_at(tmp_path).name == "best.pt"
-    (tmp_path / "checkpoints" / "best.pt").unlink()
+    write(tmp_path / "checkpoints/last.safetensors")
+    assert checkpoint_at(tmp_path).name == "last.safetensors"
+    write(tmp_path / "checkpoints/best.safetensors")
+    assert checkpoint_at(tmp_path).name == "best.safetensors"
+    (tmp_path / "checkpoints" / "best.safetensors").unlink()
     # As a kill leaves it, between the two renames of a save.
-    (tmp_path / "checkpoints" / "last.pt").rename(tmp_path / "checkpoints" / "last-1.pt")
-    assert checkpoint_at(tmp_path).name == "last-1.pt"
+    (tmp_path / "checkpoints" / "last.safetensors").rename(
+        tmp_path / "checkpoints" / "last-1.safetensors"
+    )
+    assert checkpoint_at(tmp_path).name == "last-1.safetensors"
 
 
 def test_the_newest_finished_run_counts_whatever_it_is_called(tmp_path: Path) -> None:
@@ -71,7 +73,7 @@ def test_vit_eval_load_and_init_from_take_a_folder_of_runs(run: Run, small_run: 
     outcome = run("vit-eval", "ckpt=runs")
     assert outcome.status == 0 and words in outcome.out, outcome.err
     assert Path("runs/one/eval-test/results.json").exists()
-    assert load("runs")[1].path == Path("runs/one/checkpoints/best.pt")
+    assert load("runs")[1].path == Path("runs/one/checkpoints/best.safetensors")
     outcome = run("vit-train", *SMALL, "init_from=runs", "train.epochs=1", "hydra.run.dir=new")
     assert outcome.status == 0 and words in outcome.out, outcome.err
     assert words in Path("new/train.log").read_text(encoding="utf-8")

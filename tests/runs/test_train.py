@@ -18,12 +18,12 @@ import vit_train
 from vit_train.config import TrainConfig
 from vit_train.data.config import ShapesConfig
 from vit_train.data.splits import make_splits
-from vit_train.engine.checkpoint import read_checkpoint
 from vit_train.engine.config import LoopConfig
 from vit_train.engine.interruption import Deadline
 from vit_train.engine.metrics import Classification, wilson_interval
 from vit_train.files.reading import read_json
 from vit_train.model.config import ViTConfig
+from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.training.train import train
 from vit_train.tasks.config import ClassifyConfig
 
@@ -33,7 +33,7 @@ DATA = ShapesConfig(train_images=200, test_images=60)
 def figures(checkpoint: Path, weights: str, split: str) -> dict[str, Any]:
     """Of these weights on this split, without anything of the package but the model's forward."""
     model, _ = vit_train.load(checkpoint)
-    model.load_state_dict(read_checkpoint(checkpoint)[weights])
+    model.load_state_dict(getattr(Checkpoint.load(checkpoint), weights))
     splits = make_splits(DATA.load(), DATA)
     train, part = splits.train.images / 255, splits.named(split)
     mean, std = (getattr(train, name)((0, 2, 3)).view(-1, 1, 1) for name in ("mean", "std"))
@@ -63,7 +63,7 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
     settings = ["optim.lr=0.01", "train.ema_decay=0.9", "hydra.run.dir=run"]
     outcome = run("vit-train", *SMALL, *settings)
     assert outcome.status == 0, outcome.err
-    checkpoints = {name: Path(f"run/checkpoints/{name}.pt") for name in ("best", "last")}
+    checkpoints = {name: Path(f"run/checkpoints/{name}.safetensors") for name in ("best", "last")}
     summary = read_json(Path("run/summary.json"))
     best, final = (figures(path, "ema", "test") for path in checkpoints.values())
     results = summary["test"]
@@ -84,11 +84,11 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
     }  # fmt: skip
     assert part_of(summary, expected_summary) == expected_summary
     assert summary["seconds"] >= rows[-1]["seconds"] > 0
-    _, meta = vit_train.load("run/checkpoints/last.pt")
+    _, meta = vit_train.load("run/checkpoints/last.safetensors")
     assert (meta.epoch, meta.step, meta.images_seen, meta.weights) == (2, 10, 320, "ema")
     assert vit_train.load("run", image_size=48)[1].image_shape == (3, 48, 48)
     # What belongs to an epoch is written before its checkpoint, which knows of it.
-    written = read_checkpoint(checkpoints["last"])["written"]
+    written = Checkpoint.load(checkpoints["last"]).written
     assert written["metrics.csv"] == Path("run/metrics.csv").stat().st_size
     scalars = EventAccumulator("run").Reload()
     for tag, value in {
@@ -98,7 +98,7 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
         assert [event.value for event in scalars.Scalars(tag)] == [pytest.approx(value)], tag
 
     for name, result, epoch in (("best", best, 1), ("last", final, 2)):
-        outcome = run("vit-eval", f"ckpt=run/checkpoints/{name}.pt")
+        outcome = run("vit-eval", f"ckpt=run/checkpoints/{name}.safetensors")
         assert outcome.status == 0, outcome.err
         folder = {"best": "eval-test", "last": "eval-test-last"}[name]
         said = read_json(Path("run", folder, "results.json"))
@@ -168,7 +168,7 @@ def test_training_in_python_is_as_the_package_says(
     shown = capsys.readouterr().out
     assert "stopped after step 1" in shown
     assert "stopped after step 1" in Path("outputs/mine/train.log").read_text(encoding="utf-8")
-    config = vit_train.load("outputs/mine/checkpoints/last.pt")[1].config
+    config = vit_train.load("outputs/mine/checkpoints/last.safetensors")[1].config
     assert (config.model.depth, config.task.name, config.data.name) == (4, "classify", "shapes")
     with pytest.raises(ValueError, match="already holds a run: choose another folder, or resume"):
         vit_train.train(config, "outputs/mine")

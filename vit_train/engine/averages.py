@@ -2,10 +2,19 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AveragesState:
+    """The sums (M,) of the measures over so many images, and the seconds that they took."""
+
+    sums: Tensor
+    images: int
+    seconds: float
 
 
 class Averages:
@@ -40,11 +49,11 @@ class Averages:
         means = (self.sums / images).tolist()  # NaN if all steps were left out
         return dict(zip(self.measures, means, strict=True)), speed
 
-    def state_dict(self) -> dict[str, Any]:
+    def state(self) -> AveragesState:
         seconds = time.perf_counter() - self.started
-        return {"sums": self.sums, "images": int(self.images), "seconds": seconds}
+        return AveragesState(self.sums, int(self.images), seconds)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.sums.copy_(state["sums"])
-        self.images.fill_(int(state["images"]))
-        self.started = time.perf_counter() - float(state["seconds"])
+    def restore(self, state: AveragesState) -> None:
+        self.sums.copy_(state.sums)
+        self.images.fill_(state.images)
+        self.started = time.perf_counter() - state.seconds

@@ -117,7 +117,7 @@ OPTIM_CONFIGS: dict[str, type[OptimConfig]] = {
 
 
 # The files of the best epoch by validation and of the latest state.
-BEST, LAST = "best.pt", "last.pt"
+BEST, LAST = "best.safetensors", "last.safetensors"
 
 
 @dataclass
@@ -130,7 +130,7 @@ class CheckpointConfig:
     # Also save after this many steps or minutes; null: after epochs alone.
     every_steps: int | None = None
     every_minutes: float | None = None
-    # Number of older checkpoints that are kept beside last.pt, in case it is damaged.
+    # Number of older checkpoints that are kept beside last.safetensors, in case it is damaged.
     keep: int = 1
     # If the disk is full or unavailable: stop, or continue training and try again next time; the
     # end of training must be saved.

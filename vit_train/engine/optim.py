@@ -155,33 +155,38 @@ class Optimizers:
             elif finite:
                 optimizer.step()
 
-    def state_dict(self) -> list[dict[str, Any]]:
-        return [optimizer.state_dict() for optimizer in self.optimizers]
+    def moments(self) -> list[list[dict[str, Tensor]]]:
+        """Return, of each optimizer, the moments of each of its parameters, by name."""
+        return [
+            [dict(optimizer.state.get(parameter, {})) for parameter in parameters_of(optimizer)]
+            for optimizer in self.optimizers
+        ]
 
-    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
+    def restore(self, moments: Sequence[Sequence[dict[str, Tensor]]]) -> None:
         """Restore the moments, but keep the optimizers' own settings.
 
         Raise ValueError if the moments do not fit these optimizers' parameters.
         """
-        for optimizer, state in zip(self.optimizers, states, strict=True):
-            restore_moments(optimizer, state)
+        for optimizer, own in zip(self.optimizers, moments, strict=True):
+            restore_moments(optimizer, own)
 
 
-def restore_moments(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Load an earlier optimizer's moments, but keep this optimizer's own settings.
+def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
-    Raise ValueError if the moments do not fit this optimizer's parameters.
+
+def restore_moments(optimizer: Optimizer, moments: Sequence[dict[str, Tensor]]) -> None:
+    """Load the moments of each parameter, but keep the optimizer's own settings.
+
+    A parameter has none before its first step. Raise ValueError if the moments do not fit.
     """
-    fresh = optimizer.state_dict()
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    # Muon has its moments from the start.
-    if not fresh["state"].keys() <= state["state"].keys() <= set(range(len(parameters))):
-        raise ValueError("the optimizer's moments belong to other parameters")
-    for number, moments in state["state"].items():
-        if moments.keys() != optimizer.moments:
+    for parameter, own in zip(parameters_of(optimizer), moments, strict=True):
+        # Muon has its moments from the start.
+        if own.keys() != optimizer.moments and (own or parameter in optimizer.state):
             raise ValueError("the optimizer's moments belong to another kind of optimizer")
-        for name, moment in moments.items():
-            shape = torch.Size() if name == "step" else parameters[number].shape
+        for name, moment in own.items():
+            shape = torch.Size() if name == "step" else parameter.shape
             if moment.shape != shape or not moment.is_floating_point():
                 raise ValueError(f"the optimizer's {name} has another shape than its parameter")
-    optimizer.load_state_dict({**fresh, "state": state["state"]})
+    state = {number: own for number, own in enumerate(moments) if own}
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -28,6 +28,7 @@ from vit_train.engine.optim import Optimizers
 from vit_train.engine.patience import Patience
 from vit_train.engine.schedule import FRESH, learning_rate
 from vit_train.engine.train_loader import Batch, TrainLoader
+from vit_train.engine.trainer_state import TrainerState
 from vit_train.engine.weight_average import WeightAverage
 from vit_train.engine.workers import batch_norms, has_dropout, make_workers
 from vit_train.rng import per_image_generators
@@ -49,7 +50,7 @@ class RunConfig(Protocol):
 
 
 class Trainer:
-    """Trains a model on an objective; `state_dict` has everything that a resumed run needs."""
+    """Trains a model on an objective; `state` has everything that a resumed run needs."""
 
     def __init__(
         self,
@@ -313,5 +314,5 @@ class Trainer:
         """Return the seconds since the run began, without pauses between stopping and resuming."""
         return time.perf_counter() - self.began
 
-    def state_dict(self) -> dict[str, Any]:
+    def state(self) -> TrainerState:
         return trainer_state.state_of(self)

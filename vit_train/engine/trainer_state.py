@@ -1,48 +1,107 @@
-"""What a trainer writes into a checkpoint, and how another one continues from it."""
+"""The state of a trainer: what training changes, and how another trainer continues from it."""
 
 import time
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
+from vit_train.engine.averages import AveragesState
+from vit_train.engine.patience import PatienceState
 from vit_train.engine.schedule import Start
 
 if TYPE_CHECKING:
     from vit_train.engine.trainer import Trainer
 
+State = dict[str, Tensor]
 # The attributes that count how far a run has come.
 COUNTERS = ("step", "epoch", "batch", "images_seen")
 
 
-def state_of(trainer: "Trainer") -> dict[str, Any]:
-    """Return everything that training changes; raise NonFinite as the guard says."""
+@dataclass(frozen=True)
+class RandomState:
+    """The states of the global random generators, which dropout on a GPU draws from."""
+
+    torch: Tensor
+    cuda: list[Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerState:
+    """Everything that training changes."""
+
+    model: State
+    # The moving average of the weights, if there is one.
+    ema: State | None
+    # Of each optimizer, the moments of each of its parameters, by name.
+    optimizers: list[list[State]]
+    # Of the gradient scaler, empty unless the run trains in fp16.
+    scaler: dict[str, float]
+    random: RandomState
+    epoch_averages: AveragesState
+    log_averages: AveragesState
+    patience: PatienceState
+    start: Start
+    step: int
+    epoch: int
+    # Batches taken of the epoch that is under way.
+    batch: int
+    images_seen: int
+    # Steps left out because of NaN or infinity.
+    skipped: int
+    # The learning rate of the last step.
+    lr: float
+    # Time spent training, without pauses between stopping and resuming.
+    seconds: float
+
+
+def random_state() -> RandomState:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return RandomState(torch.get_rng_state(), cuda)
+
+
+def set_random_state(state: RandomState) -> None:
+    """Restore the random generators; those of GPUs only if their number is the same."""
+    torch.set_rng_state(state.torch)
+    if torch.cuda.is_available() and len(state.cuda) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state.cuda)
+
+
+def state_of(trainer: "Trainer") -> TrainerState:
+    """Return everything that training changes; raise NonFinite as the guard says.
+
+    Later steps change its tensors.
+    """
     trainer.nonfinite.check(trainer.step)
-    return {
-        "model": trainer.model.state_dict(),
-        "ema": trainer.ema.model.state_dict() if trainer.ema else None,
-        "optimizers": trainer.optimizers.state_dict(),
-        "scaler": trainer.scaler.state_dict(),
-        "whole": trainer.epoch_averages.state_dict(),
-        "recent": trainer.log_averages.state_dict(),
-        "seconds": trainer.seconds,
-        "skipped": trainer.nonfinite.skipped,
-        "lr": trainer.lr_at(trainer.step - 1),
-        "start": asdict(trainer.start),
-        "patience": trainer.patience.state_dict(),
+    return TrainerState(
+        model=trainer.model.state_dict(),
+        ema=trainer.ema.model.state_dict() if trainer.ema else None,
+        optimizers=trainer.optimizers.moments(),
+        scaler=trainer.scaler.state_dict(),
+        random=random_state(),
+        epoch_averages=trainer.epoch_averages.state(),
+        log_averages=trainer.log_averages.state(),
+        patience=trainer.patience.state(),
+        start=trainer.start,
+        skipped=trainer.nonfinite.skipped,
+        lr=trainer.lr_at(trainer.step - 1),
+        seconds=trainer.seconds,
         **{name: getattr(trainer, name) for name in COUNTERS},
-    }
+    )
 
 
-def restore(trainer: "Trainer", state: dict[str, Any]) -> None:
+def restore(trainer: "Trainer", state: TrainerState) -> None:
     """Continue from this state of the same run, even in the middle of an epoch.
 
-    Raise ValueError, KeyError or TypeError for the state of another run.
+    Raise ValueError or RuntimeError for the state of another run.
     """
     load_trained(trainer, state)
-    trainer.epoch_averages.load_state_dict(state["whole"])
-    trainer.log_averages.load_state_dict(state["recent"])
-    trainer.nonfinite.skipped = int(state["skipped"])
-    trainer.start = Start(**state["start"])
-    trainer.patience.load_state_dict(state["patience"])
+    trainer.epoch_averages.restore(state.epoch_averages)
+    trainer.log_averages.restore(state.log_averages)
+    trainer.nonfinite.skipped = state.skipped
+    trainer.start = state.start
+    trainer.patience.restore(state.patience)
     batch, epoch, start = trainer.batch, trainer.epoch, trainer.start
     in_epoch = 0 <= batch <= len(trainer.train_loader)
     in_run = in_epoch and start.epoch <= epoch <= trainer.last_epoch
@@ -51,7 +110,7 @@ def restore(trainer: "Trainer", state: dict[str, Any]) -> None:
     trainer.ready = time.perf_counter()
 
 
-def extend(trainer: "Trainer", state: dict[str, Any]) -> None:
+def extend(trainer: "Trainer", state: TrainerState) -> None:
     """Begin where another run ended, with a warm-up and a cosine of this run's own.
 
     The epochs and steps go on counting, so that images come in new orders. Raise as `restore` does.
@@ -59,20 +118,24 @@ def extend(trainer: "Trainer", state: dict[str, Any]) -> None:
     load_trained(trainer, state)
     if trainer.batch:
         raise ValueError("its last checkpoint is not from the end of an epoch")
-    trainer.start = Start(trainer.epoch, trainer.step, state["lr"])
+    trainer.start = Start(trainer.epoch, trainer.step, state.lr)
 
 
-def load_trained(trainer: "Trainer", state: dict[str, Any]) -> None:
-    """Load the weights, their average, the optimizer's moments, and the counters."""
-    trainer.model.load_state_dict(state["model"])
+def load_trained(trainer: "Trainer", state: TrainerState) -> None:
+    """Load the weights, their average, the moments, the counters and the random generators."""
+    trainer.model.load_state_dict(state.model)
     if trainer.ema:
-        trainer.ema.model.load_state_dict(state["ema"])
-    trainer.optimizers.load_state_dict(state["optimizers"])
-    if state["scaler"]:  # else it was not trained in fp16, and a new scaler finds its scale
-        trainer.scaler.load_state_dict(state["scaler"])
-    trainer.began = time.perf_counter() - float(state["seconds"])
+        if state.ema is None:
+            raise ValueError("it has no averaged weights (train.ema_decay)")
+        trainer.ema.model.load_state_dict(state.ema)
+    trainer.optimizers.restore(state.optimizers)
+    if state.scaler:  # else it was not trained in fp16, and a new scaler finds its scale
+        trainer.scaler.load_state_dict(trainer.scaler.state_dict() | state.scaler)
+    trainer.began = time.perf_counter() - state.seconds
     for name in COUNTERS:
-        setattr(trainer, name, int(state[name]))
+        setattr(trainer, name, getattr(state, name))
     if min(trainer.step, trainer.epoch, trainer.images_seen) < 0:
         raise ValueError("a counter is negative")
     trainer.nonfinite.read_until = trainer.step
+    if trainer.processes.is_main:  # the others have their own random states
+        set_random_state(state.random)

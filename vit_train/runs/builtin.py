@@ -1,12 +1,12 @@
 """Trained models that travel with the package: `builtin:NAME` wherever a run can be named.
 
-Each is a checkpoint whose weights have half precision, NAME.pt in vit_train/builtin/, with its card
-NAME.md, its run's summary NAME.json and curve NAME.csv beside it.
+Each is a checkpoint whose weights have half precision, NAME.safetensors in vit_train/builtin/, with
+its card NAME.md, its run's summary NAME.json and curve NAME.csv beside it.
 """
 
 from pathlib import Path
 
-PREFIX = "builtin:"
+PREFIX, SUFFIX = "builtin:", ".safetensors"
 FOLDER = Path(__file__).parents[1] / "builtin"
 
 
@@ -15,7 +15,7 @@ def is_builtin(checkpoint: Path) -> bool:
 
 
 def builtin_names() -> list[str]:
-    return sorted(file.stem for file in FOLDER.glob("*.pt"))
+    return sorted(file.stem for file in FOLDER.glob(f"*{SUFFIX}"))
 
 
 def builtin_checkpoint(path: str | Path) -> Path | None:
@@ -29,4 +29,4 @@ def builtin_checkpoint(path: str | Path) -> Path | None:
     if name.removeprefix(PREFIX) not in builtin_names():
         known = ", ".join(PREFIX + each for each in builtin_names())
         raise ValueError(f"there is no {name}: choose from {known}")
-    return FOLDER / f"{name.removeprefix(PREFIX)}.pt"
+    return FOLDER / f"{name.removeprefix(PREFIX)}{SUFFIX}"

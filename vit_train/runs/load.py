@@ -1,6 +1,7 @@
 """Models rebuilt from a checkpoint file alone."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,7 @@ import torch
 from torch import nn
 
 from vit_train.config import TrainConfig, from_checkpoint
-from vit_train.data.dataset import Source, Statistics
-from vit_train.engine.checkpoint import read_checkpoint
+from vit_train.data.dataset import Statistics
 from vit_train.engine.config import require_choice
 from vit_train.files.plain_values import Refused, require_config
 from vit_train.files.reading import read_json
@@ -19,6 +19,7 @@ from vit_train.model.memory import attention_bytes, bytes_of, on_meta, require_f
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.builtin import builtin_checkpoint
+from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import WEIGHTS
 from vit_train.runs.paths import calibration_file, checkpoint_at, run_at
 from vit_train.runs.trained import Trained
@@ -28,8 +29,6 @@ from vit_train.tasks.task import Task
 MORE_BYTES = 10**9
 # Temperatures that are believed, ample for those of vit-eval: logits divided by others overflow.
 LEAST, MOST = 1e-3, 1e3
-# Errors from a file that is sealed like a checkpoint, but was not written by this program.
-MISFITS = (LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Meta:
     # Keys of the images that it trained or validated on, if they are known.
     seen: torch.Tensor | None
     # The checksum of the checkpoint.
-    seal: str
+    checksum: str
     # Divide logits by this for calibrated probabilities; None if it is not known.
     temperature: float | None = None
 
@@ -60,22 +59,6 @@ class Meta:
         """Raise ValueError if the model answers with NaN or infinity."""
         if not answers.isfinite().all():
             raise ValueError(f"{self.path} answers with NaN: its weights are damaged")
-
-
-def run_metadata(
-    config: dict[str, Any], data: Source, statistics: Statistics, versions: dict[str, str]
-) -> dict[str, Any]:
-    """Return the part of a checkpoint that training does not change; `load` reads it back."""
-    return {
-        "config": config,
-        "classes": list(data.classes),
-        "image_shape": list(data.image_shape),
-        "mean": list(statistics.mean),
-        "std": list(statistics.std),
-        "versions": versions,
-        "fingerprint": data.fingerprint,
-        "seen": data.seen,
-    }
 
 
 def portable(config: dict[str, Any]) -> dict[str, Any]:
@@ -106,64 +89,62 @@ def load(
     checkpoint, or if an argument is invalid.
     """
     path = builtin_checkpoint(path) or checkpoint_at(run_at(Path(path)))
-    content = read_checkpoint(path, device)
+    checkpoint = Checkpoint.load(path)
     try:
-        model, meta = rebuild(content, path, device, weights, image_size)
-        return Trained(model, replace(meta, temperature=known_temperature(content, meta)))
-    except MISFITS as error:
-        if is_out_of_memory(error):
-            raise ValueError(f"out of memory while loading {path}: {error}") from error
-        raise ValueError(f"{path} is not a checkpoint of this version of vit-train") from error
+        model, meta = rebuild(checkpoint, path, device, weights, image_size)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ValueError(f"out of memory while loading {path}: {error}") from error
+    return Trained(model, replace(meta, temperature=known_temperature(checkpoint, meta)))
 
 
 def rebuild(
-    content: dict[str, Any],
+    checkpoint: Checkpoint,
     path: Path,
     device: torch.device | str,
     weights: str,
     image_size: int | None,
 ) -> tuple[nn.Module, Meta]:
-    """Build the model that a checkpoint describes; raise ValueError or one of MISFITS on failure.
-
-    `content` is the checkpoint's content, and `path` is its file, for messages.
-    """
-    chosen = pick_weights(content, weights)
+    """Build the model that a checkpoint describes, or raise ValueError. `path` is its file."""
+    chosen = pick_weights(checkpoint, weights)
     if image_size is not None and image_size < 1:
         raise ValueError(f"image_size={image_size} must be at least 1")
-    state = content["ema" if chosen == "ema" else "model"]
-    require_config(content["config"], f"the config in {path}")
-    config = from_checkpoint(content["config"])
-    task = checked_task(content, config, state, image_size)
+    averaged = checkpoint.ema if chosen == "ema" else None
+    state = checkpoint.model if averaged is None else averaged
+    require_config(checkpoint.config, f"the config in {path}")
+    config = from_checkpoint(checkpoint.config)
+    task = checked_task(checkpoint, config, state, image_size)
     model = task.build_model().to(device)
     model.load_state_dict(resize_positions(state, model))
     meta = Meta(
         path=path,
         config=config,
         task=task,
-        classes=[str(name) for name in content["classes"]],
+        classes=checkpoint.classes,
         image_shape=task.image_shape,
-        statistics=statistics_of(content, task.image_shape[0]),
-        epoch=int(content["epoch"]),
-        step=int(content["step"]),
-        images_seen=int(content["images_seen"]),
+        statistics=statistics_of(checkpoint.mean, checkpoint.std, task.image_shape[0]),
+        epoch=checkpoint.epoch,
+        step=checkpoint.step,
+        images_seen=checkpoint.images_seen,
         weights=chosen,
-        versions={str(name): str(value) for name, value in content["versions"].items()},
-        fingerprint=str(content["fingerprint"]),
-        seen=seen_images(content),
-        seal=content["seal"],
+        versions=checkpoint.versions,
+        fingerprint=checkpoint.fingerprint,
+        seen=seen_images(checkpoint),
+        checksum=checkpoint.checksum,
     )
     return model.eval(), meta
 
 
-def seen_images(content: dict[str, Any]) -> torch.Tensor | None:
-    seen = content.get("seen")
+def seen_images(checkpoint: Checkpoint) -> torch.Tensor | None:
+    seen = checkpoint.seen
     if seen is not None and (seen.dtype != torch.int64 or seen.ndim != 1):
-        raise TypeError("the keys of images are int64 (N,)")
-    return None if seen is None else seen.cpu()
+        raise ValueError("the checkpoint's keys of images must be int64 (N,)")
+    return seen
 
 
 def checked_task(
-    content: dict[str, Any],
+    checkpoint: Checkpoint,
     config: TrainConfig,
     state: dict[str, torch.Tensor],
     image_size: int | None,
@@ -172,8 +153,8 @@ def checked_task(
 
     Raise ValueError unless its model has the shapes of `state` and takes little more memory.
     """
-    channels, trained_size, _ = content["image_shape"]
-    num_classes = len(content["classes"])
+    channels, trained_size, _ = checkpoint.image_shape
+    num_classes = len(checkpoint.classes)
     if min(num_classes, channels, trained_size) < 1:
         raise ValueError("the checkpoint has no classes, or images of size 0")
     if config.model.layers + config.task.layers > len(state):
@@ -192,15 +173,15 @@ def checked_task(
     return task
 
 
-def known_temperature(content: dict[str, Any], meta: Meta) -> float | None:
+def known_temperature(checkpoint: Checkpoint, meta: Meta) -> float | None:
     """Return the temperature in the checkpoint or in its run's folder.
 
     None if it is not known of these weights and this image size.
     What is not a temperature counts as unknown.
     """
-    if meta.image_shape != tuple(content["image_shape"]):
+    if meta.image_shape != checkpoint.image_shape:
         return None  # it was fitted on images of the other size
-    value = content.get("temperature")
+    value: Any = checkpoint.temperature
     if value is None:
         value = (noted_temperatures(meta.path) or {}).get(temperature_key(meta))
     return value if isinstance(value, float) and LEAST <= value <= MOST else None
@@ -208,7 +189,7 @@ def known_temperature(content: dict[str, Any], meta: Meta) -> float | None:
 
 def temperature_key(meta: Meta) -> str:
     """Return what tells these weights from others that the same file may hold later."""
-    return f"{meta.path.name} {meta.seal[:12]}, {meta.weights} weights"
+    return f"{meta.path.name} {meta.checksum[:12]}, {meta.weights} weights"
 
 
 def noted_temperatures(checkpoint: Path) -> dict[str, Any] | None:
@@ -224,9 +205,9 @@ def noted_temperatures(checkpoint: Path) -> dict[str, Any] | None:
     return noted if isinstance(noted, dict) else None
 
 
-def statistics_of(content: dict[str, Any], channels: int) -> Statistics:
+def statistics_of(mean: Sequence[float], std: Sequence[float], channels: int) -> Statistics:
     """Return the mean and std to normalize images with; raise ValueError if they are unusable."""
-    mean, std = (tuple(map(float, content[name])) for name in ("mean", "std"))
+    mean, std = tuple(map(float, mean)), tuple(map(float, std))
     finite = all(map(math.isfinite, (*mean, *std)))
     if not finite or not len(mean) == len(std) == channels or min(std) <= 0:
         raise ValueError("the checkpoint's mean and std cannot normalize images")
@@ -263,10 +244,10 @@ def require_bounded_memory(
         )
 
 
-def pick_weights(content: dict[str, Any], asked: str) -> str:
+def pick_weights(checkpoint: Checkpoint, asked: str) -> str:
     """Return "ema" or "raw"; raise ValueError if the choice is unknown or not in the checkpoint."""
     require_choice("weights", asked, WEIGHTS)
-    averaged = content["ema"] is not None
+    averaged = checkpoint.ema is not None
     if asked == "ema" and not averaged:
         raise ValueError("weights=ema, but this run kept no average (train.ema_decay)")
     return "ema" if averaged and asked != "raw" else "raw"

@@ -8,7 +8,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from vit_train.files.writing import require_own_file
-from vit_train.runs.paths import CONFIG, for_shell, holds_run
+from vit_train.runs.paths import CONFIG, holds_run, resume_command
 
 LOCK = ".lock"
 # What a run writes before its first step.
@@ -71,7 +71,7 @@ def unused(folder: Path, named: bool) -> Iterator[None]:
             if taken:
                 raise InUse(
                     f"{folder} already holds a run: choose another folder, or resume it with "
-                    f"vit-train resume={for_shell(folder)}"
+                    f"{resume_command(folder)}"
                 )
             yield
         finally:

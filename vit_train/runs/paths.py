@@ -1,9 +1,9 @@
 """A run's folder and the files in it, and what a path on the command line means.
 
 RUN/config.yaml           its settings
-RUN/checkpoints/best.pt   the best epoch by validation
-RUN/checkpoints/last.pt   the latest state, older ones beside it
-RUN/summary.json          what became of it
+RUN/checkpoints/best.safetensors   the best epoch by validation
+RUN/checkpoints/last.safetensors   the latest state, older ones beside it
+RUN/summary.json                   what became of it
 """
 
 import logging
@@ -37,7 +37,7 @@ def is_finished(run: Path) -> bool:
 def last_checkpoint(run: Path) -> Path | None:
     """Return the latest checkpoint, or None if the run ended before it wrote one.
 
-    A run that was killed while it saved may have only last-1.pt.
+    A run that was killed while it saved may have only last-1.safetensors.
     """
     return next(iter(generations(run / CHECKPOINTS / LAST)), None)
 
@@ -102,8 +102,7 @@ def finished_run(path: str) -> Path:
         raise ValueError(f"extend={path}: there is no run in {folder}")
     if not is_finished(folder):
         raise ValueError(
-            f"extend={path}: this run is not finished: finish it with vit-train "
-            f"resume={for_shell(folder)}"
+            f"extend={path}: this run is not finished: finish it with {resume_command(folder)}"
         )
     return folder
 
@@ -111,6 +110,11 @@ def finished_run(path: str) -> Path:
 def for_shell(path: Path) -> str:
     """Return a path as a command shows it, with quotes where a shell needs them."""
     return shlex.quote(str(path))
+
+
+def resume_command(run: Path) -> str:
+    """Return the command that resumes a run, given by its folder or one of its checkpoints."""
+    return f"vit-train resume={for_shell(run)}"
 
 
 def resumed_run(resume: str) -> tuple[Path, Path | None]:
@@ -124,7 +128,7 @@ def resumed_run(resume: str) -> tuple[Path, Path | None]:
     path = named_from_inside(path)
     if path.is_dir() and path.name == CHECKPOINTS:
         path = path.parent
-    if path.is_file() and path.suffix != ".pt":
+    if path.is_file() and path.suffix != Path(LAST).suffix:
         raise ValueError(f"resume={resume}: this is not a checkpoint: name the run's folder")
     if path.is_file() and path.absolute().parent.name != CHECKPOINTS:
         raise ValueError(

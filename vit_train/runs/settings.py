@@ -19,14 +19,14 @@ def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
     path = folder / CONFIG
     try:
         if checkpoint is not None and not path.is_file():
-            from vit_train.engine.checkpoint import read_checkpoint
+            from vit_train.runs.checkpoint import Checkpoint  # which imports torch
 
             path = checkpoint
-            stored = read_checkpoint(checkpoint).get("config")
+            stored = Checkpoint.load(checkpoint).config
         else:
             stored = yaml_values(read_config(path), path)
         require_config(stored, str(path))
-        return stored  # type: ignore[return-value]
+        return stored
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
 

@@ -8,10 +8,16 @@ from pathlib import Path
 from torture.kills import SMALL, VIT
 from torture.place import Place
 
+BEST, LAST = (f"checkpoints/{name}.safetensors" for name in ("best", "last"))
 NAMES = (
     *("config.yaml", "summary.json", "metrics.csv", "train.log", ".lock"),
     *("events.out.tfevents.1.x.1.0", "events"),
-    *("checkpoints", "checkpoints/last.pt", "checkpoints/best.pt", "checkpoints/last-1.pt"),
+    *(
+        "checkpoints",
+        "checkpoints/last.safetensors",
+        "checkpoints/best.safetensors",
+        "checkpoints/last-1.safetensors",
+    ),
     *("checkpoints/x.pt"),
     *("eval-test", "eval-test-last", "calibration.json", "positions.png", "pictures.png"),
     *("nonfinite-step-1.pt", "run.json", "run.csv"),
@@ -36,7 +42,9 @@ def make(rng: random.Random, place: Place) -> None:
         run = place.copy(kind)
     for number in range(rng.choice([1, 1, 2])):
         put(rng.choice(KINDS), chosen(rng, run), place, number)
-    checkpoint = rng.choice(["run", "run/checkpoints/last.pt", "run/checkpoints/best.pt"])
+    checkpoint = rng.choice(
+        ["run", "run/checkpoints/last.safetensors", "run/checkpoints/best.safetensors"]
+    )
     arguments = {
         "eval": ["vit-eval", f"ckpt={checkpoint}"],
         "resume": ["vit-train", "resume=run", "train.max_minutes=null"],

@@ -101,7 +101,9 @@ def require_openings(run: Path, count: int, place: Place) -> None:
 
 def tree(run: Path) -> set[str]:
     """Of an event file's name only that there is one; a checkpoint more or less is no matter."""
-    found = [str(each.relative_to(run)) for each in run.rglob("*") if each.name != "last-1.pt"]
+    found = [
+        str(each.relative_to(run)) for each in run.rglob("*") if each.name != "last-1.safetensors"
+    ]
     return {"events" if name.startswith("events") else name for name in found}
 
 

@@ -1,6 +1,5 @@
 """Other libraries' files of weights, with the JSON beside them: for init_from=."""
 
-import io
 import json
 import random
 import struct
@@ -10,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from torture.forgery import archive, everywhere, put
 from torture.place import Place
-from vit_train.engine.safetensors_file import write_safetensors
 from vit_train.layouts.known import LAYOUTS
 from vit_train.layouts.layout import Subject
 from vit_train.model.config import ViTConfig
@@ -94,11 +93,8 @@ def written(state: Mapping[str, Tensor], kind: str, rng: random.Random, place: P
     """The file, whole or damaged."""
     if kind.endswith(".pth"):
         return archive(dict(state) if rng.random() < 0.5 else {"state_dict": dict(state)})
-    file = io.BytesIO()
     # What is expanded from one number would be written in full.
-    small = {name: each for name, each in state.items() if each.numel() < 10**7}
-    write_safetensors(file, small, {})
-    data = file.getvalue()
+    data = save({name: each.clone() for name, each in state.items() if each.numel() < 10**7})
     if rng.random() < 0.5:
         return data
     place.note("damaged")

@@ -6,16 +6,19 @@ them as they are now, and writes the card from what both evaluations found.
 
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vit_train.engine.checkpoint import read_checkpoint, save_checkpoint
 from vit_train.engine.config import LAST
+from vit_train.engine.trainer_state import RandomState
+from vit_train.files.generations import save_archive
 from vit_train.files.reading import read_json
 from vit_train.files.writing import write_json, write_text
-from vit_train.runs.builtin import FOLDER, PREFIX
+from vit_train.runs.builtin import FOLDER, PREFIX, SUFFIX
+from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import EvalConfig
 from vit_train.runs.evaluation.evaluate import evaluate_checkpoint
 from vit_train.runs.load import load, portable
@@ -30,20 +33,19 @@ def pack(checkpoint: Path, target: Path) -> None:
     The averaged weights are taken if there are any. What belongs to the machine that trained them
     is left out.
     """
-    content = read_checkpoint(checkpoint)
-    weights = content["ema"] or content["model"]
-    kept = ("classes", "image_shape", "mean", "std", "versions", "fingerprint")
-    progress = ("epoch", "step", "images_seen")
-    save_checkpoint(
-        target,
-        {key: content[key] for key in (*kept, *progress)}
-        | {
-            "config": portable(content["config"]),
-            "ema": None,
-            "temperature": load(checkpoint).meta.temperature,
-        }
-        | {"model": {key: halved(value) for key, value in weights.items()}},
+    whole = Checkpoint.load(checkpoint)
+    weights = whole.model if whole.ema is None else whole.ema
+    packed = replace(
+        whole,
+        model={key: halved(value) for key, value in weights.items()},
+        ema=None,
+        optimizers=[],
+        random=RandomState(torch.empty(0), []),
+        config=portable(whole.config),
+        seen=None,
+        temperature=load(checkpoint).meta.temperature,
     )
+    save_archive(target, packed.to_bytes())
 
 
 def halved(value: torch.Tensor) -> torch.Tensor:
@@ -87,7 +89,7 @@ def percent(share: float) -> str:
 
 
 def main(run: Path, name: str) -> None:
-    target = FOLDER / f"{name}.pt"
+    target = FOLDER / f"{name}{SUFFIX}"
     # Only an evaluation of the run tells the temperature.
     checkpoint = run / CHECKPOINTS / LAST
     evaluate_checkpoint(EvalConfig(ckpt=str(checkpoint)))

@@ -7,18 +7,18 @@ import contextlib
 import io
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module, util
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from vit_train.data.batches import Normalize
 from vit_train.engine.errors import reason
-from vit_train.engine.safetensors_file import write_safetensors
 from vit_train.files.writing import new_folder, replacing, write_json, write_text
 from vit_train.layouts.huggingface import HUGGING_FACE
 from vit_train.layouts.layout import Layout
@@ -146,6 +146,11 @@ logits = model(images)  # INPUT"""
             return torch.export.load(io.BytesIO(path.read_bytes())).module()
 
 
+def safetensors_of(state: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
+    whole = {key: each.clone(memory_format=torch.contiguous_format) for key, each in state.items()}
+    return save(whole, metadata)
+
+
 class Safetensors(File):
     """The weights as they are here, for init_from=."""
 
@@ -157,9 +162,7 @@ class Safetensors(File):
         return [] if isinstance(config, ViTConfig) else [f"model.name={config.name}"]
 
     def content(self, model: Deployed) -> bytes:
-        buffer = io.BytesIO()
-        write_safetensors(buffer, model.fused.state_dict(), {OWN: model.about_json})
-        return buffer.getvalue()
+        return safetensors_of(model.fused.state_dict(), {OWN: model.about_json})
 
     def open(self, path: Path, model: Deployed) -> Answer:
         return reopened(path, model)
@@ -181,7 +184,7 @@ class Folder(Format):
     def write(self, model: Deployed, out: Path, check: Check) -> None:
         with new_folder(out) as folder:
             with replacing(folder / WEIGHT_FILES[0]) as file:
-                write_safetensors(file, model.state_in(self.layout), {"format": "pt"})
+                file.write(safetensors_of(model.state_in(self.layout), {"format": "pt"}))
             for name, content in self.layout.files(model.subject).items():
                 write_json(folder / name, dict(content))
             if util.find_spec(self.package) is None:

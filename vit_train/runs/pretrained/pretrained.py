@@ -22,6 +22,7 @@ from vit_train.data.dataset import Statistics
 from vit_train.engine.errors import reason
 from vit_train.files.plain_values import Refused, require_config, require_plain
 from vit_train.files.reading import JSON_NODES, read_object
+from vit_train.files.typed import typed
 from vit_train.layouts.known import layout_of, unwrapped
 from vit_train.layouts.layout import (
     PLAIN,
@@ -36,7 +37,7 @@ from vit_train.model.config import ViTConfig, require_vit
 from vit_train.model.memory import on_meta
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.builtin import PREFIX as BUILTIN
-from vit_train.runs.load import MISFITS, encoder_of, load, statistics_of
+from vit_train.runs.load import encoder_of, load, statistics_of
 from vit_train.runs.pretrained.weight_files import CONFIG_FILES, read_weights, weights_file
 
 State = dict[str, Tensor]
@@ -49,6 +50,17 @@ OWN = "vit_train"
 HEAD_DIM = 64
 # The classes of activations in timm's models, and this program's names.
 ACTIVATIONS = {"GELU": "gelu", "GELUTanh": "gelu_tanh"}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What a safetensors file of this program says of its weights, as far as it is used here."""
+
+    config: dict[str, Any]
+    classes: list[str]
+    image_shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -110,7 +122,7 @@ def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
     layout = layout_of(state)
     try:
         facts = layout.facts(files)
-    except MISFITS as error:
+    except (LookupError, TypeError, AttributeError) as error:  # of JSON that means something else
         raise Refused(f"{path.with_name(CONFIG_FILES[0])} does not describe a model") from error
     return translated(state, layout, facts, wanted)
 
@@ -118,17 +130,17 @@ def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
 def from_own(state: State, description: str) -> Pretrained:
     """Return the model of a safetensors file that this program exported."""
     try:
-        about = json.loads(description)
-        require_plain(about, "its metadata", JSON_NODES)
-        require_config(about["config"], "its config")
-        config = require_vit(from_checkpoint(about["config"]).model, "init_from")
-        channels, size, _ = map(int, about["image_shape"])
-        classes = [str(name) for name in about["classes"]]
-        statistics = statistics_of(about, channels)
-        require_whole(state, config, (channels, size, size), names=lambda key: (key,))
-    except (*MISFITS, json.JSONDecodeError) as error:
+        plain = json.loads(description)
+    except (ValueError, RecursionError) as error:
         raise Refused("its metadata are not those of a model of this program") from error
-    return Pretrained("", numbers(state), config, channels, classes, statistics)
+    require_plain(plain, "its metadata", JSON_NODES)
+    about = typed(Exported, plain, "its metadata")
+    require_config(about.config, "its config")
+    config = require_vit(from_checkpoint(about.config).model, "init_from")
+    channels = about.image_shape[0]
+    statistics = statistics_of(about.mean, about.std, channels)
+    require_whole(state, config, about.image_shape, names=lambda key: (key,))
+    return Pretrained("", numbers(state), config, channels, about.classes, statistics)
 
 
 def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
@@ -205,7 +217,7 @@ def known_statistics(facts: Facts, channels: int) -> Statistics | None:
     if facts.mean is None or facts.std is None:
         return None
     try:
-        return statistics_of({"mean": facts.mean, "std": facts.std}, channels)
+        return statistics_of(facts.mean, facts.std, channels)
     except (TypeError, ValueError) as error:
         raise Misfit("its config's mean and std cannot normalize images") from error
 
@@ -246,7 +258,7 @@ def require_whole(
 def numbers(state: State) -> State:
     """Return the weights in at least single precision; raise Misfit if any is no finite number."""
     for key, value in state.items():
-        if not value.is_floating_point():
+        if value.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
             raise Misfit(f"{key} holds {str(value.dtype).removeprefix('torch.')}, not real numbers")
         if not value.isfinite().all():
             raise Misfit(f"{key} holds NaN or infinity: the weights are damaged")

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.config import INCIDENTAL, ROUNDING, default_settings, is_among
-from vit_train.engine.checkpoint import resume_command
 from vit_train.files.plain_values import Refused, flatten
 from vit_train.files.reading import read_json, read_text
 from vit_train.report.metrics_csv import CSV_BYTES
-from vit_train.runs.paths import SUMMARY
+from vit_train.runs.paths import SUMMARY, resume_command
 from vit_train.text import printable, shortened
 
 logger = logging.getLogger(__name__)

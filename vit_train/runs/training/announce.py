@@ -48,10 +48,10 @@ def origin(setup: Setup, earlier: Earlier | None) -> str:
     if earlier is None:
         return setup.origin
     if earlier.folder is None:
-        return f"resuming after step {earlier.state['step']}"
+        return f"resuming after step {earlier.state.step}"
     optim, epochs = setup.config.optim, setup.config.train.epochs
     return (
-        f"extends {earlier.folder} after epoch {earlier.chain[-1]['epochs']}: the learning rate "
+        f"extends {earlier.folder} after epoch {earlier.chain[-1].epochs}: the learning rate "
         f"rises to {optim.lr:g} in {optim.warmup_epochs:g} of {counted(epochs, 'epoch')}, then "
         f"falls to {optim.min_lr:g}"
     )
@@ -83,8 +83,8 @@ def few_images(setup: Setup) -> str:
         return ""
     return (
         f"{counted(count, 'validation image')} can hardly tell which epoch is the best: "
-        "checkpoints/last.pt has the final weights, and data.cv_folds=5 data.cv_fold=0 (to 4) "
-        "validates on more"
+        "checkpoints/last.safetensors has the final weights, and data.cv_folds=5 data.cv_fold=0 "
+        "(to 4) validates on more"
     )
 
 

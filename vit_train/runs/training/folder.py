@@ -15,8 +15,6 @@ from torch import nn
 
 from vit_train.data.batches import Batch
 from vit_train.engine.callbacks import Callback
-from vit_train.engine.checkpoint import newest_whole, resume_command
-from vit_train.engine.checkpoint_manager import CheckpointManager
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
 from vit_train.files.writing import remove_partial, replacing, require_own_folder, write_text
@@ -28,8 +26,9 @@ from vit_train.report.metrics import figures, result_dict
 from vit_train.report.metrics_csv import MetricsCsv
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.report.terminal import Terminal
-from vit_train.runs.load import load, run_metadata
-from vit_train.runs.paths import CHECKPOINTS, CONFIG, SUMMARY
+from vit_train.runs.checkpoint import Checkpoint, newest_intact
+from vit_train.runs.load import load
+from vit_train.runs.paths import CHECKPOINTS, CONFIG, SUMMARY, resume_command
 from vit_train.runs.training.announce import (
     closing,
     opening,
@@ -38,6 +37,7 @@ from vit_train.runs.training.announce import (
     uneven_classes,
     without_same,
 )
+from vit_train.runs.training.checkpoint_manager import CheckpointManager
 from vit_train.runs.training.extension import Earlier
 from vit_train.runs.training.figures import draw_first_batch, validation_figures
 from vit_train.runs.training.reports import reports, truncate_reports
@@ -85,27 +85,38 @@ class RunFolder(RunOutput):
         self.earlier, self.resumed = earlier, resumed
         state = earlier.state if earlier and not earlier.folder else None
         self.from_the_beginning = state is None
-        self.written = {str(name): int(n) for name, n in state["written"].items()} if state else {}
+        self.written = state.written if state else {}
         require_own_folder(path / CHECKPOINTS)
         extends = earlier.chain if earlier else []
         self.summary = RunSummary(path / SUMMARY, setup, extends, resumed)
-        about = run_metadata(self.settings, setup.data, setup.statistics, provenance.versions())
-        about |= {"extends": extends, "teacher": setup.teacher}
+        make_checkpoint = partial(
+            Checkpoint,
+            config=self.settings,
+            classes=list(setup.data.classes),
+            image_shape=setup.data.image_shape,
+            mean=setup.statistics.mean,
+            std=setup.statistics.std,
+            versions=provenance.versions(),
+            fingerprint=setup.data.fingerprint,
+            seen=setup.data.seen,
+            extends=extends,
+            teacher=setup.teacher,
+        )
         self.board = TensorBoard(path)
         self.checkpoints = CheckpointManager(
-            path / CHECKPOINTS, about, self.config.checkpoint, self.flush
+            path / CHECKPOINTS, make_checkpoint, self.config.checkpoint, self.flush
         )
         if state:
             self.checkpoints.restore(state)
         self.csv = MetricsCsv(path / "metrics.csv")
-        last = (extends[-1]["epochs"] if extends else 0) + self.config.train.epochs
-        step = int(earlier.state["step"]) if earlier else 0
+        last = (extends[-1].epochs if extends else 0) + self.config.train.epochs
+        step = earlier.state.step if earlier else 0
         self.terminal = Terminal(len(setup.image_loader), last, step)
 
     @property
     def best_score(self) -> float | None:
         score = self.checkpoints.best_score
-        return score if math.isfinite(score) else None
+        return None if score is None or not math.isfinite(score) else score
 
     def bar(self) -> AbstractContextManager[object]:
         return self.terminal
@@ -260,7 +271,7 @@ class RunFolder(RunOutput):
 
     def advice(self) -> str:
         """Return how to resume after an error, as the end of a message, or "" if impossible."""
-        whole = newest_whole(self.path / CHECKPOINTS)
+        whole = newest_intact(self.path / CHECKPOINTS)
         if whole is None:
             return ""
         run = self.path if whole == self.checkpoints.last_path else whole

@@ -7,6 +7,7 @@ from typing import Any
 from vit_train.files.reading import read_object
 from vit_train.files.writing import write_json
 from vit_train.report import provenance
+from vit_train.runs.checkpoint import Extended
 from vit_train.runs.training.setup import Setup
 
 # What may differ between the processes that trained a run one after another.
@@ -16,9 +17,7 @@ HERE = ("commit", "versions", "machine", "precision")
 class RunSummary:
     """The summary of a new or `resumed` run; `extends` are the runs before it."""
 
-    def __init__(
-        self, path: Path, setup: Setup, extends: list[dict[str, Any]], resumed: bool
-    ) -> None:
+    def __init__(self, path: Path, setup: Setup, extends: list[Extended], resumed: bool) -> None:
         self.path, self.setup, self.extends = path, setup, extends
         before = read_or_nothing(path) if resumed else {}
         # The command that began the run or, if that is lost, this process's.
@@ -44,7 +43,7 @@ class RunSummary:
             "images": setup.sizes,
             "fingerprint": setup.data.fingerprint,
             "config": asdict(setup.config),
-            "extends": self.extends,
+            "extends": [asdict(each) for each in self.extends],
             "teacher": setup.teacher or None,
         }
         write_json(self.path, known | results)

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from vit_train.files.plain_values import Refused
 from vit_train.limits import is_out_of_memory
-from vit_train.runs.load import MISFITS
+from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.training.setup import Setup
 
 
-def require_same_run(setup: Setup, state: dict[str, Any]) -> None:
+def require_same_run(setup: Setup, state: Checkpoint) -> None:
     """Raise ValueError if a checkpoint's `state` is of other images, or of another teacher."""
-    if state["fingerprint"] != setup.data.fingerprint:
+    if state.fingerprint != setup.data.fingerprint:
         raise ValueError("the images on disk are not those it was trained on")
-    if state.get("teacher", {}).get("fingerprint") != setup.teacher.get("fingerprint"):
+    if state.teacher.get("fingerprint") != setup.teacher.get("fingerprint"):
         now = setup.teacher.get("checkpoint", "none")
         raise ValueError(f"its teacher was not this one, as it is now: {now}")
 
@@ -30,7 +29,7 @@ def refusing_other_runs(argument: str) -> Iterator[None]:
         yield
     except Refused:
         raise
-    except (*MISFITS, ValueError) as error:
+    except (ValueError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise
         raise ValueError(f"{argument}: this checkpoint is not from this run: {error}") from error

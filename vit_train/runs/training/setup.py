@@ -35,6 +35,7 @@ from vit_train.model.memory import attention_bytes, bytes_of, on_meta, require_f
 from vit_train.model.patches import require_whole_patches
 from vit_train.model.pos_embed import chosen_positions
 from vit_train.report.terminal import counted
+from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.load import encoder_of, statistics_of
 from vit_train.runs.pretrained.init_from import Origin, start_from
 from vit_train.tasks.config import ClassifyConfig
@@ -130,12 +131,11 @@ def set_up(
     config: TrainConfig,
     precision: Precision,
     processes: Processes,
-    state: dict[str, Any] | None = None,
+    earlier: Checkpoint | None = None,
 ) -> Setup:
     """Load the data and build the model.
 
-    `state` is the content of the checkpoint to resume from or to extend, whose weights are loaded
-    later.
+    The weights of an `earlier` checkpoint, to resume from or to extend, are loaded later.
     """
     torch.manual_seed(config.seed)
     if isinstance(config.model, ViTConfig):
@@ -147,7 +147,7 @@ def set_up(
     splits = make_splits(data, config.data)
     task = config.task.make(config.model, data.image_shape, len(data.classes))
     require_room(config, task, data.image_shape[-1])
-    model, origin = first_model(config, task, data, processes, resumes=state is not None)
+    model, origin = first_model(config, task, data, processes, resumes=earlier is not None)
     if processes.rank:
         # On a GPU each process draws its own dropout.
         torch.manual_seed(config.seed + processes.rank)
@@ -158,7 +158,7 @@ def set_up(
         count = len(train_set) + len(unlabelled)
         require_images_fit(count, data.image_shape[-1], "data.unlabelled=true")
         train_set = train_set.with_others(unlabelled)
-    statistics = chosen_statistics(config.data, state, origin.statistics, train_set.images)
+    statistics = chosen_statistics(config.data, earlier, origin.statistics, train_set.images)
     normalize = Normalize(statistics, device)
     if config.data.sampler == "balanced" and not task.needs_labels:
         raise ValueError(f"data.sampler=balanced needs labels: task={config.task.name} has none")
@@ -266,7 +266,7 @@ def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
 
 
 def chosen_statistics(
-    config: DataConfig, state: dict[str, Any] | None, pretrained: Statistics | None, images: Tensor
+    config: DataConfig, earlier: Checkpoint | None, pretrained: Statistics | None, images: Tensor
 ) -> Statistics:
     """Return the mean and std to normalize images with.
 
@@ -274,8 +274,8 @@ def chosen_statistics(
     seen, or the training images' own. Raise ValueError if they are for other images.
     """
     channels = images.shape[1]
-    if state is not None:
-        return statistics_of(state, channels)
+    if earlier is not None:
+        return statistics_of(earlier.mean, earlier.std, channels)
     if config.mean is not None and config.std is not None:
         if len(config.mean) != channels:
             raise ValueError(

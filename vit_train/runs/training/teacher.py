@@ -34,7 +34,7 @@ def with_teacher(setup: Setup) -> Setup:
         "run": str(run),
         "checkpoint": str(meta.path),
         "weights": meta.weights,
-        "fingerprint": meta.seal,
+        "fingerprint": meta.checksum,
         "val_acc": None,
     }
     if setup.val_loader is not None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from vit_train.config import TrainConfig, with_defaults
 from vit_train.engine import trainer_state
 from vit_train.engine.callbacks import Callback
-from vit_train.engine.checkpoint import set_rng_states
 from vit_train.engine.compile import compiles
 from vit_train.engine.device import (
     choose_algorithms,
@@ -134,8 +133,6 @@ def run(
         with refusing_other_runs(earlier.argument):
             go_on = trainer_state.extend if earlier.folder else trainer_state.restore
             go_on(trainer, earlier.state)
-            if setup.processes.is_main:  # the others have their own random states
-                set_rng_states(earlier.state["rng"])
     folder.open()
     with with_advice(trainer, setup, folder):
         with folder.bar(), stop_on_signals(trainer) as interruption:

@@ -1,21 +1,26 @@
 """Which weights are kept, and when."""
 
 import math
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from checkpoints import ABOUT, trainer_state
 
-from vit_train.engine import checkpoint_manager
 from vit_train.engine.callbacks import TrainLog
-from vit_train.engine.checkpoint import read_checkpoint
-from vit_train.engine.checkpoint_manager import CheckpointManager
 from vit_train.engine.config import CheckpointConfig
 from vit_train.engine.metrics import Evaluation
+from vit_train.engine.trainer_state import TrainerState
 from vit_train.files.generations import save_archive
+from vit_train.runs.checkpoint import Checkpoint
+from vit_train.runs.training import checkpoint_manager
+from vit_train.runs.training.checkpoint_manager import CheckpointManager
 
 LOG = TrainLog(1, 1, 1, {}, 0.1, 1.0)
+MAKE = partial(Checkpoint, **ABOUT)
+NAMES = ("best.safetensors", "last.safetensors")
 
 
 class Trainer:
@@ -25,8 +30,8 @@ class Trainer:
         self.step = self.epoch = self.left_out = 0
         self.finished = False
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"step": self.step, "epoch": self.epoch}
+    def state(self) -> TrainerState:
+        return trainer_state(step=self.step, epoch=self.epoch)
 
     def leave_out(self, began: float) -> None:
         self.left_out += 1
@@ -43,21 +48,21 @@ def after_epochs(manager: CheckpointManager, losses: list[float | None]) -> None
 
 
 def test_of_epochs_that_are_equally_good_the_first_is_the_best(tmp_path: Path) -> None:
-    manager = CheckpointManager(tmp_path, {"about": 7}, CheckpointConfig())
+    manager = CheckpointManager(tmp_path, MAKE, CheckpointConfig())
     after_epochs(manager, [0.5, 0.2, 0.3, 0.2, 0.4])
-    best, last = (read_checkpoint(tmp_path / name) for name in ("best.pt", "last.pt"))
+    best, last = (Checkpoint.load(tmp_path / name) for name in NAMES)
     assert manager.best == {"epoch": 2, "loss": 0.2} and manager.best_score == -0.2
-    assert best["epoch"] == 2 and last["epoch"] == 5
-    for content in (best, last):
-        assert content["about"] == 7
-        assert (content["best"], content["best_score"]) == (manager.best, -0.2)
+    assert best.epoch == 2 and last.epoch == 5
+    for checkpoint in (best, last):
+        assert checkpoint.classes == ["a", "b"]
+        assert (checkpoint.best, checkpoint.best_score) == (manager.best, -0.2)
 
 
 def test_a_run_that_goes_on_knows_its_best_epoch(tmp_path: Path) -> None:
-    after_epochs(CheckpointManager(tmp_path, {}, CheckpointConfig()), [0.5, 0.2])
-    again = CheckpointManager(tmp_path, {}, CheckpointConfig())
-    assert again.best is None and again.best_score == -math.inf
-    again.restore(read_checkpoint(tmp_path / "last.pt"))
+    after_epochs(CheckpointManager(tmp_path, MAKE, CheckpointConfig()), [0.5, 0.2])
+    again = CheckpointManager(tmp_path, MAKE, CheckpointConfig())
+    assert again.best is None and again.best_score is None
+    again.restore(Checkpoint.load(tmp_path / "last.safetensors"))
     after_epochs(again, [0.4, 0.3, 0.25])
     assert again.best == {"epoch": 2, "loss": 0.2}
 
@@ -72,31 +77,33 @@ def test_short_epochs_are_not_spent_on_checkpoints(
         nonlocal now
         now += 0.1
         save_archive(path, archive, keep)
-        written.append((path.name, read_checkpoint(path)["epoch"]))
+        written.append((path.name, Checkpoint.load(path).epoch))
 
     monkeypatch.setattr("time.monotonic", lambda: now)
     monkeypatch.setattr(checkpoint_manager, "save_archive", save)
-    manager, trainer = CheckpointManager(tmp_path, {}, CheckpointConfig()), Trainer()
+    manager, trainer = CheckpointManager(tmp_path, MAKE, CheckpointConfig()), Trainer()
     for trainer.epoch in range(1, 41):
         now += 1
         trainer.finished = trainer.epoch == 40
         better = trainer.epoch in (1, 3, 5)
         manager.on_epoch(trainer, LOG, Evaluation(count=5, loss=1 / trainer.epoch if better else 9))
     assert written == [
-        ("best.pt", 1), ("last.pt", 1),  # 0.2 s, so the next after 20
-        ("best.pt", 5), ("last.pt", 21), ("last.pt", 40),
+        ("best.safetensors", 1), ("last.safetensors", 1),  # 0.2 s, so the next after 20
+        ("best.safetensors", 5), ("last.safetensors", 21), ("last.safetensors", 40),
     ]  # fmt: skip
     trainer.finished = False
     manager.on_epoch(trainer, LOG, Evaluation(count=5, loss=0.01))
-    assert written[-1] == ("last.pt", 40)
+    assert written[-1] == ("last.safetensors", 40)
     manager.on_nonfinite(trainer, 7)
-    assert written[-1] == ("best.pt", 40)
+    assert written[-1] == ("best.safetensors", 40)
 
 
 def test_without_validation_there_is_no_best(tmp_path: Path) -> None:
-    manager = CheckpointManager(tmp_path, {}, CheckpointConfig(keep=0))
+    manager = CheckpointManager(tmp_path, MAKE, CheckpointConfig(keep=0))
     after_epochs(manager, [None, None])
-    assert manager.best is None and [each.name for each in tmp_path.iterdir()] == ["last.pt"]
+    assert manager.best is None and [each.name for each in tmp_path.iterdir()] == [
+        "last.safetensors"
+    ]
 
 
 def test_checkpoints_come_after_so_many_steps_or_minutes(
@@ -104,12 +111,12 @@ def test_checkpoints_come_after_so_many_steps_or_minutes(
 ) -> None:
     now = 500.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    path, trainer = tmp_path / "last.pt", Trainer()
+    path, trainer = tmp_path / "last.safetensors", Trainer()
 
     def saved(config: CheckpointConfig, seconds: float) -> list[int]:
         """The steps whose checkpoints are written, where a step takes so long."""
         nonlocal now
-        manager, steps = CheckpointManager(tmp_path, {}, config), []
+        manager, steps = CheckpointManager(tmp_path, MAKE, config), []
         for trainer.step in range(1, 10):
             now += seconds
             path.unlink(missing_ok=True)
@@ -128,25 +135,30 @@ def test_older_checkpoints_are_kept_of_the_last_and_none_of_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint_manager, "SHARE", math.inf)  # after every epoch
-    manager = CheckpointManager(tmp_path, {}, CheckpointConfig(keep=2))
+    manager = CheckpointManager(tmp_path, MAKE, CheckpointConfig(keep=2))
     after_epochs(manager, [0.5, 0.4, 0.3, 0.2])
-    kept = {each.name: read_checkpoint(each)["epoch"] for each in tmp_path.iterdir()}
-    assert kept == {"best.pt": 4, "last.pt": 4, "last-1.pt": 3, "last-2.pt": 2}
+    kept = {each.name: Checkpoint.load(each).epoch for each in tmp_path.iterdir()}
+    assert kept == {
+        "best.safetensors": 4,
+        "last.safetensors": 4,
+        "last-1.safetensors": 3,
+        "last-2.safetensors": 2,
+    }
 
 
 def test_what_was_reported_is_on_the_disk_first_and_as_long_as_the_checkpoint_says(
     tmp_path: Path,
 ) -> None:
     lengths = iter([{"metrics.csv": 10}, {"metrics.csv": 20}])
-    manager = CheckpointManager(tmp_path, {}, CheckpointConfig(), lambda: next(lengths))
+    manager = CheckpointManager(tmp_path, MAKE, CheckpointConfig(), lambda: next(lengths))
     trainer = Trainer()
     manager.on_stop(trainer)
-    assert read_checkpoint(tmp_path / "last.pt")["written"] == {"metrics.csv": 10}
+    assert Checkpoint.load(tmp_path / "last.safetensors").written == {"metrics.csv": 10}
     manager.on_stop(trainer)
-    assert read_checkpoint(tmp_path / "last.pt")["written"] == {"metrics.csv": 20}
+    assert Checkpoint.load(tmp_path / "last.safetensors").written == {"metrics.csv": 20}
 
 
-@pytest.mark.parametrize("failing", ["best.pt", "last.pt"])
+@pytest.mark.parametrize("failing", ["best.safetensors", "last.safetensors"])
 def test_after_a_failure_of_the_disk_the_best_weights_are_still_those_of_its_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
@@ -154,47 +166,47 @@ def test_after_a_failure_of_the_disk_the_best_weights_are_still_those_of_its_epo
     weights = torch.zeros(3)
 
     class Training(Trainer):
-        def state_dict(self) -> dict[str, Any]:
-            return super().state_dict() | {"weights": weights}
+        def state(self) -> TrainerState:
+            return replace(super().state(), model={"w": weights})
 
     def full(path: Path, archive: bytes, keep: int) -> None:
         if path.name == failing:
             raise OSError("No space left on device")
         save_archive(path, archive, keep)
 
-    manager, trainer = CheckpointManager(tmp_path, {}, CheckpointConfig()), Training()
+    manager, trainer = CheckpointManager(tmp_path, MAKE, CheckpointConfig()), Training()
     trainer.epoch, weights[:] = 1, 1.0
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
         patch.setattr(checkpoint_manager, "save_archive", full)
         manager.on_epoch(trainer, LOG, Evaluation(count=5, loss=0.1))
     weights[:] = 2.0
     manager.on_stop(trainer)
-    best, last = (read_checkpoint(tmp_path / name) for name in ("best.pt", "last.pt"))
-    assert best["weights"].tolist() == [1.0] * 3 and last["weights"].tolist() == [2.0] * 3
+    best, last = (Checkpoint.load(tmp_path / name) for name in NAMES)
+    assert best.model["w"].tolist() == [1.0] * 3 and last.model["w"].tolist() == [2.0] * 3
 
 
 def test_a_best_epoch_that_waits_for_its_writing_keeps_its_weights(tmp_path: Path) -> None:
     weights = torch.ones(3)
 
     class Training(Trainer):
-        def state_dict(self) -> dict[str, Any]:
-            return super().state_dict() | {"weights": [{"of": weights}]}
+        def state(self) -> TrainerState:
+            return replace(super().state(), optimizers=[[{"moment": weights}]])
 
-    manager, trainer = CheckpointManager(tmp_path, {}, CheckpointConfig()), Training()
+    manager, trainer = CheckpointManager(tmp_path, MAKE, CheckpointConfig()), Training()
     manager.time.due_at = math.inf
     manager.on_epoch(trainer, LOG, Evaluation(count=5, loss=0.1))
     weights[:] = 2.0
     manager.on_stop(trainer)
-    best, last = (read_checkpoint(tmp_path / name) for name in ("best.pt", "last.pt"))
-    assert best["weights"][0]["of"].tolist() == [1.0] * 3
-    assert last["weights"][0]["of"].tolist() == [2.0] * 3
+    best, last = (Checkpoint.load(tmp_path / name) for name in NAMES)
+    assert best.optimizers[0][0]["moment"].tolist() == [1.0] * 3
+    assert last.optimizers[0][0]["moment"].tolist() == [2.0] * 3
 
 
 def test_of_epochs_with_equal_scores_the_one_with_the_least_loss_is_best(tmp_path: Path) -> None:
     class Tied(Evaluation):
         score = 0.8
 
-    manager, trainer = CheckpointManager(tmp_path, {}, CheckpointConfig()), Trainer()
+    manager, trainer = CheckpointManager(tmp_path, MAKE, CheckpointConfig()), Trainer()
     for trainer.epoch, loss in enumerate([1.0, 0.6, 0.7], start=1):
         manager.on_epoch(trainer, LOG, Tied(count=5, loss=loss))
     assert manager.best == {"epoch": 2, "loss": 0.6}

@@ -1,0 +1,201 @@
+"""A checkpoint: what is known of a run at one step, in one file that holds no code.
+
+The file has the safetensors format. Its tensors have plain names, such as `model.head.weight`,
+`ema.head.weight` or `optimizers.0.3.exp_avg`. Its metadata has everything else as JSON, in which
+{"tensor": NAME} stands for a tensor, and a checksum of both.
+"""
+
+import contextlib
+import hashlib
+import json
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from vit_train.engine.trainer_state import State, TrainerState
+from vit_train.files.plain_values import Refused, require_plain
+from vit_train.files.reading import near_path, open_regular
+from vit_train.files.typed import typed
+from vit_train.runs.paths import resume_command
+
+FORMAT = "vit_train checkpoint 3"
+# The key of a file's metadata, and that of a tensor's name within its JSON.
+KEY, TENSOR = "vit_train.checkpoint", "tensor"
+# Values in the JSON. A model of 100 blocks, its average and its moments have 30,000.
+MOST_VALUES = 1_000_000
+NOT_ONE = (
+    "not a checkpoint of this version of vit-train: give a run's folder, or last.safetensors or "
+    "best.safetensors in its checkpoints/ (init_from= also takes weights of other libraries)"
+)
+
+
+@dataclass(frozen=True)
+class Extended:
+    """A run that another one extends, as it was at its end."""
+
+    run: str
+    epochs: int
+    steps: int
+    images_seen: int
+    seconds: float
+    # The checksum of its last checkpoint, with which the longer run begins.
+    fingerprint: str
+    # A hash of all its settings but the seed and the fold, by which runs of one recipe are known.
+    recipe: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(TrainerState):
+    """The state of a trainer, and what it means."""
+
+    config: dict[str, Any]
+    classes: list[str]
+    image_shape: tuple[int, int, int]
+    # Of each channel, to normalize images with.
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    versions: dict[str, str]
+    # Of the run's training, validation and test images.
+    fingerprint: str
+    # Keys of the images that it trained or validated on, (N,) int64, if they are known.
+    seen: Tensor | None = None
+    # Logits are divided by it for calibrated probabilities, if it is known.
+    temperature: float | None = None
+    # The runs that this one extends, the first one first.
+    extends: list[Extended] = field(default_factory=list)
+    # The run's teacher, if it has one: its run, weights and accuracy.
+    teacher: dict[str, Any] = field(default_factory=dict)
+    # The number of the best epoch and its validation, if there is one.
+    best: dict[str, int | float] | None = None
+    best_score: float | None = None
+    # The length in bytes of each file that grows with the run's steps.
+    written: dict[str, int] = field(default_factory=dict)
+    # The checksum of the file that this was read from, which tells it from any other.
+    checksum: str = ""
+
+    def copied(self) -> "Checkpoint":
+        """Return a checkpoint with copies of the tensors in main memory."""
+        content, tensors = apart(self)
+        return together(content, {name: tensor.clone() for name, tensor in tensors.items()})
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the checkpoint's file."""
+        content, tensors = apart(self)
+        described = {"format": FORMAT, "checksum": checksum(content, tensors), "content": content}
+        return save(tensors, {KEY: json.dumps(described)})
+
+    @staticmethod
+    def load(path: Path) -> "Checkpoint":
+        """Read a checkpoint; raise ValueError if the file is missing, damaged or something else.
+
+        Of a damaged file, the message names the newest other intact checkpoint in its folder.
+        """
+        if not path.exists():
+            raise ValueError(f"no checkpoint at {path}{near_path(path)}")
+        try:
+            return read(path)
+        except Refused as error:
+            raise ValueError(f"cannot read {path}: {error}{next_best(path)}") from error
+
+
+def read(path: Path) -> Checkpoint:
+    """Return the content of a checkpoint's file, which must exist; raise Refused if it has none."""
+    described, tensors = parts(path)
+    content, noted = described.get("content"), described.get("checksum")
+    if not isinstance(content, dict) or noted != checksum(content, tensors):
+        raise Refused("it is damaged")
+    return together(content | {"checksum": noted}, tensors)
+
+
+def parts(path: Path) -> tuple[dict[str, Any], State]:
+    """Return the JSON object in a checkpoint's metadata, and its tensors."""
+    with open_regular(path):  # safetensors would wait for a pipe
+        pass
+    try:
+        with safe_open(path, framework="pt") as file:
+            described = json.loads((file.metadata() or {}).get(KEY, "{}"))
+            require_plain(described, "it", MOST_VALUES)
+            if not isinstance(described, dict) or described.get("format") != FORMAT:
+                raise Refused(f"it is {NOT_ONE}")
+            return described, {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
+    except Refused:
+        raise
+    except (SafetensorError, ValueError, RecursionError) as error:
+        raise Refused(f"it is damaged, or {NOT_ONE}") from error
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Return whether a file looks like a checkpoint, though it may be damaged."""
+    try:
+        with open_regular(path), safe_open(path, framework="pt") as file:
+            return KEY in (file.metadata() or {})
+    except (SafetensorError, Refused):
+        return False
+
+
+def apart(checkpoint: Checkpoint) -> tuple[Any, State]:
+    """Return a checkpoint as plain values, in which names stand for tensors, and the tensors."""
+    tensors: State = {}
+
+    def plain(value: Any, name: str) -> Any:
+        if isinstance(value, Tensor):
+            tensors[name] = value.detach().cpu().contiguous()
+            return {TENSOR: name}
+        if is_dataclass(value):
+            value = {each.name: getattr(value, each.name) for each in fields(value)}
+        if isinstance(value, dict):
+            return {
+                key: plain(each, f"{name}.{key}" if name else key) for key, each in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [plain(each, f"{name}.{index}") for index, each in enumerate(value)]
+        return value
+
+    return plain(checkpoint, ""), tensors
+
+
+def together(plain: Any, tensors: State) -> Checkpoint:
+    """Return the checkpoint that `apart` took apart; raise Refused if it lacks something."""
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            if value.keys() == {TENSOR} and isinstance(value[TENSOR], str):
+                if value[TENSOR] not in tensors:
+                    raise Refused(f"it has no tensor {value[TENSOR][:80]}")
+                return tensors[value[TENSOR]]
+            return {key: filled(each) for key, each in value.items()}
+        return [filled(each) for each in value] if isinstance(value, list) else value
+
+    return typed(Checkpoint, filled(plain))
+
+
+def checksum(content: Any, tensors: State) -> str:
+    """Return the SHA-256 of plain values and of tensors with their names, types and shapes."""
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(dtype=torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def next_best(path: Path) -> str:
+    """Return a hint that names the newest other intact checkpoint in the folder, if any."""
+    other = newest_intact(path.parent, without=path)
+    if other is None:
+        return ""
+    return f". {other} is intact: use it instead, or resume from it with: {resume_command(other)}"
+
+
+def newest_intact(folder: Path, without: Path | None = None) -> Path | None:
+    """Return the most recently written checkpoint that can be read, if any."""
+    files = [file for file in folder.glob("*.safetensors") if file != without and file.is_file()]
+    for path in sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True):
+        with contextlib.suppress(OSError, Refused):
+            read(path)
+            return path
+    return None
