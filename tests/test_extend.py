@@ -44,7 +44,7 @@ def test_a_finished_run_is_extended_and_stays_as_it_was(
     assert state.ema is not None and state.images_seen == 640
     table = rows(Path("runs/second"))
     assert table[:2] == rows(first) and [row["epoch"] for row in table] == ["1", "2", "3", "4"]
-    assert [step for step, _ in scalars(Path("runs/second"))["val/loss"]] == [15, 20]
+    assert [step for step, _ in scalars(Path("runs/second"))["loss/val"]] == [15, 20]
     assert float(table[2]["lr"]) == 5e-4  # at the end of one epoch of warm-up
     said = summary("runs/second")
     last = first / "checkpoints/last.safetensors"

@@ -38,20 +38,20 @@ def test_every_number_stands_at_its_step_under_its_name(tmp_path: Path) -> None:
     board.on_log(trainer(log_every=20), LOG)
     board.on_epoch(trainer(log_every=20), LOG, RESULT)
     board.results({"final": RESULT}, 50)
-    board.close({"model": {"depth": 2}}, {"test_acc_final": 0.5})
+    board.close({"model": {"depth": 2}}, {"test/acc": 0.5})
     events = read(tmp_path)
     points = {
         tag: [(event.step, event.value) for event in events.Scalars(tag)]
         for tag in events.Tags()["scalars"]
     }
     expected = {
-        "train/loss": (42, 1.5), "train/acc": (42, 0.25), "train/lr": (42, 1e-3),
+        "loss/train": (42, 1.5), "acc/train": (42, 0.25), "train/lr": (42, 1e-3),
         "train/images_per_s": (42, 640), "train/images_seen": (42, 1344),
-        "val/loss": (42, 0.75), "val/acc": (42, 0.5), "val/top5": (42, 0.875),
+        "loss/val": (42, 0.75), "acc/val": (42, 0.5), "val/top5": (42, 0.875),
         "val/balanced_acc": (42, 0.5),
         "val/ece": (42, 0.5),
         "val/selective_acc": (42, 0.5),
-        "final/test_acc_final": (0, 0.5),
+        "test/acc": (0, 0.5),
     }  # fmt: skip
     assert points.keys() == expected.keys()
     for tag, (step, value) in expected.items():
@@ -70,9 +70,9 @@ def test_training_and_validation_share_a_chart(tmp_path: Path) -> None:
     charts = layout_pb2.Layout.FromString(layout.tensor_proto.string_val[0]).category
     titles = [chart.title for chart in charts]
     assert titles == ["loss", "acc", "schedule", "norms", "speed"]
-    assert list(charts[1].chart[0].multiline.tag) == ["train/acc", "val/acc"]
+    assert list(charts[1].chart[0].multiline.tag) == ["acc/train", "acc/val"]
     assert [list(chart.multiline.tag) for chart in charts[3].chart] == [
-        ["gradient norm/.*"],
+        ["weight gradient norm/.*"],
         ["weight norm/.*"],
     ]
 
@@ -91,10 +91,11 @@ def test_the_norms_of_weights_and_gradients_are_those_of_each_layer(tmp_path: Pa
     board.close({}, {})
     events = read(tmp_path)
     tags = {tag for tag in events.Tags()["scalars"] if "norm" in tag}
-    assert tags == {f"{kind} norm/{name}" for kind in ("weight", "gradient") for name in parts}
+    kinds = ("weight", "weight gradient")
+    assert tags == {f"{kind} norm/{name}" for kind in kinds for name in parts}
     for name, part in parts.items():
         whole = torch.cat([torch.stack((p, p.grad)).flatten(1) for p in part.parameters()], dim=1)
-        for kind, expected in zip(("weight", "gradient"), whole.norm(dim=1), strict=True):
+        for kind, expected in zip(kinds, whole.norm(dim=1), strict=True):
             (event,) = events.Scalars(f"{kind} norm/{name}")
             assert event.step == 42 and event.value == pytest.approx(expected.item())
 
@@ -102,17 +103,16 @@ def test_the_norms_of_weights_and_gradients_are_those_of_each_layer(tmp_path: Pa
 def test_the_settings_that_were_chosen_come_first(tmp_path: Path) -> None:
     """As TensorBoard itself sorts them, and among the final results alone."""
     board = TensorBoard(tmp_path)
-    board.scalar("train/loss", 2.0, 1)
-    board.close(
-        {"a": 1, "b": {"c": 2, "d": 3}, "e": 4}, {"acc": 1.0}, chosen=["e", "b.d", "resume"]
-    )
+    board.scalar("loss/train", 2.0, 1)
+    chosen = ["e", "b.d", "resume"]
+    board.close({"a": 1, "b": {"c": 2, "d": 3}, "e": 4}, {"test/acc": 1.0}, chosen)
     (path,) = tmp_path.glob("events*")
     loaded = EventAccumulator(str(path)).Reload()
     content = loaded.SummaryMetadata("_hparams_/experiment").plugin_data.content
     experiment = plugin_data_pb2.HParamsPluginData.FromString(content).experiment
     _sort_and_reduce_to_hparams_limit(experiment)
     assert [info.name for info in experiment.hparam_infos] == ["b.d", "e", "a", "b.c"]
-    assert [info.name.tag for info in experiment.metric_infos] == ["final/acc"]
+    assert [info.name.tag for info in experiment.metric_infos] == ["test/acc"]
 
 
 def test_a_run_that_is_shorter_than_a_log_has_curves(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_run_that_is_shorter_than_a_log_has_curves(tmp_path: Path) -> None:
     for step in (15, 30, 45, 60):
         board.on_epoch(trainer(log_every=50), replace(LOG, step=step), None)
     board.close({}, {})
-    assert [event.step for event in read(tmp_path).Scalars("train/loss")] == [15, 30, 45]
+    assert [event.step for event in read(tmp_path).Scalars("loss/train")] == [15, 30, 45]
 
 
 def test_a_picture_is_shown_as_it_is_at_its_step(tmp_path: Path) -> None:
@@ -145,10 +145,10 @@ def test_after_a_failure_it_goes_on_in_another_file(
     with monkeypatch.context() as patch:
         patch.setattr(broken, "add_scalar", fail)
         with pytest.raises(OSError, match="No space"):
-            board.scalar("train/loss", 1.0, 1)
-        board.scalar("train/loss", 2.0, 2)
+            board.scalar("loss/train", 1.0, 1)
+        board.scalar("loss/train", 2.0, 2)
     assert board.writer is not broken
     board.flush()
-    assert [(event.step, event.value) for event in read(tmp_path).Scalars("train/loss")] == [(2, 2)]
+    assert [(event.step, event.value) for event in read(tmp_path).Scalars("loss/train")] == [(2, 2)]
     board.close({}, {})
     broken.close()

@@ -92,8 +92,8 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
     assert written["metrics.csv"] == Path("run/metrics.csv").stat().st_size
     scalars = EventAccumulator("run").Reload()
     for tag, value in {
-        "final/test_acc_final": results["final"]["acc"],
-        "final/test_acc_best": results["best"]["acc"], "final/best_val_acc": best_val["acc"],
+        "test/acc": results["final"]["acc"],
+        "test/best/acc": results["best"]["acc"], "val/best_acc": best_val["acc"],
     }.items():  # fmt: skip
         assert [event.value for event in scalars.Scalars(tag)] == [pytest.approx(value)], tag
 
@@ -122,8 +122,8 @@ def test_without_labels_the_best_has_the_lowest_loss(run: Run, small_run: SmallR
     assert said["precision"] == "bf16"
     scalars = EventAccumulator("run").Reload()
     for tag, value in {
-        "final/best_val_loss": min(losses),
-        "final/test_loss_final": summary["test"]["final"]["loss"],
+        "val/best_loss": min(losses),
+        "test/loss": summary["test"]["final"]["loss"],
     }.items():
         assert scalars.Scalars(tag)[0].value == pytest.approx(value)
 

@@ -23,8 +23,8 @@ from vit_train.viz.figures import Figure, ignore_missing_glyphs
 
 HOW_TO_READ = """\
 - **Custom scalars** reads from top to bottom: loss, accuracy, learning rate, norms, speed, with
-  training and validation of each measure in one chart. **Scalars** has every curve by itself. Steps
-  are optimizer steps; `train/images_seen` tells the images.
+  training and validation of each measure in one chart. **Time series** and **Scalars** have every
+  curve by itself. Steps are optimizer steps; `train/images_seen` counts the images.
 - Training is measured on augmented images while the weights change, validation on whole images
   after each epoch.
 - Norms: of the weights of each layer, and of the gradient, after clipping, in a single step.
@@ -33,13 +33,15 @@ HOW_TO_READ = """\
 - **Text**: the test results (`test`), and every setting (`config`).
 - **HParams** compares the runs below one folder: the settings that were chosen come first.
 """
-GRADIENT, WEIGHT = "gradient norm", "weight norm"
+# TensorBoard sorts groups of curves by name and opens the first two. So each measure that training
+# and validation share is a group, `acc/train` beside `acc/val`, and the norms come last.
+GRADIENT, WEIGHT = "weight gradient norm", "weight norm"
 # Charts below those of the measures: each has its title and its tags, as regular expressions.
 CHARTS = {
     "schedule": {"learning rate": ["train/lr"]},
     "norms": {
-        f"{GRADIENT} of each layer": [f"{GRADIENT}/.*"],
-        f"{WEIGHT} of each layer": [f"{WEIGHT}/.*"],
+        "gradient norm of each layer": [f"{GRADIENT}/.*"],
+        "weight norm of each layer": [f"{WEIGHT}/.*"],
     },
     "speed": {"images per second": ["train/images_per_s"]},
 }
@@ -68,7 +70,7 @@ class TensorBoard(Callback):
         text = textwrap.indent(printable(config, keep="\n"), " " * 4)
         self._write("add_text", "config", text)
         both = {
-            name: {"training and validation": [f"train/{name}", f"val/{name}"]} for name in measures
+            name: {"training and validation": [f"{name}/train", f"{name}/val"]} for name in measures
         }
         charts = {
             category: {title: ["Multiline", tags] for title, tags in each.items()}
@@ -84,9 +86,11 @@ class TensorBoard(Callback):
         self._write("add_image", tag, np.asarray(picture), step, dataformats="HWC")
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
+        for name, value in log.values.items():
+            self.scalar(f"{name}/train", value, log.step)
         counts = {"lr": log.lr, "images_per_s": log.images_per_s, "images_seen": log.images_seen}
-        for tag, value in {**log.values, **counts}.items():
-            self.scalar(f"train/{tag}", value, log.step)
+        for name, value in counts.items():
+            self.scalar(f"train/{name}", value, log.step)
         for layer, (weight, gradient) in layer_norms(trainer.model.named_parameters()).items():
             self.scalar(f"{WEIGHT}/{layer}", weight, log.step)
             self.scalar(f"{GRADIENT}/{layer}", gradient, log.step)
@@ -96,7 +100,8 @@ class TensorBoard(Callback):
             self.on_log(trainer, log)
         if val is not None:
             for name, value in all_values(val).items():
-                self.scalar(f"val/{name}", value, log.step)
+                tag = f"{name}/val" if name in log.values else f"val/{name}"
+                self.scalar(tag, value, log.step)
         self.flush()
 
     def flush(self) -> None:
@@ -118,18 +123,17 @@ class TensorBoard(Callback):
     def close(
         self, config: dict[str, Any], metrics: dict[str, float], chosen: Collection[str] = ()
     ) -> None:
-        """Write the hyperparameters with the final metrics, and flush everything.
+        """Write the hyperparameters with the final metrics, by tag, and flush everything.
 
-        TensorBoard shows first, and by default, the settings that it is told to differ between
-        runs: those that were `chosen`.
+        TensorBoard finds metrics only among the curves, where these are single dots. It shows
+        first, and by default, the settings that it is told to differ between runs: those `chosen`.
         """
-        finals = {f"final/{name}": value for name, value in metrics.items()}
         # A path need not be UTF-8, which TensorBoard's texts must be.
         settings = {
             key: printable(value) if isinstance(value, str) else value
             for key, value in flatten(config)
         }
-        experiment, *session = hparams(settings, finals)
+        experiment, *session = hparams(settings, metrics)
         plugin = experiment.value[0].metadata.plugin_data
         content = HParamsPluginData.FromString(plugin.content)
         for info in content.experiment.hparam_infos:
@@ -137,6 +141,6 @@ class TensorBoard(Callback):
         plugin.content = content.SerializeToString()
         for summary in (experiment, *session):
             self._write("file_writer.add_summary", summary)
-        for name, value in finals.items():
+        for name, value in metrics.items():
             self.scalar(name, value, 0)
         self._write("close")

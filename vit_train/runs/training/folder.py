@@ -235,9 +235,8 @@ class RunFolder(RunOutput):
         self.board.results(results, step)
         test, classes = self.setup.splits.test, self.setup.data.classes
         for name, result in without_same(results).items():
-            tag = "test" if name == "final" else f"test/{name}"
             for metric, figure in figures(result, test.images, classes, test.all_names.tolist()):
-                self.board.figure(f"{tag}/{metric}", figure, step)
+                self.board.figure(f"{test_tag(name)}/{metric}", figure, step)
 
     @property
     def chosen(self) -> list[str]:
@@ -247,11 +246,14 @@ class RunFolder(RunOutput):
         return [name for name in found if name != "resume"]
 
     def final_metrics(self, results: dict[str, Evaluation]) -> dict[str, float]:
-        """Return the metrics that compare runs in TensorBoard's table of hyperparameters."""
-        metrics = {f"test_{r.best_by}_{name}": r.values[r.best_by] for name, r in results.items()}
+        """Return, by tag, what compares runs in TensorBoard's table of hyperparameters."""
+        metrics = {
+            f"{test_tag(name)}/{result.best_by}": result.values[result.best_by]
+            for name, result in results.items()
+        }
         if results and self.checkpoints.best:
             by = results["final"].best_by
-            metrics[f"best_val_{by}"] = self.checkpoints.best.get(by, math.nan)
+            metrics[f"val/best_{by}"] = self.checkpoints.best.get(by, math.nan)
         return metrics
 
     def best_weights(self) -> dict[str, Any] | None:
@@ -276,6 +278,11 @@ class RunFolder(RunOutput):
             return ""
         run = self.path if whole == self.checkpoints.last_path else whole
         return f". {whole} is intact; resume with: {resume_command(run)}"
+
+
+def test_tag(weights: str) -> str:
+    """Return what the tags of the "final" or "best" weights' test results begin with."""
+    return "test" if weights == "final" else f"test/{weights}"
 
 
 def open_folder(setup: Setup, path: Path, earlier: Earlier | None, resumed: bool) -> RunOutput:
