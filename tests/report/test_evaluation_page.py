@@ -56,6 +56,20 @@ def found(**changes: Any) -> Findings:
     return Findings(result, images, list(range(30)), NAMES, FACTS, **changes)
 
 
+def test_on_a_narrow_page_neither_numbers_nor_names_break() -> None:
+    cells = [
+        (tag, set((attributes.get("class") or "").split()))
+        for tag, attributes in Page(report(found(), {}, {})).tags
+        if tag in ("th", "td")
+    ]
+    rows = 1 + len(NAMES) + 2  # a heading, the classes, two averages
+    numbers, facts = [kinds for _, kinds in cells if "n" in kinds], cells[5 * rows :]
+    assert len(numbers) == 4 * rows and all("whole" in kinds for kinds in numbers)
+    # Each fact is a name and a text, which may break.
+    assert [kinds for _, kinds in facts] == [{"whole"}, set()] * (len(facts) // 2) and facts
+    assert "td.whole, th.whole { overflow-wrap: normal; }" in report(found(), {}, {})
+
+
 def test_its_text_cannot_be_markup_and_nothing_is_loaded() -> None:
     summary = {
         "command": "vit-train <i>x</i>",

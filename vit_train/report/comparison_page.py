@@ -95,7 +95,8 @@ def comparison_page(
         ),
     ]
     if settings:
-        parts.append(section("How they were trained differently", table(("", *names), settings)))
+        different = table(("", *names), settings, numbers=False)
+        parts.append(section("How they were trained differently", different))
     shown = [
         picture(png, f"Images that only one gets right: {who}") for who, png in pictures.items()
     ]

@@ -63,7 +63,8 @@ SECTIONS = {
 }
 LOOKS = {
     "maps": "Beside each image, what raised the score of the predicted class: bright patches",
-    "pictures": "Beside each image, what the class token attends to in the last layer, by head",
+    "pictures": "Beside each image, what the class token attends to in the last layer: the mean of "
+    "the heads, and each head",
 }
 
 

@@ -19,7 +19,10 @@ p.lead { color: var(--soft); margin-top: 0; } .big { font-size: 2.6rem; font-wei
 table { border-collapse: collapse; font-size: .93rem; margin: .8rem 0; }
 th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line);
   overflow-wrap: anywhere; }
+td.whole, th.whole { overflow-wrap: normal; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+@media (max-width: 32rem) { body { padding: 1.5rem 1rem; }
+  table { font-size: .85rem; } th, td { padding-right: .5rem; } }
 img { max-width: 100%; height: auto; } figure { margin: 1rem 0; }
 figcaption { color: var(--soft); font-size: .9rem; }
 """
@@ -31,11 +34,15 @@ def text(value: object) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], numbers: bool = True) -> str:
-    """Return a table whose first column is aligned as text, the others as `numbers` or as text."""
+    """Return a table whose first column is aligned as text, the others as `numbers` or as text.
+
+    On a narrow screen, words break in the names beside numbers, and in texts, but not their names.
+    """
 
     def line(tag: str, cells: Sequence[object]) -> str:
+        first, others = ("", ' class="whole n"') if numbers else (" class=whole", "")
         marked = (
-            f"<{tag}{' class=n' if numbers and place else ''}>{text(cell)}</{tag}>"
+            f"<{tag}{others if place else first}>{text(cell)}</{tag}>"
             for place, cell in enumerate(cells)
         )
         return f"<tr>{''.join(marked)}</tr>"
