@@ -2,7 +2,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vit_train.explain.attention import FAINT
 from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
 from vit_train.tasks.classify import Classify, correct_answers
 from vit_train.tasks.config import ClassifyConfig
@@ -25,7 +24,7 @@ def test_of_a_mixed_target_the_predicted_share_counts() -> None:
     torch.testing.assert_close(correct_answers(logits, mixed), torch.tensor(0.3 + 0.9))
 
 
-def test_pictures_show_through_where_the_class_token_looks() -> None:
+def test_pictures_are_maps_of_where_the_class_token_looks() -> None:
     task = Classify(ClassifyConfig(), ViTConfig(num_heads=2), (3, 16, 16), 10)
     attention = torch.zeros(2, 2, 17, 17)  # 2 heads, 4 × 4 patches and the class token
     attention[0, :, 0, 1 + 5] = 1.0
@@ -39,16 +38,15 @@ def test_pictures_show_through_where_the_class_token_looks() -> None:
     images = torch.ones(2, 3, 16, 16)
     pictures = task.pictures(Model(), images, torch.zeros(2))
     assert len(pictures) == len(task.columns) == 2 + task.model.num_heads
-    original, shown, first, second = pictures
+    original, together, first, second = pictures
     assert torch.equal(original, images)
-    assert first[1].max() == FAINT and torch.equal(second[1].amax((1, 2)), torch.ones(3))
-    brightest = F.avg_pool2d(shown, 4).flatten(2).argmax(2)
-    assert brightest.tolist() == [[5] * 3, [15] * 3]
-    assert shown[1, :, :8, :8].max() == FAINT and shown[1].max() == 1
+    assert first[1].max() == 0 and second[1].flatten().nonzero().tolist() == [[15]]
+    assert torch.equal(together, (first + second) / 2)
+    assert together.flatten(1).argmax(1).tolist() == [5, 15] and together[1].max() == 0.25
 
 
 def test_what_has_no_class_token_has_no_such_picture() -> None:
     heads = Classify(ClassifyConfig(), ViTConfig(num_heads=2), (3, 16, 16), 10).columns
-    assert heads == ("image", "attention", "head 1", "head 2")
+    assert heads == ("image", "mean of the heads", "head 1", "head 2")
     for model in (CnnConfig(), ViTConfig(head="gap")):
         assert Classify(ClassifyConfig(), model, (3, 16, 16), 10).columns == ()

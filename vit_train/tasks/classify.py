@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification
 from vit_train.engine.objective import Forward
-from vit_train.explain.attention import class_token_maps, overlay
+from vit_train.explain.attention import class_token_maps
 from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.tasks.config import ClassifyConfig, LabelsConfig
 from vit_train.tasks.task import Task
@@ -46,7 +46,8 @@ class Classify(Task):
         self.model, self.image_shape, self.num_classes = model, image_shape, num_classes
         if isinstance(model, ViTConfig) and model.has_class_token:
             heads = (f"head {number + 1}" for number in range(model.num_heads))
-            self.columns = ("image", "attention", *heads)
+            self.columns = ("image", "mean of the heads", *heads)
+            self.legend = "attention of the class token in the last layer"
 
     def build_model(self) -> nn.Module:
         return self.model.build(self.image_shape, self.num_classes)
@@ -88,14 +89,13 @@ class Classify(Task):
         return Classification.of(Answers(labels.numpy(), logits.numpy()))
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
-        """Return the images, and overlays of the class token's attention in the last layer.
+        """Return the images, and maps of the class token's attention in the last layer.
 
-        The first overlay is the mean over the heads; one for each head follows.
+        The first map is the mean over the heads; one for each head follows.
         """
         _, attention = model.forward(images, return_attention=True)
         maps = class_token_maps(attention[-1])
-        together = overlay(images, maps.mean(1), mode="bilinear")
-        return [images, together, *(overlay(images, head) for head in maps.unbind(1))]
+        return [images, maps.mean(1), *maps.unbind(1)]
 
 
 def balanced_weights(labels: Tensor, num_classes: int) -> Tensor:

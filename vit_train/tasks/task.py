@@ -21,6 +21,8 @@ class Task(Objective, Protocol):
     needs_labels: ClassVar[bool] = False
     # Titles of the pictures that show a result side by side; empty if there are none.
     columns: tuple[str, ...] = ()
+    # What the maps among them show; empty if there are none.
+    legend: str = ""
     image_shape: tuple[int, int, int]
 
     def build_model(self) -> nn.Module:
@@ -40,5 +42,8 @@ class Task(Objective, Protocol):
         return batches
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
-        """Return images (B,C,S,S) for each of `columns`, normalized as the model's input."""
+        """Return, for each of `columns`, images (B,C,S,S), normalized as the model's input.
+
+        Or maps (B,G,G) over the first of them, of numbers from 0.
+        """
         return []

@@ -16,6 +16,8 @@ from vit_train.viz.figures import chart
 COLORS = "magma"
 # How much of the gray image the map's color covers where the map is 0, and where it is highest.
 COVER = 0.3, 0.8
+# What the ends of the scale of colors mean.
+ENDS = "0", "highest of each map"
 # In inches: a column, a row, and what is below the rows.
 WIDTH, ROW, BELOW = 3.1, 1.85, 0.8
 # Characters of the legend, and of a title, that fit into a column.
@@ -50,9 +52,9 @@ def draw_maps(
         panel.set_title(shortened(title, TITLE), fontsize=9, pad=3, parse_math=False)
     share = max(0.4, 0.9 / columns)
     bar = figure.add_axes(((1 - share) / 2, 0.52 / height, share, 0.12 / height))
-    bar.imshow(np.linspace(0, 1, 256)[None], aspect="auto", cmap=COLORS)
+    bar.imshow(color_scale()[None], aspect="auto")
     bar.set_yticks([])
-    first, last = bar.set_xticks([0, 255], ["0", "highest of the image"], fontsize=8)
+    first, last = bar.set_xticks([0, 255], ENDS, fontsize=8)
     first.label1.set_horizontalalignment("left")
     last.label1.set_horizontalalignment("right")
     bar.set_xlabel(fill(legend, LEGEND * columns), fontsize=9, labelpad=1, parse_math=False)
@@ -64,6 +66,12 @@ def map_title(known: str, predicted: str, probability: str = "") -> str:
     room = TITLE - len(", predicted: ") - len(probability)
     predicted = shortened(predicted, min(18, room - 1))
     return f"{shortened(known, room - len(predicted))}, predicted: {predicted}{probability}"
+
+
+def color_scale() -> NDArray[np.uint8]:
+    """Return the colors (256,3) of a map's values, from 0 to its highest."""
+    colors: NDArray[np.uint8] = colormaps[COLORS](range(256), bytes=True)[:, :3]
+    return colors
 
 
 def covered(pixels: NDArray[np.uint8], cells: NDArray[np.float32]) -> NDArray[np.uint8]:

@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch import Tensor
 
 # In pixels: the approximate width to which small pictures are enlarged (by a whole factor), the
-# gaps between pictures and between images, and the height of the titles.
-PICTURE, GAP, WIDE_GAP, TITLE = 96, 2, 14, 20
+# gaps between pictures and between images, the height of the titles, and of a scale's bar.
+PICTURE, GAP, WIDE_GAP, TITLE, BAR = 96, 2, 14, 20, 10
+FONT = 12
 
 
 def side_by_side(pictures: Sequence[Tensor], titles: Sequence[str], across: int) -> Image.Image:
@@ -35,5 +38,25 @@ def side_by_side(pictures: Sequence[Tensor], titles: Sequence[str], across: int)
         sheet.paste(Image.fromarray(tile.permute(1, 2, 0).numpy()), (left, top))
         if row == 0:
             middle = left + size // 2, TITLE // 2
-            draw.text(middle, titles[kind], fill="black", anchor="mm", font_size=12)
+            draw.text(middle, titles[kind], fill="black", anchor="mm", font_size=FONT)
     return sheet
+
+
+def with_scale(
+    sheet: Image.Image, colors: NDArray[np.uint8], ends: tuple[str, str], legend: str
+) -> Image.Image:
+    """Return the sheet with a scale of `colors` (N,3) below it, its ends named, and a legend."""
+    width, top = sheet.size
+    whole = Image.new("RGB", (width, top + 2 * TITLE), "white")
+    whole.paste(sheet)
+    left, right, middle = 2 * width // 5, 3 * width // 5, top + TITLE // 2
+    bar = Image.fromarray(colors[None]).resize((right - left, BAR))
+    whole.paste(bar, (left, middle - BAR // 2))
+    draw = ImageDraw.Draw(whole)
+    for place, words, anchor in (
+        ((left - 6, middle), ends[0], "rm"),
+        ((right + 6, middle), ends[1], "lm"),
+        ((width // 2, middle + TITLE), legend, "mm"),
+    ):
+        draw.text(place, words, fill="black", anchor=anchor, font_size=FONT)
+    return whole
