@@ -79,8 +79,9 @@ def test_an_image_is_never_replaced(run: Run) -> None:
 def test_what_cannot_be_explained_is_said(run: Run, small_run: SmallRun) -> None:
     small_run("finished")
     for wrong, message in {
-        "method=attention layer=2": "the model has the layers 0 to 1",
-        "layer=0": "layer=0 is for method=attention",
+        "method=attention layer=3": "layer=3: the model has the layers 1 to 2",
+        "method=attention layer=0": "layer=0: the model has the layers 1 to 2",
+        "layer=1": "layer=1 is for method=attention",
         "target=square score=9": "score= measures the maps of the predicted classes",
         "target=square method=rollout": "method=rollout is the same for every class",
         "target=cat": "target=cat is not a class of the model: ",
@@ -100,12 +101,12 @@ def test_a_decoder_shows_what_it_takes_a_hidden_patch_from(
     run: Run, small_run: SmallRun, task: str
 ) -> None:
     small_run(task)
-    outcome = run("vit-explain", "ckpt=run", "count=3", "layer=0")
+    outcome = run("vit-explain", "ckpt=run", "count=3", "layer=1")
     assert outcome.status == 0, outcome.err
-    with Image.open("run/explain-layer0/decoder.png") as picture:
+    with Image.open("run/explain-layer1/decoder.png") as picture:
         assert min(picture.size) > 150
     outcome = run("vit-explain", "ckpt=run", "layer=7")
-    assert outcome.status == 1 and "layer=7: the decoder has the layers 0 to" in outcome.err
+    assert outcome.status == 1 and "layer=7: the decoder has the layers 1 to" in outcome.err
     outcome = run("vit-explain", "ckpt=run", "method=rollout")
     assert outcome.status == 1 and "method=, score=, target= are for classifiers" in outcome.err
 

@@ -100,5 +100,7 @@ def test_distances_say_what_a_dot_is_and_what_no_preference_would_be() -> None:
     (axes,) = draw_distances([[1.0, 2.0], [3.0, 4.0]], 32, even=16.5).axes
     assert axes.get_title() == "one dot for each head"
     assert [list(line.get_ydata()) for line in axes.lines] == [[1, 2], [3, 4], [16.5, 16.5]]
+    assert axes.get_xticks().tolist() == [1, 2]  # layers are counted from 1, as heads are
+    assert [set(line.get_xdata()) for line in axes.lines[:2]] == [{1}, {2}]
     (text,) = axes.texts
     assert text.get_text() == "even attention" and text.xy[1] == 16.5

@@ -134,7 +134,7 @@ class ExplainConfig:
     # How many images are drawn at most.
     count: int = 12
     # relevance: what raised the class's logit; rollout: attention through all layers; attention: of
-    # one layer, counted from 0, or from the end if negative.
+    # one layer, counted from 1, or from the end if negative.
     method: str = "relevance"
     layer: int = -1
     # The class that is explained; null is the predicted one.

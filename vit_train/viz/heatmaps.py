@@ -91,9 +91,9 @@ def draw_distances(layers: Sequence[Sequence[float]], image_size: int, even: flo
     `even` is how far a head looks that attends to all patches alike.
     """
     figure, axes = chart(5.2, 3.6, grid="y")
-    for number, heads in enumerate(layers):
+    for number, heads in enumerate(layers, start=1):
         axes.plot([number] * len(heads), sorted(heads), "o", color="#3b6ea5", alpha=0.75)
-    axes.set_xticks(range(len(layers)))
+    axes.set_xticks(range(1, len(layers) + 1))
     axes.set_title("one dot for each head", fontsize=9)
     axes.set(xlabel="layer", ylabel="mean attention distance, pixels", ylim=(0, 0.75 * image_size))
     axes.axhline(even, linestyle="--", linewidth=1, color="gray")

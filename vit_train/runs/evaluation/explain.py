@@ -14,6 +14,7 @@ from vit_train.data.paths import image_files
 from vit_train.data.splits import sample
 from vit_train.engine.device import Precision, keep_freed_memory, pick_device
 from vit_train.engine.metrics import wilson_interval
+from vit_train.explain.attention import layer_index
 from vit_train.explain.attribution import attention_distances, even_distance
 from vit_train.explain.filters import principal_filters
 from vit_train.explain.maps import answer_maps
@@ -147,8 +148,8 @@ def true_classes(images: ImageSet, meta: Meta) -> list[str]:
 class Explainer:
     """Explains the answers of one model by one method.
 
-    `layer` is for method="attention"; `target` is the explained class, None the predicted one. The
-    answers are computed in `precision`, by default the model's own.
+    `layer`, counted from 1, is for method="attention"; `target` is the explained class, None the
+    predicted one. The answers are computed in `precision`, by default the model's own.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class Explainer:
     ) -> None:
         self.trained, self.meta = trained, trained.meta
         self.precision = precision or trained.precision
-        self.method, self.layer = method, layer
+        self.method = method
         if not isinstance(trained.model, VisionTransformer):
             raise ValueError(
                 f"this needs a classifier with attention: model.name={self.meta.config.model.name} "
@@ -169,9 +170,7 @@ class Explainer:
             )
         self.model = trained.model
         self.has_class = self.model.config.has_class_token
-        depth = self.model.config.depth
-        if not -depth <= layer < depth:
-            raise ValueError(f"layer={layer}: the model has the layers 0 to {depth - 1}")
+        self.layer = layer_index(layer, self.model.config.depth, "model")
         if target is not None and target not in self.meta.classes:
             near = difflib.get_close_matches(target, self.meta.classes, n=1)
             hint = f"did you mean {near[0]}?" if near else listed(self.meta.classes)
@@ -214,8 +213,7 @@ class Explainer:
             for truth, answer, chance in zip(truths, answers, chances, strict=True)
         ]
         raised = "the predicted class" if target is None else shortened(target)
-        layer = self.layer % self.model.config.depth
-        legend = LEGENDS[self.method].format(layer=layer, raised=raised)
+        legend = LEGENDS[self.method].format(layer=self.layer + 1, raised=raised)
         save(draw_maps(images, maps, titles, legend), path)
 
     def normalized(self, images: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
+from vit_train.explain.attention import layer_index
 from vit_train.explain.cross_attention import masked, most_central, on_grid
 from vit_train.model.mae import Autoencoder, Autoregressor
 from vit_train.report.figure_file import save
@@ -21,14 +22,12 @@ LEGEND = "attention of the red patch to the visible ones, decoder layer {layer}"
 def draw_decoder(trained: Trained, images: Tensor, layer: int, path: Path) -> None:
     """Draw uint8 images (N,3,S,S), a hidden patch of each, and what it attends to, into a PNG file.
 
-    `layer` is counted from 0, or from the end if it is negative. Raise ValueError for a layer that
+    `layer` is counted from 1, or from the end if it is negative. Raise ValueError for a layer that
     the decoder does not have, and for a model that is given no patch.
     """
     model, meta = trained
     assert isinstance(model, Autoencoder)
-    depth = len(model.decoder.blocks)
-    if not -depth <= layer < depth:
-        raise ValueError(f"layer={layer}: the decoder has the layers 0 to {depth - 1}")
+    index = layer_index(layer, len(model.decoder.blocks), "decoder")
     unlabelled = ImageSet(images, torch.zeros(len(images), dtype=torch.long))
     batches = EvalBatches(unlabelled, trained.normalize, len(images), trained.device)
     batch, targets = next(iter(meta.task.eval_loader(batches)))
@@ -45,11 +44,11 @@ def draw_decoder(trained: Trained, images: Tensor, layer: int, path: Path) -> No
         visible, hidden = targets[:, : meta.task.visible], targets[:, meta.task.visible :]
         _, attention = model.forward(batch, visible, return_attention=True)
         first = 0  # it predicts the visible patches, too
-    meta.require_finite(attention[layer][1])
+    meta.require_finite(attention[index][1])
     query = most_central(hidden, grid)
-    maps = on_grid(attention[layer][1], visible, grid)
+    maps = on_grid(attention[index][1], visible, grid)
     rows = (query - first).view(-1, 1, 1, 1).expand(-1, 1, grid, grid)
     chosen = maps.gather(1, rows).squeeze(1).cpu()
     titles = [f"row {patch // grid + 1}, column {patch % grid + 1}" for patch in query.tolist()]
     shown = masked(images, visible.cpu(), query.cpu(), model.patch_size)
-    save(draw_maps(shown, chosen, titles, LEGEND.format(layer=layer % depth)), path)
+    save(draw_maps(shown, chosen, titles, LEGEND.format(layer=index + 1)), path)
