@@ -46,7 +46,7 @@ WRITTEN, DECODER = ("maps.png", "distances.png", "filters.png"), "decoder.png"
 LEGENDS = {
     "relevance": "how much each patch raised {raised} (relevance: attention × gradient)",
     "rollout": "attention through all layers (rollout)",
-    "attention": "attention of layer {layer}",
+    "attention": "attention of layer {layer}, the mean of its heads",
 }
 TOO_LARGE = "the attention for one image would take more than 1 GB: choose a smaller image size"
 # Shares of the patches that are deleted: for a curve, and for one figure.
