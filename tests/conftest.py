@@ -35,7 +35,7 @@ from vit_train.commands import (
     train,
 )
 from vit_train.commands.cli.errors import FULL_ERROR
-from vit_train.engine import device
+from vit_train.engine import precision
 from vit_train.model.flops import Flops
 from vit_train.report import metrics as measuring
 from vit_train.report.calibration import Calibration
@@ -48,6 +48,7 @@ from vit_train.runs.results import compare as gathering
 from vit_train.runs.training import figures as validating
 from vit_train.runs.training import folder, setup
 
+PRODUCT_SPEEDUP = precision.product_speedup  # which tests replace
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
 if os.name != "posix":
     collect_ignore = ["bench"]  # vit-bench reads a process's memory from POSIX's `resource`
@@ -115,9 +116,9 @@ def the_same_draws_every_time() -> None:
 
 
 @pytest.fixture(autouse=True)
-def a_cpu_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+def a_cpu_that_is_slow_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run says, and how it is evaluated, is the same whichever CPU the tests run on."""
-    monkeypatch.setattr(device, "CPU_BF16", frozenset())
+    monkeypatch.setattr(precision, "product_speedup", lambda *sides, threads: 0.5)
 
 
 @pytest.fixture(autouse=True)

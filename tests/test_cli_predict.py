@@ -20,9 +20,9 @@ from torch.testing import assert_close
 
 import vit_train
 from vit_train.data.paths import image_files
+from vit_train.engine import precision
 from vit_train.engine.device import Precision
 from vit_train.files.reading import read_json
-from vit_train.runs import trained as trained_models
 from vit_train.runs.builtin import FOLDER
 from vit_train.runs.config import PredictConfig
 from vit_train.runs.evaluation import evaluator, predict
@@ -417,18 +417,18 @@ def test_overlays_never_replace_an_image_and_bad_weights_are_said(run: Run) -> N
 
 
 @pytest.mark.parametrize(
-    "stored, has_bf16, used",
+    "stored, speedup, used",
     [
-        ("bf16", True, "bf16"),
-        ("bf16", False, "fp32"),
-        ("fp32", True, "fp32"),
-        ("auto", True, "fp32"),  # of a version in which that was fp32 on every CPU
+        ("bf16", 1.9, "bf16"),
+        ("bf16", 0.5, "fp32"),
+        ("fp32", 1.9, "fp32"),
+        ("auto", 1.9, "fp32"),  # of a version in which that was fp32 on every CPU
     ],
 )
-def test_predictions_have_the_precision_of_training_where_the_cpu_computes_in_it(
-    monkeypatch: pytest.MonkeyPatch, stored: str, has_bf16: bool, used: str
+def test_predictions_have_the_precision_of_training_where_the_cpu_is_fast_in_it(
+    monkeypatch: pytest.MonkeyPatch, stored: str, speedup: float, used: str
 ) -> None:
     model, meta = vit_train.load("builtin:cifar10")
     trained = Trained(model, replace(meta, config=replace(meta.config, precision=stored)))
-    monkeypatch.setattr(trained_models, "computes_in_bf16", lambda device: has_bf16)
+    monkeypatch.setattr(precision, "product_speedup", lambda *sides, threads: speedup)
     assert trained.precision == Precision(used, torch.device("cpu"))

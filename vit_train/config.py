@@ -92,8 +92,8 @@ class TrainConfig:
     seed: int = 0
     # Where to compute: auto (a GPU if there is one), cpu or cuda.
     device: str = "auto"
-    # auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs); auto: bf16 on a GPU or CPU with
-    # instructions for it, else fp32.
+    # auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs); auto: bf16 on a GPU that has
+    # it, and on a CPU that multiplies at least 1.2 times as fast in it (measured); else fp32.
     precision: str = "auto"
     # Compile the model first, which takes up to a minute on a CPU, where steps were no faster (not
     # measured on a GPU): true, false, or auto, which does so only on a GPU.

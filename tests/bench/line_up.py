@@ -25,7 +25,7 @@ def contenders(
     data = ShapesConfig(train_images=40, test_images=10)
     config = BenchConfig(
         model=model, task=ClassifyConfig(), data=data, optim=AdamWConfig(), device="cpu",
-        bench=bench,
+        precision="fp32", bench=bench,
     )  # fmt: skip
     return line_up(config, 10, (3, 32, 32), 10, parameters=sum_of(model))
 

@@ -2,13 +2,15 @@
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 from conftest import SMALL, SMALL_MODEL, Run
 from PIL import Image
 
-from vit_train.runs.training import announce
+from vit_train.engine import precision
+from vit_train.files.reading import read_json
 
 
 @pytest.mark.parametrize(
@@ -28,17 +30,22 @@ def test_a_warm_up_that_is_cut_is_said_to_be(run: Run, settings: list[str], word
 
 @pytest.mark.parametrize(
     "settings, used",
-    [(["precision=fp32"], "fp32"), (["precision=bf16"], "bf16"), (["model=cnn"], "fp32")],
+    [(["precision=fp32"], "fp32"), (["precision=bf16"], "bf16"), (["model=cnn"], None)],
 )
-def test_another_precision_that_would_be_faster_is_said(
-    run: Run, monkeypatch: pytest.MonkeyPatch, settings: list[str], used: str
+def test_the_speed_of_bf16_is_said_and_another_precision_that_would_be_faster(
+    run: Run, monkeypatch: pytest.MonkeyPatch, settings: list[str], used: str | None
 ) -> None:
     data = ["data.train_images=200", "data.test_images=60"]
-    for best, computes in (("bf16", True), ("fp32", False)):
-        monkeypatch.setattr(announce, "computes_in_bf16", lambda device, it=computes: it)
-        outcome = run("vit-train", *data, *settings, "train.max_minutes=1e-9")
-        said = f"(precision={best} would be faster here)" in " ".join(outcome.out.split())
-        assert outcome.status == 0 and said == (used != best), outcome.err
+    for best, speedup in (("bf16", 1.9), ("fp32", 0.52)):
+        monkeypatch.setattr(precision, "product_speedup", lambda *_, threads, it=speedup: it)
+        outcome = run("vit-train", *data, *settings, "train.max_minutes=1e-9", "hydra.run.dir=run")
+        assert outcome.status == 0, outcome.err
+        faster = "" if used in (best, None) else f": precision={best} would be faster here"
+        said = f"{used or best} on cpu (bf16 multiplies {speedup} times as fast as fp32{faster})"
+        assert said in one_line(outcome.out)
+        summary = read_json(Path("run/summary.json"))
+        assert (summary["precision"], summary["bf16_speedup"]) == (used or best, speedup)
+        shutil.rmtree("run")
 
 
 @pytest.mark.parametrize(

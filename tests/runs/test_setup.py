@@ -6,7 +6,7 @@ import torch
 
 from vit_train.config import TrainConfig
 from vit_train.data.config import ShapesConfig
-from vit_train.engine.device import Precision
+from vit_train.engine import precision
 from vit_train.engine.distributed import ALONE, Processes
 from vit_train.model.config import ViTConfig
 from vit_train.runs.training import setup
@@ -26,7 +26,7 @@ def parts(
         data=ShapesConfig(train_images=60, test_images=20, image_size=16, **data),
         seed=seed,
     )
-    return set_up(config, Precision("fp32", torch.device("cpu")), processes)
+    return set_up(config, torch.device("cpu"), processes)
 
 
 @pytest.mark.parametrize("data", [{}, {"train_subset": 12}, {"val": "none"}])
@@ -57,6 +57,21 @@ def test_arithmetic_is_not_counted_where_that_would_take_the_memory(
 def test_a_step_has_an_image_for_each_process() -> None:
     with pytest.raises(ValueError, match=r"steps of 54 are too few images for 55 processes"):
         parts(processes=Processes(rank=0, count=55))
+
+
+def test_several_processes_agree_on_one_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the main process, also where another one's CPU is as fast in the other."""
+    said: list[object] = []
+
+    class Several(Processes):
+        def broadcast(self, content: object) -> object:
+            said.append(content)
+            return "bf16"
+
+    for rank, own in ((0, "bf16"), (1, "auto")):
+        monkeypatch.setattr(precision, "product_speedup", lambda *_, threads, r=rank: 2 - 1.5 * r)
+        run = parts(processes=Several(rank, count=2))
+        assert (run.precision.name, run.config.precision, said.pop()) == ("bf16", "bf16", own)
 
 
 def test_the_training_images_are_held_once() -> None:

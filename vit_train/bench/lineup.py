@@ -9,7 +9,8 @@ from vit_train.bench.config import OUR_WORDS, PEER_WORDS, BenchConfig, chosen_wo
 from vit_train.bench.contender import OURS, Contender, Ours, Peer
 from vit_train.bench.ours import classification
 from vit_train.engine.compile import compiles
-from vit_train.engine.device import pick_device, pick_precision
+from vit_train.engine.device import pick_device
+from vit_train.engine.precision import set_precision
 from vit_train.model.config import ViTConfig, require_vit
 
 COMPILE_MODES = {"compiled": "default", "cudagraphs": "reduce-overhead"}
@@ -24,7 +25,8 @@ def line_up(
 ) -> list[Contender]:
     """Return all contenders, ours first; `parameters` are those of our model.
 
-    Ours are measured in every precision in which a peer is, too. Raise ValueError for what this
+    Ours are measured in every precision in which a peer is, too; that of the config is not auto.
+    Raise ValueError for what this
     device cannot do, and if there are peers of a model that is no ViT.
     """
     device = pick_device(config.device)
@@ -64,7 +66,7 @@ def ours_of(
         model = replace(require_vit(model, f"bench.ours={variant}"), kernels=words["kernels"])
     if isinstance(model, ViTConfig) and model.kernels == "auto":  # say what that is here
         model = replace(model, kernels="fused")
-    precision = pick_precision(words.get("precision", config.precision), device).name
+    precision = set_precision(words.get("precision", config.precision), device).name
     as_set = "compiled" if compiles(config.compile, device) else "eager"
     compiled = words.get("compile", as_set) == "compiled"
     config = replace(config, model=model, precision=precision, compile=compiled)
@@ -89,7 +91,7 @@ def peer_of(
     return Peer(
         **common,
         package=package,
-        precision=pick_precision(words.get("precision", config.precision), device).name,
+        precision=set_precision(words.get("precision", config.precision), device).name,
         model=config.model,
         optim=config.optim,
         label_smoothing=classification(config).label_smoothing,

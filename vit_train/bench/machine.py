@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from vit_train.engine.device import pick_precision
+from vit_train.engine.precision import set_precision
 from vit_train.engine.workers import CORES
 
 STAT = Path("/proc/stat")
@@ -65,7 +65,7 @@ def peak_memory(device: torch.device) -> int:
 def gemm_ceiling(device: torch.device, precision: str, seconds: float = 0.5) -> float:
     """Return the best FLOP/s of several products of large square matrices, on all cores."""
     size = 2048 if device.type == "cpu" else 8192
-    dtype = pick_precision(precision, device).dtype
+    dtype = set_precision(precision, device).dtype
     threads = torch.get_num_threads()
     torch.set_num_threads(CORES)
     left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))

@@ -19,13 +19,9 @@ from vit_train.data.batches import Batch, DrawnBatches, Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics
 from vit_train.engine.callbacks import Callback
 from vit_train.engine.compile import compiles
-from vit_train.engine.device import (
-    choose_algorithms,
-    keep_freed_memory,
-    pick_device,
-    pick_precision,
-)
+from vit_train.engine.device import choose_algorithms, keep_freed_memory, pick_device
 from vit_train.engine.graphed_step import GraphedStep
+from vit_train.engine.precision import set_precision
 from vit_train.engine.train_loader import TrainLoader
 from vit_train.engine.trainer import Trainer
 from vit_train.report.metrics_csv import MetricsCsv
@@ -89,7 +85,7 @@ class OurWork:
         self.config, self.device = ours.config, pick_device(ours.device)
         if self.device.type != "cpu":
             choose_algorithms(self.config.deterministic)
-        self.precision = pick_precision(ours.precision, self.device)
+        self.precision = set_precision(ours.precision, self.device)
         torch.manual_seed(ours.seed)
         self.task = Classify(
             classification(self.config), self.config.model, ours.image_shape, ours.num_classes

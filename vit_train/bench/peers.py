@@ -10,7 +10,8 @@ from torch import nn
 
 from vit_train.bench.contender import Peer
 from vit_train.bench.turn import Subject, Turn, take_turn
-from vit_train.engine.device import keep_freed_memory, pick_device, pick_precision
+from vit_train.engine.device import keep_freed_memory, pick_device
+from vit_train.engine.precision import set_precision
 from vit_train.model.config import ViTConfig
 
 
@@ -80,7 +81,7 @@ def build(peer: Peer) -> Subject:
     if peer.allocator:
         keep_freed_memory()
     device = pick_device(peer.device)
-    precision = pick_precision(peer.precision, device)
+    precision = set_precision(peer.precision, device)
     torch.manual_seed(peer.seed)
     require_plain(peer.model)
     model = BUILDERS[peer.package](peer.model, peer.image_shape[1], peer.num_classes)

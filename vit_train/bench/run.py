@@ -5,8 +5,11 @@ import math
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from vit_train.bench import report
 from vit_train.bench.alone import Failed, alone
@@ -18,7 +21,8 @@ from vit_train.bench.ours import classification, trace
 from vit_train.bench.results import Comparison
 from vit_train.bench.rounds import Rounds, expected_seconds, is_installed
 from vit_train.data.memory import require_images_fit
-from vit_train.engine.device import pick_device, pick_precision
+from vit_train.engine.device import pick_device
+from vit_train.engine.precision import pick_precision
 from vit_train.files.writing import write_json, write_text
 from vit_train.model.flops import count_flops
 from vit_train.model.memory import on_meta
@@ -35,18 +39,20 @@ BATCH_BYTES = 12  # per RGB pixel, in 32-bit floats
 def benchmark(config: BenchConfig, folder: Path) -> None:
     """Measure every batch size, log the tables and write all results to the run's folder."""
     device = pick_device(config.device)
-    precision = pick_precision(config.precision, device)
     data = config.data.load()
     shape, num_classes = data.image_shape, len(data.classes)
     del data  # every process loads what it needs
-    parameters = require_possible(config, shape, num_classes)
+    model = possible_model(config, shape, num_classes)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    precision = pick_precision(config.precision, device, model).name
+    config = replace(config, precision=precision)
     flops = count_flops(config.model, shape, num_classes).training
     line_ups = [
         line_up(config, batch_size, shape, num_classes, parameters)
         for batch_size in config.bench.batch_sizes
     ]
 
-    title = title_of(config, shape[1], parameters, f"{precision.name} on {device.type}")
+    title = title_of(config, shape[1], parameters, f"{precision} on {device.type}")
     about = {"title": title} | origin(config, device)
     logger.info(f"{describe(about)}\n{plan(line_ups, config.bench.rounds)}")
     minutes, seconds = config.bench.max_minutes, 0.0
@@ -69,15 +75,14 @@ def benchmark(config: BenchConfig, folder: Path) -> None:
     logger.info(f"written to {folder}")
 
 
-def require_possible(config: BenchConfig, shape: tuple[int, int, int], num_classes: int) -> int:
-    """Return the number of parameters; raise ValueError if the memory is too small for it all."""
+def possible_model(config: BenchConfig, shape: tuple[int, int, int], num_classes: int) -> nn.Module:
+    """Return our model, without values; raise ValueError if the memory is too small for it all."""
     task = Classify(classification(config), config.model, shape, num_classes)
     require_room(config, task, shape[1])
     require_countable(config.model, shape[1])
     for batch_size in config.bench.batch_sizes:
         require_images_fit(batch_size, shape[1], f"bench.batch_sizes={batch_size}", BATCH_BYTES)
-    model = on_meta(task.build_model, config.model)
-    return sum(parameter.numel() for parameter in model.parameters())
+    return on_meta(task.build_model, config.model)
 
 
 def plan(line_ups: Sequence[Sequence[Contender]], rounds: int) -> str:

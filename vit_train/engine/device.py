@@ -1,4 +1,4 @@
-"""The device, the precision, and a memory allocator that keeps its memory."""
+"""The device, its number formats, and a memory allocator that keeps its memory."""
 
 import contextlib
 import ctypes
@@ -7,9 +7,6 @@ import sys
 from dataclasses import dataclass
 
 import torch
-
-# The extensions with which a CPU multiplies bf16 matrices at least twice as fast as float32 ones.
-CPU_BF16 = frozenset({"avx512_bf16", "amx_bf16"})
 
 
 def pick_device(name: str) -> torch.device:
@@ -54,40 +51,6 @@ class Precision:
     def scaler(self) -> torch.amp.GradScaler:
         """Return a loss scaler for fp16, whose gradients underflow; for others it does nothing."""
         return torch.amp.GradScaler(self.device.type, enabled=self.name == "fp16")
-
-
-def pick_precision(name: str, device: torch.device) -> Precision:
-    """Return the precision named fp32, tf32, bf16, fp16 or auto, and tell PyTorch about TF32.
-
-    auto is bf16 on a device that computes in it and fp32 elsewhere. Raise ValueError for what the
-    device cannot do.
-    """
-    if name == "auto":
-        name = "bf16" if computes_in_bf16(device) else "fp32"
-    if name == "fp16" and device.type == "cpu":
-        raise ValueError("precision=fp16 needs a GPU: use precision=fp32 or precision=bf16 here")
-    if name == "tf32" and device.type != "cuda":
-        raise ValueError("precision=tf32 needs an NVIDIA GPU: use precision=fp32 here")
-    # PyTorch's defaults differ: convolutions may use TF32, matrix products may not.
-    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = name == "tf32"
-    return Precision(name, device)
-
-
-def computes_in_bf16(device: torch.device) -> bool:
-    """Return whether a device has instructions for bf16: a GPU, or an x86 CPU.
-
-    Without them they are emulated. Those of other CPUs are not known here.
-    """
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return not CPU_BF16.isdisjoint(cpu_capabilities())
-
-
-def cpu_capabilities() -> list[str]:
-    """Return the names of what this machine's CPU can do; [] if this PyTorch cannot tell."""
-    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return sorted(name for name, has in found.items() if has is True)
 
 
 def choose_algorithms(deterministic: bool) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 
-from vit_train.engine.device import cpu_capabilities
 from vit_train.text import printable
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -98,7 +97,8 @@ def cpu_model() -> str:
 
 def cpu_extensions() -> list[str]:
     """Return the CPU's extensions for vectors and matrices; [] if this PyTorch cannot tell."""
-    return list(filter(EXTENSION, cpu_capabilities()))
+    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return sorted(name for name, has in found.items() if has is True and EXTENSION(name))
 
 
 def command_line() -> str:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from vit_train.data.batches import Normalize
 from vit_train.data.config import MAX_PIXELS
 from vit_train.data.images import BrokenImage, only_our_limits, read_image, square
-from vit_train.engine.device import Precision, computes_in_bf16, pick_precision
+from vit_train.engine.device import Precision
+from vit_train.engine.precision import pick_precision
 from vit_train.engine.workers import make_workers
 from vit_train.report.predicted import Prediction, PredictionOrError
 
@@ -109,12 +110,12 @@ class Trained(NamedTuple):
 
     def classify(self, pixels: Tensor, topk: int) -> list[Prediction]:
         """Classify images uint8 (B,C,S,S) on the model's device, as many at once as vit-eval."""
-        normalize = self.normalize
+        normalize, precision = self.normalize, self.precision
 
         def answers(images: Tensor) -> Tensor:
-            return self.probabilities(normalize(images))
+            return self.probabilities(normalize(images), precision)
 
-        with make_workers(self.model, self.precision, len(pixels)) as workers:
+        with make_workers(self.model, precision, len(pixels)) as workers:
             probabilities = torch.cat(list(workers.map(answers, pixels.to(self.device)))).cpu()
         best = probabilities.topk(min(topk, probabilities.shape[1]), dim=1)
         names = self.meta.classes
@@ -149,14 +150,13 @@ class Trained(NamedTuple):
 
     @property
     def precision(self) -> Precision:
-        """Return the precision of training or, if this device has none such, fp32."""
+        """Return the precision of training or fp32, if this device lacks it or is slow in it."""
         name = self.meta.config.precision
-        if name == "bf16" and not computes_in_bf16(self.device):
-            name = "fp32"
-        # A run that has stored auto is of a version in which that was fp32 on every CPU.
-        if name == "auto" and self.device.type == "cpu":
-            name = "fp32"
+        if name == "bf16":
+            name = "auto"
+        elif name == "auto" and self.device.type == "cpu":
+            name = "fp32"  # as it was on every CPU in versions that stored auto
         try:
-            return pick_precision(name, self.device)
+            return pick_precision(name, self.device, self.model)
         except ValueError:
-            return pick_precision("fp32", self.device)
+            return pick_precision("fp32", self.device, self.model)

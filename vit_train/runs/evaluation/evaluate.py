@@ -14,8 +14,9 @@ from vit_train.data.dataset import ImageSet
 from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import sample
 from vit_train.engine.config import BEST
-from vit_train.engine.device import Precision, keep_freed_memory, pick_device, pick_precision
+from vit_train.engine.device import Precision, keep_freed_memory, pick_device
 from vit_train.engine.metrics import Classification, Evaluation
+from vit_train.engine.precision import pick_precision
 from vit_train.files.reading import read_object
 from vit_train.files.writing import make_folder, replacing, require_own_folder, write_text
 from vit_train.model.memory import images_at_once
@@ -87,7 +88,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Finding
     meta = trained.meta
     precision = trained.precision
     if config.precision is not None:
-        precision = pick_precision(config.precision, trained.device)
+        precision = pick_precision(config.precision, trained.device, trained.model)
     (images, splits, caveat), data = evaluated_images(config.data, config.split, meta)
     batch_size = config.batch_size or meta.config.train.eval_batch_size
     evaluator = Evaluator(trained, precision, batch_size)

@@ -9,8 +9,8 @@ from pathlib import Path
 from vit_train.config import DEFAULT_MODEL, default_settings, vit_presets
 from vit_train.data.batches import TrainBatches
 from vit_train.data.config import FolderConfig
-from vit_train.engine.device import computes_in_bf16
 from vit_train.engine.metrics import Evaluation, is_uneven
+from vit_train.engine.precision import bf16_speedup, pick_precision
 from vit_train.engine.schedule import warmup_steps
 from vit_train.model.config import ViTConfig, differences
 from vit_train.report.terminal import counted, parameter_breakdown, result_line
@@ -135,16 +135,18 @@ def work_line(setup: Setup) -> str:
     steps = f"{counted(len(batches), 'step')} of {counted(batches.batch_size, 'image')}"
     return (
         f"{counted(epochs, 'epoch')} of {steps}{cost}, {setup.precision.name} on "
-        f"{setup.device.type}{several}{faster(setup)}{left_out(batches)}{short_warmup(setup)}"
+        f"{setup.device.type}{several}{speed(setup)}{left_out(batches)}{short_warmup(setup)}"
     )
 
 
-def faster(setup: Setup) -> str:
-    """Return what to add about a precision in which this CPU is faster; "" for none."""
+def speed(setup: Setup) -> str:
+    """Return what to add about how fast this CPU is in bf16 and, if so, in another precision."""
     if setup.device.type != "cpu":
         return ""
-    best = "bf16" if computes_in_bf16(setup.device) else "fp32"
-    return "" if setup.precision.name == best else f" (precision={best} would be faster here)"
+    best = pick_precision("auto", setup.device, setup.model).name
+    faster = "" if setup.precision.name == best else f": precision={best} would be faster here"
+    ratio = bf16_speedup(setup.model)
+    return f" (bf16 multiplies {ratio:.2g} times as fast as fp32{faster})"
 
 
 def teacher_line(setup: Setup) -> str:

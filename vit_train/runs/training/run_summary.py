@@ -4,6 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from vit_train.engine.precision import bf16_speedup
 from vit_train.files.reading import read_object
 from vit_train.files.writing import write_json
 from vit_train.report import provenance
@@ -26,6 +27,7 @@ class RunSummary:
 
     def write(self, status: str, **results: Any) -> None:
         setup = self.setup
+        on_gpu = setup.device.type != "cpu"
         here = {
             "commit": provenance.commit(),
             "versions": provenance.versions(),
@@ -37,6 +39,7 @@ class RunSummary:
             "command": self.command,
             "date": provenance.today(),
             **here,
+            "bf16_speedup": None if on_gpu else round(bf16_speedup(setup.model), 2),
             "earlier": [each for each in self.earlier if each != here],
             "processes": setup.processes.count,
             "parameters": sum(parameter.numel() for parameter in setup.model.parameters()),

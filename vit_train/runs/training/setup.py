@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import Splits, make_splits
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import Processes
+from vit_train.engine.precision import pick_precision
 from vit_train.engine.train_loader import TrainLoader
 from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import memory_bytes, require_attention_fits, require_memory
@@ -129,7 +130,7 @@ class Setup:
 
 def set_up(
     config: TrainConfig,
-    precision: Precision,
+    device: torch.device,
     processes: Processes,
     earlier: Checkpoint | None = None,
 ) -> Setup:
@@ -152,7 +153,7 @@ def set_up(
         # On a GPU each process draws its own dropout.
         torch.manual_seed(config.seed + processes.rank)
 
-    train_set, device = splits.train, precision.device
+    train_set = splits.train
     if data.unlabelled is not None and not task.needs_labels:
         unlabelled = ImageSet(data.unlabelled, torch.full((len(data.unlabelled),), -1))
         count = len(train_set) + len(unlabelled)
@@ -181,8 +182,9 @@ def set_up(
             "processes: train in fewer, or with a larger train.batch_size"
         )
     task.prepare(train_set.labels.to(device))
+    precision = agreed_precision(config.precision, device, model, processes)
     return Setup(
-        config=config,
+        config=replace(config, precision=precision.name),
         precision=precision,
         processes=processes,
         data=known_source(data, splits, config.data),
@@ -195,6 +197,15 @@ def set_up(
         model=model,
         origin=describe_origin(origin, config, statistics),
     )
+
+
+def agreed_precision(
+    name: str, device: torch.device, model: nn.Module, processes: Processes
+) -> Precision:
+    """Return the precision of this name; auto is for all processes what it is for the main one."""
+    if processes.is_main:
+        name = pick_precision(name, device, model).name
+    return pick_precision(processes.broadcast(name), device, model)
 
 
 def known_source(data: Dataset, splits: Splits, config: DataConfig) -> Source:

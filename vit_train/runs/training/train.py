@@ -10,16 +10,12 @@ from vit_train.config import TrainConfig, with_defaults
 from vit_train.engine import trainer_state
 from vit_train.engine.callbacks import Callback
 from vit_train.engine.compile import compiles
-from vit_train.engine.device import (
-    choose_algorithms,
-    keep_freed_memory,
-    pick_device,
-    pick_precision,
-)
+from vit_train.engine.device import choose_algorithms, keep_freed_memory, pick_device
 from vit_train.engine.distributed import join_processes, leave_processes
 from vit_train.engine.interruption import Deadline, stop_on_signals
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.nonfinite import NonFinite
+from vit_train.engine.precision import require_precision
 from vit_train.engine.trainer import Trainer
 from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import is_out_of_memory, require_in_bounds
@@ -75,21 +71,18 @@ def train_in_held_folder(
     began = time.monotonic()
     keep_freed_memory()
     device = pick_device(config.device)
-    precision = pick_precision(config.precision, device)
+    require_precision(config.precision, device)
     if device.type != "cpu":
         choose_algorithms(config.deterministic)
     processes = join_processes(device)
     try:
-        # On other machines, also of this training, auto may be another one.
-        precision = pick_precision(processes.broadcast(precision.name), device)
-        config = replace(config, precision=precision.name)
         with logged_to(path / "train.log") if processes.is_main else nullcontext():
             checkpoint = processes.broadcast(checkpoint)
             earlier = read_earlier(config, checkpoint)
             if earlier is None:
                 config = with_named_run(config)
             state = earlier.state if earlier else None
-            setup = with_teacher(set_up(config, precision, processes, state))
+            setup = with_teacher(set_up(config, device, processes, state))
             folder = open_folder(setup, path, earlier, resumed)
             return run(setup, folder, path, earlier, began)
     finally:

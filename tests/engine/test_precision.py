@@ -1,0 +1,100 @@
+"""The choice of a precision, and the measurement that it rests on."""
+
+import math
+
+import pytest
+import torch
+from conftest import PRODUCT_SPEEDUP
+from torch import nn
+
+from vit_train.engine import precision as module
+from vit_train.engine.device import Precision
+from vit_train.engine.precision import bf16_speedup, pick_precision, set_precision
+from vit_train.model.config import CnnConfig, ViTConfig
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+WIDE = ViTConfig(embed_dim=48, depth=1).build((3, 32, 32), 10)
+
+
+def test_auto_is_bf16_where_a_gpu_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for supported, name in ((True, "bf16"), (False, "fp32")):
+
+        def computes_in_it(including_emulation: bool, supported: bool = supported) -> bool:
+            return supported or including_emulation
+
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", computes_in_it)
+        assert pick_precision("auto", CUDA, WIDE) == Precision(name, CUDA)
+        assert pick_precision("auto", CPU, WIDE) == Precision("fp32", CPU)
+    assert pick_precision("fp16", CUDA, WIDE).name == "fp16"
+    assert pick_precision("bf16", CPU, WIDE).name == "bf16"
+
+
+@pytest.mark.parametrize("speedup, name", [(0.52, "fp32"), (1.19, "fp32"), (1.2, "bf16")])
+def test_auto_is_bf16_where_a_cpu_multiplies_faster_in_it(
+    monkeypatch: pytest.MonkeyPatch, speedup: float, name: str
+) -> None:
+    """Whatever extensions it has: with AVX512_BF16, some CPUs are slower in it."""
+    has = {"avx512_bf16": True, "amx_bf16": False}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has, raising=False)
+    monkeypatch.setattr(module, "product_speedup", lambda *sides, threads: speedup)
+    assert pick_precision("auto", CPU, WIDE) == Precision(name, CPU)
+
+
+def test_the_largest_product_is_measured_in_the_threads_of_a_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "CORES", 7)
+    asked = []
+    speedup = lambda *sides, threads: asked.append((*sides, threads)) or 2.0  # noqa: E731
+    monkeypatch.setattr(module, "product_speedup", speedup)
+    bf16_speedup(WIDE)
+    bf16_speedup(CnnConfig(widths=[4, 8]).build((3, 32, 32), 10))  # whole batches, in all threads
+    bf16_speedup(nn.ReLU())  # a model of one's own, without products
+    assert asked == [(192, 48, 1), (8, 36, 7), (1, 1, 1)]
+
+
+def test_the_fastest_of_many_turns_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program makes most of them slower, and one kind more than the other."""
+    turns = {torch.float32: [9.0, 2.0, 5.0], torch.bfloat16: [40.0, 30.0, 4.0]}
+    order = []
+
+    def seconds_of(x: torch.Tensor, weight: torch.Tensor) -> float:
+        assert torch.get_num_threads() == 1 and x.dtype == weight.dtype
+        order.append(x.dtype)
+        return turns[x.dtype].pop(0)
+
+    monkeypatch.setattr(module, "SECONDS", 0)
+    monkeypatch.setattr(module, "seconds_of", seconds_of)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert PRODUCT_SPEEDUP.__wrapped__(192, 48, threads=1) == 0.5
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert order == [torch.float32, torch.bfloat16] * 3
+
+
+@pytest.mark.parametrize("sides", [(1, 1), (512, 128), (2**20, 2**20)])
+def test_products_are_measured_of_any_size(
+    monkeypatch: pytest.MonkeyPatch, sides: tuple[int, int]
+) -> None:
+    """The random draws of the run stay as they are, and huge layers take little memory."""
+    monkeypatch.setattr(module, "SECONDS", 0)
+    torch.manual_seed(3)
+    draws = torch.get_rng_state()
+    with torch.inference_mode():
+        assert 0 < PRODUCT_SPEEDUP.__wrapped__(*sides, threads=1) < math.inf
+    assert torch.equal(torch.get_rng_state(), draws)
+
+
+def test_fp32_is_fp32_in_products_and_convolutions_and_tf32_is_asked_for() -> None:
+    try:
+        for name in ("tf32", "fp32"):
+            assert set_precision(name, CUDA).name == name
+            allowed = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+            assert allowed == (name == "tf32",) * 2
+    finally:
+        set_precision("fp32", CUDA)
+    with pytest.raises(ValueError, match="precision=tf32 needs an NVIDIA GPU"):
+        set_precision("tf32", CPU)

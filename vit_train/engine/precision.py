@@ -1,0 +1,97 @@
+"""The choice of a precision: bf16 where it makes the products of the model at hand faster."""
+
+import math
+import time
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from vit_train.engine.device import Precision
+from vit_train.engine.workers import CORES, has_batch_norm
+
+# Smaller gains are not worth bf16's rounding, and casts and the other operations take their part.
+LEAST_SPEEDUP = 1.2
+# A product has as many rows as a micro-batch has tokens, but with wide matrices, which could take
+# seconds where bf16 is emulated, fewer multiplications.
+ROWS, FEWEST_ROWS, WIDEST, MULTIPLICATIONS = 1024, 64, 1024, 2**24
+SECONDS, FEWEST_ROUNDS = 0.1, 3
+
+
+def pick_precision(name: str, device: torch.device, model: nn.Module) -> Precision:
+    """Return the precision named fp32, tf32, bf16, fp16 or auto, and tell PyTorch about TF32.
+
+    auto is bf16 on a GPU that has it and on a CPU that computes this model's products faster in it,
+    else fp32. Raise ValueError for what the device cannot do.
+    """
+    if name == "auto":
+        if device.type == "cuda":
+            in_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        else:
+            in_bf16 = bf16_speedup(model) >= LEAST_SPEEDUP
+        name = "bf16" if in_bf16 else "fp32"
+    return set_precision(name, device)
+
+
+def set_precision(name: str, device: torch.device) -> Precision:
+    """Return the precision of this name, and tell PyTorch about TF32.
+
+    Raise ValueError for what the device cannot do.
+    """
+    require_precision(name, device)
+    # PyTorch's defaults differ: convolutions may use TF32, matrix products may not.
+    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = name == "tf32"
+    return Precision(name, device)
+
+
+def require_precision(name: str, device: torch.device) -> None:
+    """Raise ValueError if the device cannot compute in the precision of this name."""
+    if name == "fp16" and device.type == "cpu":
+        raise ValueError("precision=fp16 needs a GPU: use precision=fp32 or precision=bf16 here")
+    if name == "tf32" and device.type != "cuda":
+        raise ValueError("precision=tf32 needs an NVIDIA GPU: use precision=fp32 here")
+
+
+def bf16_speedup(model: nn.Module) -> float:
+    """Return how many times as fast as in fp32 this CPU computes a model's largest product in bf16.
+
+    It is measured once in a process, in as many threads as a worker has. A CPU's extensions do not
+    tell: with AVX512_BF16, products take half of the time on some CPUs and twice the time on
+    others.
+    """
+    layers = (m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d))
+    sides = max((layer.weight.flatten(1).shape for layer in layers), key=math.prod, default=(1, 1))
+    return product_speedup(*sides, threads=CORES if has_batch_norm(model) else 1)
+
+
+@cache
+def product_speedup(outputs: int, inputs: int, threads: int) -> float:
+    """Return how many times as fast as in fp32 a linear layer's products are in bf16.
+
+    The two are timed in turns for a tenth of a second, and the fastest of each counts: another
+    program only makes some of them slower.
+    """
+    outputs, inputs = min(outputs, WIDEST), min(inputs, WIDEST)
+    rows = max(FEWEST_ROWS, min(ROWS, MULTIPLICATIONS // (outputs * inputs)))
+    factors = torch.ones(rows, inputs), torch.ones(outputs, inputs)
+    best = {torch.float32: math.inf, torch.bfloat16: math.inf}
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        rounds, end = 0, time.perf_counter() + SECONDS
+        while rounds < FEWEST_ROUNDS or time.perf_counter() < end:
+            for dtype in best:
+                best[dtype] = min(best[dtype], seconds_of(*(each.to(dtype) for each in factors)))
+            rounds += 1
+    finally:
+        torch.set_num_threads(before)
+    return best[torch.float32] / best[torch.bfloat16]
+
+
+def seconds_of(x: Tensor, weight: Tensor) -> float:
+    """Return the time of a linear layer's products, forward and backward: (R,I), (O,I)."""
+    began = time.perf_counter()
+    y = x @ weight.T
+    _ = y @ weight, y.T @ x
+    return time.perf_counter() - began
