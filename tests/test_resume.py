@@ -121,7 +121,8 @@ def undisturbed(run: Run, small_runs: Path, two_cores: None) -> Callable[[str], 
     [
         *(("plain", saves) for saves in (0, 4)),
         *(("noisy", saves) for saves in (1, 3)),
-        *(("reconstruct", 1), ("cnn", 1), ("saved at the last step of epochs", 4)),
+        *(("reconstruct", 1), ("cnn", 1)),
+        *(("saved at the last step of epochs", saves) for saves in (4, 6)),
     ],
 )
 def test_a_killed_run_goes_on_to_the_same_end(
