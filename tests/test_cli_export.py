@@ -189,9 +189,13 @@ def test_a_card_has_the_results_of_its_own_checkpoint(tmp_path: Path) -> None:
         folder = tmp_path / f"eval-test-{name}"
         folder.mkdir()
         facts = {"checkpoint": f"elsewhere/{checkpoint}.pt", "weights": weights, "epoch": epoch}
+        facts |= {"precision": "bf16"}
         write_json(folder / "results.json", facts | {"result": result})
     write_json(tmp_path / "summary.json", {"command": "vit-train seed=1", "commit": None})
     exported: Any = SimpleNamespace(path=tmp_path / "b.pt", weights="raw", epoch=3)
     card = "\n".join(model_card.results(exported))
-    assert "| eval-test-b | 50.00 % | 40.00 to 60.00 | 80 |" in card and card.count("| eval-") == 1
+    assert (
+        "| eval-test-b | bf16 | 50.00 % | 40.00 to 60.00 | 80 |" in card
+        and card.count("| eval-") == 1
+    )
     assert "Trained by `vit-train seed=1`." in card

@@ -12,6 +12,7 @@ from torchvision.datasets import CIFAR10
 
 import vit_train
 from vit_train.files.reading import read_json
+from vit_train.files.writing import write_json
 from vit_train.runs import builtin
 from vit_train.runs.builtin import builtin_checkpoint, builtin_names
 from vit_train.runs.export import bundle
@@ -40,8 +41,8 @@ def test_its_card_says_what_was_measured(name: str) -> None:
     path = builtin_checkpoint(f"builtin:{name}")
     assert path is not None
     card = " ".join(path.with_suffix(".md").read_text(encoding="utf-8").split())
-    single, half = re.findall(r"(\d+\.\d\d) %(?: of [\d,]+ images|\. -)", card)[:2]
-    assert abs(float(single) - float(half)) < 0.1
+    single, *halves = re.findall(r"(\d+\.\d\d) % (?:of [\d,]+ images|in \w+[,;.])", card)
+    assert halves and all(abs(float(single) - float(half)) < 0.1 for half in halves)
     (commit,) = re.findall(r"at commit (\w{7})", card)
     summaries = map(read_json, (ROOT / "docs/results").glob("*/*.json"))
     accuracies = [
@@ -80,6 +81,7 @@ def test_packing_keeps_the_answers_and_forgets_the_machine(
         monkeypatch.setattr(f"vit_train.runs.{name}.BUILTIN", box, raising=False)
     small_run("averaged")
     summary = read_json(Path("run/summary.json"))
+    write_json(Path("run/summary.json"), summary | {"precision": "bf16"})
     bundle.main(Path("run"), "mine")
     packed = box / "mine.safetensors"
     assert packed.stat().st_size < Path("run/checkpoints/last.safetensors").stat().st_size / 3
@@ -92,7 +94,10 @@ def test_packing_keeps_the_answers_and_forgets_the_machine(
     images = torch.randn(8, 3, 32, 32)
     torch.testing.assert_close(trained.model(images), full.model(images), rtol=0.01, atol=0.01)
     accuracy = 100 * summary["test"]["final"]["acc"]
-    assert f"**Test accuracy** {accuracy:.2f} %" in (box / "mine.md").read_text(encoding="utf-8")
+    card = " ".join((box / "mine.md").read_text(encoding="utf-8").split())
+    assert f"**Test accuracy** {accuracy:.2f} %" in card and "computed in bf16" in card
+    in_both = r"\d+\.\d\d % in fp32, \d+\.\d\d % in bf16; \d+ predictions differ\."
+    assert re.search(f"stored in half precision: {in_both}", card)
     outcome = run("vit-eval", "ckpt=builtin:mine")
     assert outcome.status == 0 and Path("outputs/builtin-mine/eval-test/results.json").exists()
     assert {path.suffix for path in box.iterdir()} == {".safetensors", ".md", ".json", ".csv"}

@@ -1,11 +1,12 @@
 """How a model gets into the box of `builtin.py`: its weights in half precision, and its card.
 
 `python -m vit_train.runs.export.bundle RUN NAME` packs a finished run's last weights, evaluates
-them as they are now, and writes the card from what both evaluations found.
+them as they are now, in fp32 and in the run's precision, and writes the card from what was found.
 """
 
 import sys
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from vit_train.engine.config import LAST
+from vit_train.engine.metrics import Classification
 from vit_train.engine.trainer_state import RandomState
 from vit_train.files.generations import save_archive
 from vit_train.files.reading import read_json
@@ -20,7 +22,7 @@ from vit_train.files.writing import write_json, write_text
 from vit_train.runs.builtin import FOLDER, PREFIX, SUFFIX
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import EvalConfig
-from vit_train.runs.evaluation.evaluate import evaluate_checkpoint
+from vit_train.runs.evaluation.evaluate import Evaluated, evaluate_checkpoint
 from vit_train.runs.load import load, portable
 from vit_train.runs.paths import CHECKPOINTS, SUMMARY
 
@@ -52,8 +54,12 @@ def halved(value: torch.Tensor) -> torch.Tensor:
     return value.half() if value.is_floating_point() else value
 
 
-def card(name: str, summary: dict[str, Any], found: dict[str, Any]) -> str:
-    """Return the card of a model, from its run's summary and the evaluation of its packed form."""
+def card(name: str, summary: dict[str, Any], evaluated: Sequence[Evaluated]) -> str:
+    """Return the card of a model, from its run's summary and evaluations of its packed form.
+
+    They differ in precision; the last has that of the run.
+    """
+    found = read_json(evaluated[-1].folder / "results.json")
     config, test, machine = summary["config"], summary["test"]["final"], summary["machine"]
     low, high = (percent(end) for end in test["acc_interval_95"])
     calibration, classes = found["calibration"], found["classes"]
@@ -70,11 +76,11 @@ def card(name: str, summary: dict[str, Any], found: dict[str, Any]) -> str:
         f"{summary['images_seen']:,} images seen in {summary['seconds'] / 60:.0f} minutes on "
         f"{machine['threads']} cores of an {machine['cpu']}.",
         f"**Test accuracy** {percent(test['acc'])} % of {test['count']:,} images (95 % interval "
-        f"{low} to {high}), computed in {summary['precision']}. These weights, in half precision: "
-        f"{percent(found['result']['acc'])} %.",
+        f"{low} to {high}), computed in {summary['precision']}. These weights, "
+        f"stored in half precision: {accuracies(evaluated)}.",
         f"**Probabilities** are calibrated with the temperature {calibration['temperature']:.3f}, "
         f"fitted on validation images: expected calibration error {percent(calibration['ece'])} % "
-        f"before, {percent(calibration['ece_with_temperature'])} % after.",
+        f"before, {percent(calibration['ece_with_temperature'])} % after, in {found['precision']}.",
         "**Limits**: it knows these classes alone, and images like those of its data set: small, "
         "with one object in the middle. Anything else gets one of the classes, too.",
     ]
@@ -82,6 +88,19 @@ def card(name: str, summary: dict[str, Any], found: dict[str, Any]) -> str:
     for point in points:
         lines += textwrap.wrap(f"- {point}", WIDTH, subsequent_indent="  ")
     return "\n".join(lines) + "\n"
+
+
+def accuracies(evaluated: Sequence[Evaluated]) -> str:
+    """Return the accuracy in each precision and how many predictions it changes."""
+    precisions, predictions = [], []
+    for each in evaluated:
+        result = each.found.result
+        assert isinstance(result, Classification)
+        precisions.append(f"{percent(result.acc)} % in {each.found.facts['precision']}")
+        predictions.append(result.answers.predicted)
+    first, *others = predictions
+    differing = [f"; {(first != other).sum()} predictions differ" for other in others]
+    return ", ".join(precisions) + "".join(differing)
 
 
 def percent(share: float) -> str:
@@ -94,10 +113,12 @@ def main(run: Path, name: str) -> None:
     checkpoint = run / CHECKPOINTS / LAST
     evaluate_checkpoint(EvalConfig(ckpt=str(checkpoint)))
     pack(checkpoint, target)
-    evaluate_checkpoint(EvalConfig(ckpt=f"{PREFIX}{name}"))
-    found = read_json(Path("outputs", f"builtin-{name}", "eval-test", "results.json"))
     summary = read_json(run / SUMMARY)
-    write_text(FOLDER / f"{name}.md", card(name, summary, found))
+    evaluated = [
+        evaluate_checkpoint(EvalConfig(ckpt=f"{PREFIX}{name}", precision=precision))
+        for precision in dict.fromkeys(("fp32", summary["precision"]))
+    ]
+    write_text(FOLDER / f"{name}.md", card(name, summary, evaluated))
     write_json(FOLDER / f"{name}.json", summary)
     write_text(FOLDER / f"{name}.csv", (run / "metrics.csv").read_text(encoding="utf-8"))
 

@@ -70,7 +70,10 @@ def results(meta: Meta) -> list[str]:
     rows = list(result_rows(summary, meta))
     if not rows:
         return []
-    head = ["| evaluated on | accuracy | 95 % interval | images |", "|---|---|---|---|"]
+    head = [
+        "| evaluated on | precision | accuracy | 95 % interval | images |",
+        "|---|---|---|---|---|",
+    ]
     return ["## Results", "", *trained_by(summary), *head, *rows, ""]
 
 
@@ -104,10 +107,11 @@ def result_rows(summary: Path, meta: Meta) -> Iterator[str]:
                 found = {file.parent.name: content["result"]}
             else:
                 continue
+            precision = markdown_cell(str(content["precision"]))
             for what, result in found.items():
                 low, high = result["acc_interval_95"]
                 yield (
-                    f"| {markdown_cell(what)} | {100 * result['acc']:.2f} % | "
+                    f"| {markdown_cell(what)} | {precision} | {100 * result['acc']:.2f} % | "
                     f"{100 * low:.2f} to {100 * high:.2f} | {result['count']:,} |"
                 )
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
