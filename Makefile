@@ -5,7 +5,7 @@ PORT ?= 6006
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev train test tour interop torture lint format typecheck tensorboard clean
+.PHONY: help setup setup-dev train test tour interop torture bench lint format typecheck tensorboard clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ interop: .venv/installed-interop ## run the tests with other libraries: timm, to
 
 torture: setup-dev ## kill training 140 times at random, then 15 minutes of hostile input (ARGS="--minutes 60 --kills 500")
 	PYTHONPATH=tests $(BIN)/python -m torture $(ARGS)
+
+bench: .venv/installed-interop ## time training and inference against other libraries (ARGS="vit_train timm")
+	$(BIN)/python -m benchmarks $(ARGS)
 
 lint: setup-dev ## check style, formatting and types
 	$(BIN)/ruff check .

@@ -25,7 +25,6 @@ from matplotlib.figure import Figure
 
 from vit_train.commands import (
     augment,
-    bench,
     evaluate,
     explain,
     export,
@@ -50,8 +49,6 @@ from vit_train.runs.training import folder, setup
 
 PRODUCT_SPEEDUP = precision.product_speedup  # which tests replace
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
-if os.name != "posix":
-    collect_ignore = ["bench"]  # vit-bench reads a process's memory from POSIX's `resource`
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -80,7 +77,6 @@ MAINS = {
     "vit-augment": augment.main,
     "vit-inspect": inspect.main,
     "vit-export": export.main,
-    "vit-bench": bench.main,
     "vit-results": results.main,
 }
 SMALL_MODEL = [

@@ -33,9 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("config", "data", "engine", "explain", "files", "layouts", "limits"),
         *("model", "report", "tasks", "text", "viz"),
     },
-    "bench": {"config", "data", "engine", "files", "model", "report", "runs", "tasks"},
     "__init__": {"config", "model", "runs"},
-    "commands": {"bench", "config", "files", "limits", "runs", "text"},
+    "commands": {"config", "files", "limits", "runs", "text"},
 }
 MOST_ROOMS, MOST_FLOORS, MOST_IMPORTS = 17, 8, 53
 # Hydra and its configs are for these alone.

@@ -65,7 +65,7 @@ def test_flags_may_stand_anywhere(run: Run, folders: list[str], arguments: str) 
 
 
 def test_flags_may_stand_anywhere_for_every_command(run: Run) -> None:
-    for command in ("vit-train", "vit-bench", "vit-augment"):
+    for command in ("vit-train", "vit-augment"):
         outcome = run(command, "seed=3", "--cfg", "job", "data=cifar10")
         assert outcome.status == 0, outcome.err
         assert "seed: 3" in outcome.out and "name: cifar10" in outcome.out
@@ -82,7 +82,6 @@ FEW = ["data.train_images=9", "data.test_images=9"]
         ("vit-train", ["data.train_images=1", "data.test_images=9"]),
         ("vit-train", [*FEW, "experiment=quickstart", "model.patch_size=5"]),
         ("vit-train", ["model.num_heads=3"]),
-        ("vit-bench", ["bench.rounds=0"]),
     ],
 )
 def test_a_start_that_is_refused_leaves_no_folder(

@@ -209,7 +209,7 @@ def test_a_path_on_its_own_is_told_what_it_may_be(run: Run) -> None:
     assert outcome.status == 0 and "train_images: 50" in outcome.out
 
 
-HYDRA_COMMANDS = ("vit-train", "vit-eval", "vit-bench", "vit-augment")
+HYDRA_COMMANDS = ("vit-train", "vit-eval", "vit-augment")
 
 
 @pytest.mark.parametrize("command", HYDRA_COMMANDS)
@@ -233,7 +233,6 @@ def test_a_setting_that_is_none_is_named_for_every_command_and_in_files(run: Run
     for command, *arguments, words in (
         ("vit-eval", checkpoint, "+batchsize=3", "batchsize: did you mean batch_size?"),
         ("vit-eval", checkpoint, "+data.rot=x", "data.rot: did you mean data.root?"),
-        ("vit-bench", "+bench.round=3", "bench.round: did you mean bench.rounds?"),
         ("vit-augment", "++image=3", "image: did you mean images?"),
         ("vit-augment", "+augment.flop=true", "augment.flop: did you mean augment.flip?"),
     ):
@@ -344,7 +343,6 @@ def test_what_is_legitimately_added_is_taken(run: Run) -> None:
 def test_what_needs_more_memory_than_there_is_is_said_first(run: Run) -> None:
     small = ["data.train_images=60", "data.test_images=20"]
     for command, argument, words in (
-        ("vit-bench", "bench.batch_sizes=[2,1000000000]", "bench.batch_sizes=1000000000: 1,000,"),
         ("vit-eval", "data.image_size=1000000", "data.image_size=1000000: 1 image of 1,000,000"),
         ("vit-augment", "images=1000000000", "images=1000000000, variants=8 make 9,000,000,000 "),
         ("vit-augment", "variants=400", "make 2,406 pictures, but one sheet shows at most 1,000"),

@@ -8,7 +8,6 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from vit_train.bench.config import BenchConfig
 from vit_train.config import (
     CHOSEN_BY_NAME,
     TrainConfig,
@@ -51,7 +50,7 @@ def numeric(kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
 CASES: list[tuple[Any, dict[str, str], list[tuple[str, Any]]]] = [
     *((kind, {}, [(key, hint) for key, hint in numeric(kind)
                   if key.split(".")[0] not in CHOSEN_BY_NAME or kind is EvalConfig])
-      for kind in (TrainConfig, EvalConfig, SheetConfig, BenchConfig)),
+      for kind in (TrainConfig, EvalConfig, SheetConfig)),
     *((TrainConfig, {group: name}, list(numeric(part, f"{group}.")))
       for group, classes in CHOSEN_BY_NAME.items() for name, part in classes.items()),
 ]  # fmt: skip
@@ -60,7 +59,7 @@ CASES: list[tuple[Any, dict[str, str], list[tuple[str, Any]]]] = [
 def test_there_are_many() -> None:
     keys = {key for *_, settings in CASES for key, _ in settings}
     assert len(keys) > 60
-    assert {"seed", "train.epochs", "data.draw_seed", "model.widths", "bench.batch_sizes"} <= keys
+    assert {"seed", "train.epochs", "data.draw_seed", "model.widths"} <= keys
     assert {"batch_size", "data.image_size", "images", "task.given_rows"} <= keys
 
 

@@ -212,12 +212,11 @@ def test_help_says_all_and_looks_no_group_up(run: Run, monkeypatch: pytest.Monke
         assert "\n  embed_dim: 128\n" in shown and "\nseed: 7\n" in shown
         assert ("\n  depth: 3\n" in shown) == ("some" in flags)
     for command, words in {
-        "vit-eval": "\n  image_size: null\n", "vit-bench": "\n  batch_sizes:\n",
-        "vit-augment": "\nvariants: 8\n",
+        "vit-eval": "\n  image_size: null\n", "vit-augment": "\nvariants: 8\n",
     }.items():  # fmt: skip
         shown = run(command, "--help").out
         assert shown.startswith(f"{command}: ") and words in shown
-        assert ("== Groups" in shown) == (command in ("vit-bench", "vit-augment"))
+        assert ("== Groups" in shown) == (command == "vit-augment")
     refused = run("vit-train", "--help", "sed=7")
     assert refused.status == 1 and "did you mean seed?" in refused.err and refused.out == ""
 

@@ -7,7 +7,6 @@ import pytest
 import yaml
 from conftest import MAINS, Run
 
-from vit_train.bench.config import BenchConfig
 from vit_train.commands.cli.described import comments, described
 from vit_train.config import CHOSEN_BY_NAME, TrainConfig
 from vit_train.runs import config as after
@@ -68,7 +67,7 @@ SHARED = {
 
 def test_every_setting_is_explained() -> None:
     groups = [kind for choices in CHOSEN_BY_NAME.values() for kind in choices.values()]
-    asked, kinds = [BenchConfig, *groups, *vars(after).values()], []
+    asked, kinds = [TrainConfig, *groups, *vars(after).values()], []
     for kind in asked:
         if isinstance(kind, type) and is_dataclass(kind) and kind not in kinds:
             kinds.append(kind)

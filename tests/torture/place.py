@@ -52,7 +52,7 @@ class Place:
         surroundings = {
             "HOME": str(self.home), "TMPDIR": str(self.temporary),
             "XDG_CACHE_HOME": str(self.home / "cache"),
-            # A library's own, which vit-bench imports anew.
+            # A library's own.
             "MPLCONFIGDIR": str(self.logs),
         }  # fmt: skip
         output = self.logs / f"{self.count}"

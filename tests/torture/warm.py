@@ -12,7 +12,7 @@ from conftest import MAINS
 # What they bring only when they come to it, and what torch, matplotlib and Hydra bring then.
 LATER = (
     *("runs.training.train", "runs.evaluation.evaluate", "runs.results.compare"),
-    *("runs.augment", "bench.run"),
+    "runs.augment",
     *("data.cifar", "data.stl10", "data.folder"),
 )
 OTHERS = (

@@ -8,9 +8,7 @@ from typing import Any, get_args, get_type_hints
 
 from torture.kills import SMALL, VIT
 from torture.place import Place
-from vit_train.bench.config import BenchConfig
 from vit_train.config import CHOSEN_BY_NAME, TrainConfig
-from vit_train.limits import LARGEST
 from vit_train.runs.config import EvalConfig, SheetConfig
 
 SMALL_NUMBERS = (-(10**9), -2, -1, 0, 1, 2, 3, 5, 17)
@@ -23,18 +21,13 @@ COMMANDS = {
     "vit-train": TrainConfig,
     "vit-eval": EvalConfig,
     "vit-augment": SheetConfig,
-    "vit-bench": BenchConfig,
 }
 
 
 def make(rng: random.Random, place: Place) -> None:
-    command = rng.choice(
-        ["vit-train"] * 6 + ["vit-eval", "vit-augment", "vit-augment", "vit-bench"]
-    )
+    command = rng.choice(["vit-train"] * 6 + ["vit-eval", "vit-augment", "vit-augment"])
     choice, key, many = rng.choice(list(integer_settings(COMMANDS[command])))
     numbers = LARGE if rng.random() < 0.7 else SMALL_NUMBERS
-    if key == "bench.rounds":  # those that it accepts take as long as they should
-        numbers = tuple(each for each in LARGE if not isinstance(each, int) or each > LARGEST)
     number = rng.choice(numbers)
     value = rng.choice([f"[{number}]", f"[1,{number}]"]) if many else str(number)
     place.note(f"{command} {' '.join(choice)} {key}={value[:60]}")
@@ -53,8 +46,7 @@ def base(command: str, choice: list[str], place: Place) -> list[str]:
     if command == "vit-augment":
         return [*images, "out=sheet.png", "images=2", "variants=2"]
     model = [] if choice and choice[0].startswith("model=") else VIT
-    bench = ["bench.seconds=0.01", "bench.rounds=1", "bench.batch_sizes=[4]", "hydra.run.dir=run"]
-    return [*images, *SMALL[2:], *model, *(bench if command == "vit-bench" else [])]
+    return [*images, *SMALL[2:], *model]
 
 
 def integer_settings(config: type) -> Iterator[tuple[list[str], str, bool]]:

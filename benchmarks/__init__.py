@@ -1,0 +1,1 @@
+"""The speed of vit_train here, against other libraries: `python -m benchmarks --help`."""

@@ -1,0 +1,180 @@
+"""The models that are timed, and the work that is timed with them."""
+
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.contender import Contender
+from vit_train.config import TrainConfig
+from vit_train.engine.callbacks import Callback
+from vit_train.engine.compile import compiles
+from vit_train.engine.device import choose_algorithms, keep_freed_memory, pick_device
+from vit_train.engine.distributed import ALONE
+from vit_train.engine.graphed_step import GraphedStep
+from vit_train.engine.precision import set_precision
+from vit_train.engine.trainer import Trainer
+from vit_train.model.config import ViTConfig, require_vit
+from vit_train.report.tensorboard import TensorBoard
+from vit_train.report.terminal import Terminal
+from vit_train.runs.training.setup import set_up
+from vit_train.tasks.config import ClassifyConfig
+
+LOOP_STEPS = {"cpu": 8, "cuda": 200}
+
+
+@dataclass
+class Subject:
+    """A model and its work by name, training first; a call processes one batch, or `batches`."""
+
+    device: torch.device
+    model: nn.Module
+    first_step: Callable[[], object]
+    work: dict[str, Callable[[], object]]
+    batches: dict[str, int] = field(default_factory=dict)
+
+
+class Stop(Callback):
+    """Ends the loop after so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_step(self, trainer: Trainer) -> None:
+        trainer.stop_requested = trainer.batch >= self.steps
+
+
+def build(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
+    """Build a contender for the batch size in `config`; raise ValueError if it cannot be."""
+    torch.manual_seed(config.seed)
+    return ours(contender, config, exit) if contender.is_ours else peer(contender, config)
+
+
+def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
+    """Return the trainer's step, inference, and the whole loop with its data and reports."""
+    keep_freed_memory()
+    device = pick_device(config.device)
+    if device.type != "cpu":
+        choose_algorithms(config.deterministic)
+    for kernels in {"scratch", "fused"}.intersection(contender.words):
+        model = replace(require_vit(config.model, contender.name), kernels=kernels)
+        config = replace(config, model=model)
+    for word in {"compiled", "eager"}.intersection(contender.words):
+        config = replace(config, compile=word == "compiled")
+    setup = set_up(replace(config, precision=contender.precision), device, ALONE)
+    steps = min(LOOP_STEPS[device.type], len(setup.train_loader))
+    folder = exit.enter_context(tempfile.TemporaryDirectory())
+    terminal = exit.enter_context(Terminal(steps, 1))
+    reports = [TensorBoard(Path(folder)), terminal, Stop(steps)]
+    trainer = Trainer(
+        setup.model, setup.task, setup.train_loader, None, config, setup.precision, reports
+    )
+    setup.model.train()
+    exit.enter_context(trainer.workers)
+    batch = next(setup.train_loader.epoch(0))
+    images_, targets = (each.clone() for each in batch)
+    step = GraphedStep(
+        lambda schedule: trainer.take_step(schedule, images_, targets),
+        device,
+        trainer.graphed_step.replay,
+    )
+
+    def train() -> None:
+        step(trainer.schedule())
+
+    def first_step() -> None:
+        if compiles(config.compile, device) and not trainer.compile(images_, targets):
+            raise ValueError("it cannot be compiled here")
+        train()
+
+    def loop() -> None:
+        trainer.batch, trainer.stop_requested = 0, False
+        trainer.train_epoch()
+
+    @torch.inference_mode()
+    def infer_part(part: Tensor) -> None:
+        with setup.precision.autocast():
+            setup.model(part)
+
+    def infer() -> None:
+        setup.model.eval()
+        list(trainer.workers.map(infer_part, images_))
+
+    work = {"train": train, "loop": loop, "infer": infer}
+    return Subject(device, setup.model, first_step, work, {"loop": steps})
+
+
+def peer(contender: Contender, config: TrainConfig) -> Subject:
+    """Return another library's model, trained as in every tutorial: forward, backward, step."""
+    if "allocator" in contender.words:
+        keep_freed_memory()
+    device = pick_device(config.device)
+    precision = set_precision(contender.precision, device)
+    if "no_cudnn" in contender.words:
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    vit = require_vit(config.model, contender.name)
+    source = config.data.load().source
+    model = make_peer(contender, vit, source.image_shape[1], len(source.classes))
+    model.to(device).train()
+    optimizers = config.optim.make(model)
+    if {"compiled", "cudagraphs"}.intersection(contender.words):
+        graphs = "cudagraphs" in contender.words
+        model.compile(dynamic=False, mode="reduce-overhead" if graphs else "default")
+    images = torch.randn(config.train.batch_size, *source.image_shape, device=device)
+    labels = torch.randint(len(source.classes), (len(images),), device=device)
+    smoothing = config.task.label_smoothing if isinstance(config.task, ClassifyConfig) else 0.0
+
+    def train() -> None:
+        with precision.autocast():
+            loss = F.cross_entropy(model(images), labels, label_smoothing=smoothing)
+        loss.backward()
+        if config.optim.clip_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip_norm)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    @torch.inference_mode()
+    def infer() -> None:
+        model.eval()
+        with precision.autocast():
+            model(images)
+
+    return Subject(device, model, train, {"train": train, "infer": infer})
+
+
+def make_peer(contender: Contender, config: ViTConfig, size: int, classes: int) -> nn.Module:
+    """Build the same architecture; vit-pytorch's has 0.2 % fewer weights.
+
+    It has no biases in qkv and a LayerNorm before and after the patches.
+    """
+    dim, depth, heads, hidden = config.embed_dim, config.depth, config.num_heads, config.hidden_dim
+    shape: dict[str, Any] = {"patch_size": config.patch_size, "num_classes": classes}
+    if contender.package == "timm":
+        library: Any = import_module("timm.models.vision_transformer")
+        model = library.VisionTransformer(
+            img_size=size, embed_dim=dim, depth=depth, num_heads=heads, mlp_ratio=hidden / dim,
+            **shape,
+        )  # fmt: skip
+        if "written_out" in contender.words:
+            for module in model.modules():
+                if hasattr(module, "fused_attn"):
+                    module.fused_attn = False
+    elif contender.package == "torchvision":
+        model = import_module("torchvision.models").VisionTransformer(
+            image_size=size, num_layers=depth, num_heads=heads, hidden_dim=dim, mlp_dim=hidden,
+            **shape,
+        )  # fmt: skip
+    else:
+        model = import_module("vit_pytorch").ViT(
+            image_size=size, dim=dim, depth=depth, heads=heads, dim_head=dim // heads,
+            mlp_dim=hidden, **shape,
+        )  # fmt: skip
+    return model
