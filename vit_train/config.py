@@ -43,7 +43,8 @@ DEFAULT_MODEL = "tiny"
 # Settings that change no result: how often something is reported or saved, and the machine.
 # A name that ends with a dot stands for all settings below it: see `is_among`.
 INCIDENTAL = (
-    *("train.log_every", "train.max_minutes", "checkpoint."),
+    *("train.log_every", "train.max_minutes", "checkpoint.every_steps", "checkpoint.every_minutes"),
+    *("checkpoint.keep", "checkpoint.on_error"),
     *("device", "data.root", "data.cache", "data.download", "data.urls"),
 )
 # Settings that change results by rounding alone; on a GPU another train.micro_batch draws different

@@ -69,10 +69,13 @@ def test_where_the_seeds_agree_more_runs_make_no_more_images() -> None:
 
 def test_a_classifier_is_judged_by_its_accuracy() -> None:
     answers = Answers(np.zeros(200, int), np.zeros((200, 1)))
-    result = Classification(200, 1.25, 0.4, 0.9, [80], [200], answers)
+    numbers = 200, 1.25, 0.4, 0.9, 0.3, [80], [200], answers
+    result = Classification(*numbers)
     assert result.score == 0.4 and result.best_by == "acc"
     assert result.interval == wilson_interval(80, 200)
-    assert result.values == {"loss": 1.25, "acc": 0.4, "top5": 0.9}
+    assert result.values == {"loss": 1.25, "acc": 0.4, "top5": 0.9, "balanced_acc": 0.3}
+    assert Classification(*numbers, best_by="balanced_acc").score == 0.3
+    assert Classification(*numbers, best_by="loss").score == -1.25
 
 
 def test_an_interval_of_a_mean_stays_inside_0_to_1() -> None:

@@ -102,7 +102,7 @@ def test_each_class_and_the_averages_are_scikit_learns(kind: str) -> None:
         )[:3]
         assert (each.precision, each.recall, each.f1) == pytest.approx(expected)
         assert each.support == len(found.labels)
-    balanced = Confusion().values(found)["balanced_acc"]
+    balanced = Classification.of(found).balanced_acc
     present = sk.recall_score(
         found.labels, found.predicted, labels=np.unique(found.labels), average="macro"
     )

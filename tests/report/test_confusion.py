@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 from vit_train.engine.answers import Answers
+from vit_train.engine.metrics import Classification
 from vit_train.report.confusion import Confusion, confusion_matrix
 
 
@@ -25,8 +26,7 @@ def test_the_matrix_and_the_balanced_accuracy_are_those_counted_one_by_one(
         for taken_for in range(5):
             assert matrix[truth, taken_for] == pairs.count((truth, taken_for))
     recalls = [np.mean([p == t for t, p in pairs if t == truth]) for truth in classes]
-    value = Confusion().values(answers)["balanced_acc"]
-    assert value == pytest.approx(np.mean(recalls))
+    assert Classification.of(answers).balanced_acc == pytest.approx(np.mean(recalls))
 
 
 def test_neighboring_classes_can_be_counted_together() -> None:

@@ -22,7 +22,7 @@ from vit_train.report.tensorboard import TensorBoard
 
 LOG = TrainLog(3, 42, 1344, {"loss": 1.5, "acc": 0.25}, 1e-3, 640.0)
 ANSWERS = Answers(np.zeros(8, int), np.eye(2)[[0, 0, 0, 0, 1, 1, 1, 1]] * 100)
-RESULT = Classification(8, 0.75, 0.5, 0.875, [4, 0], [8, 0], ANSWERS)
+RESULT = Classification(8, 0.75, 0.5, 0.875, 0.5, [4, 0], [8, 0], ANSWERS)
 
 
 def trainer(log_every: int) -> SimpleNamespace:

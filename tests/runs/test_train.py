@@ -39,7 +39,9 @@ def figures(checkpoint: Path, weights: str, split: str) -> dict[str, Any]:
     mean, std = (getattr(train, name)((0, 2, 3)).view(-1, 1, 1) for name in ("mean", "std"))
     with torch.no_grad():
         logits = model((part.images / 255 - mean) / std)
-    right = int((logits.argmax(1) == part.labels).sum())
+    hits = logits.argmax(1) == part.labels
+    right = int(hits.sum())
+    recalls = [hits[part.labels == label].double().mean() for label in part.labels.unique()]
     top5 = (logits.topk(5).indices == part.labels.unsqueeze(1)).any(1)
     approx = pytest.approx
     return {
@@ -47,6 +49,7 @@ def figures(checkpoint: Path, weights: str, split: str) -> dict[str, Any]:
         "loss": approx(F.cross_entropy(logits, part.labels).item(), 1e-4),
         "acc": approx(right / len(part)),
         "top5": approx(top5.double().mean().item()),
+        "balanced_acc": approx(torch.stack(recalls).mean().item()),
         "acc_interval_95": approx(wilson_interval(right, len(part))),
     }
 
@@ -71,7 +74,7 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
     assert results["best"]["loss"] != results["final"]["loss"]
 
     rows = [{k: float(v) for k, v in row.items()} for row in csv_rows("run/metrics.csv")]
-    values = ("loss", "acc", "top5")
+    values = ("loss", "acc", "top5", "balanced_acc")
     for row, path in zip(rows, checkpoints.values(), strict=True):  # epoch 1 is the best
         expected = part_of(figures(path, "ema", "val"), dict.fromkeys(values))
         assert {name: row[f"val_{name}"] for name in values} == expected

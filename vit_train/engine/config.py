@@ -116,6 +116,8 @@ OPTIM_CONFIGS: dict[str, type[OptimConfig]] = {
 }
 
 
+# What the best epoch has the best of; auto is chosen for the data.
+METRICS = ("auto", "acc", "balanced_acc", "loss")
 # The files of the best epoch by validation and of the latest state.
 BEST, LAST = "best.safetensors", "last.safetensors"
 
@@ -127,6 +129,10 @@ class CheckpointConfig:
     Epochs are left out where saving them all would take more than 1 % of the time.
     """
 
+    # What tells the best epoch in validation: the highest acc (accuracy), the highest balanced_acc
+    # (the mean of the classes' accuracies) or the lowest loss. auto: balanced_acc with uneven
+    # classes, task.class_weights or data.sampler=balanced, else acc; loss without labels.
+    metric: str = "auto"
     # Also save after this many steps or minutes; null: after epochs alone.
     every_steps: int | None = None
     every_minutes: float | None = None
@@ -143,6 +149,7 @@ class CheckpointConfig:
             raise ValueError(f"checkpoint.every_minutes={self.every_minutes} must be positive")
         if self.keep < 0:
             raise ValueError(f"checkpoint.keep={self.keep} must not be negative")
+        require_choice("checkpoint.metric", self.metric, METRICS)
         require_choice("checkpoint.on_error", self.on_error, ON_ERROR)
 
 

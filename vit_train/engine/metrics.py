@@ -18,12 +18,15 @@ class Evaluation:
     count: int
     loss: float
 
+    # The name of the value that tells the best epoch.
+    best_by: str = field(default="loss", kw_only=True)
+
     scalars: ClassVar[tuple[str, ...]] = ("loss",)
-    best_by: ClassVar[str] = "loss"
 
     @property
     def score(self) -> float:
-        return -self.loss
+        value = self.values[self.best_by]
+        return -value if self.best_by == "loss" else value
 
     @property
     def values(self) -> dict[str, float]:
@@ -36,30 +39,30 @@ class Classification(Evaluation):
 
     acc: float
     top5: float
+    # The mean of the accuracies of the classes that occur.
+    balanced_acc: float
     per_class_correct: list[int]
     per_class_count: list[int]
     answers: Answers = field(repr=False, compare=False)
+    best_by: str = field(default="acc", kw_only=True)
 
-    scalars: ClassVar[tuple[str, ...]] = ("loss", "acc", "top5")
-    best_by: ClassVar[str] = "acc"
+    scalars: ClassVar[tuple[str, ...]] = ("loss", "acc", "top5", "balanced_acc")
 
     @classmethod
-    def of(cls, answers: Answers) -> "Classification":
+    def of(cls, answers: Answers, best_by: str = "acc") -> "Classification":
         """Compute the results from a classifier's answers to a whole split."""
-        correct, labels = answers.correct, answers.labels
+        correct, hits, count = answers.correct, answers.hits, answers.counts(answers.labels)
         return cls(
-            count=len(labels),
+            count=len(correct),
             loss=float(answers.losses.mean()),
             acc=float(correct.mean()),
             top5=float((answers.ranks < 5).mean()),
-            per_class_correct=answers.hits.tolist(),
-            per_class_count=answers.counts(labels).tolist(),
+            balanced_acc=float((hits[count > 0] / count[count > 0]).mean()),
+            per_class_correct=hits.tolist(),
+            per_class_count=count.tolist(),
             answers=answers,
+            best_by=best_by,
         )
-
-    @property
-    def score(self) -> float:
-        return self.acc
 
     @property
     def interval(self) -> tuple[float, float]:

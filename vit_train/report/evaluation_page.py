@@ -7,7 +7,6 @@ import numpy as np
 
 from vit_train.engine.metrics import Classification, Evaluation, is_uneven
 from vit_train.report.calibration import calibration_error
-from vit_train.report.confusion import Confusion
 from vit_train.report.evaluation import Findings, mean_accuracy
 from vit_train.report.html import page, paragraph, picture, section, table, text
 from vit_train.report.per_class import averages
@@ -96,7 +95,7 @@ def second(found: Findings) -> str:
     if result.count < FEW:
         words += " With so few images all numbers here are rough."
     if is_uneven(result.per_class_count):
-        balanced = 100 * Confusion().values(result.answers)["balanced_acc"]
+        balanced = 100 * result.balanced_acc
         words += f" With every class counted alike, the model is right in {balanced:.2f} %."
     if len(found.classes) > 5:
         top5 = 100 * result.top5

@@ -48,9 +48,10 @@ def all_values(result: Evaluation) -> dict[str, float]:
 
 def result_dict(result: Evaluation) -> dict[str, Any]:
     """Return the numbers of a result, without the answers to single images."""
-    numbers = {each.name: getattr(result, each.name) for each in fields(result)}
+    without = ("answers", "best_by")
+    names = [each.name for each in fields(result) if each.name not in without]
+    numbers = {name: getattr(result, name) for name in names}
     if isinstance(result, Classification):
-        del numbers["answers"]
         numbers["acc_interval_95"] = list(result.interval)
     return numbers | all_values(result)
 

@@ -13,7 +13,6 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.trainer import Trainer
-from vit_train.report.confusion import Confusion
 from vit_train.text import CLASS_NAME, shortened
 
 logger = logging.getLogger(__name__)
@@ -127,11 +126,10 @@ def result_line(result: Evaluation) -> str:
     if not isinstance(result, Classification):
         return f"loss {result.loss:.4f} on {counted(result.count, 'image')}"
     low, high = result.interval
-    balanced = Confusion().values(result.answers)["balanced_acc"]
     top5 = f"  top-5 {result.top5:.2%}" if result.answers.classes > 5 else ""
     return (
         f"top-1 {result.acc:.2%} (95 % interval {low:.2%} to {high:.2%})  "
-        f"balanced {balanced:.2%}{top5}  loss {result.loss:.4f}  "
+        f"balanced {result.balanced_acc:.2%}{top5}  loss {result.loss:.4f}  "
         f"on {counted(result.count, 'image')}"
     )
 

@@ -21,6 +21,7 @@ class Classify(Task):
 
     measures = ("loss", "acc")
     needs_labels = True
+    best_by = "acc"
 
     def __init__(
         self,
@@ -63,21 +64,19 @@ class Classify(Task):
         loss = self.loss_sum(logits, targets, images)
         sums = [loss, correct_answers(logits.detach(), targets).to(loss.dtype)]
         if self.weights is not None:
-            # Of mixed targets torch takes the mean over images.
-            mixed = targets.ndim > 1
-            sums.append(
-                loss.new_full((), len(targets)) if mixed else self.weights[targets].sum().to(loss)
-            )
+            sums.append(weighted(targets, self.weights)[0].sum().to(loss))
         return torch.stack(sums)
 
     def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
         """Return the sum over a batch of what is minimized, given the images' logits (B,K)."""
-        weights = self.weights
-        if weights is not None:  # never in half precision
-            weights = weights.to(torch.promote_types(logits.dtype, torch.float32))
-        return F.cross_entropy(
-            logits, targets, weights, label_smoothing=self.config.label_smoothing, reduction="sum"
-        )
+        smoothing = self.config.label_smoothing
+        if self.weights is None:
+            return F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
+        # torch's weights would also multiply each class's part of the smoothing, which for a rare
+        # class could outweigh the label of a frequent one.
+        weights, targets = weighted(targets, self.weights)
+        losses = F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="none")
+        return (weights * losses).sum()
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """Return each image's label and logits, (B,1+K)."""
@@ -86,7 +85,7 @@ class Classify(Task):
 
     def evaluation(self, sample_outputs: Tensor) -> Classification:
         labels, logits = sample_outputs[:, 0].long(), sample_outputs[:, 1:]
-        return Classification.of(Answers(labels.numpy(), logits.numpy()))
+        return Classification.of(Answers(labels.numpy(), logits.numpy()), self.best_by)
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
         """Return the images, and maps of the class token's attention in the last layer.
@@ -106,6 +105,17 @@ def balanced_weights(labels: Tensor, num_classes: int) -> Tensor:
     counts = labels.bincount(minlength=num_classes)
     weights = len(labels) / ((counts > 0).sum() * counts.clamp(min=1))
     return weights.where(counts > 0, 1.0).float()
+
+
+def weighted(targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the images' weights (B,), and their targets, given those of the classes (K,).
+
+    An image mixed of several classes counts as a part of an image of each.
+    """
+    if targets.ndim == 1:
+        return weights[targets], targets
+    parts = targets * weights
+    return parts.sum(1), parts / parts.sum(1, keepdim=True)
 
 
 def correct_answers(logits: Tensor, targets: Tensor) -> Tensor:

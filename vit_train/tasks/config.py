@@ -52,8 +52,7 @@ class ClassifyConfig(LabelsConfig):
 
     name: str = "classify"
     # A weight for each class in the loss: auto, inversely to the number of its training images, or
-    # a list with one number per class. A step's loss is the mean over weights or,
-    # of images that are mixed with others, over images.
+    # a list with one number per class. A step's loss is the weighted mean over its images.
     class_weights: Any = None
 
     def __post_init__(self) -> None:

@@ -19,6 +19,8 @@ class Task(Objective, Protocol):
 
     # True if the task cannot use images without labels.
     needs_labels: ClassVar[bool] = False
+    # The name of the value in an evaluation that tells the best epoch.
+    best_by: str = "loss"
     # Titles of the pictures that show a result side by side; empty if there are none.
     columns: tuple[str, ...] = ()
     # What the maps among them show; empty if there are none.

@@ -26,7 +26,7 @@ from vit_train.runs.settings import own_settings
 # cannot, because their state goes on, nor what an epoch is (the batch size).
 EXTENDED = (
     *("train", "train.", "optim", "optim.", "augment", "augment."),
-    *("task.label_smoothing", "task.class_weights", "data.sampler"),
+    *("task.label_smoothing", "task.class_weights", "data.sampler", "checkpoint.metric"),
 )
 KEPT = (
     *("optim.name", "optim.layer_decay", "optim.head_lr_scale"),

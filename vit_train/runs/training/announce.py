@@ -15,7 +15,7 @@ from vit_train.engine.schedule import warmup_steps
 from vit_train.model.config import ViTConfig, differences
 from vit_train.report.terminal import counted, parameter_breakdown, result_line
 from vit_train.runs.training.extension import Earlier
-from vit_train.runs.training.setup import Setup
+from vit_train.runs.training.setup import Setup, class_counts, makes_up
 from vit_train.tasks.config import ClassifyConfig
 from vit_train.text import printable
 
@@ -37,6 +37,7 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
         "teacher": teacher_line(setup),
         "folder": str(path),
         "from": origin,
+        "best": best_epoch(setup),
         "note": few_images(setup),
         "hint": "" if origin else few_steps(setup),
     }
@@ -59,11 +60,9 @@ def origin(setup: Setup, earlier: Earlier | None) -> str:
 
 def uneven_classes(setup: Setup) -> str:
     """Say which settings make up for uneven classes; "" if one is chosen, or classes are even."""
-    weighs = setup.config.data.sampler == "balanced" or setup.task.weighs
-    if weighs or not setup.task.needs_labels:
+    if makes_up(setup.config, setup.task) or not setup.task.needs_labels:
         return ""
-    classes = setup.data.classes
-    counts = setup.train_set.labels.bincount(minlength=len(classes)).tolist()
+    classes, counts = setup.data.classes, class_counts(setup.train_set, setup.data)
     if not is_uneven(counts):
         return ""
     most, fewest = counts.index(max(counts)), counts.index(min(counts))
@@ -73,6 +72,16 @@ def uneven_classes(setup: Setup) -> str:
     return printable(
         f"uneven classes: {counts[most]:,} training images of {classes[most]}, {counts[fewest]:,} "
         f"of {classes[fewest]}. {', '.join(ways)}"
+    )
+
+
+def best_epoch(setup: Setup) -> str:
+    """Say what is not chosen by accuracy, as usual; "" for what is, and without validation."""
+    if setup.task.best_by != "balanced_acc" or setup.splits.val is None:
+        return ""
+    return (
+        "the epoch with the highest balanced accuracy in validation, in which every class has the "
+        "same weight (checkpoint.metric=acc: the highest accuracy)"
     )
 
 

@@ -26,6 +26,7 @@ from vit_train.data.splits import Splits, make_splits
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import Processes
 from vit_train.engine.precision import pick_precision
+from vit_train.engine.metrics import is_uneven
 from vit_train.engine.train_loader import TrainLoader
 from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import memory_bytes, require_attention_fits, require_memory
@@ -183,6 +184,7 @@ def set_up(
         )
     task.prepare(train_set.labels.to(device))
     precision = agreed_precision(config.precision, device, model, processes)
+    task.best_by = best_metric(config, task, class_counts(train_set, data.source))
     return Setup(
         config=replace(config, precision=precision.name),
         precision=precision,
@@ -221,6 +223,33 @@ def known_source(data: Dataset, splits: Splits, config: DataConfig) -> Source:
             "test: remove the copies"
         )
     return data.source._replace(seen=seen)
+
+
+def class_counts(images: ImageSet, data: Source) -> list[int]:
+    """Return the number of images of each class."""
+    return images.labels.bincount(minlength=len(data.classes)).tolist()
+
+
+def makes_up(config: TrainConfig, task: Task) -> bool:
+    """Return whether the run makes up for classes of uneven size."""
+    return config.data.sampler == "balanced" or task.weighs
+
+
+def best_metric(config: TrainConfig, task: Task, counts: list[int]) -> str:
+    """Return the name of the value that tells the best epoch, given each class's images.
+
+    Raise ValueError if the task has no such value.
+    """
+    metric = config.checkpoint.metric
+    if not task.needs_labels:
+        if metric not in ("auto", "loss"):
+            raise ValueError(
+                f"checkpoint.metric={metric} needs labels: task={config.task.name} has none"
+            )
+        return "loss"
+    if metric != "auto":
+        return metric
+    return "balanced_acc" if makes_up(config, task) or is_uneven(counts) else "acc"
 
 
 def first_model(
