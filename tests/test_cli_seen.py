@@ -11,9 +11,13 @@ from test_cli_predict import CLASSES, write_photo
 from vit_train.files.reading import read_json
 
 
+def photos(numbers: range) -> list[str]:
+    return [f"{name}/{number}.png" for name in CLASSES for number in numbers]
+
+
 def write_photos(root: str, numbers: range) -> list[str]:
     """Write a photo of each class and number below root, and return the files' names."""
-    names = [f"{name}/{number}.png" for name in CLASSES for number in numbers]
+    names = photos(numbers)
     for seed, name in enumerate(names):
         write_photo(Path(root, name), (80, 80, 80), 1000 * numbers.start + seed, (20, 20))
     return names
@@ -46,9 +50,9 @@ def test_a_folder_that_has_grown_is_tested_on_held_out_and_new_images(
     outcome = run("vit-eval", "ckpt=run", "out=grown")
     assert outcome.status == 0, outcome.err
     assert evaluated("grown") == trained | set(new)
-    words = "27 images left out: the run trained or validated on them."
+    words = "27 images left out, seen in the training or validation of this model"
     assert words in " ".join(outcome.out.split())
-    assert read_json(Path("grown/results.json"))["caveat"] == words
+    assert words in read_json(Path("grown/results.json"))["caveat"]
     assert words in Path("grown/report.html").read_text(encoding="utf-8")
     assert read_json(Path("run/eval-test/results.json"))["caveat"] == ""
 
@@ -73,7 +77,7 @@ def test_copies_of_an_image_on_both_sides_are_said(run: Run) -> None:
     data = ["data=folder", "data.root=photos", "data.image_size=16", "data.test_fraction=0.4"]
     more = ["train.epochs=1", "train.batch_size=8", "hydra.run.dir=run"]
     outcome = run("vit-train", *data, *SMALL_MODEL, *more)
-    said = re.search(r"(\d+) test images also to train or validate on", outcome.out)
+    said = re.search(r"copies of (\d+) test images are among the images to train", outcome.out)
     assert outcome.status == 0 and said, outcome.out
     assert run("vit-eval", "ckpt=run").status == 0
     caveat = read_json(Path("run/eval-test/results.json"))["caveat"]
@@ -151,3 +155,60 @@ def test_test_images_that_chose_the_epoch_can_be_evaluated_and_are_no_copies(run
     assert outcome.status == 0, outcome.err
     caveat = read_json(Path("own/results.json"))["caveat"]
     assert caveat.startswith("The epoch was chosen on the run's own test images")
+
+
+LEARNING = ["data=folder", "data.root=photos", *SMALL_MODEL, "train.epochs=1", "train.batch_size=8"]
+LATER = {
+    "from": ["init_from=run"],
+    "larger": ["init_from=run", "data.image_size=24"],
+    "student": ["task=distill", "task.teacher=run"],
+}
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_what_a_model_learned_from_has_seen_is_no_test_image(
+    run: Run, trained: set[str], later: str
+) -> None:
+    """As many images as the folder had are new, so that its split is another."""
+    new = set(write_photos("photos", range(10, 20)))
+    settings = [*LEARNING, "data.image_size=16", "data.test_fraction=0.5"]
+    outcome = run("vit-train", *settings, *LATER[later], "hydra.run.dir=later")
+    said = re.search(r"(\d+) test images left out, seen in the training", outcome.out)
+    assert outcome.status == 0 and said, outcome.out + outcome.err
+    assert run("vit-eval", "ckpt=later").status == 0
+    tested = evaluated("later/eval-test")
+    assert tested and tested <= trained | new and len(tested) + int(said[1]) == 30
+    results = read_json(Path("later/eval-test/results.json"))
+    assert f"{said[1]} images left out" in results["caveat"]
+    assert results["result"]["count"] == len(tested)
+    summary = read_json(Path("later/summary.json"))
+    assert summary["images"]["test"] == summary["test"]["final"]["count"] == len(tested)
+
+    # A third model, which learns from the second, has the first one's images from it.
+    write_photos("photos", range(20, 24))
+    size = [each for each in LATER[later] if "image_size" in each]
+    outcome = run("vit-train", *settings, *size, "init_from=later", "hydra.run.dir=third")
+    assert outcome.status == 0 and run("vit-eval", "ckpt=third").status == 0, outcome.err
+    assert not evaluated("third/eval-test") & (set(photos(range(10))) - trained)
+
+
+def test_a_run_that_goes_on_tests_on_the_images_it_began_with(run: Run, trained: set[str]) -> None:
+    write_photos("photos", range(10, 20))
+    settings = [*LEARNING, "data.image_size=16", "data.test_fraction=0.5", "init_from=run"]
+    outcome = run("vit-train", *settings, "train.max_minutes=1e-9", "hydra.run.dir=later")
+    assert outcome.status == 0 and "stopped after step" in outcome.out, outcome.err
+    for more in (["resume=later", "train.max_minutes=null"], ["extend=later", "train.epochs=1"]):
+        folder = [] if "resume=later" in more else ["hydra.run.dir=longer"]
+        outcome = run("vit-train", *more, *folder)
+        assert outcome.status == 0, outcome.err
+    first, longer = (read_json(Path(name, "summary.json")) for name in ("later", "longer"))
+    assert first["images"] == longer["images"] and first["images"]["test"] < 30
+    assert first["fingerprint"] == longer["fingerprint"]
+
+
+def test_nothing_is_tested_on_if_all_was_seen(run: Run, trained: set[str]) -> None:
+    for name in trained:
+        Path("photos", name).unlink()
+    outcome = run("vit-train", *LEARNING, "data.image_size=16", "init_from=run", "hydra.run.dir=x")
+    assert outcome.status == 1
+    assert "all 3 test images were seen in the training or validation of a model" in outcome.err

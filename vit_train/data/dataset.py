@@ -66,8 +66,18 @@ class Source(NamedTuple):
     image_shape: tuple[int, int, int]
     # Of all images and labels.
     fingerprint: str
-    # The `image_keys` of those that are trained or validated on, where they are not a fixed part.
+    # The `image_keys` of those that are trained or validated on, where they are not a fixed part,
+    # and of those that were when the models were trained that this one learns from.
     seen: Tensor | None = None
+    # The latter alone.
+    seen_before: Tensor | None = None
+
+
+class Seen(NamedTuple):
+    """The `image_keys` of images that a model was trained or validated on, at its image size."""
+
+    keys: Tensor
+    image_size: int
 
 
 @dataclass(frozen=True)
@@ -118,6 +128,13 @@ def image_keys(images: Tensor) -> Tensor:
 def are_among(images: Tensor, keys: Tensor) -> Tensor:
     """Return whether the key of each uint8 image (N,C,S,S) is among these: bool (N,)."""
     return torch.isin(image_keys(images), keys)
+
+
+def without(images: ImageSet, keys: Tensor | None) -> ImageSet:
+    """Return the images whose key is not among these, if any are given."""
+    if keys is None:
+        return images
+    return images.subset((~are_among(images.images, keys)).nonzero().squeeze(1))
 
 
 def resize(images: Tensor, size: int | None) -> Tensor:

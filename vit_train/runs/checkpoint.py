@@ -62,8 +62,10 @@ class Checkpoint(TrainerState):
     versions: dict[str, str]
     # Of the run's training, validation and test images.
     fingerprint: str
-    # Keys of the images that it trained or validated on, (N,) int64, if they are known.
+    # Keys of the images that it or a model that it learned from trained or validated on, and of the
+    # latter's alone, (N,) int64, if they are known.
     seen: Tensor | None = None
+    seen_before: Tensor | None = None
     # Logits are divided by it for calibrated probabilities, if it is known.
     temperature: float | None = None
     # The runs that this one extends, the first one first.

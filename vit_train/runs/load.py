@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from vit_train.config import TrainConfig, from_checkpoint
-from vit_train.data.dataset import Statistics
+from vit_train.data.dataset import Seen, Statistics
 from vit_train.engine.config import require_choice
 from vit_train.files.plain_values import Refused, require_config
 from vit_train.files.reading import read_json
@@ -48,12 +48,18 @@ class Meta:
     versions: dict[str, str]
     # Of the run's training, validation and test images.
     fingerprint: str
-    # Keys of the images that it trained or validated on, if they are known.
+    # Keys of the images that it or a model that it learned from was trained or validated on, and
+    # of the latter's alone, if they are known.
     seen: torch.Tensor | None
+    seen_before: torch.Tensor | None
     # The checksum of the checkpoint.
     checksum: str
     # Divide logits by this for calibrated probabilities; None if it is not known.
     temperature: float | None = None
+
+    @property
+    def all_seen(self) -> Seen | None:
+        return None if self.seen is None else Seen(self.seen, self.image_shape[-1])
 
     def require_finite(self, answers: torch.Tensor) -> None:
         """Raise ValueError if the model answers with NaN or infinity."""
@@ -130,14 +136,15 @@ def rebuild(
         weights=chosen,
         versions=checkpoint.versions,
         fingerprint=checkpoint.fingerprint,
-        seen=seen_images(checkpoint),
+        seen=checked_keys(checkpoint.seen),
+        seen_before=checked_keys(checkpoint.seen_before),
         checksum=checkpoint.checksum,
     )
     return model.eval(), meta
 
 
-def seen_images(checkpoint: Checkpoint) -> torch.Tensor | None:
-    seen = checkpoint.seen
+def checked_keys(seen: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the keys of images in a checkpoint; raise ValueError if they cannot be such."""
     if seen is not None and (seen.dtype != torch.int64 or seen.ndim != 1):
         raise ValueError("the checkpoint's keys of images must be int64 (N,)")
     return seen

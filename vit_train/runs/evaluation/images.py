@@ -14,7 +14,7 @@ from vit_train.data.config import (
     FolderConfig,
     ShapesConfig,
 )
-from vit_train.data.dataset import Dataset, ImageSet, are_among
+from vit_train.data.dataset import Dataset, ImageSet, are_among, without
 from vit_train.data.folder import find_parts, load_part, reread, split_off_test
 from vit_train.data.shapes import SIZE as SHAPES_SIZE
 from vit_train.data.splits import Splits, make_splits, subset
@@ -117,16 +117,14 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
     """
     caveat = ""
     if meta.seen is not None:
-        known = are_among(images.images, meta.seen)
-        count = int(known.sum())
+        unknown = without(images, meta.seen)
+        count = len(images) - len(unknown)
         if split != "test":  # whose images may be known
             caveat = advantage(split, meta) if count else ""
         elif count == len(images):
             raise ValueError(f"the run trained or validated on all of these {count:,} images")
         elif count:
-            images = images.subset((~known).nonzero().squeeze(1))
-            caveat = f"{counted(count, 'image')} left out: the run trained or validated on them."
-            logger.warning(caveat)
+            images, caveat = unknown, left_out(count)
         elif advantage(split, meta):
             caveat = (
                 "The epoch was chosen on the run's own test images, which flatters the number if "
@@ -145,10 +143,13 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
         raise ValueError(
             f"the data's classes are {listed(data.classes)}, the model's {listed(meta.classes)}"
         )
-    splits = make_splits(data, config)
+    tested = replace(data, test=without(data.test, meta.seen_before))
+    splits = make_splits(tested, config)
     images = splits.named(split)
     if meta.fingerprint == data.fingerprint:
-        return EvalImages(images, splits, advantage(split, meta) or copies(images, split, meta))
+        left = len(data.test) - len(tested.test) if split == "test" else 0
+        caveats = advantage(split, meta) or copies(images, split, meta), left_out(left)
+        return EvalImages(images, splits, " ".join(filter(None, caveats)))
     if config.image_size != meta.config.data.image_size:
         return EvalImages(images, caveat=advantage(split, meta))
     logger.warning("the images are not those of the training run")
@@ -159,6 +160,18 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
     caveat = "Some of these images may have been trained on."
     logger.warning(caveat)
     return EvalImages(images, caveat=caveat)
+
+
+def left_out(count: int) -> str:
+    """Say how many images are left out because they are known; "" for none."""
+    if not count:
+        return ""
+    words = (
+        f"{counted(count, 'image')} left out, seen in the training or validation of this model or "
+        "of one that it learned from."
+    )
+    logger.warning(words)
+    return words
 
 
 def copies(images: ImageSet, split: str, meta: Meta) -> str:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from torch import nn
 
 from vit_train.config import vit_presets
-from vit_train.data.dataset import Statistics
+from vit_train.data.dataset import Seen, Statistics
 from vit_train.layouts.layout import first_three
 from vit_train.model.config import ViTConfig, differences
 from vit_train.model.pos_embed import resize_positions
@@ -17,10 +17,11 @@ HEAD = ("head.", "pre_head.")
 
 
 class Origin(NamedTuple):
-    """Where a model's first weights come from: in words, and how their images were normalized."""
+    """Where a model's first weights come from, in words, and what is known of their images."""
 
     words: str = ""
     statistics: Statistics | None = None
+    seen: Seen | None = None
 
 
 def start_from(source: str, model: nn.Module, classes: list[str]) -> Origin:
@@ -40,7 +41,7 @@ def start_from(source: str, model: nn.Module, classes: list[str]) -> Origin:
     if fresh:
         state = {key: value for key, value in state.items() if not key.startswith(HEAD)}
     ours.load_state_dict(state, strict=False)
-    return Origin(describe(source, found, ours, fresh), found.statistics)
+    return Origin(describe(source, found, ours, fresh), found.statistics, found.seen)
 
 
 def require_fit(source: str, found: Pretrained, ours: Encoder) -> None:

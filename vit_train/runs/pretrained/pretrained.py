@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.config import from_checkpoint
-from vit_train.data.dataset import Statistics
+from vit_train.data.dataset import Seen, Statistics
 from vit_train.engine.errors import reason
 from vit_train.files.plain_values import Refused, require_config, require_plain
 from vit_train.files.reading import JSON_NODES, read_object
@@ -79,6 +79,8 @@ class Pretrained:
     left: tuple[str, ...] = ()
     # Whether the number of heads was not known, so that it is the one that was wanted.
     heads_assumed: bool = False
+    # The images that it has seen, if they are known.
+    seen: Seen | None = None
 
 
 def pretrained(source: str, wanted: ViTConfig) -> Pretrained:
@@ -109,6 +111,7 @@ def from_run(source: str) -> Pretrained:
         channels=encoder.image_shape[0],
         classes=meta.classes,
         statistics=meta.statistics,
+        seen=meta.all_seen,
     )
 
 

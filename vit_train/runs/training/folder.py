@@ -99,6 +99,7 @@ class RunFolder(RunOutput):
             versions=provenance.versions(),
             fingerprint=setup.data.fingerprint,
             seen=setup.data.seen,
+            seen_before=setup.data.seen_before,
             extends=extends,
             teacher=setup.teacher,
         )

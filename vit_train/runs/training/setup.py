@@ -1,7 +1,7 @@
 """The parts of a run, built as its config says."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,18 +15,21 @@ from vit_train.data.config import DataConfig, FolderConfig
 from vit_train.data.dataset import (
     Dataset,
     ImageSet,
+    Seen,
     Source,
     Statistics,
     are_among,
     channel_statistics,
     image_keys,
+    without,
 )
+from vit_train.data.folder import reread
 from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import Splits, make_splits
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import Processes
-from vit_train.engine.precision import pick_precision
 from vit_train.engine.metrics import is_uneven
+from vit_train.engine.precision import pick_precision
 from vit_train.engine.train_loader import TrainLoader
 from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import memory_bytes, require_attention_fits, require_memory
@@ -38,7 +41,7 @@ from vit_train.model.patches import require_whole_patches
 from vit_train.model.pos_embed import chosen_positions
 from vit_train.report.terminal import counted
 from vit_train.runs.checkpoint import Checkpoint
-from vit_train.runs.load import encoder_of, statistics_of
+from vit_train.runs.load import checked_keys, encoder_of, statistics_of
 from vit_train.runs.pretrained.init_from import Origin, start_from
 from vit_train.tasks.config import ClassifyConfig
 from vit_train.tasks.task import Task
@@ -134,10 +137,12 @@ def set_up(
     device: torch.device,
     processes: Processes,
     earlier: Checkpoint | None = None,
+    teacher_seen: Seen | None = None,
 ) -> Setup:
     """Load the data and build the model.
 
     The weights of an `earlier` checkpoint, to resume from or to extend, are loaded later.
+    `teacher_seen` is what the teacher has seen.
     """
     torch.manual_seed(config.seed)
     if isinstance(config.model, ViTConfig):
@@ -146,10 +151,14 @@ def set_up(
         if config.data.image_size is not None:
             require_whole_patches(config.model.patch_size, config.data.image_size)
     data = config.data.load()
-    splits = make_splits(data, config.data)
     task = config.task.make(config.model, data.image_shape, len(data.classes))
     require_room(config, task, data.image_shape[-1])
     model, origin = first_model(config, task, data, processes, resumes=earlier is not None)
+    if earlier is None:
+        seen_before = inherited([origin.seen, teacher_seen], data, config.data)
+    else:
+        seen_before = checked_keys(earlier.seen_before)
+    splits = make_splits(unseen_test(data, seen_before), config.data)
     if processes.rank:
         # On a GPU each process draws its own dropout.
         torch.manual_seed(config.seed + processes.rank)
@@ -189,7 +198,7 @@ def set_up(
         config=replace(config, precision=precision.name),
         precision=precision,
         processes=processes,
-        data=known_source(data, splits, config.data),
+        data=known_source(data, splits, config.data, seen_before),
         splits=splits,
         train_set=train_set,
         image_loader=image_loader,
@@ -210,19 +219,52 @@ def agreed_precision(
     return pick_precision(processes.broadcast(name), device, model)
 
 
-def known_source(data: Dataset, splits: Splits, config: DataConfig) -> Source:
+def inherited(models: Sequence[Seen | None], data: Dataset, config: DataConfig) -> Tensor | None:
+    """Return the keys of all images that models have seen, None if they are known of no model.
+
+    Test images that were seen at another size have the keys of this size among them.
+    """
+    known = [seen for seen in models if seen is not None]
+    keys = [seen.keys for seen in known]
+    for seen in known:
+        if isinstance(config, FolderConfig) and seen.image_size != config.image_size:
+            then = reread(data.test, replace(config, image_size=seen.image_size))
+            keys.append(image_keys(data.test.images[are_among(then.images, seen.keys)]))
+    return torch.cat(keys).unique() if keys else None
+
+
+def unseen_test(data: Dataset, seen: Tensor | None) -> Dataset:
+    """Return the data without the test images whose keys these are; raise ValueError if all are."""
+    test = without(data.test, seen)
+    if not len(test):
+        raise ValueError(
+            f"all {counted(len(data.test), 'test image')} were seen in the training or validation "
+            "of a model that this run learns from: add other images for testing"
+        )
+    if left := len(data.test) - len(test):
+        logger.warning(
+            f"{counted(left, 'test image')} left out, seen in the training or validation of a "
+            "model that this run learns from"
+        )
+    return replace(data, test=test)
+
+
+def known_source(
+    data: Dataset, splits: Splits, config: DataConfig, seen_before: Tensor | None
+) -> Source:
     """Return the data's metadata without the images, of which the splits hold copies."""
+    before = [] if seen_before is None else [seen_before]
     if not isinstance(config, FolderConfig):
-        return data.source
+        return data.source._replace(seen=seen_before, seen_before=seen_before)
     validated = [] if splits.val is None or config.val == "test" else [splits.val]
     seen = torch.cat([image_keys(part.images) for part in (splits.train, *validated)])
     copies = int(are_among(splits.test.images, seen).sum())
     if copies:
         logger.warning(
-            f"{counted(copies, 'test image')} also to train or validate on, which flatters the "
-            "test: remove the copies"
+            f"copies of {counted(copies, 'test image')} are among the images to train or validate "
+            "on, which flatters the test: remove them"
         )
-    return data.source._replace(seen=seen)
+    return data.source._replace(seen=torch.cat([seen, *before]), seen_before=seen_before)
 
 
 def class_counts(images: ImageSet, data: Source) -> list[int]:

@@ -4,28 +4,44 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vit_train.engine.evaluation import evaluate
 from vit_train.engine.metrics import Classification
 from vit_train.runs.load import Meta, load
 from vit_train.runs.paths import run_at
+from vit_train.runs.trained import Trained
 from vit_train.runs.training.setup import Setup
-from vit_train.tasks.config import DistillConfig
+from vit_train.tasks.config import DistillConfig, TaskConfig
 from vit_train.tasks.distill import Distill, Teacher
 from vit_train.text import listed
 
 
-def with_teacher(setup: Setup) -> Setup:
-    """Give the task its teacher and note what it is, if the task has one.
+def load_teacher(config: TaskConfig, device: torch.device) -> tuple[Path, Trained] | None:
+    """Return the run that the task names as its teacher, and its model; None without one.
+
+    Raise ValueError if it cannot be loaded.
+    """
+    if not isinstance(config, DistillConfig):
+        return None
+    try:
+        run = run_at(Path(config.teacher))
+        return run, load(run, device)
+    except ValueError as error:
+        raise ValueError(f"task.teacher={config.teacher}: {error}") from error
+
+
+def with_teacher(setup: Setup, found: tuple[Path, Trained] | None) -> Setup:
+    """Give the task the teacher that was found and note what it is, if the task has one.
 
     Its accuracy is that on this run's validation images. Raise ValueError if it cannot teach them.
     """
     config, task = setup.config.task, setup.task
-    if not (isinstance(config, DistillConfig) and isinstance(task, Distill)):
+    if not (found and isinstance(config, DistillConfig) and isinstance(task, Distill)):
         return setup
+    run, trained = found
+    meta = trained.meta
     try:
-        run = run_at(Path(config.teacher))
-        trained = load(run, setup.device)
-        meta = trained.meta
         require_fitting(meta, setup)
     except ValueError as error:
         raise ValueError(f"task.teacher={config.teacher}: {error}") from error

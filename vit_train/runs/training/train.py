@@ -27,7 +27,7 @@ from vit_train.runs.training.extension import Earlier, read_earlier
 from vit_train.runs.training.folder import RunOutput, open_folder
 from vit_train.runs.training.same_run import refusing_other_runs
 from vit_train.runs.training.setup import Setup, set_up
-from vit_train.runs.training.teacher import with_teacher
+from vit_train.runs.training.teacher import load_teacher, with_teacher
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,10 @@ def train_in_held_folder(
             if earlier is None:
                 config = with_named_run(config)
             state = earlier.state if earlier else None
-            setup = with_teacher(set_up(config, device, processes, state))
+            teacher = load_teacher(config.task, device)
+            teacher_seen = teacher[1].meta.all_seen if teacher else None
+            setup = set_up(config, device, processes, state, teacher_seen)
+            setup = with_teacher(setup, teacher)
             folder = open_folder(setup, path, earlier, resumed)
             return run(setup, folder, path, earlier, began)
     finally:
