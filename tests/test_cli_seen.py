@@ -96,7 +96,7 @@ def test_in_another_folder_the_images_of_training_are_left_out(run: Run, trained
     Path("others", held_out).unlink()
     outcome = run("vit-eval", "ckpt=run", "data.root=others", "out=none")
     assert outcome.status == 1 and not Path("none").exists()
-    assert "the run trained or validated on all of these 27 images" in outcome.err
+    assert "the run trained or validated on all of these: 27 images" in outcome.err
 
 
 def test_patches_that_do_not_fit_are_refused_before_files_are_read(run: Run) -> None:

@@ -19,6 +19,7 @@ from vit_train.files.reading import read_json
 from vit_train.report.tensorboard import TensorBoard
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.text import (
+    counted,
     csv_text,
     file_name,
     markdown_cell,
@@ -183,3 +184,8 @@ def test_a_summarys_words_do_nothing_to_the_table(run: Run, small_run: SmallRun)
         path.write_text(json.dumps(summary | broken), encoding="utf-8")
         outcome = run("vit-results", "runs")
         assert outcome.status == 1 and "is not a summary written by vit-train" in outcome.err
+
+
+def test_counts_are_in_the_singular_or_the_plural() -> None:
+    assert counted(1, "class") == "1 class" and counted(0, "class") == "0 classes"
+    assert counted(1, "test image") == "1 test image" and counted(2000, "step") == "2,000 steps"

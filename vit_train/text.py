@@ -87,6 +87,12 @@ def plain(error: UnicodeError) -> tuple[str | bytes, int]:
     return codecs.backslashreplace_errors(error)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return "1 step", "2 steps" or "2 classes"."""
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 def shortened(title: str, length: int = 22) -> str:
     """Return a title without control characters, and with an ellipsis if it is longer."""
     title = printable(title)

@@ -93,7 +93,7 @@ def test_other_protocols() -> None:
     assert make_splits(DATA, DataConfig(val="none")).val is None
     tested = make_splits(DATA, DataConfig(val="test", test_subset=10))
     assert ids(tested.val) == ids(tested.test) and len(tested.test) == 10
-    with pytest.raises(ValueError, match=r"data\.test_subset asks for 101"):
+    with pytest.raises(ValueError, match=r"data\.test_subset=101 is more"):
         make_splits(DATA, DataConfig(test_subset=101))
     with pytest.raises(ValueError, match="no split called 'val'"):
         make_splits(DATA, DataConfig(val="none")).named("val")
@@ -144,7 +144,7 @@ def test_every_image_is_validated_on_in_exactly_one_fold(folds: int, own: bool) 
 
 def test_a_fold_needs_an_image() -> None:
     few = Dataset(numbered(4, 0), numbered(4, 1000), DATA.classes)
-    with pytest.raises(ValueError, match="cv_folds=5 needs as many images, but there are 4"):
+    with pytest.raises(ValueError, match="cv_folds=5 needs as many images, found only 4"):
         make_splits(few, DataConfig(cv_folds=5, cv_fold=0))
 
 

@@ -104,5 +104,5 @@ def test_what_are_no_weights_is_refused(weights: object) -> None:
 
 
 def test_every_class_needs_a_weight() -> None:
-    with pytest.raises(ValueError, match="has 3 weights, but there are 10 classes"):
+    with pytest.raises(ValueError, match="must have 10 numbers, not 3: one per class"):
         Classify(ClassifyConfig(class_weights=WEIGHTS), ModelConfig(), (3, 8, 8), 10)

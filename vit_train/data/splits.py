@@ -54,7 +54,7 @@ def one_fold(images: ImageSet, config: DataConfig) -> tuple[ImageSet, ImageSet]:
     folds, fold = config.cv_folds, config.cv_fold
     assert folds is not None and fold is not None
     if folds > len(images):
-        raise ValueError(f"data.cv_folds={folds} needs as many images, but there are {len(images)}")
+        raise ValueError(f"data.cv_folds={folds} needs as many images, found only {len(images)}")
     generator = torch.Generator().manual_seed(config.split_seed)
     shuffled = torch.randperm(len(images), generator=generator)
     by_class = shuffled[images.labels[shuffled].argsort(stable=True)]
@@ -70,7 +70,7 @@ def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:
         return images
     if count > len(images):
         raise ValueError(
-            f"data.{field} asks for {count} images, but there are {len(images)}: ask for fewer"
+            f"data.{field}={count} is more than there are: choose at most {len(images)}"
         )
     return images.subset(stratified(images.labels, count, config.split_seed)[0])
 

@@ -8,7 +8,7 @@ from vit_train.engine.metrics import Classification
 from vit_train.report.evaluation import Findings
 from vit_train.report.html import page, paragraph, picture, section, table, text
 from vit_train.report.paired import Paired
-from vit_train.report.terminal import counted
+from vit_train.text import counted
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from vit_train.report.calibration import calibration_error
 from vit_train.report.evaluation import Findings, mean_accuracy
 from vit_train.report.html import page, paragraph, picture, section, table, text
 from vit_train.report.per_class import averages
-from vit_train.report.terminal import counted
+from vit_train.text import counted
 
 # Pairs of classes that are named as confused.
 PAIRS = 5

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from vit_train.report.terminal import counted
+from vit_train.text import counted
 
 # Fewer images say nothing.
 FEW = 30

@@ -13,7 +13,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.trainer import Trainer
-from vit_train.text import CLASS_NAME, shortened
+from vit_train.text import CLASS_NAME, counted, shortened
 
 logger = logging.getLogger(__name__)
 
@@ -101,11 +101,6 @@ def header_line(sides: Mapping[str, dict[str, float]]) -> str:
 def cells(values: dict[str, float]) -> str:
     accuracy = f"{values['acc']:8.2%}" if "acc" in values else ""
     return f"{values['loss']:10.3f}{accuracy}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return "1 step", or "2 steps"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def duration(seconds: float) -> str:

@@ -10,8 +10,8 @@ from vit_train.data.dataset import channel_statistics
 from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import make_splits
 from vit_train.report.figure_file import save
-from vit_train.report.terminal import counted
 from vit_train.runs.config import SheetConfig
+from vit_train.text import counted
 from vit_train.viz.sheet import image_grid, label_lines
 
 logger = logging.getLogger(__name__)

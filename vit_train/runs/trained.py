@@ -16,6 +16,7 @@ from vit_train.engine.device import Precision
 from vit_train.engine.precision import pick_precision
 from vit_train.engine.workers import make_workers
 from vit_train.report.predicted import Prediction, PredictionOrError
+from vit_train.text import counted
 
 if TYPE_CHECKING:
     from vit_train.runs.load import Meta
@@ -39,8 +40,8 @@ class Trained(NamedTuple):
     def __repr__(self) -> str:
         """Return one line; that of a named tuple would be the whole model and its config."""
         count = sum(each.numel() for each in self.model.parameters())
-        classes = len(self.meta.classes)
-        return f"Trained('{self.meta.path}', {count:,} parameters, {classes} classes)"
+        classes = counted(len(self.meta.classes), "class")
+        return f"Trained('{self.meta.path}', {count:,} parameters, {classes})"
 
     def preprocess(self, image: Picture) -> Tensor:
         """Return an image as the model reads it: normalized float32 (C,S,S).

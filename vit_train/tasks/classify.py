@@ -39,8 +39,8 @@ class Classify(Task):
         self.given_weights = config.class_weights if isinstance(config, ClassifyConfig) else None
         if isinstance(self.given_weights, list) and len(self.given_weights) != num_classes:
             raise ValueError(
-                f"task.class_weights has {len(self.given_weights)} weights, but there are "
-                f"{num_classes} classes: give one per class, in alphabetical order for data=folder"
+                f"task.class_weights must have {num_classes} numbers, not "
+                f"{len(self.given_weights)}: one per class, in alphabetical order for data=folder"
             )
         self.weighs = self.given_weights is not None
         self.weights: Tensor | None = None  # (K,)

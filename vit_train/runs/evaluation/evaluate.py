@@ -25,7 +25,7 @@ from vit_train.report import provenance
 from vit_train.report.evaluation import Findings, write_evaluation
 from vit_train.report.evaluation_page import report
 from vit_train.report.figure_file import save
-from vit_train.report.terminal import class_table, counted, result_line
+from vit_train.report.terminal import class_table, result_line
 from vit_train.runs.builtin import PREFIX, is_builtin
 from vit_train.runs.config import EvalConfig
 from vit_train.runs.evaluation.evaluator import Evaluator, flipped, robustness, temperature
@@ -36,7 +36,7 @@ from vit_train.runs.lock import removed_if_empty
 from vit_train.runs.paths import SUMMARY, is_finished, run_folder, summary_file
 from vit_train.runs.results.summaries import read_curve, validated_on
 from vit_train.runs.trained import Trained
-from vit_train.text import file_name
+from vit_train.text import counted, file_name
 from vit_train.viz.curves import curves
 from vit_train.viz.gallery import draw_gallery, gallery_size
 from vit_train.viz.positions import MOST_PLACES, draw_positions
@@ -134,8 +134,8 @@ def log_result(
     if (run / SUMMARY).is_file() and not is_finished(run):
         logger.warning(f"the run is not finished: {run}")
     logger.info(
-        f"{meta.path}: epoch {meta.epoch}, {meta.images_seen:,} images seen, {meta.weights} "
-        f"weights, {precision.name} on {precision.device.type}\n"
+        f"{meta.path}: epoch {meta.epoch}, {counted(meta.images_seen, 'image')} seen, "
+        f"{meta.weights} weights, {precision.name} on {precision.device.type}\n"
         f"{data.title}, {config.split}{note}: {result_line(result)}"
     )
     if isinstance(result, Classification):

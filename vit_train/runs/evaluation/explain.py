@@ -27,14 +27,13 @@ from vit_train.model.vit import VisionTransformer
 from vit_train.report.figure_file import save
 from vit_train.report.focus import Focus
 from vit_train.report.paired import Paired
-from vit_train.report.terminal import counted
 from vit_train.runs.config import ExplainConfig
 from vit_train.runs.evaluation.explain_decoder import draw_decoder
 from vit_train.runs.evaluation.images import evaluated_images
 from vit_train.runs.load import Meta, load
 from vit_train.runs.paths import run_folder
 from vit_train.runs.trained import Trained
-from vit_train.text import file_name, listed, shortened
+from vit_train.text import counted, file_name, listed, shortened
 from vit_train.viz.heatmaps import draw_distances, draw_filters, draw_maps, map_title
 
 logger = logging.getLogger(__name__)

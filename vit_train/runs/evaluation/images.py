@@ -19,11 +19,10 @@ from vit_train.data.folder import find_parts, load_part, reread, split_off_test
 from vit_train.data.shapes import SIZE as SHAPES_SIZE
 from vit_train.data.splits import Splits, make_splits, subset
 from vit_train.engine.config import BEST
-from vit_train.report.terminal import counted
 from vit_train.runs.builtin import is_builtin
 from vit_train.runs.config import EvalDataConfig
 from vit_train.runs.load import Meta
-from vit_train.text import listed
+from vit_train.text import counted, listed
 
 logger = logging.getLogger(__name__)
 # Bytes of generated images: four times the default data, which takes half a minute to draw.
@@ -122,7 +121,9 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
         if split != "test":  # whose images may be known
             caveat = advantage(split, meta) if count else ""
         elif count == len(images):
-            raise ValueError(f"the run trained or validated on all of these {count:,} images")
+            raise ValueError(
+                f"the run trained or validated on all of these: {counted(count, 'image')}"
+            )
         elif count:
             images, caveat = unknown, left_out(count)
         elif advantage(split, meta):

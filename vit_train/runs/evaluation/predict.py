@@ -13,11 +13,11 @@ from vit_train.data.images import BrokenImage
 from vit_train.data.paths import image_files
 from vit_train.engine.device import keep_freed_memory, pick_device
 from vit_train.report.predicted import shown, terminal_line, written_to
-from vit_train.report.terminal import counted
 from vit_train.runs.config import PredictConfig
 from vit_train.runs.evaluation.explain import Explainer
 from vit_train.runs.load import Meta, load
 from vit_train.runs.paths import run_folder
+from vit_train.text import counted
 
 logger = logging.getLogger(__name__)
 # Lines on the terminal if everything also goes to a file.

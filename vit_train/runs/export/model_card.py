@@ -10,7 +10,7 @@ from vit_train.runs.export.deployed import Deployed
 from vit_train.runs.export.formats import Format
 from vit_train.runs.load import Meta
 from vit_train.runs.paths import summary_file
-from vit_train.text import markdown_cell, printable
+from vit_train.text import counted, markdown_cell, printable
 
 
 def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) -> str:
@@ -33,8 +33,8 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
         "",
         f"An image classifier with {parameters:,} parameters ({settings}), trained with vit_train "
         f"{markdown_cell(meta.versions.get('vit_train', ''))} on `data={meta.config.data.name}`: "
-        f"epoch {meta.epoch}, {meta.images_seen:,} images seen, {meta.weights} weights. Exported "
-        f"on {today()}.",
+        f"epoch {meta.epoch}, {counted(meta.images_seen, 'image')} seen, {meta.weights} weights. "
+        f"Exported on {today()}.",
         "",
         f"**Classes**: {', '.join(map(markdown_cell, meta.classes))}.",
         "",

@@ -12,6 +12,7 @@ from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.load import encoder_of
 from vit_train.runs.pretrained.pretrained import Pretrained, pretrained
+from vit_train.text import counted
 
 HEAD = ("head.", "pre_head.")
 
@@ -78,7 +79,7 @@ def why_fresh(found: Pretrained, ours: Encoder, classes: list[str]) -> str:
     if theirs is None:
         return "there is none"
     if len(theirs) != len(classes):
-        return f"it knows {len(theirs):,} classes, the data have {len(classes):,}"
+        return f"it knows {counted(len(theirs), 'class')}, the data have {len(classes):,}"
     if found.classes is not None and found.classes != classes:
         return "its classes have other names"
     return "" if found.config.head == ours.config.head else f"it is model.head={found.config.head}"

@@ -13,11 +13,11 @@ from vit_train.engine.metrics import Evaluation, is_uneven
 from vit_train.engine.precision import bf16_speedup, pick_precision
 from vit_train.engine.schedule import warmup_steps
 from vit_train.model.config import ViTConfig, differences
-from vit_train.report.terminal import counted, parameter_breakdown, result_line
+from vit_train.report.terminal import parameter_breakdown, result_line
 from vit_train.runs.training.extension import Earlier
 from vit_train.runs.training.setup import Setup, class_counts, makes_up
 from vit_train.tasks.config import ClassifyConfig
-from vit_train.text import printable
+from vit_train.text import counted, printable
 
 # The width of lines, and of the words that begin them.
 WIDTH, MARGIN = 80, 8
@@ -70,7 +70,8 @@ def uneven_classes(setup: Setup) -> str:
     if isinstance(setup.config.task, ClassifyConfig):
         ways.append("task.class_weights=auto gives rare classes more weight in the loss")
     return printable(
-        f"uneven classes: {counts[most]:,} training images of {classes[most]}, {counts[fewest]:,} "
+        f"uneven classes: {counted(counts[most], 'training image')} of {classes[most]}, "
+        f"{counts[fewest]:,} "
         f"of {classes[fewest]}. {', '.join(ways)}"
     )
 
@@ -126,7 +127,8 @@ def data_line(setup: Setup) -> str:
     sizes, size = setup.sizes, setup.data.image_shape[1]
     return (
         f"{setup.config.data.title}: {sizes['train']:,} training, {sizes['val']:,} validation, "
-        f"{counted(sizes['test'], 'test image')}, {size}×{size}, {len(setup.data.classes)} classes"
+        f"{counted(sizes['test'], 'test image')}, {size}×{size}, "
+        f"{counted(len(setup.data.classes), 'class')}"
     )
 
 

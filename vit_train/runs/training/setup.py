@@ -39,12 +39,12 @@ from vit_train.model.layers import Dropout, DropPath
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta, require_few_patches
 from vit_train.model.patches import require_whole_patches
 from vit_train.model.pos_embed import chosen_positions
-from vit_train.report.terminal import counted
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.load import checked_keys, encoder_of, statistics_of
 from vit_train.runs.pretrained.init_from import Origin, start_from
 from vit_train.tasks.config import ClassifyConfig
 from vit_train.tasks.task import Task
+from vit_train.text import counted
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from vit_train.engine.trainer import Trainer
 from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import is_out_of_memory, require_in_bounds
 from vit_train.report.run_log import logged_to, shown_on_terminal
-from vit_train.report.terminal import counted
 from vit_train.runs.lock import new_run
 from vit_train.runs.paths import run_at
 from vit_train.runs.training.extension import Earlier, read_earlier
@@ -28,6 +27,7 @@ from vit_train.runs.training.folder import RunOutput, open_folder
 from vit_train.runs.training.same_run import refusing_other_runs
 from vit_train.runs.training.setup import Setup, set_up
 from vit_train.runs.training.teacher import load_teacher, with_teacher
+from vit_train.text import counted
 
 
 @dataclass(frozen=True)
