@@ -16,8 +16,8 @@ from vit_train.files.writing import replacing
 
 logger = logging.getLogger(__name__)
 
-# Part of every key: increase it when `decode` returns different pixels for the same file.
-DECODER = 1
+# Part of every key: increase it when `decode` returns something else for the same file.
+DECODER = 2
 
 
 def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
@@ -38,7 +38,9 @@ def tried_again(kept: Decoded, paths: Sequence[Path], size: int, max_pixels: int
     broken = list(kept.broken)
     again = decode([paths[index] for index in broken], size, max_pixels)
     kept.images[broken] = again.images  # in memory alone: the mapping is private
-    return Decoded(kept.images, {broken[index]: why for index, why in again.broken.items()})
+    kept.lost[broken] = again.lost
+    still = {broken[index]: why for index, why in again.broken.items()}
+    return Decoded(kept.images, still, kept.lost)
 
 
 def cache_folder() -> Path:
@@ -71,12 +73,14 @@ def read(entry: Path, count: int, size: int) -> Decoded | None:
         return None
     try:
         kept = torch.load(entry, weights_only=True, mmap=True)
-        images, broken = kept["images"], kept["broken"]
+        images, broken, lost = kept["images"], kept["broken"], kept["lost"]
+        if lost.dtype != torch.float32 or lost.shape != (count,):
+            raise ValueError("wrong shape or dtype of the shares")
         if images.dtype != torch.uint8 or images.shape != (count, 3, size, size):
             raise ValueError("wrong shape or dtype of the images")
         if not all(index in range(count) and isinstance(broken[index], str) for index in broken):
             raise ValueError("wrong list of broken files")
-        return Decoded(images, broken)
+        return Decoded(images, broken, lost)
     except Exception as error:
         logger.warning(f"{entry} is damaged ({type(error).__name__}): decoding again")
         return None
@@ -87,7 +91,7 @@ def write(entry: Path, decoded: Decoded) -> None:
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
         with replacing(entry) as file:
-            torch.save({"images": decoded.images, "broken": decoded.broken}, file)
+            torch.save(vars(decoded), file)
     except OSError as error:
         logger.warning(f"the decoded images are not kept: {error}")
     except RuntimeError:  # PyTorch's, instead of the OSError, if a file came out too short

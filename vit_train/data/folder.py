@@ -13,6 +13,13 @@ import torch
 from vit_train.data.cache import decode_cached
 from vit_train.data.config import FolderConfig
 from vit_train.data.dataset import Dataset, ImageSet
+from vit_train.data.doubts import (
+    MUCH,
+    WRONG_FORMAT,
+    Doubts,
+    are_flat,
+    warn_of_passed_over,
+)
 from vit_train.data.images import SUFFIXES, Decoded, decode
 from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import set_apart
@@ -23,7 +30,6 @@ logger = logging.getLogger(__name__)
 NAMED_AT_MOST = 10
 # The folders of a root, and what each holds; of several for one part, the last one counts.
 PARTS = {"train": "train", "test": "test", "valid": "val", "validation": "val", "val": "val"}
-WRONG_FORMAT = "not JPEG, PNG, WebP or BMP"
 
 
 @dataclass(frozen=True)
@@ -151,6 +157,12 @@ def find_parts(root: Path) -> dict[str, Tree]:
     return {part: scan(root / place) for part, place in places.items()}
 
 
+def by_suffix(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the files that are named as images are, and the others."""
+    named = [path for path in files if path.suffix.lower() in SUFFIXES]
+    return named, [path for path in files if path.suffix.lower() not in SUFFIXES]
+
+
 def visible(folder: Path) -> list[Path]:
     """Return a folder's entries, sorted, without hidden ones; none if there is no such folder."""
     if not folder.is_dir():
@@ -229,12 +241,9 @@ def class_names(trees: dict[str, Tree], config: FolderConfig) -> list[str]:
 
 
 def image_set(tree: Tree, label_of: dict[str, int], config: FolderConfig) -> ImageSet:
-    if tree.other_files:
-        reasons = [
-            "in no class's folder" if path.suffix.lower() in SUFFIXES else WRONG_FORMAT
-            for path in tree.other_files
-        ]
-        logger.info(f"files left out:{listed(tree.other_files, reasons)}")
+    loose, others = by_suffix(tree.other_files)
+    warn_of_passed_over(loose, "in no class's folder")
+    warn_of_passed_over(others, WRONG_FORMAT)
     if not tree.files:
         raise ValueError(f"{tree.root} has no images in folders named after the classes")
     paths = [path for path, _ in tree.files]
@@ -249,6 +258,7 @@ def image_set(tree: Tree, label_of: dict[str, int], config: FolderConfig) -> Ima
         if len(decoded.broken) == len(paths):
             raise ValueError(f"none of the image files in {tree.root} can be used:{report}")
         logger.warning(f"{len(decoded.broken)} of {len(paths)} image files are left out:{report}")
+    warn_of_doubts(paths, decoded)
     labels = torch.tensor([label_of[name] for _, name in tree.files])
     top = Path(config.root)
     names = np.array([path.relative_to(top).as_posix() for path in paths], dtype=object)
@@ -258,6 +268,15 @@ def image_set(tree: Tree, label_of: dict[str, int], config: FolderConfig) -> Ima
     kept = torch.ones(len(paths), dtype=torch.bool)
     kept[list(decoded.broken)] = False
     return whole.subset(kept.nonzero().squeeze(1))
+
+
+def warn_of_doubts(paths: list[Path], decoded: Decoded) -> None:
+    """Warn of images that can be read, but hardly seen."""
+    doubts = Doubts()
+    for index in (are_flat(decoded.images) | (decoded.lost > MUCH)).nonzero().flatten().tolist():
+        if index not in decoded.broken:
+            doubts.note(paths[index], decoded.images[index], decoded.lost[index].item())
+    doubts.warn()
 
 
 def listed(paths: list[Path], reasons: list[str] | None = None) -> str:

@@ -41,21 +41,27 @@ class BrokenImage(Exception):
 
 @dataclass(frozen=True)
 class Decoded:
-    """Images uint8 (N,3,S,S), one per file; black for the files in `broken` (index → reason)."""
+    """Images uint8 (N,3,S,S), one per file; black for the files in `broken` (index → reason).
+
+    `lost` (N,) is the share of each that is outside the square in its center.
+    """
 
     images: Tensor
     broken: dict[int, str]
+    lost: Tensor
 
 
 def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
     """Read all files in threads: Pillow releases the GIL while it decodes and resizes."""
     images = torch.zeros(len(paths), 3, size, size, dtype=torch.uint8)
-    pixels = images.numpy()
+    lost = torch.zeros(len(paths))
+    pixels, shares = images.numpy(), lost.numpy()
     broken = {}
 
     def one(index: int) -> None:
         try:
-            pixels[index] = read_image(paths[index], size, max_pixels).transpose(2, 0, 1)
+            image, shares[index] = read_image(paths[index], size, max_pixels)
+            pixels[index] = image.transpose(2, 0, 1)
         except BrokenImage as error:
             broken[index] = str(error)
 
@@ -65,7 +71,7 @@ def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
         done = pool.map(one, range(len(paths)))
         for _ in tqdm(done, "decoding", len(paths), unit="images", disable=None, leave=False):
             pass
-    return Decoded(images, dict(sorted(broken.items())))
+    return Decoded(images, dict(sorted(broken.items())), lost)
 
 
 @contextmanager
@@ -117,11 +123,12 @@ def require_few_scans(jpeg: bytes) -> None:
             place += max(2, int.from_bytes(jpeg[place : place + 2], "big"))
 
 
-def read_image(path: Path, size: int, max_pixels: int) -> np.ndarray:
+def read_image(path: Path, size: int, max_pixels: int) -> tuple[np.ndarray, float]:
     """Return a file as uint8 (size,size,3): rotated per its EXIF, scaled and center-cropped.
 
-    Transparent parts become white. Scaling is bilinear and antialiased, as for the other sources.
-    Raise BrokenImage if anything is wrong with the file.
+    Also return the share of it that the crop leaves out. Transparent parts become white. Scaling is
+    bilinear and antialiased, as for the other sources. Raise BrokenImage if anything is wrong with
+    the file.
     """
     try:
         require_reasonable(path, max_pixels)
@@ -135,7 +142,7 @@ def read_image(path: Path, size: int, max_pixels: int) -> np.ndarray:
                 require_few_scans(path.read_bytes())
             # Decode a large JPEG at reduced size; twice the target size loses no detail.
             image.draft("RGB", (2 * size, 2 * size))
-            return square(image, size)
+            return square(image, size), 1 - min(width, height) / max(width, height)
     except (BrokenImage, MemoryError):  # the latter says nothing about the file
         raise
     except UnidentifiedImageError:

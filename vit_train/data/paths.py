@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vit_train.data.folder import walk
+from vit_train.data.doubts import WRONG_FORMAT, warn_of_passed_over
+from vit_train.data.folder import by_suffix, walk
 from vit_train.data.images import SUFFIXES
 
 
@@ -51,7 +52,9 @@ def files_at(name: str) -> Sequence[Path]:
     """Return a file, the images below a folder, or those that a pattern matches."""
     path = Path(os.path.expanduser(name))  # Path's own fails for ~photo.jpg
     if path.is_dir():
-        found = [file for file in walk(path) if file.suffix.lower() in SUFFIXES]
+        found, others = by_suffix(walk(path))
+        if found:
+            warn_of_passed_over(others, WRONG_FORMAT)
     elif path.exists():
         return [path]
     else:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vit_train.data.batches import Normalize
 from vit_train.data.config import MAX_PIXELS
+from vit_train.data.doubts import Doubts
 from vit_train.data.images import BrokenImage, only_our_limits, read_image, square
 from vit_train.engine.device import Precision
 from vit_train.engine.precision import pick_precision
@@ -74,11 +75,15 @@ class Trained(NamedTuple):
         return found[0] if isinstance(images, Picture) else found
 
     def stream(
-        self, images: Sequence[Picture], topk: int = 5, max_pixels: int = MAX_PIXELS
+        self,
+        images: Sequence[Picture],
+        topk: int = 5,
+        max_pixels: int = MAX_PIXELS,
+        doubts: Doubts | None = None,
     ) -> Iterator[PredictionOrError]:
         """Yield what the model says of each image or, if it cannot be decoded, why not.
 
-        Only a few images are held at a time.
+        Only a few images are held at a time. Note in `doubts` what may be wrong with files.
         """
         if not self.meta.task.needs_labels:
             raise ValueError(f"task={self.meta.config.task.name} does not classify images")
@@ -86,20 +91,23 @@ class Trained(NamedTuple):
             read, broken = [], {}
             for number, image in enumerate(images[first : first + AT_ONCE]):
                 try:
-                    read.append(self.pixels(image, max_pixels))
+                    read.append(self.pixels(image, max_pixels, doubts))
                 except BrokenImage as error:
                     broken[number] = f"{error}"
             said = iter(self.classify(torch.stack(read), topk) if read else [])
             for number in range(len(read) + len(broken)):
                 yield broken[number] if number in broken else next(said)
 
-    def pixels(self, image: Picture, max_pixels: int = MAX_PIXELS) -> Tensor:
+    def pixels(
+        self, image: Picture, max_pixels: int = MAX_PIXELS, doubts: Doubts | None = None
+    ) -> Tensor:
         """Return an image at the model's size, uint8 (C,S,S); raise BrokenImage if it is none."""
         size = self.meta.image_shape[1]
         with only_our_limits():
             if isinstance(image, str | Path):
-                pixels = read_image(Path(image), size, max_pixels)
+                pixels, lost = read_image(Path(image), size, max_pixels)
             else:
+                lost = 0.0
                 try:
                     opened = image if isinstance(image, Image.Image) else Image.fromarray(image)
                     pixels = square(opened, size)
@@ -107,7 +115,10 @@ class Trained(NamedTuple):
                     raise
                 except Exception as error:  # Pillow raises any kind of error
                     raise BrokenImage(str(error) or type(error).__name__) from error
-        return torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+        tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+        if doubts is not None and isinstance(image, str | Path):
+            doubts.note(Path(image), tensor, lost)
+        return tensor
 
     def classify(self, pixels: Tensor, topk: int) -> list[Prediction]:
         """Classify images uint8 (B,C,S,S) on the model's device, as many at once as vit-eval."""

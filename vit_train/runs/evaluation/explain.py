@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vit_train.data.dataset import ImageSet
+from vit_train.data.doubts import Doubts
 from vit_train.data.images import BrokenImage
 from vit_train.data.paths import image_files
 from vit_train.data.splits import sample
@@ -122,15 +123,17 @@ def chosen_images(
         return shown.images, true_classes(shown, meta) if meta.task.needs_labels else []
     pixels: list[Tensor] = []
     names: list[str] = []
+    doubts = Doubts()
     for path in paths:
         if len(names) == config.count:
             break
         try:
-            pixels.append(trained.pixels(path, config.max_pixels))
+            pixels.append(trained.pixels(path, config.max_pixels, doubts))
         except BrokenImage as error:
             logger.warning(f"{path} cannot be read: {error}")
             continue
         names.append(path.name)
+    doubts.warn()
     if not pixels:
         raise ValueError("none of the images can be read")
     return torch.stack(pixels), names

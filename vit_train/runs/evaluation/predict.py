@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vit_train.data.doubts import Doubts
 from vit_train.data.images import BrokenImage
 from vit_train.data.paths import image_files
 from vit_train.engine.device import keep_freed_memory, pick_device
@@ -38,7 +39,8 @@ def predict_images(config: PredictConfig) -> None:
     explainer = Explainer(trained) if config.overlay else None
     paths = image_files(config.images)
     sheet = overlay_file(config, trained.meta.path, paths)
-    said = trained.stream(paths, config.topk, config.max_pixels)
+    doubts = Doubts()
+    said = trained.stream(paths, config.topk, config.max_pixels, doubts)
     failures: list[str] = []
     width = min(WIDTH, max(len(shown(path)) for path in paths))
     with written_to(config.out, min(config.topk, len(trained.meta.classes))) as write:
@@ -51,6 +53,7 @@ def predict_images(config: PredictConfig) -> None:
     if len(failures) == len(paths):
         none = "the image cannot" if len(paths) == 1 else f"none of the {len(paths):,} images can"
         raise ValueError(f"{none} be read: {failures[0]}")
+    doubts.warn()
     report(config, len(paths), len(failures), trained.meta)
     if explainer is not None:
         draw_overlays(sheet, config, explainer, paths)
