@@ -375,14 +375,14 @@ def test_the_newest_checkpoint_there_is_goes_on(run: Run, small_run: SmallRun) -
 
 
 @posix
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
     run: Run,
     undisturbed: Callable[[str], Path],
-    number: signal.Signals,
+    name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = undisturbed("plain")
+    number, whole = signal.Signals[name], undisturbed("plain")
     save, saved = checkpoint_manager.save_archive, []
 
     def signalled(*what: object) -> None:
@@ -392,9 +392,11 @@ def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
             assert signal.getsignal(number) not in (signal.SIG_DFL, signal.default_int_handler)
             os.kill(os.getpid(), number)
 
+    before = signal.signal(number, signal.SIG_DFL)  # even if the tests run under nohup
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint_manager, "save_archive", signalled)
         outcome = run("vit-train", *arguments("plain"), "hydra.run.dir=run")
+    signal.signal(number, before)
     assert outcome.status == 128 + number and "Traceback" not in outcome.err, outcome.err
     assert (
         f"on {number.name}. Resume with: vit-train resume={Path('run').absolute()}" in outcome.out

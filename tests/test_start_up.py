@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,38 @@ def test_ctrl_c_is_not_lost_in_any_phase(tmp_path: Path) -> None:
     for place in PHASES.values():
         summary = tmp_path / place / "summary.json"
         assert not summary.exists() or '"finished"' not in summary.read_text(encoding="utf-8")
+
+
+# Each console script has a process of its own, and the signal arrives when Hydra is imported.
+IMPORTING = """
+import os, signal, sys
+from importlib import import_module
+
+class Interrupting:
+    def find_spec(name, path=None, target=None):
+        if name == "hydra":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupting)
+for script in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        module, _, name = script.partition(":")
+        getattr(import_module(module), name)()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@posix
+def test_ctrl_c_while_a_command_is_imported_ends_it_in_one_line() -> None:
+    """The scripts are those of the project's file; those installed may be of another version."""
+    project = Path(__file__).parents[1] / "pyproject.toml"
+    scripts = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["scripts"]
+    command = [sys.executable, "-c", IMPORTING, *scripts.values()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["130"] * len(scripts), done.stderr
+    assert done.stderr.splitlines() == [f"{name}: interrupted" for name in scripts]
 
 
 @posix

@@ -8,7 +8,6 @@
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["TrainConfig", "ViTConfig", "VisionTransformer", "load", "train"]
@@ -34,6 +33,8 @@ def __getattr__(name: str) -> Any:
     if name in HOMES:
         return getattr(import_module(HOMES[name]), name)
     if name == "__version__":
+        from importlib.metadata import version  # not for every command: this takes a while
+
         return version("vit-train")
     raise AttributeError(f"module 'vit_train' has no attribute {name!r}")
 

@@ -24,6 +24,20 @@ def twice(number):
         os.kill(os.getpid(), number)
         print("still there")
 
+def hung_up():
+    with stop_on_signals(Trainer) as interruption:
+        for _ in range(3):  # from the shell, and from the system when the shell has ended
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert Trainer.stop_requested
+        print(interruption.exit_status, flush=True)
+
+def ignored():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+    with stop_on_signals(Trainer) as interruption:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert not Trainer.stop_requested
+        print(interruption.exit_status, flush=True)
+
 def together():
     with stop_on_signals(Trainer):
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
@@ -35,9 +49,12 @@ def together():
         print("still there")
 
 signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
-for happens, *what in (*((twice, number) for number in signals), (together,)):
+asking = [(twice, number) for number in signals]
+for happens, *what in (*asking, (hung_up,), (ignored,), (together,)):
     child = os.fork()
     if not child:
+        for number in (*signals, signal.SIGHUP):  # whatever started the tests ignores
+            signal.signal(number, signal.SIG_DFL)
         happens(*what)
         os._exit(0)
     print("ended by", -os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
@@ -46,12 +63,13 @@ for happens, *what in (*((twice, number) for number in signals), (together,)):
 
 @posix
 def test_the_first_signal_asks_and_the_second_ends_at_once() -> None:
-    """Whichever they are, and if both arrive at the same moment, too."""
+    """Whichever they are, and if both arrive at the same moment, too; but SIGHUP only asks."""
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SIGNALS]  # of forking
     done = subprocess.run(command, capture_output=True, text=True)
     *asked, last = done.stdout.splitlines()
     ends = [f"ended by {int(each)}" for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)]
-    assert asked == ["130", ends[0], "143", ends[1], "140", ends[2]] and done.stderr == ""
+    closed = ["129", "ended by 0", "0", "ended by 0"]
+    assert asked == ["130", ends[0], "143", ends[1], "140", ends[2], *closed] and done.stderr == ""
     assert last in ends[:2]
 
 
@@ -71,7 +89,8 @@ def test_afterwards_signals_do_what_they_did_before() -> None:
     class Trainer:
         stop_requested = False
 
-    numbers = [getattr(signal, name) for name in interruption.SIGNALS if hasattr(signal, name)]
+    known = [getattr(signal, name) for name in interruption.SIGNALS if hasattr(signal, name)]
+    numbers = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
     before = [signal.getsignal(number) for number in numbers]
     with stop_on_signals(Trainer) as stop:
         assert all(signal.getsignal(number) not in before for number in numbers)

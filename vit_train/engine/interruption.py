@@ -11,8 +11,9 @@ from types import FrameType
 from vit_train.engine.callbacks import Callback
 from vit_train.engine.trainer import Trainer
 
-# On Windows there is no SIGUSR2, by which Slurm's launcher says that the time is nearly up.
-SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR2")
+# SIGHUP: the terminal has been closed. SIGUSR2: Slurm's launcher says that the time is nearly up.
+# Windows has neither.
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR2")
 
 
 class Deadline(Callback):
@@ -47,16 +48,18 @@ class Interruption:
 
 @contextlib.contextmanager
 def stop_on_signals(trainer: Trainer) -> Iterator[Interruption]:
-    """Stop the run after the current step on Ctrl-C, SIGTERM (from `timeout`) or SIGUSR2 (Slurm).
+    """Stop the run after the current step on any of SIGNALS, except those that are ignored.
 
-    A second signal ends the process at once. In another thread than the main one, which alone may
-    handle signals, this does nothing.
+    nohup has SIGHUP ignored, for instance. A second signal ends the process at once, unless it is
+    SIGHUP, of which a terminal that is closed may send several. In another thread than the main
+    one, which alone may handle signals, this does nothing.
     """
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
         yield interruption
         return
-    numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+    known = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+    numbers = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
 
     def request(number: int, frame: FrameType | None) -> None:
         trainer.stop_requested = True
@@ -65,6 +68,8 @@ def stop_on_signals(trainer: Trainer) -> Iterator[Interruption]:
             signal.signal(handled, end_at_once)
 
     def end_at_once(number: int, frame: FrameType | None) -> None:
+        if signal.Signals(number).name == "SIGHUP":
+            return
         # `request` cannot install the default handler itself: if a signal is already pending then,
         # Python reports an error instead of ending the process.
         signal.signal(number, signal.SIG_DFL)

@@ -3,17 +3,16 @@
 import contextlib
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from vit_train.commands.cli.messages import explain, from_hydra
+from vit_train.commands.cli.start import ended_by_interrupt
 from vit_train.limits import is_out_of_memory
 from vit_train.text import print_signs_in_any_encoding, printable
 
@@ -108,28 +107,6 @@ def reader_has_gone() -> bool:
     except BrokenPipeError:
         stdout_goes_nowhere()
         return True
-
-
-@contextlib.contextmanager
-def ended_by_interrupt(command: str) -> Iterator[None]:
-    """Let Ctrl-C end the process at once, until training takes over and stops after a step.
-
-    KeyboardInterrupt is not used: if it is raised inside an import, a destructor or a callback, it
-    can be caught and ignored there, and the command would go on.
-    """
-
-    def end(number: int, frame: FrameType | None) -> None:
-        os.write(2, f"{command}: interrupted\n".encode())  # sys.stderr may be in use right now
-        os._exit(130)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def on_thread_error(error: threading.ExceptHookArgs) -> None:
