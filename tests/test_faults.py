@@ -1,9 +1,11 @@
 """What fails while a run goes on: the disk, the numbers, the memory, a job of a sweep."""
 
 import errno
+import math
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,14 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import write
-from conftest import SMALL, Run
+from conftest import SMALL, Run, SmallRun
+from test_resume import assert_same_run
 
 from vit_train.files.generations import save_archive
 from vit_train.files.reading import read_json
-from vit_train.report import disk_errors
+from vit_train.report import after_epochs, disk_errors, event_file, metrics_csv
 from vit_train.runs.checkpoint import Checkpoint
-from vit_train.runs.training import checkpoint_manager
+from vit_train.runs.training import checkpoint_manager, folder
 from vit_train.tasks.classify import Classify
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -130,6 +133,103 @@ def test_or_training_goes_on_without_and_saves_again_when_it_can(
     assert outcome.out.count("training continues: [Errno 28]") == 1
     assert outcome.out.count("the disk is writable again") == 1
     assert Checkpoint.load(Path("run/checkpoints/last.safetensors")).epoch == 5
+
+
+# What a run writes besides its checkpoints, each by the function that does so.
+REPORTS = {
+    "metrics.csv": (metrics_csv, "write_text"),
+    "events.out.tfevents.*": (event_file, "write_from"),
+    "pictures.png": (folder, "replacing"),
+}
+
+
+def failing_writes(
+    monkeypatch: pytest.MonkeyPatch, pattern: str, fails: Callable[[int], bool]
+) -> None:
+    """Let the writing of a report fail, of those that are counted from 1."""
+    where, name = REPORTS[pattern]
+    write, count = getattr(where, name), 0
+
+    def counted(path: Path, *what: Any) -> Any:
+        nonlocal count
+        if path.match(pattern):
+            count += 1
+            if fails(count):
+                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write(path, *what)
+
+    monkeypatch.setattr(where, name, counted)
+
+
+PATIENT = ["train.epochs=4", "train.log_every=1", "checkpoint.on_error=continue"]
+
+
+@pytest.fixture
+def every_epoch_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_manager, "SHARE", math.inf)
+    monkeypatch.setattr(after_epochs, "SHARE", math.inf)
+
+
+@pytest.mark.parametrize("pattern", REPORTS)
+def test_a_report_that_cannot_be_written_any_more_is_complete_after_resuming(
+    run: Run, monkeypatch: pytest.MonkeyPatch, every_epoch_is_saved: None, pattern: str
+) -> None:
+    assert run("vit-train", *SMALL, *PATIENT, "hydra.run.dir=whole").status == 0
+    with monkeypatch.context() as patch:
+        failing_writes(patch, pattern, lambda count: count > 2)
+        outcome = run("vit-train", *SMALL, *PATIENT, "hydra.run.dir=run")
+    assert outcome.status == 1 and "Traceback" not in outcome.err
+    assert outcome.out.count("training continues: [Errno 28] No space left on device") == 1
+    assert (
+        Path(pattern).stem in outcome.err
+        and "last.safetensors is intact; resume with" in outcome.err
+    )
+    assert run("vit-train", "resume=run").status == 0
+    assert_same_run(Path("whole"), Path("run"))
+    pictures = [Path(each, "pictures.png").read_bytes() for each in ("whole", "run")]
+    assert pictures[0] == pictures[1]
+
+
+@pytest.mark.parametrize("pattern", REPORTS)
+def test_a_failure_that_passes_loses_no_row_point_or_picture(
+    run: Run, monkeypatch: pytest.MonkeyPatch, every_epoch_is_saved: None, pattern: str
+) -> None:
+    assert run("vit-train", *SMALL, *PATIENT, "hydra.run.dir=whole").status == 0
+    failing_writes(monkeypatch, pattern, lambda count: count == 2)
+    outcome = run("vit-train", *SMALL, *PATIENT, "hydra.run.dir=run")
+    assert outcome.status == 0 and "the disk is writable again" in outcome.out, outcome.err
+    assert_same_run(Path("whole"), Path("run"))
+
+
+@pytest.mark.parametrize("on_error", ["stop", "continue"])
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_folder_that_is_gone_ends_the_run_and_is_not_made_again(
+    run: Run,
+    small_run: SmallRun,
+    monkeypatch: pytest.MonkeyPatch,
+    every_epoch_is_saved: None,
+    moved: bool,
+    on_error: str,
+) -> None:
+    whole = small_run("finished", "whole")
+    saved: list[Path] = []
+
+    def vanishing(path: Path, *what: Any) -> None:
+        save_archive(path, *what)
+        saved.append(path)
+        if len(saved) == 2:  # the best and the last of the first epoch
+            shutil.move("runs/run", "elsewhere") if moved else shutil.rmtree("runs/run")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_manager, "save_archive", vanishing)
+        arguments = [*SMALL, f"checkpoint.on_error={on_error}", "hydra.run.dir=runs/run"]
+        outcome = run("vit-train", *arguments)
+    assert outcome.status == 1 and "run has been deleted, moved or unmounted" in outcome.err
+    assert "Traceback" not in outcome.err and len(saved) == 2
+    assert list(Path("runs").iterdir()) == []
+    if moved:
+        assert run("vit-train", "resume=elsewhere").status == 0
+        assert_same_run(whole, Path("elsewhere"))
 
 
 def not_a_number_at(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:

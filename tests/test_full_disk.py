@@ -102,3 +102,24 @@ def test_a_disk_that_vanishes_is_not_replaced_by_the_folder_below_it(
     outcome = run("vit-train", *SMALL, "hydra.run.dir=disk/run")
     assert outcome.status == 1 and "No such file or directory" in outcome.err
     assert "Traceback" not in outcome.err and list(disk.iterdir()) == []
+
+
+@pytest.mark.parametrize("on_error", ["stop", "continue"])
+def test_nor_is_a_disk_whose_root_is_the_runs_folder(
+    run: Run, disk: Path, monkeypatch: pytest.MonkeyPatch, on_error: str
+) -> None:
+    assert mount("-o", "remount,size=9m", str(disk))
+    monkeypatch.setattr(checkpoint_manager, "SHARE", math.inf)  # after every epoch
+    save, saved = checkpoint_manager.save_archive, []
+
+    def vanishing(*what: object, **more: object) -> None:
+        save(*what, **more)
+        saved.append(None)
+        if len(saved) == 2:
+            subprocess.run(["umount", "-l", disk], check=True)
+
+    monkeypatch.setattr(checkpoint_manager, "save_archive", vanishing)
+    arguments = [*SMALL, "train.epochs=4", f"checkpoint.on_error={on_error}"]
+    outcome = run("vit-train", *arguments, "hydra.run.dir=disk")
+    assert outcome.status == 1 and "disk has been deleted, moved or unmounted" in outcome.err
+    assert "Traceback" not in outcome.err and list(disk.iterdir()) == []

@@ -6,6 +6,7 @@ from conftest import csv_rows
 
 from vit_train.engine.callbacks import TrainLog
 from vit_train.engine.metrics import Evaluation
+from vit_train.report import metrics_csv
 from vit_train.report.metrics_csv import MetricsCsv
 
 
@@ -24,6 +25,9 @@ class Trainer:
 def test_a_row_says_what_happened_in_its_epoch(tmp_path: Path) -> None:
     table = MetricsCsv(tmp_path / "metrics.csv")
     table.on_epoch(Trainer, log(1), Evaluation(count=20, loss=2.5))
+    assert not table.path.exists()
+    table.flush()
+    assert table.path.stat().st_size == table.length
     (row,) = rows(tmp_path / "metrics.csv")
     assert row == {
         "epoch": 1, "step": 10, "images_seen": 320, "lr": 1e-3, "train_loss": 0.5,
@@ -38,7 +42,25 @@ def test_a_table_that_is_there_goes_on(tmp_path: Path) -> None:
         table.open()
         for epoch in (1, 2):
             table.on_epoch(Trainer, log(2 * process + epoch), None)
+        table.flush()
     assert [row["epoch"] for row in rows(path)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_rows_that_could_not_be_written_are_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = MetricsCsv(tmp_path / "metrics.csv")
+
+    def full(path: Path, text: str) -> None:
+        raise OSError("No space left on device")
+
+    for epoch in (1, 2, 3):
+        table.on_epoch(Trainer, log(epoch), None)
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+            patch.setattr(metrics_csv, "write_text", full)
+            table.flush()
+    table.flush()
+    assert [row["epoch"] for row in rows(table.path)] == [1, 2, 3]
 
 
 HEADER = "epoch,train_loss\n"
@@ -73,6 +95,7 @@ def test_a_table_that_another_version_began_keeps_its_columns(tmp_path: Path) ->
     table = MetricsCsv(path)
     table.open()
     table.on_epoch(Trainer, log(2), Evaluation(count=20, loss=2.5))
+    table.flush()
     first, second = rows(path)
     assert first.keys() == second.keys() and second["val_loss"] == 2.5 and second["epoch"] == 2
     assert math.isnan(second["val_gone"])

@@ -1,5 +1,6 @@
 """What is read from the event file: under which name, at which step, which number."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,8 @@ from vit_train.engine.answers import Answers
 from vit_train.engine.callbacks import TrainLog
 from vit_train.engine.config import LoopConfig
 from vit_train.engine.metrics import Classification
+from vit_train.files.writing import write_from
+from vit_train.report import event_file
 from vit_train.report.tensorboard import TensorBoard
 
 LOG = TrainLog(3, 42, 1344, {"loss": 1.5, "acc": 0.25}, 1e-3, 640.0)
@@ -39,6 +42,7 @@ def test_every_number_stands_at_its_step_under_its_name(tmp_path: Path) -> None:
     board.on_epoch(trainer(log_every=20), LOG, RESULT)
     board.results({"final": RESULT}, 50)
     board.close({"model": {"depth": 2}}, {"test/acc": 0.5})
+    board.file.flush()
     events = read(tmp_path)
     points = {
         tag: [(event.step, event.value) for event in events.Scalars(tag)]
@@ -66,6 +70,7 @@ def test_training_and_validation_share_a_chart(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path)
     board.begin("a: 1", ("loss", "acc"))
     board.close({}, {})
+    board.file.flush()
     (layout,) = read(tmp_path).Tensors("custom_scalars__config__")
     charts = layout_pb2.Layout.FromString(layout.tensor_proto.string_val[0]).category
     titles = [chart.title for chart in charts]
@@ -89,6 +94,7 @@ def test_the_norms_of_weights_and_gradients_are_those_of_each_layer(tmp_path: Pa
     board = TensorBoard(tmp_path)
     board.on_log(SimpleNamespace(model=model), LOG)
     board.close({}, {})
+    board.file.flush()
     events = read(tmp_path)
     tags = {tag for tag in events.Tags()["scalars"] if "norm" in tag}
     kinds = ("weight", "weight gradient")
@@ -106,6 +112,7 @@ def test_the_settings_that_were_chosen_come_first(tmp_path: Path) -> None:
     board.scalar("loss/train", 2.0, 1)
     chosen = ["e", "b.d", "resume"]
     board.close({"a": 1, "b": {"c": 2, "d": 3}, "e": 4}, {"test/acc": 1.0}, chosen)
+    board.file.flush()
     (path,) = tmp_path.glob("events*")
     loaded = EventAccumulator(str(path)).Reload()
     content = loaded.SummaryMetadata("_hparams_/experiment").plugin_data.content
@@ -120,6 +127,7 @@ def test_a_run_that_is_shorter_than_a_log_has_curves(tmp_path: Path) -> None:
     for step in (15, 30, 45, 60):
         board.on_epoch(trainer(log_every=50), replace(LOG, step=step), None)
     board.close({}, {})
+    board.file.flush()
     assert [event.step for event in read(tmp_path).Scalars("loss/train")] == [15, 30, 45]
 
 
@@ -127,28 +135,42 @@ def test_a_picture_is_shown_as_it_is_at_its_step(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
     board = TensorBoard(tmp_path)
     board.picture("pictures", Image.fromarray(pixels), 17)
-    board.flush()
+    board.file.flush()
     (event,) = read(tmp_path).Images("pictures")
     assert (event.step, event.width, event.height) == (17, 9, 6)
 
 
-def test_after_a_failure_it_goes_on_in_another_file(
+def test_a_failure_of_the_disk_loses_and_repeats_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Even if it happens in the middle of a record."""
     board = TensorBoard(tmp_path)
-    board.flush()
-    broken, full = board.writer, OSError("No space left on device")
 
-    def fail(*what: object) -> None:
-        raise full
+    def half(path: Path, start: int, content: bytes) -> None:
+        write_from(path, start, content[: len(content) // 2])
+        raise OSError("No space left on device")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(broken, "add_scalar", fail)
-        with pytest.raises(OSError, match="No space"):
-            board.scalar("loss/train", 1.0, 1)
-        board.scalar("loss/train", 2.0, 2)
-    assert board.writer is not broken
-    board.flush()
-    assert [(event.step, event.value) for event in read(tmp_path).Scalars("loss/train")] == [(2, 2)]
-    board.close({}, {})
-    broken.close()
+    for step in range(1, 7):
+        board.scalar("loss/train", float(step), step)
+        with monkeypatch.context() as patch:
+            if step not in (3, 6):
+                patch.setattr(event_file, "write_from", half)
+            with contextlib.suppress(OSError):
+                board.file.flush()
+    assert board.file.path.stat().st_size == board.file.length
+    points = [(event.step, event.value) for event in read(tmp_path).Scalars("loss/train")]
+    assert points == [(step, step) for step in range(1, 7)]
+
+
+def test_a_file_or_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path / "run")
+    with pytest.raises(FileNotFoundError):
+        board.file.flush()
+    assert list(tmp_path.iterdir()) == []
+    board = TensorBoard(tmp_path)
+    board.file.flush()
+    board.file.path.unlink()
+    board.scalar("loss/train", 1.0, 1)
+    with pytest.raises(FileNotFoundError, match="events"):
+        board.file.flush()
+    assert list(tmp_path.iterdir()) == []

@@ -37,6 +37,22 @@ class Trainer:
         self.left_out += 1
 
 
+class Reports:
+    """A report of so many bytes."""
+
+    def __init__(self) -> None:
+        self.written = self.unwritten = 0
+        self.full = False
+
+    def lengths(self) -> dict[str, int]:
+        return {"metrics.csv": self.written + self.unwritten}
+
+    def flush(self) -> None:
+        if self.full:
+            raise OSError("No space left on device")
+        self.written, self.unwritten = self.written + self.unwritten, 0
+
+
 def after_epochs(manager: CheckpointManager, losses: list[float | None]) -> None:
     trainer = Trainer()
     for loss in losses:
@@ -48,7 +64,7 @@ def after_epochs(manager: CheckpointManager, losses: list[float | None]) -> None
 
 
 def test_of_epochs_that_are_equally_good_the_first_is_the_best(tmp_path: Path) -> None:
-    manager = CheckpointManager(tmp_path, MAKE, CheckpointConfig())
+    manager = CheckpointManager(tmp_path, MAKE, CheckpointConfig(), Reports())
     after_epochs(manager, [0.5, 0.2, 0.3, 0.2, 0.4])
     best, last = (Checkpoint.load(tmp_path / name) for name in NAMES)
     assert manager.best == {"epoch": 2, "loss": 0.2} and manager.best_score == -0.2
@@ -59,8 +75,8 @@ def test_of_epochs_that_are_equally_good_the_first_is_the_best(tmp_path: Path) -
 
 
 def test_a_run_that_goes_on_knows_its_best_epoch(tmp_path: Path) -> None:
-    after_epochs(CheckpointManager(tmp_path, MAKE, CheckpointConfig()), [0.5, 0.2])
-    again = CheckpointManager(tmp_path, MAKE, CheckpointConfig())
+    after_epochs(CheckpointManager(tmp_path, MAKE, CheckpointConfig(), Reports()), [0.5, 0.2])
+    again = CheckpointManager(tmp_path, MAKE, CheckpointConfig(), Reports())
     assert again.best is None and again.best_score is None
     again.restore(Checkpoint.load(tmp_path / "last.safetensors"))
     after_epochs(again, [0.4, 0.3, 0.25])
@@ -81,7 +97,7 @@ def test_short_epochs_are_not_spent_on_checkpoints(
 
     monkeypatch.setattr("time.monotonic", lambda: now)
     monkeypatch.setattr(checkpoint_manager, "save_archive", save)
-    manager, trainer = CheckpointManager(tmp_path, MAKE, CheckpointConfig()), Trainer()
+    manager, trainer = CheckpointManager(tmp_path, MAKE, CheckpointConfig(), Reports()), Trainer()
     for trainer.epoch in range(1, 41):
         now += 1
         trainer.finished = trainer.epoch == 40
@@ -99,7 +115,7 @@ def test_short_epochs_are_not_spent_on_checkpoints(
 
 
 def test_without_validation_there_is_no_best(tmp_path: Path) -> None:
-    manager = CheckpointManager(tmp_path, MAKE, CheckpointConfig(keep=0))
+    manager = CheckpointManager(tmp_path, MAKE, CheckpointConfig(keep=0), Reports())
     after_epochs(manager, [None, None])
     assert manager.best is None and [each.name for each in tmp_path.iterdir()] == [
         "last.safetensors"
@@ -116,7 +132,7 @@ def test_checkpoints_come_after_so_many_steps_or_minutes(
     def saved(config: CheckpointConfig, seconds: float) -> list[int]:
         """The steps whose checkpoints are written, where a step takes so long."""
         nonlocal now
-        manager, steps = CheckpointManager(tmp_path, MAKE, config), []
+        manager, steps = CheckpointManager(tmp_path, MAKE, config, Reports()), []
         for trainer.step in range(1, 10):
             now += seconds
             path.unlink(missing_ok=True)
@@ -135,7 +151,7 @@ def test_older_checkpoints_are_kept_of_the_last_and_none_of_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint_manager, "SHARE", math.inf)  # after every epoch
-    manager = CheckpointManager(tmp_path, MAKE, CheckpointConfig(keep=2))
+    manager = CheckpointManager(tmp_path, MAKE, CheckpointConfig(keep=2), Reports())
     after_epochs(manager, [0.5, 0.4, 0.3, 0.2])
     kept = {each.name: Checkpoint.load(each).epoch for each in tmp_path.iterdir()}
     assert kept == {
@@ -149,13 +165,42 @@ def test_older_checkpoints_are_kept_of_the_last_and_none_of_the_best(
 def test_what_was_reported_is_on_the_disk_first_and_as_long_as_the_checkpoint_says(
     tmp_path: Path,
 ) -> None:
-    lengths = iter([{"metrics.csv": 10}, {"metrics.csv": 20}])
-    manager = CheckpointManager(tmp_path, MAKE, CheckpointConfig(), lambda: next(lengths))
-    trainer = Trainer()
+    config, reports = CheckpointConfig(every_steps=1), Reports()
+    manager = CheckpointManager(tmp_path, MAKE, config, reports)
+    trainer, last = Trainer(), tmp_path / "last.safetensors"
+    reports.unwritten = 10
     manager.on_stop(trainer)
-    assert Checkpoint.load(tmp_path / "last.safetensors").written == {"metrics.csv": 10}
+    assert Checkpoint.load(last).written == {"metrics.csv": 10} and reports.written == 10
+    reports.unwritten, reports.full = 5, True
+    for event in (manager.on_stop, manager.on_step):
+        with pytest.raises(OSError, match="No space"):
+            event(trainer)
+    assert Checkpoint.load(last).written == {"metrics.csv": 10}
+    reports.full = False
     manager.on_stop(trainer)
-    assert Checkpoint.load(tmp_path / "last.safetensors").written == {"metrics.csv": 20}
+    assert Checkpoint.load(last).written == {"metrics.csv": 15} and reports.written == 15
+
+
+def test_reports_are_written_after_epochs_and_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, reports, trainer = 500.0, Reports(), Trainer()
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    manager = CheckpointManager(tmp_path, MAKE, CheckpointConfig(), reports)
+    manager.time.due_at = math.inf
+    for event in (
+        lambda: manager.on_epoch(trainer, LOG, None),
+        lambda: manager.on_nonfinite(trainer, 1),
+    ):
+        reports.unwritten = 1
+        event()
+        assert not reports.unwritten and list(tmp_path.iterdir()) == []
+    seconds = []
+    for now in range(501, 601):
+        reports.unwritten = 1
+        manager.on_log(trainer, LOG)
+        seconds += [] if reports.unwritten else [now]
+    assert seconds == [530, 560, 590]
 
 
 @pytest.mark.parametrize("failing", ["best.safetensors", "last.safetensors"])
@@ -174,7 +219,7 @@ def test_after_a_failure_of_the_disk_the_best_weights_are_still_those_of_its_epo
             raise OSError("No space left on device")
         save_archive(path, archive, keep)
 
-    manager, trainer = CheckpointManager(tmp_path, MAKE, CheckpointConfig()), Training()
+    manager, trainer = CheckpointManager(tmp_path, MAKE, CheckpointConfig(), Reports()), Training()
     trainer.epoch, weights[:] = 1, 1.0
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
         patch.setattr(checkpoint_manager, "save_archive", full)
@@ -192,7 +237,7 @@ def test_a_best_epoch_that_waits_for_its_writing_keeps_its_weights(tmp_path: Pat
         def state(self) -> TrainerState:
             return replace(super().state(), optimizers=[[{"moment": weights}]])
 
-    manager, trainer = CheckpointManager(tmp_path, MAKE, CheckpointConfig()), Training()
+    manager, trainer = CheckpointManager(tmp_path, MAKE, CheckpointConfig(), Reports()), Training()
     manager.time.due_at = math.inf
     manager.on_epoch(trainer, LOG, Evaluation(count=5, loss=0.1))
     weights[:] = 2.0
@@ -206,7 +251,7 @@ def test_of_epochs_with_equal_scores_the_one_with_the_least_loss_is_best(tmp_pat
     class Tied(Evaluation):
         score = 0.8
 
-    manager, trainer = CheckpointManager(tmp_path, MAKE, CheckpointConfig()), Trainer()
+    manager, trainer = CheckpointManager(tmp_path, MAKE, CheckpointConfig(), Reports()), Trainer()
     for trainer.epoch, loss in enumerate([1.0, 0.6, 0.7], start=1):
         manager.on_epoch(trainer, LOG, Tied(count=5, loss=loss))
     assert manager.best == {"epoch": 2, "loss": 0.6}

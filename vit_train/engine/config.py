@@ -138,8 +138,8 @@ class CheckpointConfig:
     every_minutes: float | None = None
     # Number of older checkpoints that are kept beside last.safetensors, in case it is damaged.
     keep: int = 1
-    # If the disk is full or unavailable: stop, or continue training and try again next time; the
-    # end of training must be saved.
+    # If the disk is full or fails: stop, or continue training and try again next time; the end of
+    # training must be saved.
     on_error: str = "stop"
 
     def __post_init__(self) -> None:

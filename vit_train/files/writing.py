@@ -104,6 +104,24 @@ def open_to_append(path: Path) -> IO[str]:
     return open(descriptor, "a", encoding="utf-8")
 
 
+def write_from(path: Path, start: int, content: bytes | bytearray) -> None:
+    """Replace all that follows the first `start` bytes of a regular file; from 0 on, make it new.
+
+    Raise Refused for anything else, and FileNotFoundError for a file that is no longer there.
+    """
+    require_own_file(path)
+    new = 0 if start else os.O_CREAT
+    try:
+        descriptor = os.open(path, os.O_WRONLY | new | NO_LINK | BINARY, 0o666)
+        with open(descriptor, "wb") as file:
+            file.truncate(start)
+            file.seek(start)
+            file.write(content)
+    except OSError as error:
+        error.filename = str(path)  # one of writing, as on a full disk, names none
+        raise
+
+
 def truncate(path: Path, length: int) -> None:
     """Cut a regular file to `length` bytes; raise Refused for anything else."""
     require_own_file(path)
@@ -116,6 +134,7 @@ def truncate(path: Path, length: int) -> None:
 
 # Makes opening fail if the file has become a link since it was checked.
 NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)  # not on Windows
+BINARY: int = getattr(os, "O_BINARY", 0)  # on Windows alone
 
 
 def require_own_file(path: Path) -> None:

@@ -25,8 +25,6 @@ class AfterEpochs(Callback):
         if self.time.is_due or trainer.finished:
             model = trainer.eval_model
             was_training = model.training
-            try:
-                with self.time.spent():
-                    self.show(model.eval(), val, log.step)
-            finally:  # training may continue after a full disk
-                model.train(was_training)
+            with self.time.spent():
+                self.show(model.eval(), val, log.step)
+            model.train(was_training)

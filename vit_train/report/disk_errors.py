@@ -8,8 +8,8 @@ from vit_train.engine.callbacks import Callback
 from vit_train.engine.trainer import Trainer
 
 logger = logging.getLogger(__name__)
-# Events that come often: after a failure they are left out for this many seconds.
-OFTEN, PAUSE = ("on_log", "on_step"), 30.0
+# Seconds for which nothing is tried after steps once that has failed.
+PAUSE = 30.0
 EVENTS = [name for name in vars(Callback) if name.startswith("on_")]
 
 
@@ -30,7 +30,7 @@ class ContinueOnDiskError(Callback):
 
     def _patiently(self, event: str) -> Any:
         def forward(*arguments: Any) -> None:
-            if event in OFTEN and time.monotonic() < self.silent_until:
+            if event == "on_step" and time.monotonic() < self.silent_until:
                 return
             failures = []
             for callback in self.callbacks:
@@ -43,7 +43,10 @@ class ContinueOnDiskError(Callback):
             if failures:
                 self.silent_until = time.monotonic() + PAUSE
                 if not self.failing:
-                    logger.warning(f"cannot write, but training continues: {failures[0]}")
+                    logger.warning(
+                        f"cannot write, but training continues: {failures[0]}; until that works, "
+                        "no checkpoint is saved"
+                    )
                 self.failing = True
             elif self.failing and event == "on_epoch":
                 logger.warning("the disk is writable again")

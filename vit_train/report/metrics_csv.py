@@ -17,17 +17,23 @@ CSV_BYTES = 30_000_000
 
 
 class MetricsCsv(Callback):
-    """Writes the objective's measures in training and the results in validation, as columns.
+    """Adds the objective's measures in training and the results in validation, as columns.
 
-    It continues a table that already exists, from `open` on.
+    It continues a table that already exists, from `open` on. Rows stay in memory until `flush` has
+    written them.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.text = path, ""
+        self.path, self.text, self.written = path, "", ""
 
-    def open(self) -> None:
-        """Read the rows before the first step; raise ValueError if they are not whole."""
-        self.text = read_text(self.path, CSV_BYTES) if self.path.exists() else ""
+    def open(self, earlier: str = "") -> None:
+        """Read the rows before the first step, or take the `earlier` ones of another run.
+
+        Raise ValueError if they are not whole.
+        """
+        if self.path.exists():
+            self.written = read_text(self.path, CSV_BYTES)
+        self.text = self.written or earlier
         if not is_whole(self.text):
             raise ValueError(
                 f"{self.path} is damaged: move it away to go on without the curve so far"
@@ -47,8 +53,18 @@ class MetricsCsv(Callback):
         if not self.text:
             writer.writeheader()
         writer.writerow(row)
-        self.text += rows.getvalue()  # kept for the next time if the disk fails
-        write_text(self.path, self.text)
+        self.text += rows.getvalue()
+
+    @property
+    def length(self) -> int:
+        """Return the file's length in bytes once everything is written."""
+        return len(self.text.encode())
+
+    def flush(self) -> None:
+        """Write what is not written; after an OSError, which this raises, everything still is."""
+        if self.text != self.written:
+            write_text(self.path, self.text)
+            self.written = self.text
 
 
 def parsed(text: str) -> Iterator[list[str]]:

@@ -1,21 +1,21 @@
 """TensorBoard: curves, pictures, the config, final metrics."""
 
+import io
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image
+from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import hparams
+from torch.utils.tensorboard.summary import custom_scalars, hparams, scalar, text
 
 from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
 from vit_train.files.plain_values import flatten
+from vit_train.report.event_file import EventFile
 from vit_train.report.layer_norms import layer_norms
 from vit_train.report.metrics import all_values
 from vit_train.text import printable
@@ -48,27 +48,16 @@ CHARTS = {
 
 
 class TensorBoard(Callback):
-    """Writes an event file; after an OSError, which it raises, it starts a new one."""
+    """Adds what happens to an event file, which it does not write itself."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = str(folder)
-        self.writer: SummaryWriter | None = None
-
-    def _write(self, kind: str, *what: Any, **more: Any) -> None:
-        if self.writer is None:
-            self.writer = SummaryWriter(self.folder)
-        try:
-            attrgetter(kind)(self.writer)(*what, **more)
-        except OSError:
-            self.writer = None  # the writer's thread has ended
-            raise
+        self.file = EventFile(folder)
 
     def begin(self, config: str, measures: Sequence[str]) -> None:
         """Write what is known before the first step; `measures` are those of the objective."""
-        self._write("add_text", "how to read this page", HOW_TO_READ)
+        self.file.add(text("how to read this page", HOW_TO_READ))
         # A code block by indentation, because a setting's value could end a fenced one.
-        text = textwrap.indent(printable(config, keep="\n"), " " * 4)
-        self._write("add_text", "config", text)
+        self.file.add(text("config", textwrap.indent(printable(config, keep="\n"), " " * 4)))
         both = {
             name: {"training and validation": [f"{name}/train", f"{name}/val"]} for name in measures
         }
@@ -76,14 +65,23 @@ class TensorBoard(Callback):
             category: {title: ["Multiline", tags] for title, tags in each.items()}
             for category, each in (both | CHARTS).items()
         }
-        self._write("add_custom_scalars", charts)
+        self.file.add(custom_scalars(charts))
 
     def figure(self, tag: str, figure: Figure, step: int = 0) -> None:
+        png = io.BytesIO()
         with ignore_missing_glyphs():
-            self._write("add_figure", tag, figure, step)
+            figure.savefig(png, format="png")
+        self.image(tag, png, step)
 
     def picture(self, tag: str, picture: Image.Image, step: int) -> None:
-        self._write("add_image", tag, np.asarray(picture), step, dataformats="HWC")
+        png = io.BytesIO()
+        picture.save(png, "PNG")
+        self.image(tag, png, step)
+
+    def image(self, tag: str, png: io.BytesIO, step: int) -> None:
+        width, height = Image.open(png).size
+        image = Summary.Image(width=width, height=height, encoded_image_string=png.getvalue())
+        self.file.add(Summary(value=[Summary.Value(tag=tag, image=image)]), step)
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
         for name, value in log.values.items():
@@ -102,11 +100,6 @@ class TensorBoard(Callback):
             for name, value in all_values(val).items():
                 tag = f"{name}/val" if name in log.values else f"val/{name}"
                 self.scalar(tag, value, log.step)
-        self.flush()
-
-    def flush(self) -> None:
-        """Write everything recorded so far to the file."""
-        self._write("flush")
 
     def results(self, results: Mapping[str, Evaluation], step: int) -> None:
         """Write the test results, by weights, as a table: as curves they would be single dots."""
@@ -115,15 +108,15 @@ class TensorBoard(Callback):
         for weights, result in results.items():
             values = all_values(result)
             rows.append([f"{weights} weights", *(f"{values[name]:.4f}" for name in names)])
-        self._write("add_text", "test", "\n".join(f"| {' | '.join(row)} |" for row in rows), step)
+        self.file.add(text("test", "\n".join(f"| {' | '.join(row)} |" for row in rows)), step)
 
     def scalar(self, tag: str, value: float, step: int) -> None:
-        self._write("add_scalar", tag, value, step)
+        self.file.add(scalar(tag, value), step)
 
     def close(
         self, config: dict[str, Any], metrics: dict[str, float], chosen: Collection[str] = ()
     ) -> None:
-        """Write the hyperparameters with the final metrics, by tag, and flush everything.
+        """Add the hyperparameters with the final metrics, by tag.
 
         TensorBoard finds metrics only among the curves, where these are single dots. It shows
         first, and by default, the settings that it is told to differ between runs: those `chosen`.
@@ -140,7 +133,6 @@ class TensorBoard(Callback):
             info.differs = info.name in chosen
         plugin.content = content.SerializeToString()
         for summary in (experiment, *session):
-            self._write("file_writer.add_summary", summary)
+            self.file.add(summary)
         for name, value in metrics.items():
             self.scalar(name, value, 0)
-        self._write("close")

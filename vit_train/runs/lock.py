@@ -8,11 +8,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from vit_train.files.writing import require_own_file
-from vit_train.runs.paths import CONFIG, holds_run, resume_command
+from vit_train.runs.paths import holds_run, resume_command
 
 LOCK = ".lock"
 # What a run writes before its first step.
-BEGUN = (LOCK, "train.log", "metrics.csv", "events.out.tfevents.*", "*.partial")
+BEGUN = (LOCK, "train.log")
 
 
 class InUse(ValueError):
@@ -75,25 +75,26 @@ def unused(folder: Path, named: bool) -> Iterator[None]:
                 )
             yield
         finally:
-            if taken or not (folder / CONFIG).exists():
-                own = {path for pattern in BEGUN for path in folder.glob(pattern)}
-                for path in own - before:
+            if taken or not holds_run(folder):
+                for path in {folder / name for name in BEGUN} - before:
                     if path.is_file():
                         path.unlink()
 
 
 @contextlib.contextmanager
 def removed_if_empty(folder: Path, named: bool) -> Iterator[None]:
-    """Remove the folder at the end if it is empty.
+    """Remove the folder at the end if it is empty, and on the disk that it was on.
 
     Unless the user `named` it, so are those above it, up to the current one: Hydra creates
     outputs/NAME/TIME before the command's settings are checked.
     """
+    disk = folder.stat().st_dev if folder.exists() else None
     try:
         yield
     finally:
         here = Path.cwd()
         above = [path for path in folder.absolute().parents if here in path.parents]
-        with contextlib.suppress(OSError):  # one is not empty
-            for path in (folder, *([] if named else above)):
-                path.rmdir()
+        with contextlib.suppress(OSError):  # one is not empty, or no longer there
+            if disk in (None, folder.stat().st_dev):  # else a disk was mounted there
+                for path in (folder, *([] if named else above)):
+                    path.rmdir()

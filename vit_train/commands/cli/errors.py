@@ -4,7 +4,6 @@ import contextlib
 import logging
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,7 +35,6 @@ def short_errors(command: str) -> Iterator[None]:
         yield
         return
     os.environ[FULL_ERROR] = "1"
-    hook, threading.excepthook = threading.excepthook, on_thread_error
     logging.raiseExceptions = False  # `vit-eval … | head` closes the pipe, which is no error
     try:
         with ended_by_interrupt(command), lost_output_is_said(command):
@@ -47,8 +45,6 @@ def short_errors(command: str) -> Iterator[None]:
         if not (isinstance(error, EXPECTED) or from_hydra(error) or is_out_of_memory(error)):
             raise
         sys.exit(printable(f"{command}: {explain(error)}", keep="\n"))
-    finally:
-        threading.excepthook = hook
 
 
 @contextlib.contextmanager
@@ -107,13 +103,3 @@ def reader_has_gone() -> bool:
     except BrokenPipeError:
         stdout_goes_nowhere()
         return True
-
-
-def on_thread_error(error: threading.ExceptHookArgs) -> None:
-    """Report an error in a thread, unless it is an OSError.
-
-    On a full disk TensorBoard's thread fails too, and TensorBoard raises the same error again in
-    the main thread.
-    """
-    if not issubclass(error.exc_type, OSError):
-        threading.__excepthook__(error)

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.config import BEST, LAST, CheckpointConfig
@@ -15,6 +16,18 @@ from vit_train.runs.checkpoint import Checkpoint
 
 # Of the time that checkpoints after epochs may take.
 SHARE = 0.01
+# Seconds after which the reports are written even within an epoch.
+OFTEN = 30.0
+
+
+class Reports(Protocol):
+    """What a run reports besides its checkpoints; it may be in memory until it is flushed."""
+
+    def lengths(self) -> dict[str, int]:
+        """Return the length in bytes that each file has once everything is written."""
+
+    def flush(self) -> None:
+        """Write everything to the disk, or raise OSError; then the next call tries it again."""
 
 
 class CheckpointManager(Callback):
@@ -24,9 +37,10 @@ class CheckpointManager(Callback):
     where an epoch takes a second; after the last epoch, always. A best epoch is then copied to main
     memory until the next writing.
 
-    `make` makes a checkpoint of a trainer's state. `flush` is called before a checkpoint is
-    written, so that the reports up to then are on the disk first. It returns the length of each
-    report file. When the run resumes from the checkpoint, the reports are cut to these lengths.
+    `make` makes a checkpoint of a trainer's state. The `reports` are written, too: after an epoch,
+    every OFTEN seconds, and before each checkpoint, so that none is written if what was reported up
+    to then cannot be. A checkpoint has their lengths: when the run resumes from it, the reports are
+    cut to these.
     """
 
     def __init__(
@@ -34,19 +48,23 @@ class CheckpointManager(Callback):
         folder: Path,
         make: Callable[..., Checkpoint],
         config: CheckpointConfig,
-        flush: Callable[[], dict[str, int]] = dict,
+        reports: Reports,
     ) -> None:
         self.last_path, self.best_path = folder / LAST, folder / BEST
-        self.make, self.config, self.flush = make, config, flush
+        self.make, self.config, self.reports = make, config, reports
         self.best: dict[str, int | float] | None = None
         self.best_score: float | None = None
         self.unwritten_best: Checkpoint | bytes | None = None
         self.time = TimeShare(SHARE)
-        self.saved_at = time.monotonic()
+        self.saved_at = self.flushed_at = time.monotonic()
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore the best epoch so far, and its score."""
         self.best, self.best_score = checkpoint.best, checkpoint.best_score
+
+    def on_log(self, trainer: Trainer, log: TrainLog) -> None:
+        if time.monotonic() - self.flushed_at >= OFTEN:
+            self._flush()
 
     def on_step(self, trainer: Trainer) -> None:
         steps, minutes = self.config.every_steps, self.config.every_minutes
@@ -61,17 +79,14 @@ class CheckpointManager(Callback):
         due = self.time.is_due or trainer.finished
         checkpoint = None
         if val is not None and self._is_better(val):
-            before = self.best, self.best_score
             self.best, self.best_score = {"epoch": trainer.epoch, **val.values}, val.score
-            try:
-                checkpoint = self._checkpoint(trainer)
-            except OSError:  # it cannot be kept, so that an earlier epoch is still the best
-                self.best, self.best_score = before
-                raise
+            checkpoint = self._checkpoint(trainer)
             if not due:
                 self.unwritten_best = checkpoint.copied()
         if due:
             self._save(trainer, checkpoint)
+        else:
+            self._flush()
 
     def _is_better(self, val: Evaluation) -> bool:
         """Return whether this is the best epoch so far; of equal scores that of the least loss."""
@@ -84,7 +99,8 @@ class CheckpointManager(Callback):
         self._save(trainer)
 
     def on_nonfinite(self, trainer: Trainer, step: int) -> None:
-        self._save_best()  # the run may end here
+        self._flush()  # the run may end here
+        self._save_best()
 
     def _save(self, trainer: Trainer, best: Checkpoint | None = None) -> None:
         """Write the last checkpoint; it is `best` if it is the best one, too."""
@@ -94,7 +110,7 @@ class CheckpointManager(Callback):
             self._save_best()
             if best is None:
                 archive = self._checkpoint(trainer).to_bytes()
-            save_archive(self.last_path, archive, self.config.keep)
+            self._write(self.last_path, archive, self.config.keep)
         self.saved_at = time.monotonic()
 
     def _save_best(self) -> None:
@@ -102,10 +118,18 @@ class CheckpointManager(Callback):
         best = self.unwritten_best
         if best is not None:
             archive = best if isinstance(best, bytes) else best.to_bytes()
-            save_archive(self.best_path, archive, 0)
+            self._write(self.best_path, archive, keep=0)
             self.unwritten_best = None
+
+    def _write(self, path: Path, archive: bytes, keep: int) -> None:
+        self._flush()
+        save_archive(path, archive, keep)
+
+    def _flush(self) -> None:
+        self.flushed_at = time.monotonic()
+        self.reports.flush()
 
     def _checkpoint(self, trainer: Trainer) -> Checkpoint:
         """Return a checkpoint of the run; later steps change its tensors."""
-        state, written = trainer.state(), self.flush()
+        state, written = trainer.state(), self.reports.lengths()
         return self.make(**vars(state), written=written, best=self.best, best_score=self.best_score)

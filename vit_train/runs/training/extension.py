@@ -9,7 +9,6 @@ from vit_train.config import TrainConfig, default_settings
 from vit_train.engine.config import LAST
 from vit_train.files.plain_values import flatten
 from vit_train.files.reading import read_text
-from vit_train.files.writing import write_text
 from vit_train.report.metrics_csv import CSV_BYTES
 from vit_train.runs.checkpoint import Checkpoint, Extended
 from vit_train.runs.paths import CHECKPOINTS, SUMMARY, finished_run
@@ -30,11 +29,12 @@ class Earlier:
     def argument(self) -> str:
         return "extend" if self.folder else "resume"
 
-    def continue_curve(self, folder: Path) -> None:
-        """Begin the metrics.csv of a new folder with that of the extended run, if it has one."""
+    def curve(self) -> str:
+        """Return the metrics.csv of the extended run, if it has one; else ""."""
         if self.folder and (path := self.folder / "metrics.csv").is_file():
             read_curve(path.with_name(SUMMARY))  # raises ValueError if it is damaged
-            write_text(folder / "metrics.csv", read_text(path, CSV_BYTES))
+            return read_text(path, CSV_BYTES)
+        return ""
 
 
 def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None:

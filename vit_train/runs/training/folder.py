@@ -3,7 +3,7 @@
 import logging
 import math
 import re
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
+from PIL import Image
 from torch import nn
 
 from vit_train.data.batches import Batch
@@ -105,11 +106,12 @@ class RunFolder(RunOutput):
         )
         self.board = TensorBoard(path)
         self.checkpoints = CheckpointManager(
-            path / CHECKPOINTS, make_checkpoint, self.config.checkpoint, self.flush
+            path / CHECKPOINTS, make_checkpoint, self.config.checkpoint, self
         )
         if state:
             self.checkpoints.restore(state)
         self.csv = MetricsCsv(path / "metrics.csv")
+        self.unwritten_picture: Image.Image | None = None
         last = (extends[-1].epochs if extends else 0) + self.config.train.epochs
         step = earlier.state.step if earlier else 0
         self.terminal = Terminal(len(setup.image_loader), last, step)
@@ -122,35 +124,50 @@ class RunFolder(RunOutput):
     def bar(self) -> AbstractContextManager[object]:
         return self.terminal
 
-    def flush(self) -> dict[str, int]:
-        """Write all reports to the disk and return the length of each file in bytes."""
-        with suppress(OSError):  # which TensorBoard has raised before, or will raise again
-            self.board.flush()
-        return {path.name: path.stat().st_size for path in reports(self.path)}
+    def lengths(self) -> dict[str, int]:
+        lengths = {path.name: path.stat().st_size for path in reports(self.path)}
+        lengths |= {each.path.name: each.length for each in (self.board.file, self.csv)}
+        return {name: length for name, length in lengths.items() if length}
+
+    def flush(self) -> None:
+        """Write all reports to the disk, or raise OSError, and ValueError if the folder is gone."""
+        try:
+            (self.path / CONFIG).stat()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ValueError(
+                f"{self.path} has been deleted, moved or unmounted: nothing is written in its "
+                f"place. Once it is back, resume with: {resume_command(self.path)}"
+            ) from error
+        self.board.file.flush()
+        self.csv.flush()
+        if self.unwritten_picture is not None:
+            with replacing(self.path / "pictures.png") as file:
+                self.unwritten_picture.save(file, "PNG")
+            self.unwritten_picture = None
 
     def callbacks(self) -> list[Callback]:
         """Return the callbacks.
 
-        Checkpoints are last, so that a step's reports are written before its checkpoint.
+        Those that write are last: they write what the others report of a step, too.
         """
-        writing: list[Callback] = [self.board, self.csv, BadBatchSaver(self.path)]
+        shown: list[Callback] = [self.terminal, self.board, self.csv]
         setup = self.setup
         if setup.task.columns and gallery_size(setup.task, setup.model):
             batch = next(iter(setup.shown_loader))
             if len(batch[0]):  # of few images, this process may have none
-                writing.append(AfterEpochs(partial(self.show_gallery, batch)))
-        writing += [AfterEpochs(self.show_validation), self.checkpoints]
+                shown.append(AfterEpochs(partial(self.show_gallery, batch)))
+        shown.append(AfterEpochs(self.show_validation))
+        writing: list[Callback] = [BadBatchSaver(self.path), self.checkpoints]
         if self.config.checkpoint.on_error == "continue":
             writing = [ContinueOnDiskError(writing)]
-        return [self.terminal, *writing]
+        return [*shown, *writing]
 
     def show_gallery(
         self, batch: Batch, model: nn.Module, val: Evaluation | None, step: int
     ) -> None:
         """Show what the model makes of a batch of images, and keep the latest picture in a file."""
         picture = draw_gallery(self.setup.task, model, batch, self.setup.normalize)
-        with replacing(self.path / "pictures.png") as file:
-            picture.save(file, "PNG")
+        self.unwritten_picture = picture
         self.board.picture("val/pictures", picture, step)
 
     def show_validation(self, model: nn.Module, val: Evaluation | None, step: int) -> None:
@@ -166,9 +183,7 @@ class RunFolder(RunOutput):
             remove_partial(self.path / CHECKPOINTS)
             remove_partial(self.path, seconds=60)  # vit-eval may be writing there now
             truncate_reports(self.path, self.written)
-        if self.earlier:
-            self.earlier.continue_curve(self.path)
-        self.csv.open()
+        self.csv.open(self.earlier.curve() if self.earlier else "")
         text = OmegaConf.to_yaml(OmegaConf.create(self.settings))
         if self.from_the_beginning:
             self.board.begin(text, self.setup.task.measures)
@@ -176,6 +191,7 @@ class RunFolder(RunOutput):
             self.board.figure("train/augmented", sheet)
         write_text(self.path / CONFIG, text)
         self.write_summary("running")
+        self.flush()
         logger.info(opening(self.setup, self.path, self.origin))
         if warning := uneven_classes(self.setup):
             logger.warning(warning)
@@ -190,6 +206,7 @@ class RunFolder(RunOutput):
         if results:
             self.show_test(results, trainer.step)
         self.close_board(results)
+        self.flush()
         if results and trainer.stopped_early:
             logger.info(
                 f"stopped early after epoch {trainer.epoch}: no better epoch in the last "
@@ -219,10 +236,7 @@ class RunFolder(RunOutput):
             )
 
     def close_board(self, results: dict[str, Evaluation]) -> None:
-        """Write TensorBoard's table of settings; what it cannot hold costs no run its results.
-
-        An OSError does end the run: when there is space again, it goes on and misses nothing.
-        """
+        """Add TensorBoard's table of settings; what it cannot hold costs no run its results."""
         try:
             self.board.close(self.settings, self.final_metrics(results), self.chosen)
         except (TypeError, ValueError) as error:
