@@ -1,12 +1,14 @@
 """A run's folder belongs to one run, and one process at a time writes into it."""
 
 import contextlib
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from conftest import posix
-from filelock import FileLock
 
+from vit_train.files.locking import exclusive
+from vit_train.runs import lock
 from vit_train.runs.lock import InUse, new_run, sole_writer
 
 
@@ -64,15 +66,15 @@ def test_a_run_is_looked_for_when_the_folder_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A start that waits just before it takes the lock, while another one begins and ends."""
-    folder, acquire = tmp_path / "run", FileLock.acquire
+    folder = tmp_path / "run"
 
-    def late(self: FileLock) -> object:
+    def late(path: Path) -> AbstractContextManager[None]:
         monkeypatch.undo()
-        with new_run(folder, named=True) as path:
-            begin(path)
-        return acquire(self)
+        with new_run(folder, named=True) as run:
+            begin(run)
+        return exclusive(path)
 
-    monkeypatch.setattr(FileLock, "acquire", late)
+    monkeypatch.setattr(lock, "exclusive", late)
     with pytest.raises(InUse, match="already holds a run"), new_run(folder, named=True):
         pass
 

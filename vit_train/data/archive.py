@@ -1,20 +1,23 @@
 """Data sets published as one .tar.gz: downloaded if needed, unpacked safely, always checked."""
 
 import logging
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import IO
-
-from filelock import FileLock, Timeout
 
 from vit_train.data.config import ArchiveConfig
 from vit_train.data.download import DownloadError, MirroredStream, fetch_file, has_md5, new_md5
 from vit_train.data.targz import DamagedArchive, Unpacked, files
+from vit_train.files.locking import Taken, exclusive
 from vit_train.files.writing import remove_partial, replacing
 
 logger = logging.getLogger(__name__)
+# Seconds between two looks at whether another process has fetched the data.
+POLL = 0.1
 
 
 @dataclass(frozen=True)
@@ -145,14 +148,21 @@ def write_member(content: Iterable[bytes], target: Path, md5: str) -> None:
             raise DamagedArchive(f"{target.name} in it has MD5 {digest.hexdigest()}, not {md5}")
 
 
-def locked(path: Path) -> AbstractContextManager[object]:
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
     """Hold a lock file, waiting for it if needed; a killed process releases it, too."""
-    lock = FileLock(path)
-    try:
-        return lock.acquire(timeout=0)
-    except Timeout:
-        logger.info("another process is fetching the same data: waiting for it")
-        return lock.acquire()
+    with ExitStack() as held:
+        for waits in count():
+            try:
+                held.enter_context(exclusive(path))
+                break
+            except Taken as taken:
+                if not waits:
+                    logger.info(
+                        f"{taken.holder} is fetching the same data: waiting for it{taken.remedy}"
+                    )
+                time.sleep(POLL)
+        yield
 
 
 def how_to_get(archive: Archive, root: Path, wanted: Iterable[str]) -> str:

@@ -5,9 +5,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from vit_train.files.writing import require_own_file
+from vit_train.files.locking import Taken, exclusive
 from vit_train.runs.paths import holds_run, resume_command
 
 LOCK = ".lock"
@@ -21,21 +19,15 @@ class InUse(ValueError):
 
 @contextlib.contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Hold the folder within the block; raise InUse if another process holds it.
-
-    The operating system releases the folder when the process ends, however it ends.
-    """
-    path = folder / LOCK
-    require_own_file(path)
-    lock = FileLock(path, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise InUse(f"another process is training in {folder}: end it first") from error
-    try:
+    """Hold the folder within the block; raise InUse if another process holds it."""
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(exclusive(folder / LOCK))
+        except Taken as taken:
+            raise InUse(
+                f"{taken.holder} is training in {folder}: end it first{taken.remedy}"
+            ) from taken
         yield
-    finally:
-        lock.release()
 
 
 @contextlib.contextmanager
