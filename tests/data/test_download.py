@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
+import loopback
 import loopback as server
 import pytest
 from conftest import posix
@@ -131,6 +133,75 @@ def test_a_stalled_mirror_is_left_for_the_next(web: Loopback, target: Path) -> N
     assert [path for path, _ in web.requests] == ["/silent", "/trickle", "/good"]
 
 
+def dripping(handler: BaseHTTPRequestHandler) -> None:
+    """One wrong byte at a time, for as long as anybody listens."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(CONTENT)))
+    handler.end_headers()
+    while True:
+        handler.wfile.write(b"?")
+        time.sleep(0.02)
+
+
+def dripping_its_head(handler: BaseHTTPRequestHandler) -> None:
+    while True:
+        handler.wfile.write(b"H")
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("drip", [dripping, dripping_its_head])
+def test_a_mirror_has_a_few_seconds_for_its_first_megabyte(
+    web: Loopback, target: Path, drip: loopback.Answer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A low rate over a long window is only for when no mirror is faster."""
+    limits = StallLimits(min_bytes_per_s=10, window_s=60, pause_s=0.01, first_s=0.3)
+    urls = [web.url("/drip", drip), web.url("/good", server.whole(CONTENT))]
+    began = time.monotonic()
+    fetch_file(urls, target, MD5, limits)
+    assert time.monotonic() - began < 10
+    assert_whole(target)
+    assert [path for path, _ in web.requests].count("/drip") == 1
+    assert caplog.text.count(urls[0]) == 1 and urls[1] not in caplog.text
+
+
+def test_a_drip_is_no_progress(web: Loopback, target: Path) -> None:
+    with pytest.raises(DownloadError, match=r"/drip: only 0\.[01] kB/s") as caught:
+        fetch_file([web.url("/drip", dripping)], target, MD5, replace(IMPATIENT, first_s=0.2))
+    assert str(caught.value).count("/drip") == 1
+
+
+def test_a_slow_line_is_given_time(web: Loopback, target: Path) -> None:
+    """Of all mirrors, none is quick."""
+    limits = StallLimits(min_bytes_per_s=10_000, window_s=1, pause_s=0.01, first_s=0.2)
+    slow = server.whole(CONTENT, bytes_per_s=3_000_000)
+    fetch_file([web.url("/a", slow), web.url("/b", slow)], target, MD5, limits)
+    assert_whole(target)
+
+
+@pytest.mark.parametrize(
+    "status, name, value",
+    [
+        (206, "Content-Range", f"bytes {'9' * 5000}-5/6"),
+        (200, "Content-Length", "9" * 5000),
+        (302, "Location", "http://[/"),
+    ],
+)
+def test_an_answer_that_cannot_be_read_is_the_mirrors_fault(
+    web: Loopback, target: Path, status: int, name: str, value: str
+) -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        handler.send_header(name, value)
+        handler.end_headers()
+
+    urls = [web.url("/odd", answer), web.url("/good", server.whole(CONTENT))]
+    with pytest.raises(DownloadError, match="/odd: ") as caught:
+        fetch_file(urls[:1], target, MD5, IMPATIENT)
+    assert "integer string conversion" not in str(caught.value)
+    fetch_file(urls, target, MD5, IMPATIENT)
+    assert_whole(target)
+
+
 def test_a_redirect_is_followed(web: Loopback, target: Path) -> None:
     real = web.url("/real", server.whole(CONTENT))
     fetch_file([web.url("/old", server.redirect(real))], target, MD5)
@@ -238,6 +309,6 @@ def test_a_connection_is_stalled_below_a_rate_over_a_window(
     stream = MirroredStream([], "x", limits=StallLimits(1000, 20, 0))
     stream._bar = Bar()
     with contextlib.nullcontext() if patient else pytest.raises(Stalled, match=r"0\.9 kB/s"):
-        received = list(map(len, stream._watched(Response())))
+        received = list(map(len, stream._watched(Response(), patience=20)))
         assert received == rates
     stream._bar = None

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import IO
 
 from vit_train.data.config import ArchiveConfig
-from vit_train.data.download import DownloadError, MirroredStream, fetch_file, has_md5, new_md5
+from vit_train.data.download import (
+    DownloadError,
+    MirroredStream,
+    fetch_file,
+    has_md5,
+    new_md5,
+    warn_of_others,
+)
 from vit_train.data.targz import DamagedArchive, Unpacked, files
 from vit_train.files.locking import Taken, exclusive
 from vit_train.files.writing import remove_partial, replacing
@@ -107,7 +114,8 @@ def stream_from_mirrors(
     for i, url in enumerate(urls):
         try:
             with MirroredStream(urls[i:], archive.filename) as stream:
-                return extract(stream, root, wanted, archive.max_bytes)
+                extract(stream, root, wanted, archive.max_bytes)
+                return warn_of_others(stream.failures, stream)
         except DamagedArchive as error:
             logger.warning(f"{url}: {error}")
     raise DownloadError(f"no mirror delivered an undamaged {archive.filename}")
