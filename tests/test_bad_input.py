@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Run, SmallRun
+from conftest import MAINS, Run, SmallRun, posix
 
 TRAIN = {
     # numbers out of range
@@ -392,3 +392,16 @@ def test_a_command_is_kept_as_it_was_typed(run: Run, small_run: SmallRun) -> Non
         assert run("vit-eval", f"ckpt={folder}").status == 0
         results = Path(folder, "eval-test/results.json").read_text(encoding="utf-8")
         assert typed in json.loads(results)["command"]
+
+
+@posix
+@pytest.mark.parametrize("command", MAINS)
+def test_a_current_folder_that_was_deleted_is_said(
+    command: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    outcome = run(command, "run")
+    assert outcome.status == 1
+    assert outcome.err == f"{command}: the current folder was deleted: change to another one (cd)\n"

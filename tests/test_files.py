@@ -224,10 +224,11 @@ def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
         assert caught.value.filename == str(tmp_path / "nowhere" / "file")
 
 
-def test_an_error_of_a_full_disk_names_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_an_error_of_the_disk_names_the_file(tmp_path: Path, number: int) -> None:
     """Writing names none; and another program's error is left as it is."""
-    with pytest.raises(OSError, match="No space left") as caught, replacing(tmp_path / "file"):
-        raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError, match=os.strerror(number)) as caught, replacing(tmp_path / "file"):
+        raise OSError(number, os.strerror(number))
     assert caught.value.filename == str(tmp_path / "file")
     with pytest.raises(OSError, match="refused") as caught, replacing(tmp_path / "file"):
         raise OSError(errno.ECONNREFUSED, "refused")

@@ -20,6 +20,7 @@ from vit_train.data.download import (
 )
 from vit_train.data.targz import DamagedArchive, Unpacked, files
 from vit_train.files.locking import Taken, exclusive
+from vit_train.files.reading import open_regular
 from vit_train.files.writing import remove_partial, replacing
 
 logger = logging.getLogger(__name__)
@@ -123,7 +124,7 @@ def stream_from_mirrors(
 
 def extract_file(path: Path, root: Path, wanted: dict[str, str], max_bytes: int) -> None:
     logger.info(f"unpacking {path}")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         extract(file, root, wanted, max_bytes)
 
 

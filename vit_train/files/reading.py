@@ -36,13 +36,19 @@ def open_regular(path: Path) -> Iterator[IO[bytes]]:
     """
     if path.exists() and not path.is_file():
         raise Refused(f"{path} is not a regular file")
-    with path.open("rb") as file:
-        try:
-            yield file
-        except OSError as error:
-            if error.errno is not None and error.filename is None:
-                error.filename = str(path)
-            raise
+    with path.open("rb") as file, naming(path):
+        yield file
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an OSError of the block that names no file name this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def near_path(path: Path) -> str:

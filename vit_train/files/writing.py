@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from vit_train.files.plain_values import Refused
+from vit_train.files.reading import naming
 
-# Errors of writing alone: the disk or the user's share of it is full, or the file too large.
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Errors of the disk: it or the user's share of it is full, the file too large, or the disk bad or
+# read-only.
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
 @contextlib.contextmanager
@@ -127,7 +129,8 @@ def truncate(path: Path, length: int) -> None:
     require_own_file(path)
     descriptor = os.open(path, os.O_WRONLY | NO_LINK)
     try:
-        os.ftruncate(descriptor, length)
+        with naming(path):
+            os.ftruncate(descriptor, length)
     finally:
         os.close(descriptor)
 
@@ -167,6 +170,7 @@ def sync_folder(folder: Path) -> None:
     if hasattr(os, "O_DIRECTORY"):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(descriptor)
+            with naming(folder):
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
