@@ -14,12 +14,18 @@ from conftest import SMALL, Run, SmallRun, posix
 from torch import Tensor
 
 import vit_train
+from vit_train import limits
 from vit_train.config import TrainConfig
+from vit_train.data import folder, shapes
 from vit_train.data.config import ShapesConfig
 from vit_train.engine.averages import AveragesState
 from vit_train.files.reading import read_json
 from vit_train.files.writing import write_json
 from vit_train.model.config import CnnConfig
+from vit_train.model.memory import forward_bytes
+from vit_train.model.vit import VisionTransformer
+from vit_train.runs import load as loading
+from vit_train.runs import trained
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.load import require_bounded_memory
 from vit_train.tasks.config import ClassifyConfig
@@ -158,12 +164,75 @@ def test_tables_that_are_not_in_the_file_are_counted(run: Run) -> None:
     assert outcome.status == 1 and "with this model's positions and attention" in outcome.err
 
 
-def test_one_image_may_not_take_the_memory_of_thousands() -> None:
+def test_one_image_may_not_take_more_than_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the weights of a CNN nor its patches grow with its images."""
+    monkeypatch.setattr(limits, "memory_bytes", lambda: 1e12)
     config = TrainConfig(model=CnnConfig(), task=ClassifyConfig(), data=ShapesConfig())
     model = config.model.build((3, 32, 32), 10)
-    with pytest.raises(ValueError, match="an image of 60000 by 60000 would take 43 GB"):
+    with pytest.raises(ValueError, match=r"an image of 60000 by 60000, .*5,627 GB of memory"):
         require_bounded_memory(config, model, (3, 60_000, 60_000))
+
+
+@pytest.mark.parametrize("channels", [1, 4, 1000])
+def test_images_of_other_channels_are_refused(channels: int, checkpoint: bytes, run: Run) -> None:
+    Path("image.png").write_bytes(b"")
+    path = Path("crafted.pt")
+    path.write_bytes(checkpoint)
+    model = Checkpoint.load(path).model
+    model |= {"patch_embed.proj.weight": torch.zeros(16, channels, 4, 4)}
+    half = (0.5,) * channels
+    rewrite(path, image_shape=(channels, 32, 32), mean=half, std=half, model=model)
+    for command in ("vit-eval", "vit-explain", "vit-predict images=image.png", "vit-export"):
+        outcome = run(*command.split(), "ckpt=crafted.pt")
+        assert outcome.status == 1 and outcome.err.count("\n") == 1, outcome.err
+        assert f"images with {channels:,} channel" in outcome.err, outcome.err
+
+
+def test_predictions_for_many_classes_are_counted(
+    checkpoint: bytes, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("crafted.pt").write_bytes(checkpoint)
+    monkeypatch.setattr(limits, "memory_bytes", lambda: 40 * 60 * 10 - 1)
+    monkeypatch.setattr(loading, "require_bounded_memory", lambda *_: None)
+    monkeypatch.setattr(shapes, "require_images_fit", lambda *_: None)
+    outcome = run("vit-eval", "ckpt=crafted.pt")
+    assert outcome.status == 1 and outcome.err.count("\n") == 1, outcome.err
+    assert "the predictions for 60 images and 10 classes would take" in outcome.err
+
+
+def test_batches_follow_the_memory_of_the_machine(
+    checkpoint: bytes, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a file asks of one image, a batch asks many times over."""
+    Path("crafted.pt").write_bytes(checkpoint)
+    loaded, batches = vit_train.load("crafted.pt"), []
+    each = forward_bytes(loaded.meta.config.model, loaded.meta.image_shape)
+    assert loaded.at_once > 256 and run("vit-eval", "ckpt=crafted.pt", "out=large").status == 0
+    monkeypatch.setattr(trained, "memory_bytes", lambda: 3.5 * each / trained.SHARE)
+    forward = VisionTransformer.forward
+
+    def counted(self: VisionTransformer, images: torch.Tensor, **how: bool) -> Any:
+        batches.append(len(images))
+        return forward(self, images, **how)
+
+    monkeypatch.setattr(VisionTransformer, "forward", counted)
+    assert run("vit-eval", "ckpt=crafted.pt", "out=small").status == 0
+    assert max(batches) == 3
+    large, small = (read_json(Path(name, "results.json"))["result"] for name in ("large", "small"))
+    assert small["acc"] == large["acc"] and small["loss"] == pytest.approx(large["loss"], abs=1e-5)
+
+
+def test_a_folder_that_only_the_file_names_is_not_looked_through(
+    checkpoint: bytes, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("bin", "home"):
+        Path("top", name).mkdir(parents=True)
+    source = {"name": "folder", "root": "top", "on_error": "skip", "image_size": 32}
+    crafted(checkpoint, lambda content, tensors: content["config"].update(data=source))
+    monkeypatch.setattr(folder, "walk", None)
+    outcome = run("vit-eval", "ckpt=crafted.pt")
+    assert outcome.status == 1 and "name the folder to read, data.root=FOLDER" in outcome.err
+    assert "bin, home" in outcome.err and "Traceback" not in outcome.err
 
 
 def test_weights_that_are_not_numbers_are_said_and_nothing_is_written(

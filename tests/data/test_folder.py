@@ -611,3 +611,25 @@ def test_a_large_jpeg_keeps_what_is_fine_at_its_target_size(tmp_path: Path) -> N
         for name, options in (("a.png", {}), ("a.jpg", {"quality": 95}))
     )
     assert np.ptp(whole) > 60 and np.abs(whole - small).mean() < 0.1 * np.ptp(whole)
+
+
+@pytest.mark.parametrize("shape", [(5000, 1), (1, 5000), (2, 5000)])
+def test_of_an_image_of_many_lines_only_the_middle_is_converted(
+    shape: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pillow takes as much memory for a line of one pixel as for one of several."""
+    pixels = noise(*shape, channels=4)
+    path = save(tmp_path / "long.png", pixels)
+    sizes, as_rgb = [], images_module.as_rgb
+
+    def seen(image: Image.Image) -> Image.Image:
+        sizes.append(image.size)
+        return as_rgb(image)
+
+    monkeypatch.setattr(images_module, "as_rgb", seen)
+    read = read_image(path, 4, LIMIT)
+    side = min(shape)
+    assert sizes == [(side, side)]
+    starts = [(length - side) // 2 for length in shape]
+    middle = [slice(start, start + side) for start in starts]
+    assert np.array_equal(read, square(Image.fromarray(pixels[tuple(middle)]), 4))

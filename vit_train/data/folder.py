@@ -170,6 +170,13 @@ def visible(folder: Path) -> list[Path]:
     return sorted(child for child in folder.iterdir() if not child.name.startswith("."))
 
 
+def class_folders(root: Path) -> list[str]:
+    """Return the classes of a root that is itself the tree, without looking into their folders."""
+    if any(child.is_dir() for child in visible(root / "train")):
+        return []
+    return [printable(child.name) for child in visible(root) if child.is_dir()]
+
+
 def scan(root: Path) -> Tree:
     children = visible(root)
     classes = [child for child in children if child.is_dir()]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 from tqdm import tqdm
@@ -32,6 +32,9 @@ MOST_SCANS = 100
 # What begins a part of a JPEG: a byte 255 and another, unless that belongs to the pixels.
 MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])")
 SCAN, END, ALONE = 0xDA, 0xD9, (0x01, 0xD8)  # the last are followed by no length
+# An image that is so many times as long as wide is cropped before it is converted: a line of one
+# pixel takes the memory of several. Others stay whole, because scaling reads a bit beyond the crop.
+LONG = 100
 CHANGING_LIMITS = threading.Lock()
 
 
@@ -153,10 +156,14 @@ def read_image(path: Path, size: int, max_pixels: int) -> tuple[np.ndarray, floa
 
 def square(image: Image.Image, size: int) -> np.ndarray:
     """Return an image as uint8 (size,size,3): rotated per its EXIF, scaled and center-cropped."""
-    image = as_rgb(ImageOps.exif_transpose(image))
+    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+        image = ImageOps.exif_transpose(image)
     side = min(image.size)
     left, top = ((length - side) // 2 for length in image.size)
     box = (left, top, left + side, top + side)
+    if max(image.size) > LONG * side:
+        image, box = image.crop(box), (0, 0, side, side)
+    image = as_rgb(image)
     return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
 
 
@@ -177,4 +184,4 @@ def as_rgb(image: Image.Image) -> Image.Image:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image)
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")

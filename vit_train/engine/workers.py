@@ -1,5 +1,6 @@
 """Worker threads, which process a batch in micro-batches."""
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -104,16 +105,18 @@ def make_workers(
     batch_size: int,
     micro_batch: int | None = None,
     compiled: bool = False,
+    most: int = sys.maxsize,
 ) -> Workers:
     """Make one worker per core on a CPU, at most one per micro-batch; elsewhere a single one.
 
-    A model with BatchNorm gets a single worker and whole batches.
+    A model with BatchNorm gets a single worker and whole batches. `most` is how many images the
+    memory holds at once, in all workers.
     """
     if has_batch_norm(model):
         return Workers()
     if precision.device.type != "cpu":
         return Workers(micro_batch)
-    size = micro_batch or cpu_micro_batch(precision, batch_size)
+    size = min(micro_batch or cpu_micro_batch(precision, batch_size), max(1, most // CORES))
     # Threads would share PyTorch's generator and draw from it in an unpredictable order.
     alone = model.training and has_dropout(model, *(("p", "rate") if compiled else ("p",)))
-    return Workers(size, 1 if alone else min(CORES, -(-batch_size // size)))
+    return Workers(size, 1 if alone else min(CORES, most, -(-batch_size // size)))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from vit_train.model.config import ModelConfig, ViTConfig
+from vit_train.model.config import CnnConfig, ModelConfig, ResNetConfig, ViTConfig
 from vit_train.model.vit import VisionTransformer
 
 # For the attention and its gradients when answers are explained.
@@ -61,6 +61,23 @@ def images_at_once(model: VisionTransformer) -> int:
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int:
+    """Return about what a forward pass takes for one image (C,S,S), besides the weights.
+
+    The parts are the pixels, and the widest activations and the attention of a single layer.
+    """
+    channels, size, _ = image_shape
+    wide = 0
+    if isinstance(config, ViTConfig):
+        tokens = (size // config.patch_size) ** 2 + config.has_class_token
+        wide = tokens * (6 * config.embed_dim + 2 * config.hidden_dim)
+    elif isinstance(config, CnnConfig | ResNetConfig):
+        wide = 3 * size**2 * max(config.widths)
+    # As uint8, normalized, and as one more float32; logits, softmax and, of relative positions, the
+    # products with all distances, of which there are twice as many as tokens.
+    return 9 * channels * size**2 + 4 * wide + 6 * attention_bytes(config, size)
 
 
 def attention_bytes(config: ModelConfig, image_size: int) -> int:

@@ -14,8 +14,8 @@ from vit_train.data.dataset import Seen, Statistics
 from vit_train.engine.config import require_choice
 from vit_train.files.plain_values import Refused, require_config
 from vit_train.files.reading import read_json
-from vit_train.limits import gigabytes, is_out_of_memory
-from vit_train.model.memory import attention_bytes, bytes_of, on_meta, require_few_patches
+from vit_train.limits import is_out_of_memory, require_memory
+from vit_train.model.memory import bytes_of, forward_bytes, on_meta, require_few_patches
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.builtin import builtin_checkpoint
@@ -24,9 +24,10 @@ from vit_train.runs.config import WEIGHTS
 from vit_train.runs.paths import calibration_file, checkpoint_at, run_at
 from vit_train.runs.trained import Trained
 from vit_train.tasks.task import Task
+from vit_train.text import counted
 
-# Memory for opening a checkpoint besides its weights: buffers, and attention for one image.
-MORE_BYTES = 10**9
+# Of the images of all sources, and of the files that are classified.
+CHANNELS = 3
 # Temperatures that are believed, ample for those of vit-eval: logits divided by others overflow.
 LEAST, MOST = 1e-3, 1e3
 
@@ -164,6 +165,11 @@ def checked_task(
     num_classes = len(checkpoint.classes)
     if min(num_classes, channels, trained_size) < 1:
         raise ValueError("the checkpoint has no classes, or images of size 0")
+    if channels != CHANNELS:
+        raise ValueError(
+            f"the checkpoint is of images with {counted(channels, 'channel')}: only RGB images, "
+            f"with {CHANNELS}, can be read"
+        )
     if config.model.layers + config.task.layers > len(state):
         raise ValueError("the checkpoint has fewer weights than its config says")
 
@@ -234,21 +240,19 @@ def require_shapes(model: nn.Module, state: dict[str, torch.Tensor]) -> None:
 def require_bounded_memory(
     config: TrainConfig, model: nn.Module, image_shape: tuple[int, int, int]
 ) -> None:
-    """Raise ValueError if, at this image size, the model needs much more memory than the weights.
+    """Raise ValueError if, at this image size, the model needs more memory than there is.
 
     Relative positions keep a table of all pairs of patches, which is not in the file; learned
     positions grow with the image.
     """
-    channels, image_size, _ = image_shape
+    image_size = image_shape[1]
     require_few_patches(config.model, image_size)
     tables = {name: part for name, part in model.named_parameters() if "pos_embed" in name}
-    more = bytes_of([*tables.values(), *model.buffers()])
-    more += attention_bytes(config.model, image_size) + 4 * channels * image_size**2
-    if more > MORE_BYTES:
-        raise ValueError(
-            f"an image of {image_size} by {image_size} would take {gigabytes(more)} with this "
-            "model's positions and attention: choose a smaller data.image_size"
-        )
+    require_memory(
+        bytes_of([*tables.values(), *model.buffers()]) + forward_bytes(config.model, image_shape),
+        f"an image of {image_size} by {image_size}, with this model's positions and attention,",
+        "choose a smaller data.image_size",
+    )
 
 
 def pick_weights(checkpoint: Checkpoint, asked: str) -> str:

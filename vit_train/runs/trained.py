@@ -1,5 +1,6 @@
 """A trained model that classifies images."""
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +17,8 @@ from vit_train.data.images import BrokenImage, only_our_limits, read_image, squa
 from vit_train.engine.device import Precision
 from vit_train.engine.precision import pick_precision
 from vit_train.engine.workers import make_workers
+from vit_train.limits import memory_bytes
+from vit_train.model.memory import forward_bytes
 from vit_train.report.predicted import Prediction, PredictionOrError
 from vit_train.text import counted
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 Picture = str | Path | Image.Image | np.ndarray
 # Images that are decoded before they are classified.
 AT_ONCE = 128
+# Share of the memory for the images of a forward pass and their activations.
+SHARE = 0.25
 
 
 def named(image: Picture) -> str:
@@ -87,9 +92,10 @@ class Trained(NamedTuple):
         """
         if not self.meta.task.needs_labels:
             raise ValueError(f"task={self.meta.config.task.name} does not classify images")
-        for first in range(0, len(images), AT_ONCE):
+        at_once = min(AT_ONCE, self.at_once)
+        for first in range(0, len(images), at_once):
             read, broken = [], {}
-            for number, image in enumerate(images[first : first + AT_ONCE]):
+            for number, image in enumerate(images[first : first + at_once]):
                 try:
                     read.append(self.pixels(image, max_pixels, doubts))
                 except BrokenImage as error:
@@ -127,7 +133,8 @@ class Trained(NamedTuple):
         def answers(images: Tensor) -> Tensor:
             return self.probabilities(normalize(images), precision)
 
-        with make_workers(self.model, precision, len(pixels)) as workers:
+        workers = make_workers(self.model, precision, len(pixels), most=self.at_once)
+        with workers:
             probabilities = torch.cat(list(workers.map(answers, pixels.to(self.device)))).cpu()
         best = probabilities.topk(min(topk, probabilities.shape[1]), dim=1)
         names = self.meta.classes
@@ -150,6 +157,12 @@ class Trained(NamedTuple):
             logits: Tensor = self.model.forward(images).double()
         self.meta.require_finite(logits)
         return (logits / (self.meta.temperature or 1.0)).softmax(dim=1)
+
+    @property
+    def at_once(self) -> int:
+        """Return how many images a share of the memory can hold in a forward pass, at least one."""
+        each = forward_bytes(self.meta.config.model, self.meta.image_shape)
+        return max(1, int(min(SHARE * memory_bytes(), sys.maxsize) // each))
 
     @property
     def device(self) -> torch.device:

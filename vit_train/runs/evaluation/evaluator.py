@@ -15,13 +15,17 @@ from vit_train.engine.evaluation import evaluate
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.workers import make_workers
 from vit_train.files.writing import write_json
+from vit_train.limits import require_memory
 from vit_train.report.calibration import COLDEST, fitted_temperature
 from vit_train.report.terminal import result_line
 from vit_train.runs.load import Meta, noted_temperatures, temperature_key
 from vit_train.runs.paths import calibration_file
 from vit_train.runs.trained import Trained
+from vit_train.text import counted
 
 logger = logging.getLogger(__name__)
+# Of an image and a class: the logit and its log-softmax in float64, and what sorting them takes.
+ANSWER_BYTES = 40
 
 
 class Evaluator:
@@ -29,14 +33,20 @@ class Evaluator:
 
     def __init__(self, trained: Trained, precision: Precision, batch_size: int) -> None:
         self.model, self.meta = trained
-        self.precision, self.batch_size = precision, batch_size
+        self.precision, self.batch_size = precision, min(batch_size, trained.at_once)
         self.normalize = trained.normalize
-        self.workers = make_workers(self.model, precision, batch_size)
+        self.workers = make_workers(self.model, precision, self.batch_size, most=trained.at_once)
 
     def batches(self, images: ImageSet) -> EvalBatches:
         return EvalBatches(images, self.normalize, self.batch_size, self.precision.device)
 
     def __call__(self, images: ImageSet) -> Evaluation:
+        classes = len(self.meta.classes) if self.meta.task.needs_labels else 1
+        require_memory(
+            len(images) * classes * ANSWER_BYTES,
+            f"the predictions for {counted(len(images), 'image')} and {classes:,} classes",
+            "evaluate fewer images, data.test_subset=N",
+        )
         batches = self.meta.task.eval_loader(self.batches(images))
         with self.workers:
             return evaluate(self.model, self.meta.task, batches, self.precision, self.workers)

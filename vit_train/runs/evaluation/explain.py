@@ -178,7 +178,7 @@ class Explainer:
             hint = f"did you mean {near[0]}?" if near else listed(self.meta.classes)
             raise ValueError(f"target={target} is not a class of the model: {hint}")
         self.target = None if target is None else self.meta.classes.index(target)
-        self.batch = min(BATCH, images_at_once(self.model))
+        self.batch = min(BATCH, images_at_once(self.model), trained.at_once)
         if not self.batch:
             raise ValueError(TOO_LARGE)
         self.normalize = trained.normalize

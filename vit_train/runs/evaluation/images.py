@@ -15,14 +15,14 @@ from vit_train.data.config import (
     ShapesConfig,
 )
 from vit_train.data.dataset import Dataset, ImageSet, are_among, without
-from vit_train.data.folder import find_parts, load_part, reread, split_off_test
+from vit_train.data.folder import class_folders, find_parts, load_part, reread, split_off_test
 from vit_train.data.shapes import SIZE as SHAPES_SIZE
 from vit_train.data.splits import Splits, make_splits, subset
 from vit_train.engine.config import BEST
 from vit_train.runs.builtin import is_builtin
 from vit_train.runs.config import EvalDataConfig
 from vit_train.runs.load import Meta
-from vit_train.text import counted, listed
+from vit_train.text import counted, listed, printable
 
 logger = logging.getLogger(__name__)
 # Bytes of generated images: four times the default data, which takes half a minute to draw.
@@ -99,6 +99,8 @@ def split_images(config: DataConfig, given: EvalDataConfig, split: str, meta: Me
             return unseen(images, split, config, meta)
         if images is not None:
             logger.info(f"these are the run's own images: its {split} images are evaluated")
+    else:
+        require_related(Path(config.root), meta)
     try:
         return run_images(config, split, meta)
     except ValueError as error:  # perhaps of a part that is not evaluated
@@ -107,6 +109,20 @@ def split_images(config: DataConfig, given: EvalDataConfig, split: str, meta: Me
             raise
         logger.warning(f"only the {split} images are read: {error}")
         return unseen(images, split, config, meta)
+
+
+def require_related(root: Path, meta: Meta) -> None:
+    """Raise ValueError if a folder that only the checkpoint names is not one of its images.
+
+    It may be somebody else's, and happen to be a folder here that takes minutes to look through.
+    """
+    found = class_folders(root)
+    if found and sorted(found) != sorted(meta.classes):
+        raise ValueError(
+            f"{printable(str(root))}, where the run found its images, now has the folders "
+            f"{listed(found)}, and the model has the classes {listed(meta.classes)}: name the "
+            "folder to read, data.root=FOLDER"
+        )
 
 
 def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> EvalImages:
