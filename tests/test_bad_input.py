@@ -78,7 +78,7 @@ TRAIN = {
     "seed=-1": "seed=-1 must be between 0 and",
     "data.train_images=1000000000000": "data.train_images=1000000000000, data.test_images=",
     "data.image_size=1000000": "data.image_size=1000000: 1 image of 1,000,000 by 1,000,000 would",
-    "data.test_images=20000000000": "20,000,010,000 images of 32 by 32 would take 81,920 GB",
+    "data.test_images=20000000000": "20,000,010,000 images of 32 by 32 would take 122,880 GB",
     "data.train_images=9 data.test_images=9 augment.crop_padding=100000000000": "at most 32",
     "augment.mixup_alpha=0": "augment.mixup_alpha=0.0 must be positive",
     "augment.erase_prob=2": "augment.erase_prob=2.0 must be in [0, 1]",

@@ -16,6 +16,7 @@ from checkpoints import write
 from conftest import SMALL, Run, SmallRun
 from test_resume import assert_same_run
 
+from vit_train.data.config import ShapesConfig
 from vit_train.files.generations import save_archive
 from vit_train.files.reading import read_json
 from vit_train.report import after_epochs, disk_errors, event_file, metrics_csv
@@ -323,3 +324,14 @@ def test_a_sweep_goes_on_past_a_job_that_fails(run: Run) -> None:
     (following,) = re.findall(r"^next +(vit-results .+)$", outcome.out, re.MULTILINE)
     assert run(*shlex.split(following)).status == 0
     assert Path("my sweep/results.md").exists()
+
+
+def test_an_allocator_that_fails_is_quoted_in_gigabytes(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under `ulimit -v`, where the machine has more than the process may take."""
+    monkeypatch.setattr(ShapesConfig, "load", lambda self: torch.empty(2**50, dtype=torch.uint8))
+    outcome = run("vit-train", *SMALL)
+    assert outcome.status == 1
+    said = "out of memory: 1,125,900 GB more cannot be had: choose fewer or smaller images"
+    assert outcome.err == f"vit-train: {said}\n"

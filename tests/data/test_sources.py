@@ -59,7 +59,7 @@ def test_missing_data_says_where_it_looked_and_what_to_do(tmp_path: Path) -> Non
 def test_shapes_test_images_are_not_training_images() -> None:
     data = ShapesConfig(train_images=50, test_images=50, num_classes=4).load()
     assert data.classes == ("disc", "ring", "square", "triangle")
-    assert data.train.masks is not None and not torch.equal(data.train.images, data.test.images)
+    assert data.test.masks is not None and not torch.equal(data.train.images, data.test.images)
 
 
 def test_stl10_is_what_torchvision_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

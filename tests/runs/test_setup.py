@@ -1,11 +1,14 @@
+import weakref
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from vit_train import limits
 from vit_train.config import TrainConfig
 from vit_train.data.config import ShapesConfig
+from vit_train.data.dataset import Dataset
 from vit_train.engine import precision
 from vit_train.engine.distributed import ALONE, Processes
 from vit_train.model.config import ViTConfig
@@ -78,6 +81,28 @@ def test_the_training_images_are_held_once() -> None:
     run = parts()
     (own,) = (value for value in vars(run.image_loader.cropper).values() if torch.is_tensor(value))
     assert own.data_ptr() == run.splits.train.images.data_ptr()
+
+
+def test_the_images_that_were_split_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left are the parts, which are copies."""
+    load, sources = ShapesConfig.load, []
+
+    def loaded(config: ShapesConfig) -> Dataset:
+        data = load(config)
+        assert data.train.masks is None  # which nothing would look at
+        sources.append(weakref.ref(data.train.images))
+        return data
+
+    monkeypatch.setattr(ShapesConfig, "load", loaded)
+    monkeypatch.setattr(setup, "chosen_statistics", lambda *_: pytest.fail(str(sources[0]())))
+    with pytest.raises(pytest.fail.Exception, match="None"):
+        parts()
+
+
+def test_the_copy_of_a_split_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "memory_bytes", lambda: 2 * 80 * 3 * 16**2 - 1)
+    with pytest.raises(ValueError, match="80 images of 16 by 16 would take"):
+        parts()
 
 
 def test_a_frozen_encoder_gives_the_head_the_same_features_every_time() -> None:

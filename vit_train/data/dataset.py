@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vit_train.data.memory import require_images_fit
+from vit_train.data.memory import SPLIT_BYTES, require_images_fit
 
 CHUNK_PIXELS = 1_000_000  # bounds the memory at any image size
 FLOAT_BYTES = 24  # per RGB pixel: an image in 32-bit floats and its resized copy
@@ -145,7 +145,7 @@ def resize(images: Tensor, size: int | None) -> Tensor:
     """
     if size is None or images.shape[-1] == size:
         return images
-    require_images_fit(len(images), size, f"data.image_size={size}")
+    require_images_fit(len(images), size, f"data.image_size={size}", SPLIT_BYTES)
     require_images_fit(1, size, f"data.image_size={size}", FLOAT_BYTES)
     resized = images.new_empty(*images.shape[:2], size, size)
     chunk = max(1, CHUNK_PIXELS // max(size, images.shape[-1]) ** 2)

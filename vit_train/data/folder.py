@@ -21,7 +21,7 @@ from vit_train.data.doubts import (
     warn_of_passed_over,
 )
 from vit_train.data.images import SUFFIXES, Decoded, decode
-from vit_train.data.memory import require_images_fit
+from vit_train.data.memory import SPLIT_BYTES, require_images_fit
 from vit_train.data.splits import set_apart
 from vit_train.text import printable
 
@@ -58,7 +58,8 @@ def load_folder(config: FolderConfig) -> Dataset:
     for label, name in enumerate(classes):
         if not (sets["train"].labels == label).any():
             raise ValueError(f"class {printable(name)} has no training image that can be read")
-    train, test, val = sets["train"], sets.get("test"), sets.get("val")
+    # Out of the table, so that a set is not held beside its parts.
+    train, test, val = sets.pop("train"), sets.pop("test", None), sets.pop("val", None)
     if test is None and val is not None:
         test, val = val, None
     if test is None:
@@ -112,7 +113,8 @@ def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
 def require_fit(count: int, config: FolderConfig) -> None:
     """Raise ValueError if so many images do not fit into memory."""
     assert config.image_size is not None
-    require_images_fit(count, config.image_size, f"data.image_size={config.image_size}")
+    settings = f"data.image_size={config.image_size}"
+    require_images_fit(count, config.image_size, settings, SPLIT_BYTES)
 
 
 def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:

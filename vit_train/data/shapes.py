@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vit_train.data.config import ShapesConfig
 from vit_train.data.dataset import CHUNK_PIXELS, Dataset, ImageSet
-from vit_train.data.memory import require_images_fit
+from vit_train.data.memory import SPLIT_BYTES, require_images_fit
 
 # A figure maps coordinates (n,S,S), in units of its radius, to the approximate distance from its
 # edge: negative inside, positive outside.
@@ -89,8 +89,7 @@ CLASSES = tuple(figure.__name__ for figure in FIGURES)
 SIZE = 32  # the default of data.image_size
 RADIUS = (0.22, 0.34)  # shares of the image's side
 ROTATION = math.pi / 8  # in either direction
-# Per pixel, while an image is drawn and afterwards; both include the object's mask.
-DRAWING_BYTES, KEPT_BYTES = 40, 4
+DRAWING_BYTES = 40  # per pixel, with the object's mask
 
 
 def load_shapes(config: ShapesConfig) -> Dataset:
@@ -99,14 +98,15 @@ def load_shapes(config: ShapesConfig) -> Dataset:
     settings = ("train_images", "test_images", "image_size")
     described = ", ".join(f"data.{key}={getattr(config, key) or size}" for key in settings)
     require_images_fit(1, size, f"data.image_size={size}", DRAWING_BYTES)
-    require_images_fit(config.train_images + config.test_images, size, described, KEPT_BYTES)
+    require_images_fit(config.train_images + config.test_images, size, described, SPLIT_BYTES)
 
-    def image_set(count: int, seed: int) -> ImageSet:
-        return ImageSet(*draw(count, size, config.num_classes, seed))
+    def drawn(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+        return draw(count, size, config.num_classes, seed)
 
     return Dataset(
-        train=image_set(config.train_images, 2 * config.draw_seed),
-        test=image_set(config.test_images, 2 * config.draw_seed + 1),
+        # The masks are for explaining answers to test images.
+        train=ImageSet(*drawn(config.train_images, 2 * config.draw_seed)[:2]),
+        test=ImageSet(*drawn(config.test_images, 2 * config.draw_seed + 1)),
         classes=CLASSES[: config.num_classes],
     )
 

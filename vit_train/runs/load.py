@@ -102,7 +102,7 @@ def load(
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        raise ValueError(f"out of memory while loading {path}: {error}") from error
+        raise ValueError(f"out of memory while loading {path}") from error
     return Trained(model, replace(meta, temperature=known_temperature(checkpoint, meta)))
 
 

@@ -17,7 +17,7 @@ from omegaconf.errors import (
 
 from vit_train.config import NOT_TAKEN_AWAY, no_such_setting
 from vit_train.files.plain_values import flatten
-from vit_train.limits import is_out_of_memory
+from vit_train.limits import gigabytes, is_out_of_memory
 
 PLUGINS = "pip install -e '.[sweeps]' in the checkout adds Optuna and Slurm"
 GRAMMAR = "key=value; quote a value with special characters: key='a, b'"
@@ -54,6 +54,8 @@ def explain(error: BaseException) -> str:
 def describe(error: BaseException) -> str:
     if is_out_of_memory(error):
         said = str(error)
+        if found := re.search(r"tried to allocate (\d+) bytes", said):  # PyTorch, on a CPU
+            said = f"{gigabytes(int(found[1]))} more cannot be had: choose fewer or smaller images"
         return said if said.startswith("out of memory") else f"out of memory: {said}".rstrip(": ")
     cause = error.__cause__ or error
     where = re.match(r"In '([^']+)': ", str(error))

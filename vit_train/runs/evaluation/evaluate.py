@@ -89,7 +89,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Finding
     precision = trained.precision
     if config.precision is not None:
         precision = pick_precision(config.precision, trained.device, trained.model)
-    (images, splits, caveat), data = evaluated_images(config.data, config.split, meta)
+    (images, val, caveat), data = evaluated_images(config.data, config.split, meta)
     batch_size = config.batch_size or meta.config.train.eval_batch_size
     evaluator = Evaluator(trained, precision, batch_size)
 
@@ -112,7 +112,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Finding
         classes=meta.classes,
         facts=facts(config, data, evaluator) | {"images_per_s": round(speed, 1), "caveat": caveat},
         caveat=caveat,
-        temperature=temperature(evaluator, config.split, splits, note),
+        temperature=temperature(evaluator, config.split, val, note),
         flipped=flipped(evaluator, images, result) if config.tta == "flip" else None,
         robustness=robustness(evaluator, images) if config.robustness else None,
         focus=explainer.focus(sample(images, EXPLAINED).images) if explainer else None,

@@ -8,7 +8,6 @@ import numpy as np
 from vit_train.data.batches import EvalBatches
 from vit_train.data.corruptions import CORRUPTIONS, SEVERITIES, corrupted
 from vit_train.data.dataset import ImageSet
-from vit_train.data.splits import Splits
 from vit_train.engine.answers import Answers
 from vit_train.engine.device import Precision
 from vit_train.engine.evaluation import evaluate
@@ -53,18 +52,17 @@ class Evaluator:
 
 
 def temperature(
-    evaluator: Evaluator, split: str, splits: Splits | None, note: bool
+    evaluator: Evaluator, split: str, images: ImageSet | None, note: bool
 ) -> float | None:
-    """Fit the temperature of a classifier on the run's validation images.
+    """Fit the temperature of a classifier on its run's validation `images`.
 
-    Return None if there are no such images beside those that are evaluated. `note` it in the run's
-    folder, if these are all of them.
+    Return None if there are none beside those that are evaluated. `note` it in the run's folder, if
+    these are all of them.
     """
     meta = evaluator.meta
     beside = meta.config.data.val == "split" and split != "val"
     if not beside or not meta.task.needs_labels:
         return None
-    images = splits.val if splits else None
     if images is None:
         logger.info("no temperature is fitted: that takes the run's own validation images")
         return None

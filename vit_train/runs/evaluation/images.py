@@ -17,7 +17,7 @@ from vit_train.data.config import (
 from vit_train.data.dataset import Dataset, ImageSet, are_among, without
 from vit_train.data.folder import class_folders, find_parts, load_part, reread, split_off_test
 from vit_train.data.shapes import SIZE as SHAPES_SIZE
-from vit_train.data.splits import Splits, make_splits, subset
+from vit_train.data.splits import make_splits, subset
 from vit_train.engine.config import BEST
 from vit_train.runs.builtin import is_builtin
 from vit_train.runs.config import EvalDataConfig
@@ -64,10 +64,10 @@ def distrusted(kind: type[DataConfig], start: dict[str, Any]) -> dict[str, Any]:
 
 
 class EvalImages(NamedTuple):
-    """The images to evaluate, and all splits if they are the run's own."""
+    """The images to evaluate, and those of validation if they are the run's own."""
 
     images: ImageSet
-    splits: Splits | None = None
+    val: ImageSet | None = None
     # What gives the model an advantage on them, or what was left out; "" for nothing.
     caveat: str = ""
 
@@ -151,7 +151,7 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
 
 
 def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
-    """Load and split the images as training does; without the splits if they are others.
+    """Load and split the images as training does; without those of validation if they are others.
 
     Those of another size are others, because the temperature that is fitted on them is.
     """
@@ -166,7 +166,7 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
     if meta.fingerprint == data.fingerprint:
         left = len(data.test) - len(tested.test) if split == "test" else 0
         caveats = advantage(split, meta) or copies(images, split, meta), left_out(left)
-        return EvalImages(images, splits, " ".join(filter(None, caveats)))
+        return EvalImages(images, splits.val, " ".join(filter(None, caveats)))
     if config.image_size != meta.config.data.image_size:
         return EvalImages(images, caveat=advantage(split, meta))
     logger.warning("the images are not those of the training run")

@@ -151,23 +151,27 @@ def set_up(
         if config.data.image_size is not None:
             require_whole_patches(config.model.patch_size, config.data.image_size)
     data = config.data.load()
-    task = config.task.make(config.model, data.image_shape, len(data.classes))
-    require_room(config, task, data.image_shape[-1])
+    size, num_classes = data.image_shape[-1], len(data.classes)
+    task = config.task.make(config.model, data.image_shape, num_classes)
+    require_room(config, task, size)
     model, origin = first_model(config, task, data, processes, resumes=earlier is not None)
     if earlier is None:
         seen_before = inherited([origin.seen, teacher_seen], data, config.data)
     else:
         seen_before = checked_keys(earlier.seen_before)
     splits = make_splits(unseen_test(data, seen_before), config.data)
+    source = known_source(data, splits, config.data, seen_before)
+    unlabelled_images = data.unlabelled
+    del data  # the splits hold copies
     if processes.rank:
         # On a GPU each process draws its own dropout.
         torch.manual_seed(config.seed + processes.rank)
 
     train_set = splits.train
-    if data.unlabelled is not None and not task.needs_labels:
-        unlabelled = ImageSet(data.unlabelled, torch.full((len(data.unlabelled),), -1))
+    if unlabelled_images is not None and not task.needs_labels:
+        unlabelled = ImageSet(unlabelled_images, torch.full((len(unlabelled_images),), -1))
         count = len(train_set) + len(unlabelled)
-        require_images_fit(count, data.image_shape[-1], "data.unlabelled=true")
+        require_images_fit(count, size, "data.unlabelled=true")
         train_set = train_set.with_others(unlabelled)
     statistics = chosen_statistics(config.data, earlier, origin.statistics, train_set.images)
     normalize = Normalize(statistics, device)
@@ -176,7 +180,7 @@ def set_up(
     model = model.to(device)  # first, because the images take what is left of a GPU
     image_loader = TrainBatches(
         train_set,
-        len(data.classes),
+        num_classes,
         normalize,
         config.augment,
         config.train.batch_size,
@@ -193,12 +197,12 @@ def set_up(
         )
     task.prepare(train_set.labels.to(device))
     precision = agreed_precision(config.precision, device, model, processes)
-    task.best_by = best_metric(config, task, class_counts(train_set, data.source))
+    task.best_by = best_metric(config, task, class_counts(train_set, source))
     return Setup(
         config=replace(config, precision=precision.name),
         precision=precision,
         processes=processes,
-        data=known_source(data, splits, config.data, seen_before),
+        data=source,
         splits=splits,
         train_set=train_set,
         image_loader=image_loader,
