@@ -52,6 +52,30 @@ def test_what_is_for_classifiers_is_refused_before_anything_is_evaluated(
         assert "evaluating" not in outcome.out and not list(Path("run").glob("eval-*"))
 
 
+@pytest.mark.parametrize("experiment", ["system_d_classifier", "system_d_decoder"])
+def test_the_presets_of_system_d_train_and_are_evaluated(run: Run, experiment: str) -> None:
+    settings = ["model.num_heads=2", "train.log_every=1"]
+    train(run, "run", f"experiment={experiment}", "data=shapes", *settings)
+    scalars = EventAccumulator("run").Reload().Scalars("train/lr")
+    rates = [round(each.value / 3e-4, 3) for each in scalars]
+    assert rates == [1.0, 1.0, 0.5, 0.5]  # two steps in each of two epochs
+    outcome = run("vit-eval", "ckpt=run")
+    assert outcome.status == 0, outcome.err
+
+
+def test_a_post_ln_model_without_a_final_norm_is_used_like_any_other(run: Run) -> None:
+    post_ln = ["model.pre_norm=false", "model.final_norm=false"]
+    train(run, "run", *post_ln)
+    for command in (["vit-explain"], ["vit-export", "format=torch"], ["vit-eval"]):
+        outcome = run(*command, "ckpt=run")
+        assert outcome.status == 0, outcome.err
+    outcome = run("vit-export", "ckpt=run", "format=timm")
+    assert outcome.status == 1 and "model.final_norm=False" in outcome.err
+    train(run, "next", *post_ln, "init_from=run")
+    outcome = run("vit-train", *SMALL, "model.pre_norm=false", "init_from=run")
+    assert outcome.status == 1 and "fits with model.final_norm=false\n" in outcome.err
+
+
 def test_without_validation_the_pictures_are_of_training_images(run: Run) -> None:
     train(run, "run", *KINDS["reconstruct"], "data.val=none", "train.epochs=1")
     assert set(EventAccumulator("run").Reload().Tags()["images"]) >= {"val/pictures"}

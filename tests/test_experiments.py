@@ -104,6 +104,7 @@ def test_what_it_expects_was_measured(file: Path) -> None:
     [
         ("paper_example", 128, 3, 269_059),
         ("stl10_vit", 96, 10, 4_828_426),
+        ("system_d_classifier", 32, 10, 809_354),
         ("vit_tiny_5k", 32, 10, 1_205_898),
         ("cnn_5k", 32, 10, 141_354),
         ("resnet_5k", 32, 10, 175_258),
@@ -119,9 +120,23 @@ def test_the_reference_systems_have_their_number_of_parameters(
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
+def test_the_decoder_of_system_d_has_its_number_of_parameters_and_its_mask_token() -> None:
+    config = composed("system_d_decoder")
+    model = config.task.make(config.model, (3, 32, 32), 10).build_model()
+    decoder = model.get_submodule("decoder")
+    assert sum(parameter.numel() for parameter in decoder.parameters()) == 1_066_880
+    assert not decoder.get_parameter("mask_token").any()
+
+
 @pytest.mark.parametrize(
     "experiment, dropout, branch_dropout, pos_std",
-    [("paper_example", 0.1, 0, 1), ("stl10_vit", 0, 0.1, 0.02), ("vit_tiny_5k", 0, 0, 1)],
+    [
+        ("paper_example", 0.1, 0, 1),
+        ("stl10_vit", 0, 0.1, 0.02),
+        ("system_d_classifier", 0, 0.1, 0.02),
+        ("system_d_decoder", 0, 0.1, 0.02),
+        ("vit_tiny_5k", 0, 0, 1),
+    ],
 )
 def test_the_reference_systems_have_their_dropout_and_initialisation(
     experiment: str, dropout: float, branch_dropout: float, pos_std: float
@@ -143,8 +158,18 @@ def test_the_protocol_of_system_e() -> None:
 
 
 def test_the_protocol_of_system_d() -> None:
-    config = composed("stl10_vit")
-    assert (config.optim.lr, config.train.epochs, config.model.embed_dim) == (3e-4, 50, 256)
+    for experiment, width in (("stl10_vit", 256), ("system_d_classifier", 128)):
+        config = composed(experiment)
+        assert (config.optim.lr, config.train.epochs, config.model.embed_dim) == (3e-4, 50, width)
+
+
+def test_system_d_is_trained_without_additions() -> None:
+    for experiment in ("system_d_classifier", "system_d_decoder"):
+        config = composed(experiment)
+        optim = config.optim
+        assert optim.decay_all and optim.lr_every == "epoch" and optim.clip_norm is None
+        assert optim.warmup_epochs == 0
+    assert composed("system_d_classifier").task.label_smoothing == 0
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,27 @@ def test_decay_is_on_matrices_only() -> None:
     assert len(decayed["params"]) + len(others["params"]) == len(names)
 
 
+def test_decay_is_on_all_weights_if_asked_for() -> None:
+    model = VisionTransformer(ViTConfig(embed_dim=8, depth=1, num_heads=2))
+    groups = make_adamw(model, AdamWConfig(weight_decay=0.3, decay_all=True)).param_groups
+    assert {group["weight_decay"] for group in groups} == {0.3}
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
+
+
+def test_a_rate_that_changes_with_every_epoch_is_that_of_pytorchs_scheduler() -> None:
+    optimizer = torch.optim.AdamW(nn.Linear(1, 1).parameters(), lr=0.3)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=6, eta_min=0.1)
+    config = AdamWConfig(lr=0.3, min_lr=0.1, warmup_epochs=0, lr_every="epoch")
+    for epoch in range(6):
+        for step in range(5 * epoch, 5 * epoch + 5):
+            assert learning_rate(step, config, 5, 6) == pytest.approx(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    warm = AdamWConfig(lr=0.3, warmup_epochs=3, lr_every="epoch")
+    rates = [learning_rate(step, warm, 5, 6, Start(9, 45, lr=0.0)) for step in range(44, 65, 5)]
+    assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.3])
+
+
 def test_the_schedule_climbs_in_a_line_and_falls_as_a_cosine() -> None:
     config = AdamWConfig(lr=1.0, min_lr=0.1, warmup_epochs=2)
     rates = [learning_rate(step, config, steps_per_epoch=5, epochs=10) for step in range(51)]

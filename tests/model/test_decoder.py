@@ -37,6 +37,12 @@ def test_a_decoder_begins_with_the_weights_of_the_config() -> None:
             assert layer.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.05)
 
 
+@pytest.mark.parametrize("mask_std", [0.0, 1.0])
+def test_the_mask_token_has_its_own_standard_deviation(mask_std: float) -> None:
+    token = Decoder(ViTConfig(depth=1, mask_std=mask_std), grid=2).mask_token
+    assert token.std().item() == pytest.approx(mask_std, rel=0.3)
+
+
 @kernels
 def test_blocks_are_those_of_torch_transformer_decoder_layer(kernels: str) -> None:
     decoder, memory, _ = build(kernels)

@@ -95,6 +95,21 @@ def test_dropout_acts_where_the_config_says(field: str, monkeypatch: pytest.Monk
     branches = [(1, 16), (1, 16)]
     expected = {"dropout": [(5, 16), (1, 16), (1, 40), (1, 16)], "branch_dropout": branches}
     assert calls == expected[field]
+    calls.clear()
+    config = ViTConfig(embed_dim=16, depth=1, mlp_dim=40, head="token_mlp", **{field: 0.1})
+    VisionTransformer(config, 8)(torch.randn(2, 3, 8, 8))
+    assert calls == expected[field] + [(16,)] * (field == "dropout")
+
+
+def test_a_post_ln_encoder_can_end_with_its_last_block() -> None:
+    torch.manual_seed(0)
+    config = ViTConfig(
+        embed_dim=16, depth=2, num_heads=2, pre_norm=False, final_norm=False, init="torch"
+    )
+    model, images = VisionTransformer(config, 16).eval(), torch.randn(2, 3, 16, 16)
+    x, _ = model.encode(model.tokens(images))
+    torch.testing.assert_close(model(images), model.head(x[:, 0]))
+    assert not [name for name in model.state_dict() if name.startswith("norm.")]
 
 
 @pytest.mark.parametrize("positions_at", ["stem", "layers", "shared"])

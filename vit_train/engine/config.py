@@ -16,6 +16,7 @@ ON_NONFINITE = ("stop", "skip")
 COMPILE = ("auto", "true", "false")
 PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16")
 FREEZE = ("encoder",)
+LR_EVERY = ("step", "epoch")
 
 
 def require_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
@@ -36,6 +37,9 @@ class OptimConfig:
     lr: float = 1e-3
     min_lr: float = 0.0
     warmup_epochs: float = 1.0
+    # Change the learning rate with every step or, as a scheduler of PyTorch that is stepped after
+    # every epoch, with every epoch.
+    lr_every: str = "step"
     # Maximum norm of the gradient; null does not clip.
     clip_norm: float | None = 1.0
     # For fine-tuning: each block's learning rate is that of the next one times this, and the
@@ -51,6 +55,7 @@ class OptimConfig:
             raise ValueError(f"optim.min_lr={self.min_lr} must be between 0 and optim.lr={self.lr}")
         if not self.warmup_epochs >= 0:
             raise ValueError(f"optim.warmup_epochs={self.warmup_epochs} must not be negative")
+        require_choice("optim.lr_every", self.lr_every, LR_EVERY)
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise ValueError(f"optim.clip_norm={self.clip_norm} must be positive, or null")
         if self.layer_decay is not None and not 0 < self.layer_decay <= 1:
@@ -73,6 +78,8 @@ class AdamWConfig(OptimConfig):
     name: str = "adamw"
     # Applied to matrices only: not to biases, LayerNorms, the class token and the positions.
     weight_decay: float = 0.05
+    # Apply it to them, too, as PyTorch's AdamW does.
+    decay_all: bool = False
     # How slowly the averages of the gradient and of its square forget.
     beta1: float = 0.9
     beta2: float = 0.999

@@ -39,7 +39,7 @@ def make_adamw(
 ) -> AdamW:
     """Return an AdamW optimizer of all trained weights that are not `elsewhere`.
 
-    It decays the linear and convolution weights and nothing else.
+    It decays the linear and convolution weights and, with `decay_all`, all others.
     """
     own = [p for p in model.parameters() if p.requires_grad and p not in elsewhere]
     matrices = {
@@ -47,7 +47,10 @@ def make_adamw(
     }
     groups: list[dict[str, Any]] = [
         {"params": [p for p in own if p in matrices]},
-        {"params": [p for p in own if p not in matrices], "weight_decay": 0.0},
+        {
+            "params": [p for p in own if p not in matrices],
+            "weight_decay": config.weight_decay if config.decay_all else 0.0,
+        },
     ]
     device = next(model.parameters()).device
     optimizer = AdamW(

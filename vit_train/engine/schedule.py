@@ -35,9 +35,12 @@ def learning_rate(
 
     It is a linear warm-up, of at most half the steps, followed by half a cosine (Loshchilov &
     Hutter 2017). A run that extends another has both once more, from the rate at which that one
-    ended: re-warming and re-decaying (Ibrahim et al. 2024, arXiv:2403.08763).
+    ended: re-warming and re-decaying (Ibrahim et al. 2024, arXiv:2403.08763). With
+    `lr_every=epoch` an epoch counts as one step.
     """
     step -= start.step
+    if config.lr_every == "epoch":
+        step, steps_per_epoch = step // steps_per_epoch, 1
     if step < 0:  # of a run that is stopped before its first step
         return start.lr
     total = steps_per_epoch * epochs

@@ -21,6 +21,7 @@ LAYER_SCALE = 1e-5
 PLAIN: Mapping[str, tuple[Any, ...]] = {
     "pre_norm": (True,),
     "norm_affine": (True,),
+    "final_norm": (True,),
     "stem": ("patches",),
     "patch_overlap": (0,),
     "positions": ("learned",),

@@ -24,7 +24,7 @@ CHOICES = {
 # The fields on which the meaning of an encoder's weights depends.
 ENCODER_SHAPE = (
     *("patch_size", "embed_dim", "depth", "num_heads", "hidden_dim", "activation", "pre_norm"),
-    *("norm_affine", "qkv_bias", "proj_bias", "mlp_bias"),
+    *("norm_affine", "final_norm", "qkv_bias", "proj_bias", "mlp_bias"),
     *("positions", "positions_at", "has_class_token", "stem", "patch_overlap", "qk_norm"),
     *("has_layer_scale", "norm_eps"),
 )
@@ -72,6 +72,8 @@ class ViTConfig(ModelConfig):
     activation: str = "gelu"
     # True: x + f(LN(x)). False: LN(x + f(x)), as in the first Transformers.
     pre_norm: bool = True
+    # A LayerNorm after the last block. Post-LN blocks end with one of their own.
+    final_norm: bool = True
     # Learned scale and shift in the LayerNorms.
     norm_affine: bool = True
     # What all LayerNorms add to the variance. Other libraries' models have 1e-6 or 1e-12.
@@ -101,7 +103,8 @@ class ViTConfig(ModelConfig):
     # Input of the classifier: the class token (token), the class token through a hidden tanh layer
     # (token_mlp), or, without a class token, the mean of all patches (gap).
     head: str = "token"
-    # Applied after the positions, the attention's output projection and both layers of the MLP.
+    # Applied after the positions and all linear layers but those to queries, keys, values and
+    # classes.
     dropout: float = 0.0
     # Applied only to the outputs of the two residual branches.
     branch_dropout: float = 0.0
@@ -113,6 +116,8 @@ class ViTConfig(ModelConfig):
     init: str = "xavier"
     cls_std: float = 0.02
     pos_std: float = 0.02
+    # Standard deviation of a decoder's mask token; null: pos_std.
+    mask_std: float | None = None
     # Implementation of LayerNorm, GELU and attention: this package's own (scratch) or PyTorch's
     # (fused; auto, too), which were faster on most CPUs measured. They agree to rounding.
     kernels: str = "auto"
@@ -149,9 +154,10 @@ class ViTConfig(ModelConfig):
             )
         if self.stem == "normed_patches" and self.patch_overlap:
             raise ValueError("model.stem=normed_patches needs model.patch_overlap=0")
-        for field in ("cls_std", "pos_std"):
-            if getattr(self, field) < 0:
-                raise ValueError(f"model.{field}={getattr(self, field)} must not be negative")
+        for field in ("cls_std", "pos_std", "mask_std"):
+            value = getattr(self, field)
+            if value is not None and value < 0:
+                raise ValueError(f"model.{field}={value} must not be negative")
         for field, choices in CHOICES.items():
             if getattr(self, field) not in choices:
                 raise ValueError(

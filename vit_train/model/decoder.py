@@ -32,7 +32,11 @@ class DecoderBlock(nn.Module):
         self.dropout = Dropout(config.branch_dropout)
 
     def forward(
-        self, x: Tensor, memory: Tensor, mask: Literal["causal"] | None, need_weights: bool = False
+        self,
+        x: Tensor,
+        memory: Tensor,
+        mask: Tensor | Literal["causal"] | None,
+        need_weights: bool = False,
     ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
         """Apply the block to x: (B,N,D) → (B,N,D).
 
@@ -90,9 +94,10 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(DecoderBlock(config) for _ in range(config.depth))
         self.norm = norms_of(config)(dim)
         init_weights(self, config)
-        # With the standard deviation of the positions, not of the class token: the positions are
-        # all that distinguishes the copies of the mask token.
-        init_normal(self.mask_token, config.pos_std)
+        # By default as the positions, not as the class token: the positions are all that
+        # distinguishes the copies of the mask token.
+        std = config.pos_std if config.mask_std is None else config.mask_std
+        init_normal(self.mask_token, std)
 
     def forward(
         self, memory: Tensor, inputs: Tensor | None = None, return_attention: bool = False

@@ -101,7 +101,7 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(
             Block(config, rate, self.make_attention_positions(positions)) for rate in rates
         )
-        self.norm = norms_of(config)(dim)
+        self.norm = norms_of(config)(dim) if config.final_norm else nn.Identity()
         init_weights(self, config)
         if self.cls_token is not None:
             init_normal(self.cls_token, config.cls_std)
@@ -207,8 +207,8 @@ class VisionTransformer(Encoder):
     ) -> None:
         super().__init__(config, image_size, in_channels)
         dim = config.embed_dim
-        hidden = [nn.Linear(dim, dim), nn.Tanh()] if config.head == "token_mlp" else []
-        self.pre_head = nn.Sequential(*hidden)
+        hidden = nn.Linear(dim, dim), nn.Tanh(), Dropout(config.dropout)
+        self.pre_head = nn.Sequential(*(hidden if config.head == "token_mlp" else ()))
         self.head = Head(dim, num_classes)
         init_weights(self.pre_head, config)
         if config.init != "torch":  # so that the first loss is log(num_classes) for every seed
