@@ -13,6 +13,7 @@ from conftest import SMALL, Run, SmallRun
 from safetensors import safe_open
 
 import vit_train
+from vit_train.files.reading import read_json
 from vit_train.files.writing import write_json
 from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
 from vit_train.runs.builtin import FOLDER
@@ -85,6 +86,19 @@ def test_a_folder_for_a_library_is_read_back_without_it(
     assert torch.equal(found.state["pos_embed.0.weight"], model.pos_embed[0]())
 
 
+def test_what_a_model_lacks_is_written_as_none_or_as_zeros(
+    run: Run, few_images: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats.util, "find_spec", lambda package: None)
+    lacks = ["model.positions=none", "model.proj_bias=false", "model.mlp_bias=false"]
+    assert run("vit-train", *SMALL, *lacks, "train.epochs=1", "hydra.run.dir=run").status == 0
+    outcome = run("vit-export", "ckpt=run", "format=timm", "out=theirs")
+    assert outcome.status == 0 and "random images, logits to 0.0e+00" in outcome.out, outcome.err
+    config = read_json(Path("theirs/config.json"))
+    assert config["model_args"]["pos_embed"] == "none"
+    assert not pretrained("theirs", ViTConfig()).state["blocks.0.attn.proj.bias"].any()
+
+
 CANNOT = [
     (CnnConfig(), "timm", "model.name=cnn: choose format=onnx or torch"),
     (CnnConfig(), "safetensors", "model.name=cnn: choose format=onnx or torch"),
@@ -93,7 +107,7 @@ CANNOT = [
         "hf",
         "model.pre_norm=False, model.positions=relative: choose format=onnx, torch or safetensors",
     ),
-    (ViTConfig(qkv_bias=False, mlp_bias=False), "timm", "model.mlp_bias=False: choose format=onnx"),
+    (ViTConfig(mlp_bias=False, final_norm=False), "timm", "model.final_norm=False: choose format="),
 ]
 
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SMALL, Run
+from conftest import SMALL, SMALL_MODEL, Run, SmallRun
 from safetensors.torch import save_file
 from torch import Tensor
 
 import vit_train
 from vit_train.config import vit_presets
+from vit_train.files.reading import read_json
 from vit_train.layouts.huggingface import HUGGING_FACE
 from vit_train.layouts.timm import TIMM
 from vit_train.model.config import ViTConfig
@@ -29,7 +30,7 @@ from vit_train.runs.pretrained.pretrained import pretrained
 State = dict[str, Tensor]
 CONFIG = ViTConfig(embed_dim=16, depth=2, norm_eps=1e-6)
 FEW = ["data.train_images=60", "data.test_images=20", "train.epochs=1", "optim.lr=1e-12"]
-TRAIN = [*SMALL, *FEW, "model.norm_eps=1e-6", "hydra.run.dir=run"]
+TRAIN = [*SMALL, *FEW, "hydra.run.dir=run"]
 MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.25, 0.3]
 
 
@@ -133,6 +134,16 @@ def distilled() -> None:
     save("theirs/model.safetensors", HUGGING_FACE.to_theirs(model.state_dict()) | token)
 
 
+def beit() -> None:
+    save("theirs/model.safetensors", {"beit.encoder.layer.0.lambda_1": torch.ones(3)})
+    Path("theirs/config.json").write_text('{"model_type": "beit"}', encoding="utf-8")
+
+
+def averaged() -> None:
+    save("theirs/model.safetensors", weights())
+    Path("theirs/config.json").write_text('{"global_pool": "avg"}', encoding="utf-8")
+
+
 def with_config(content: str) -> Callable[[], None]:
     def written() -> None:
         model = VisionTransformer(CONFIG, 16, 3, 10)
@@ -203,6 +214,14 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "an odd config": (with_config('{"num_attention_heads": "x"}'), "has no number of heads"),
     "another activation": (with_config('{"hidden_act": "relu"}'), "its activation is relu, not"),
+    "another kind": (
+        beit,
+        "it is Hugging Face's beit, not one of vit, deit, vit_mae, vit_msn: its weights (beit.",
+    ),
+    "a mean that includes the class token": (
+        averaged,
+        "it classifies all its tokens together, not the class token alone",
+    ),
     "no config": (with_config("[]"), "config.json is not a JSON object"),
     "a broken config": (with_config('{"id2label": [1]}'), "config.json does not describe a model"),
 }
@@ -214,7 +233,8 @@ def test_what_cannot_be_taken_is_refused_with_its_reason(name: str, run: Run) ->
     make()
     (source,) = (path.name for path in Path().iterdir())
     with pytest.raises(ValueError) as refusal:
-        start_from(source, VisionTransformer(CONFIG, 32), ["a", "b"])
+        found = pretrained(source, CONFIG)
+        start_from(source, found, VisionTransformer(CONFIG, 32), ["a", "b"])
     said = f"{refusal.value}\n"
     assert said.startswith(f"init_from={source}") and words in said and len(said) < 500
     assert not Path("done").exists()
@@ -228,6 +248,63 @@ def test_a_refusal_is_short_at_the_command_line(run: Run, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "timm", None)
     outcome = run("vit-train", *TRAIN, "init_from=timm:vit_tiny_patch16_224")
     assert "needs timm: pip install" in outcome.err
+
+
+def eps_of(run: str) -> tuple[float, float]:
+    """What the run's file says, and what its model has."""
+    model, meta = vit_train.load(f"{run}/checkpoints/last.safetensors")
+    assert isinstance(meta.config.model, ViTConfig)
+    written = read_json(Path(run, "summary.json"))["config"]["model"]["norm_eps"]
+    assert written == meta.config.model.norm_eps
+    return written, model.norm.eps
+
+
+def test_eps_is_that_of_the_weights_unless_it_is_set(run: Run) -> None:
+    """And a run that starts from that run has it, too."""
+    save("x.safetensors", weights())
+    small = [*SMALL, *FEW]
+    for folder, more, eps in (
+        ("run", ["init_from=x.safetensors"], 1e-6),
+        ("set", ["init_from=x.safetensors", "model.norm_eps=1e-5"], 1e-5),
+        ("next", ["init_from=run"], 1e-6),
+        ("random", [], 1e-5),
+    ):
+        outcome = run("vit-train", *small, *more, f"hydra.run.dir={folder}")
+        assert outcome.status == 0, outcome.err
+        assert eps_of(folder) == (eps, eps)
+        if "init_from=x.safetensors" in more:
+            said = words_of(Path(folder, "train.log").read_text(encoding="utf-8"))
+            assert (
+                "assumed, because the file does not say it: model.num_heads=4 "
+                f"model.norm_eps={eps} model.activation=gelu model.head=token"
+            ) in said
+    outcome = run("vit-results", "run", "random", "--out=.")
+    assert "norm_eps" in outcome.out, outcome.err
+
+
+def test_what_is_assumed_is_as_set(run: Run) -> None:
+    save("x.safetensors", weights())
+    found = pretrained("x.safetensors", ViTConfig(**vars(CONFIG) | {"activation": "gelu_tanh"}))
+    assert found.config.activation == "gelu_tanh" and "activation" in found.assumed
+
+
+def test_a_run_from_before_eps_could_be_null_is_the_same_run(run: Run, small_run: SmallRun) -> None:
+    small_run("interrupted", "run")
+    assert "norm_eps: 1.0e-05" in Path("run/config.yaml").read_text(encoding="utf-8")
+    outcome = run(
+        "vit-train", "resume=run", "model=tiny", *SMALL_MODEL[:2], "train.max_minutes=null"
+    )
+    assert outcome.status == 0, outcome.err
+
+
+def test_a_class_token_without_a_position_gets_one_of_zeros(run: Run) -> None:
+    """As in DeiT-III and FlexiViT."""
+    state = weights()
+    state["pos_embed"] = state["pos_embed"][:, 1:]
+    save("x.safetensors", state)
+    table = pretrained("x.safetensors", CONFIG).state["pos_embed.0.weight"]
+    assert table.shape == (1, 101, 16) and not table[:, 0].any()
+    assert torch.equal(table[:, 1:], state["pos_embed"])
 
 
 def test_a_preset_that_fits_is_named() -> None:
@@ -249,9 +326,9 @@ def test_a_frozen_encoder_stays_the_same_to_the_bit_also_when_resumed(run: Run) 
     probe += ["data.image_size=40", "train.ema_decay=0.5"]
     stop = ["data.mean=[0.1,0.2,0.3]", "data.std=[1,2,3]", "train.max_minutes=1e-9"]
     outcome = run("vit-train", *probe, *stop)
-    said = "the file does not say how many heads it has: model.num_heads=4 as set"
+    said = "assumed, because the file does not say it: model.num_heads=4"
     assert outcome.status == 0 and said in words_of(outcome.out)
-    assert "set; the encoder is not trained" in words_of(outcome.out)
+    assert "model.head=token; the encoder is not trained" in words_of(outcome.out)
     Path("x.pth").unlink()
     assert run("vit-train", "resume=run", "train.max_minutes=null").status == 0
     model, meta = vit_train.load("run/checkpoints/last.safetensors")

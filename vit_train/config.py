@@ -24,7 +24,7 @@ from vit_train.engine.config import (
     require_choice,
 )
 from vit_train.limits import require_in_bounds
-from vit_train.model.config import MODEL_CONFIGS, ModelConfig, ViTConfig
+from vit_train.model.config import MODEL_CONFIGS, NORM_EPS, ModelConfig, ViTConfig
 from vit_train.tasks.config import TASK_CONFIGS, ClassifyConfig, TaskConfig
 
 # The only classes that the field `name` of a group can select.
@@ -268,4 +268,11 @@ def from_checkpoint(stored: dict[str, Any]) -> TrainConfig:
 
 def default_settings(stored: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a saved run as if only its groups had been chosen, by their names."""
-    return OmegaConf.to_container(schema_of(stored))  # type: ignore[return-value]
+    return as_saved(OmegaConf.to_container(schema_of(stored)))  # type: ignore[arg-type]
+
+
+def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings with what a new run without pretrained weights saves in place of null."""
+    if settings["model"].get("norm_eps", NORM_EPS) is None:
+        settings["model"]["norm_eps"] = NORM_EPS
+    return settings

@@ -114,6 +114,7 @@ FORMS = [
     ("timm", {"class_token": False, "global_pool": "avg", "fc_norm": False}),
     ("timm", {"qkv_bias": False, "qk_norm": True}),
     ("timm", {"init_values": 1e-5}),
+    ("timm", {"proj_bias": False, "pos_embed": "none"}),
     ("torchvision", {"representation_size": DIM}),
     ("Hugging Face", {"qkv_bias": False, "hidden_act": "gelu_pytorch_tanh"}),
     ("vit-pytorch", {"pool": "mean"}),

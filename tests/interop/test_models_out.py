@@ -113,6 +113,8 @@ TIMM: list[list[str]] = [
     ["model.norm_eps=1e-6", "model.qkv_bias=false", "model.qk_norm=true"],
     ["model.head=gap", "model.positions=sincos_2d", "model.activation=gelu_tanh"],
     ["model.layer_scale=0.1"],
+    ["model.positions=none", "model.proj_bias=false", "model.mlp_bias=false"],
+    ["model.proj_bias=false"],
     ["model.embed_dim=33", "model.mlp_dim=45", "model.positions=learned"],
 ]
 
@@ -132,7 +134,9 @@ def test_timm_opens_what_is_written_for_it(run: Run, settings: list[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    "settings", [[], ["model.norm_eps=1e-12", "model.qkv_bias=false"]], ids=str
+    "settings",
+    [[], ["model.norm_eps=1e-12", "model.qkv_bias=false", "model.proj_bias=false"]],
+    ids=str,
 )
 def test_hugging_face_opens_what_is_written_for_it(run: Run, settings: list[str]) -> None:
     from transformers import AutoImageProcessor, AutoModelForImageClassification, pipeline

@@ -74,6 +74,40 @@ def test_a_model_gives_the_same_logits(library: str, form: dict[str, Any], tmp_p
     torch.testing.assert_close(model(batch), expected, rtol=0, atol=1e-9)
 
 
+def test_a_class_token_without_a_position_gives_the_same_logits(tmp_path: Path) -> None:
+    """As in DeiT-III and FlexiViT."""
+    theirs = timm_model(no_embed_class=True, init_values=1e-6)
+    torch.save(theirs.state_dict(), tmp_path / "x.pth")
+    batch = images()
+    logits = ours_of(str(tmp_path / "x.pth"))(batch)
+    torch.testing.assert_close(logits, theirs(batch), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("pooling", ["avg", "max"])
+def test_timms_other_pooling_is_refused(
+    run: Run, pooling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import timm
+
+    theirs = timm_model(global_pool=pooling, fc_norm=False)
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained: theirs)
+    outcome = run("vit-train", *FITTING, "init_from=timm:vit_tiny_patch16_224")
+    assert outcome.status == 1 and "it classifies all its tokens together" in outcome.err
+
+
+@pytest.mark.parametrize("kind", ["Beit", "Dinov2", "Swin"])
+def test_other_kinds_of_hugging_face_are_named(run: Run, kind: str) -> None:
+    import transformers
+
+    config = getattr(transformers, f"{kind}Config")()
+    small = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3}
+    small |= {"embed_dim": 12, "depths": [1], "num_heads": [3], "image_size": 32}
+    config.update({key: value for key, value in small.items() if hasattr(config, key)})
+    getattr(transformers, f"{kind}Model")(config).save_pretrained("theirs")
+    outcome = run("vit-train", *FITTING, "init_from=theirs")
+    assert outcome.status == 1 and f"it is Hugging Face's {kind.lower()}, not" in outcome.err
+
+
 @pytest.mark.parametrize("library, form", FORMS, ids=str)
 def test_there_and_back_is_the_same_to_the_bit(library: str, form: dict[str, Any]) -> None:
     theirs = MODELS[library](**form).state_dict()
@@ -135,7 +169,7 @@ def test_a_run_begins_with_a_folder_of_hugging_face(run: Run) -> None:
     theirs = hf_model().float()
     theirs.save_pretrained("theirs")
     ViTImageProcessor(image_mean=MEAN, image_std=STD).save_pretrained("theirs")
-    model, meta, said = began(run, "theirs", "model.norm_eps=1e-12")
+    model, meta, said = began(run, "theirs")
     assert list(meta.statistics.mean) == MEAN and list(meta.statistics.std) == STD
     assert "its head is reused, for the same number of classes, whose names are not known" in said
     batch = images().float()
@@ -150,10 +184,10 @@ def test_a_run_begins_with_a_folder_of_timm(run: Run) -> None:
     sizes |= {"num_heads": HEADS, "mlp_ratio": MLP / DIM, "num_classes": CLASSES + 1}
     theirs = perturbed(timm.create_model("vit_tiny_patch16_224", **sizes)).float()
     save_for_hf(theirs, "theirs", model_args=sizes, safe_serialization=True)
-    model, meta, said = began(run, "theirs", "model.norm_eps=1e-6")
+    model, meta, said = began(run, "theirs")
     assert list(meta.statistics.mean) == [0.5, 0.5, 0.5]
     assert f"its head is not reused: it knows {CLASSES + 1} classes, the data have 7" in said
-    assert "does not say how many heads" not in said
+    assert "assumed" not in said
     torch.testing.assert_close(model.cls_token, theirs.cls_token)
     assert model.head.weight.abs().max() < 1e-6
 
@@ -164,7 +198,7 @@ def test_timm_downloads_what_is_named(run: Run, monkeypatch: pytest.MonkeyPatch)
     theirs = timm_model().float()
     theirs.pretrained_cfg = {"mean": tuple(MEAN), "std": tuple(STD)}
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained: theirs)
-    model, meta, said = began(run, "timm:vit_tiny_patch16_224", "model.norm_eps=1e-6")
+    model, meta, said = began(run, "timm:vit_tiny_patch16_224")
     assert list(meta.statistics.mean) == MEAN and "timm's layout" in said
     batch = images().float()
     torch.testing.assert_close(model(batch), theirs(batch), rtol=0, atol=1e-4)
@@ -188,7 +222,7 @@ def test_an_encoder_without_a_classifier_is_taken_without_its_pooler(run: Run) -
 
     theirs = perturbed(ViTModel(hf_config(), add_pooling_layer=True)).float()
     theirs.save_pretrained("theirs")
-    _, _, said = began(run, "theirs", "model.norm_eps=1e-12")
+    _, _, said = began(run, "theirs")
     assert "left out: pooler.dense.bias, pooler.dense.weight" in said
     assert "its head is not reused: there is none" in said
 

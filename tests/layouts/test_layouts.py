@@ -15,7 +15,7 @@ from vit_train.layouts.vit_pytorch import VIT_PYTORCH, channels_first, channels_
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 
-SMALL = ViTConfig(embed_dim=12, depth=2, num_heads=3, mlp_dim=20)
+SMALL = ViTConfig(embed_dim=12, depth=2, num_heads=3, mlp_dim=20, norm_eps=1e-5)
 # Of each layout one model, with the settings that it needs.
 BASE: dict[str, dict[str, Any]] = {
     "vit-pytorch": {"stem": "normed_patches", "qkv_bias": False},

@@ -18,6 +18,8 @@ OUTER = {"norm.": "layernorm.", "head.": "classifier."}
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 # Its names of activations, and this program's.
 ACTIVATIONS = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
+# Its kinds of models that are taken, as config.json calls them.
+KINDS = ("vit", "deit", "vit_mae", "vit_msn")
 # Pillow's number of its bilinear filter.
 BILINEAR = 2
 # Names that mean there are none.
@@ -32,7 +34,8 @@ def facts(files: Files) -> Facts:
         settings["num_heads"] = config["num_attention_heads"]
     if "layer_norm_eps" in config:
         settings["norm_eps"] = config["layer_norm_eps"]
-    settings["activation"] = our_activation(config.get("hidden_act", "gelu"), ACTIVATIONS)
+    if config:
+        settings["activation"] = our_activation(config.get("hidden_act", "gelu"), ACTIVATIONS)
     labels = config.get("id2label") or {}
     classes = [str(labels.get(str(number), "")) for number in range(len(labels))]
     named = classes and all(classes) and not all(map(UNNAMED.fullmatch, classes))
@@ -55,7 +58,7 @@ def files(subject: Subject) -> Files:
         "num_attention_heads": config.num_heads,
         "intermediate_size": config.hidden_dim,
         "hidden_act": names[config.activation],
-        "layer_norm_eps": config.norm_eps,
+        "layer_norm_eps": config.eps,
         "qkv_bias": config.qkv_bias,
         "image_size": size,
         "patch_size": config.patch_size,

@@ -101,6 +101,11 @@ class Layout:
     unpack: Callable[[State], State] = dict
     pack: Callable[[State], State] = dict
 
+    @property
+    def always(self) -> dict[str, Any]:
+        """Return the settings that all of the library's models have in common."""
+        return {name: values[0] for name, values in self.holds.items() if len(values) == 1}
+
     def recognizes(self, state: Mapping[str, Tensor]) -> bool:
         return self.bare(state).keys() >= set(self.marks)
 

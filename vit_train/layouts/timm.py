@@ -3,14 +3,28 @@
 `vit_train.model.vit` took timm's names; only the positions are a tensor there, a module here.
 """
 
+import math
 from typing import Any
 
-from vit_train.layouts.layout import BLOCK, PLAIN, Facts, Files, Layout, Subject, our_activation
+import torch
+
+from vit_train.layouts.layout import (
+    BLOCK,
+    PLAIN,
+    Facts,
+    Files,
+    Layout,
+    State,
+    Subject,
+    our_activation,
+)
 
 # Heads of the architectures whose name says their size, as in vit_small_patch16_224.
 HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16}
 # Its names of activations, and this program's.
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh"}
+# Its names of what is classified, and this program's.
+POOLING = {"token": "token", "avg": "gap"}
 # LayerNorm's eps: of all models, and of those that follow CLIP.
 EPS, CLIP_EPS = 1e-6, 1e-5
 
@@ -20,16 +34,18 @@ def facts(files: Files) -> Facts:
     config = files.get("config.json", {})
     given, architecture = config.get("model_args") or {}, str(config.get("architecture", ""))
     settings: dict[str, Any] = {}
-    activation = given.get("act_layer", "quick_gelu" if "quickgelu" in architecture else "gelu")
-    settings["activation"] = our_activation(activation, ACTIVATIONS)
+    if config:
+        activation = given.get("act_layer", "quick_gelu" if "quickgelu" in architecture else "gelu")
+        settings["activation"] = our_activation(activation, ACTIVATIONS)
     if architecture:
         settings["norm_eps"] = CLIP_EPS if "_clip_" in architecture else EPS
         sizes = {size: count for size, count in HEADS.items() if f"_{size}_" in architecture}
         for count in (*sizes.values(), given.get("num_heads")):
             if count is not None:
                 settings["num_heads"] = count
-    if (given.get("global_pool") or config.get("global_pool")) == "avg":
-        settings["head"] = "gap"
+    pooling = given.get("global_pool") or config.get("global_pool")
+    if pooling in POOLING:
+        settings["head"] = POOLING[pooling]
     images = config.get("pretrained_cfg") or config
     names = config.get("label_names")
     return Facts(
@@ -44,7 +60,7 @@ def files(subject: Subject) -> Files:
     """Return the config.json with which timm.create_model("local-dir:…") builds a model."""
     config, (channels, size, _) = subject.config, subject.image_shape
     # The architecture's name decides only LayerNorm's eps; all else is in model_args.
-    clip = "clip_" if config.norm_eps == CLIP_EPS else ""
+    clip = "clip_" if config.eps == CLIP_EPS else ""
     model = {
         "img_size": size,
         "patch_size": config.patch_size,
@@ -62,6 +78,7 @@ def files(subject: Subject) -> Files:
         "fc_norm": False,
         "pre_norm": False,
         "act_layer": config.activation,
+        "pos_embed": "none" if config.positions == "none" else "learn",
     }
     described = {
         "architecture": f"vit_base_patch16_{clip}224",
@@ -95,6 +112,19 @@ def ratio(hidden: int, width: int) -> float:
     return exact if int(width * exact) == hidden else (hidden + 0.5) / width
 
 
+def unpack(state: State) -> State:
+    """Give the class token a position of zeros if it has none, as in DeiT-III and FlexiViT."""
+    positions = state.get("pos_embed")
+    if positions is None or "cls_token" not in state:
+        return state
+    count = positions.shape[1]
+    if count < 2 or math.isqrt(count) ** 2 != count:
+        return state
+    return state | {
+        "pos_embed": torch.cat((positions.new_zeros(1, 1, positions.shape[2]), positions), 1)
+    }
+
+
 TIMM = Layout(
     name="timm",
     names={
@@ -110,6 +140,7 @@ TIMM = Layout(
     marks=("patch_embed.proj.weight", "blocks.0.attn.qkv.weight"),
     holds={
         **PLAIN,
+        "positions": ("learned", "none"),
         "head": ("token", "gap"),
         "proj_bias": (True,),
         "norm_eps": (EPS, CLIP_EPS),
@@ -118,4 +149,5 @@ TIMM = Layout(
     facts=facts,
     files=files,
     unused={"mask_token": "the token of hidden patches", "decoder": "the decoder"},
+    unpack=unpack,
 )

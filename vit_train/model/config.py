@@ -19,14 +19,14 @@ CHOICES = {
     "init": ("xavier", "mimetic", "torch"),
     "stem": ("patches", "normed_patches", "conv"),
 }
-
-
+# What LayerNorms add to the variance, unless it is set or pretrained weights need another value.
+NORM_EPS = 1e-5
 # The fields on which the meaning of an encoder's weights depends.
 ENCODER_SHAPE = (
     *("patch_size", "embed_dim", "depth", "num_heads", "hidden_dim", "activation", "pre_norm"),
     *("norm_affine", "final_norm", "qkv_bias", "proj_bias", "mlp_bias"),
     *("positions", "positions_at", "has_class_token", "stem", "patch_overlap", "qk_norm"),
-    *("has_layer_scale", "norm_eps"),
+    *("has_layer_scale", "eps"),
 )
 
 
@@ -76,8 +76,8 @@ class ViTConfig(ModelConfig):
     final_norm: bool = True
     # Learned scale and shift in the LayerNorms.
     norm_affine: bool = True
-    # What all LayerNorms add to the variance. Other libraries' models have 1e-6 or 1e-12.
-    norm_eps: float = 1e-5
+    # What all LayerNorms add to the variance; null: 1e-5 or, with init_from=, as in that model.
+    norm_eps: float | None = None
     # What makes tokens of the image: patches, each mapped linearly; the same with a LayerNorm
     # before and after (normed_patches); or for patches of 4 two convolutions (conv).
     stem: str = "patches"
@@ -141,7 +141,7 @@ class ViTConfig(ModelConfig):
         for field in ("dropout", "branch_dropout", "drop_path"):
             if not 0 <= getattr(self, field) < 1:
                 raise ValueError(f"model.{field}={getattr(self, field)} must be in [0, 1)")
-        if not self.norm_eps > 0:
+        if not self.eps > 0:
             raise ValueError(f"model.norm_eps={self.norm_eps} must be positive")
         if self.layer_scale is not None and not self.layer_scale > 0:
             raise ValueError(f"model.layer_scale={self.layer_scale} must be positive, or null")
@@ -174,6 +174,11 @@ class ViTConfig(ModelConfig):
     def hidden_dim(self) -> int:
         """Return the MLP's hidden width."""
         return int(self.embed_dim * self.mlp_ratio) if self.mlp_dim is None else self.mlp_dim
+
+    @property
+    def eps(self) -> float:
+        """Return what the LayerNorms add to the variance."""
+        return NORM_EPS if self.norm_eps is None else self.norm_eps
 
     @property
     def layers(self) -> int:
@@ -276,6 +281,7 @@ def differences(one: ViTConfig, other: ViTConfig) -> list[str]:
         "hidden_dim": f"mlp_dim={one.hidden_dim}",
         "has_class_token": f"head={one.head}",
         "has_layer_scale": f"layer_scale={shown(one.layer_scale)}",
+        "eps": f"norm_eps={one.eps}",
     }
     return [
         f"model.{typed.get(field, f'{field}={shown(getattr(one, field))}')}" for field in differing

@@ -141,9 +141,7 @@ MakeNorm = Callable[[int], LayerNorm]
 
 def norms_of(config: ViTConfig) -> MakeNorm:
     """Return a factory of the model's LayerNorms, which takes their width."""
-    return partial(
-        LayerNorm, kernels=config.kernels, eps=config.norm_eps, affine=config.norm_affine
-    )
+    return partial(LayerNorm, kernels=config.kernels, eps=config.eps, affine=config.norm_affine)
 
 
 class Dropout(nn.Module):

@@ -12,6 +12,7 @@ from vit_train.config import (
     INCIDENTAL,
     ROUNDING,
     TrainConfig,
+    as_saved,
     default_settings,
     from_checkpoint,
     is_among,
@@ -108,7 +109,7 @@ def changed(
             raise ValueError(f"write {key}.NAME=VALUE, not {key}={{…}}, when {doing}")
     keys = [key for key in keys_of(overrides) if key != argument]
     own, requested = (
-        dict(flatten(OmegaConf.to_container(config)))  # type: ignore[arg-type]
+        dict(flatten(as_saved(OmegaConf.to_container(config))))  # type: ignore[arg-type]
         for config in (settings, composed)
     )
     for key in keys:

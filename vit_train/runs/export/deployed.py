@@ -113,16 +113,27 @@ def deployed(trained: Trained, normalize: bool) -> Deployed:
 
 
 def plain_config(model: nn.Module) -> ViTConfig:
-    """Return a model's config, with learned positions for any others that are one table."""
+    """Return a model's config as libraries know it, with biases that may be zeros.
+
+    Any positions that are one table count as learned.
+    """
     assert isinstance(model, VisionTransformer)
-    config = model.config
+    config = replace(model.config, norm_eps=model.config.eps, proj_bias=True, mlp_bias=True)
     one_table = len(model.pos_embed) == 1 and config.positions_at == "stem"
     return replace(config, positions="learned") if one_table else config
 
 
 def plain_state(model: VisionTransformer) -> State:
-    """Return the weights of a model, those of its positions as the table that they make."""
-    state = model.state_dict()
+    """Return the weights of a model, those of its positions as the table that they make.
+
+    Biases that it lacks are zeros.
+    """
+    zeros = {
+        f"{name}.bias": layer.weight.new_zeros(len(layer.weight))
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear) and layer.bias is None and not name.endswith("qkv")
+    }
+    state = model.state_dict() | zeros
     if plain_config(model).positions != "learned":
         return state
     rest = {key: value for key, value in state.items() if not key.startswith("pos_embed.")}

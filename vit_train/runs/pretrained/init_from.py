@@ -11,7 +11,7 @@ from vit_train.model.config import ViTConfig, differences
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.load import encoder_of
-from vit_train.runs.pretrained.pretrained import Pretrained, pretrained
+from vit_train.runs.pretrained.pretrained import Pretrained
 from vit_train.text import counted
 
 HEAD = ("head.", "pre_head.")
@@ -25,17 +25,15 @@ class Origin(NamedTuple):
     seen: Seen | None = None
 
 
-def start_from(source: str, model: nn.Module, classes: list[str]) -> Origin:
-    """Copy the weights that `source` names into the model; return what was taken and what not.
+def start_from(source: str, found: Pretrained, model: nn.Module, classes: list[str]) -> Origin:
+    """Copy the weights `found` in `source` into the model; return what was taken and what not.
 
     Learned positions are resized if the images have another size. The head is reused if it knows
     the same classes, by their names or, where these are not known, by their number. Raise
-    ValueError if either model has no encoder, or if their shapes differ.
+    ValueError if the encoders differ.
     """
     ours = encoder_of(model)
-    if ours is None:
-        raise ValueError(f"init_from={source}: only a Vision Transformer can start from another")
-    found = pretrained(source, ours.config)
+    assert ours is not None
     require_fit(source, found, ours)
     fresh = why_fresh(found, ours, classes)
     state = resize_positions(found.state, ours)
@@ -56,8 +54,6 @@ def require_fit(source: str, found: Pretrained, ours: Encoder) -> None:
     if differing:
         preset = preset_of(found.config)
         hint = "" if preset is None else f" (or model={preset})"
-        if found.layout and any(each.startswith("model.norm_eps=") for each in differing):
-            hint += f"; model.norm_eps is that of {found.layout}'s models where no config says it"
         raise ValueError(
             f"init_from={source} has another encoder than this model, which fits with "
             f"{' '.join(differing)}{hint}"
@@ -100,7 +96,7 @@ def describe(source: str, found: Pretrained, ours: Encoder, fresh: str) -> str:
         lines.append(f"its head is reused, for {'the same classes' if found.classes else unknown}")
     if found.left:
         lines.append(f"left out: {first_three(found.left)}")
-    if found.heads_assumed:
-        heads = found.config.num_heads
-        lines.append(f"the file does not say how many heads it has: model.num_heads={heads} as set")
+    if found.assumed:
+        values = " ".join(f"model.{key}={getattr(found.config, key)}" for key in found.assumed)
+        lines.append(f"assumed, because the file does not say it: {values}")
     return "; ".join(lines)

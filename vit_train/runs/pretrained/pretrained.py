@@ -23,16 +23,18 @@ from vit_train.engine.errors import reason
 from vit_train.files.plain_values import Refused, require_config, require_plain
 from vit_train.files.reading import JSON_NODES, read_object
 from vit_train.files.typed import typed
+from vit_train.layouts.huggingface import KINDS
 from vit_train.layouts.known import layout_of, unwrapped
 from vit_train.layouts.layout import (
-    PLAIN,
     Facts,
+    Files,
     Layout,
     Misfit,
     described,
     first_three,
     our_activation,
 )
+from vit_train.layouts.timm import POOLING
 from vit_train.model.config import ViTConfig, require_vit
 from vit_train.model.memory import on_meta
 from vit_train.model.vit import VisionTransformer
@@ -77,8 +79,8 @@ class Pretrained:
     statistics: Statistics | None
     # Names of weights that were left out.
     left: tuple[str, ...] = ()
-    # Whether the number of heads was not known, so that it is the one that was wanted.
-    heads_assumed: bool = False
+    # Settings of `model` that the source does not say, so that they are assumed.
+    assumed: tuple[str, ...] = ()
     # The images that it has seen, if they are known.
     seen: Seen | None = None
 
@@ -122,12 +124,24 @@ def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
         return from_own(content, metadata[OWN])
     files = {name: read_object(path.with_name(name)) for name in CONFIG_FILES}
     state = unwrapped(content)
-    layout = layout_of(state)
     try:
-        facts = layout.facts(files)
+        layout = layout_of(state)
+        return translated(state, layout, facts_in(files, layout, path), wanted)
+    except Misfit as error:
+        kind = files[CONFIG_FILES[0]].get("model_type")
+        if kind is None or kind in KINDS:
+            raise
+        raise Misfit(
+            f"it is Hugging Face's {str(kind)[:40]}, not one of {', '.join(KINDS)}: {error}"
+        ) from error
+
+
+def facts_in(files: Files, layout: Layout, path: Path) -> Facts:
+    """Return what the config files beside the weights in `path` say."""
+    try:
+        return layout.facts(files)
     except (LookupError, TypeError, AttributeError) as error:  # of JSON that means something else
         raise Refused(f"{path.with_name(CONFIG_FILES[0])} does not describe a model") from error
-    return translated(state, layout, facts, wanted)
 
 
 def from_own(state: State, description: str) -> Pretrained:
@@ -178,6 +192,7 @@ def facts_of(model: nn.Module) -> Facts:
         "num_heads": block.attn.num_heads,
         "norm_eps": block.norm1.eps,
         "activation": our_activation(type(block.mlp.act).__name__, ACTIVATIONS),
+        "head": POOLING.get(str(vars(model).get("global_pool")), "another"),
     }
     mean, std = images.get("mean"), images.get("std")
     return Facts(settings, images.get("label_names"), mean, std)
@@ -187,19 +202,14 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
     """Return a library's model as one of this program; raise Misfit if it is none."""
     ours, left = layout.to_ours(state)
     shown = described(ours)
-    if facts.settings.get("head", shown["head"]) != shown["head"]:
-        raise Misfit("it averages its tokens, the class token among them")
-    known = {"norm_eps": layout.norm_eps, "activation": "gelu"}
-    settings: dict[str, Any] = known | shown | dict(facts.settings)
-    assumed = "num_heads" not in settings
-    if assumed:
-        width = settings["embed_dim"]
-        same = width == wanted.embed_dim and width % wanted.num_heads == 0
-        settings["num_heads"] = wanted.num_heads if same else max(1, width // HEAD_DIM)
+    if "head.weight" in ours and facts.settings.get("head", shown["head"]) != shown["head"]:
+        raise Misfit("it classifies all its tokens together, not the class token alone")
+    known = layout.always | dict(facts.settings)
+    unsaid = assumptions(layout, ours, shown, wanted)
+    settings = unsaid | known | shown
     if not all(isinstance(settings[key], int | float) for key in ("num_heads", "norm_eps")):
         raise Misfit("its config.json has no number of heads, or no eps")
-    plain = {name: values[0] for name, values in PLAIN.items()}
-    config = replace(wanted, **plain | settings)
+    config = replace(wanted, **settings)
     channels = ours["patch_embed.proj.weight"].shape[1]
     size = image_size(ours, config)
     require_whole(ours, config, (channels, size, size), layout.theirs)
@@ -211,8 +221,27 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
         classes=facts.classes,
         statistics=known_statistics(facts, channels),
         left=tuple(left),
-        heads_assumed=assumed,
+        assumed=tuple(name for name in unsaid if name not in known),
     )
+
+
+def assumptions(
+    layout: Layout, ours: State, shown: dict[str, Any], wanted: ViTConfig
+) -> dict[str, Any]:
+    """Return the settings that the weights do not show.
+
+    They are as wanted or, where nothing is wanted, as the library has them.
+    """
+    width = shown["embed_dim"]
+    same = width == wanted.embed_dim and width % wanted.num_heads == 0
+    unsaid = {
+        "num_heads": wanted.num_heads if same else max(1, width // HEAD_DIM),
+        "norm_eps": layout.norm_eps if wanted.norm_eps is None else wanted.norm_eps,
+        "activation": wanted.activation,
+    }
+    if "head.weight" in ours and shown["head"] == "token" and "gap" in layout.holds["head"]:
+        unsaid["head"] = "token"  # but it may read the mean of all tokens
+    return unsaid
 
 
 def known_statistics(facts: Facts, channels: int) -> Statistics | None:

@@ -33,7 +33,7 @@ from vit_train.engine.precision import pick_precision
 from vit_train.engine.train_loader import TrainLoader
 from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import memory_bytes, require_attention_fits, require_memory
-from vit_train.model.config import ModelConfig, ViTConfig
+from vit_train.model.config import ModelConfig, ViTConfig, require_vit
 from vit_train.model.flops import Flops, count_flops, counting_bytes
 from vit_train.model.layers import Dropout, DropPath
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta, require_few_patches
@@ -42,6 +42,7 @@ from vit_train.model.pos_embed import chosen_positions
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.load import checked_keys, encoder_of, statistics_of
 from vit_train.runs.pretrained.init_from import Origin, start_from
+from vit_train.runs.pretrained.pretrained import Pretrained, pretrained
 from vit_train.tasks.config import ClassifyConfig
 from vit_train.tasks.task import Task
 from vit_train.text import counted
@@ -144,6 +145,8 @@ def set_up(
     The weights of an `earlier` checkpoint, to resume from or to extend, are loaded later.
     `teacher_seen` is what the teacher has seen.
     """
+    found = first_weights(config, resumes=earlier is not None)
+    config = with_norm_eps(config, found)
     torch.manual_seed(config.seed)
     if isinstance(config.model, ViTConfig):
         # These may raise ValueError: before data are downloaded, or files are decoded.
@@ -154,7 +157,7 @@ def set_up(
     size, num_classes = data.image_shape[-1], len(data.classes)
     task = config.task.make(config.model, data.image_shape, num_classes)
     require_room(config, task, size)
-    model, origin = first_model(config, task, data, processes, resumes=earlier is not None)
+    model, origin = first_model(config, task, data, processes, found)
     if earlier is None:
         seen_before = inherited([origin.seen, teacher_seen], data, config.data)
     else:
@@ -298,10 +301,30 @@ def best_metric(config: TrainConfig, task: Task, counts: list[int]) -> str:
     return "balanced_acc" if makes_up(config, task) or is_uneven(counts) else "acc"
 
 
+def first_weights(config: TrainConfig, resumes: bool) -> Pretrained | None:
+    """Return the weights that `init_from` names, None if there are none or the run has its own."""
+    if config.init_from is None or resumes:
+        return None
+    return pretrained(config.init_from, require_vit(config.model, f"init_from={config.init_from}"))
+
+
+def with_norm_eps(config: TrainConfig, found: Pretrained | None) -> TrainConfig:
+    """Set model.norm_eps, unless it is set, to that of the weights or, without any, the usual."""
+    model = config.model
+    if not isinstance(model, ViTConfig) or model.norm_eps is not None:
+        return config
+    eps = (found.config if found else model).eps
+    return replace(config, model=replace(model, norm_eps=eps))
+
+
 def first_model(
-    config: TrainConfig, task: Task, data: Dataset, processes: Processes, resumes: bool
+    config: TrainConfig,
+    task: Task,
+    data: Dataset,
+    processes: Processes,
+    found: Pretrained | None,
 ) -> tuple[nn.Module, Origin]:
-    """Build the model, with the weights that `init_from` names unless the run resumes from others.
+    """Build the model, with the weights `found`, if any.
 
     Raise ValueError if several processes cannot train it.
     """
@@ -311,8 +334,8 @@ def first_model(
             f"model.name={config.model.name} has BatchNorm, which needs the whole batch: train it "
             "in one process"
         )
-    if config.init_from is not None and not resumes:
-        origin = start_from(config.init_from, model, list(data.classes))
+    if found is not None:
+        origin = start_from(str(config.init_from), found, model, list(data.classes))
     if config.train.freeze == "encoder":
         freeze_encoder(model, config)
     return model, origin
