@@ -132,7 +132,7 @@ def test_an_encoder_that_does_not_fit_is_refused_by_what_differs(
     refused = {
         "model.depth=1": "which fits with model.depth=2\n",
         "model.head=gap": "which fits with model.head=token\n",
-        "model=cnn": "only a Vision Transformer",
+        "model=cnn": "needs a Vision Transformer",
         "init_from=nowhere": "no checkpoint at nowhere",
     }
     for change, hint in refused.items():
