@@ -200,7 +200,7 @@ def set_up(
         )
     task.prepare(train_set.labels.to(device))
     precision = agreed_precision(config.precision, device, model, processes)
-    task.best_by = best_metric(config, task, class_counts(train_set, source))
+    task.best_by = best_metric(config, task, train_set, source)
     return Setup(
         config=replace(config, precision=precision.name),
         precision=precision,
@@ -284,8 +284,8 @@ def makes_up(config: TrainConfig, task: Task) -> bool:
     return config.data.sampler == "balanced" or task.weighs
 
 
-def best_metric(config: TrainConfig, task: Task, counts: list[int]) -> str:
-    """Return the name of the value that tells the best epoch, given each class's images.
+def best_metric(config: TrainConfig, task: Task, images: ImageSet, data: Source) -> str:
+    """Return the name of the value that tells the best epoch of training on these images.
 
     Raise ValueError if the task has no such value.
     """
@@ -298,7 +298,8 @@ def best_metric(config: TrainConfig, task: Task, counts: list[int]) -> str:
         return "loss"
     if metric != "auto":
         return metric
-    return "balanced_acc" if makes_up(config, task) or is_uneven(counts) else "acc"
+    uneven = makes_up(config, task) or is_uneven(class_counts(images, data))
+    return "balanced_acc" if uneven else "acc"
 
 
 def first_weights(config: TrainConfig, resumes: bool) -> Pretrained | None:
