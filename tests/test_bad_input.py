@@ -405,3 +405,24 @@ def test_a_current_folder_that_was_deleted_is_said(
     outcome = run(command, "run")
     assert outcome.status == 1
     assert outcome.err == f"{command}: the current folder was deleted: change to another one (cd)\n"
+
+
+@pytest.mark.parametrize(
+    "command, base", [("vit-train", "train"), ("vit-eval", "vit_eval")]
+)
+def test_a_config_of_ones_own_is_told_what_it_must_build_on(
+    run: Run, command: str, base: str
+) -> None:
+    Path("some").mkdir()
+    for content in ("device: cpu\n", "device: cpu\nresume: null\n"):  # as a run's config.yaml
+        Path("some/config.yaml").write_text(content, encoding="utf-8")
+        outcome = run(command, "--config-dir", "some", "--config-name", "config")
+        assert outcome.status == 1 and f"begin with 'defaults: [{base}, _self_]'" in outcome.err
+        assert "the command in its summary.json" in outcome.err
+        assert outcome.err.startswith(f"{command}: --config-name=config: ")
+    outcome = run(command, "--config-dir", "some", "--config-name", "confg")
+    assert outcome.err == f"{command}: there is no confg.yaml\n"
+    text = f"defaults: [{base}, _self_]\ndevice: cuda\n"
+    Path("some/config.yaml").write_text(text, encoding="utf-8")
+    outcome = run(command, "--config-dir", "some", "--config-name", "config", "--cfg", "job")
+    assert outcome.status == 0 and "device: cuda" in outcome.out

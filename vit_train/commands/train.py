@@ -15,6 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from vit_train.commands.cli.command import require_base
 from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import run_or_help
 from vit_train.commands.cli.naming import is_named, register_run_name
@@ -49,6 +50,7 @@ def job(composed: DictConfig) -> float | None:
             raise ValueError("a sweep (-m) runs in one process: start each run with torchrun alone")
     errors = SWEEP.errors(settings) if settings.mode == RunMode.MULTIRUN else None
     with errors or short_errors("vit-train"):
+        require_base(composed, TrainConfig, "train")
         if composed.resume is None:
             return start(composed, settings)
         return go_on(composed, settings)

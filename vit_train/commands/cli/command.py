@@ -6,7 +6,8 @@ from typing import TypeVar
 
 import hydra
 from hydra.core.config_store import ConfigStore
-from omegaconf import DictConfig
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
 
 from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import run_or_help
@@ -38,6 +39,7 @@ def make_command(
     @hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name=config_name)
     def job(composed: DictConfig) -> None:
         with short_errors(name):
+            require_base(composed, settings, config_name)
             work(typed(composed, settings))
 
     def main() -> None:
@@ -49,6 +51,16 @@ def make_command(
             run_or_help(job, about, groups, settings)
 
     return main
+
+
+def require_base(composed: DictConfig, settings: type, base: str) -> None:
+    """Raise ValueError for a config by --config-name that does not build on the command's own."""
+    if OmegaConf.get_type(composed) is not settings:
+        name = HydraConfig.get().job.config_name
+        raise ValueError(
+            f"--config-name={name}: such a file must begin with 'defaults: [{base}, _self_]'; a "
+            "run is repeated by the command in its summary.json, not by its config.yaml"
+        )
 
 
 def refuse_sweep(arguments: Sequence[str]) -> None:

@@ -130,7 +130,7 @@ def no_such_choice(path: str, choices: Sequence[str]) -> str:
     # Hydra's own groups have folders in folders; of ours, only choices do.
     group, _, name = path.rpartition("/") if path.startswith("hydra/") else path.partition("/")
     near = difflib.get_close_matches(name, choices, n=1)
-    message = f"there is no {group}={name}"
+    message = f"there is no {group}={name}" if name else f"there is no {path}.yaml"
     if near:
         message += f": did you mean {group}={near[0]}?"
     elif choices:
