@@ -38,7 +38,13 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 MOST_ROOMS, MOST_FLOORS, MOST_IMPORTS = 17, 8, 53
 # Hydra and its configs are for these alone.
-KNOW_HYDRA = {"config.py", "commands", "runs/training/folder.py", "runs/settings.py"}
+KNOW_HYDRA = {
+    "config.py",
+    "commands",
+    "runs/training/folder.py",
+    "runs/training/run_summary.py",
+    "runs/settings.py",
+}
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -1,5 +1,7 @@
 """Optuna searches by what validation says; a sweep's jobs can go to Slurm."""
 
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,8 @@ def test_optuna_looks_for_the_best_validation(run: Run) -> None:
         Path("outputs/tune/optimization_results.yaml").read_text(encoding="utf-8")
     )
     assert best["best_value"] == max(each["best_val"]["acc"] for each in runs)
+    for each in runs:
+        assert f"optim.lr={each['config']['optim']['lr']}" in shlex.split(each["command"])
     outcome = run(
         "vit-train", "experiment=tune", *SMALL, "hydra.sweep.dir=none", "hydra.sweeper.n_trials=2",
         "hydra.sweeper.params={optim.lr:'choice(-1,-2)'}",
@@ -69,3 +73,26 @@ def test_tensorboard_shows_what_a_sweep_sets_wherever_that_is_written(run: Run) 
     infos = HParamsPluginData.FromString(plugin.content).experiment.hparam_infos
     shown = {info.name for info in infos if info.differs}
     assert {"model.depth", "model.patch_size"} <= shown and "model.num_heads" not in shown
+
+
+def test_each_job_of_a_sweep_has_the_command_that_repeats_it_alone(run: Run) -> None:
+    Path("mine/experiment").mkdir(parents=True)
+    experiment = Path("mine/experiment/depths.yaml")
+    for sweep, given in (
+        ("{mode: MULTIRUN, sweeper: {params: {model.depth: '1,2'}}}", ["seed=3"]),
+        ("{}", ["-m", "model.depth=1,2", "seed=3"]),
+    ):
+        text = f"# @package _global_\nhydra: {sweep}\ntrain: {{epochs: 1}}\n"
+        experiment.write_text(text, encoding="utf-8")
+        few = ["data.train_images=60", "data.test_images=20", "model.embed_dim=16"]
+        run("vit-train", "--config-dir", "mine", "experiment=depths", *given, *few,
+            "hydra.sweep.dir='a sweep'")  # fmt: skip
+        for job, depth in enumerate((1, 2)):
+            summary = read_json(Path(f"a sweep/{job}/summary.json"))
+            program, *arguments = shlex.split(summary["command"])
+            assert run(program, *arguments, "hydra.run.dir=again").status == 0
+            again = read_json(Path("again/summary.json"))
+            assert again["config"] == summary["config"]
+            assert again["config"]["model"]["depth"] == depth and again["test"] == summary["test"]
+            shutil.rmtree("again")
+        shutil.rmtree("a sweep")

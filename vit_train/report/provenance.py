@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -101,9 +102,13 @@ def cpu_extensions() -> list[str]:
     return sorted(name for name, has in found.items() if has is True and EXTENSION(name))
 
 
-def command_line() -> str:
-    """Return this process's command, as it can be typed again."""
+def command_line(arguments: Sequence[str] | None = None) -> str:
+    """Return this process's command, with other `arguments` if given, as it can be typed again."""
     module = getattr(sys.modules["__main__"].__spec__, "name", "")
-    is_own = module.startswith("vit_train.")  # python -m MODULE, which torchrun needs
-    program = ["python", "-m", module] if is_own else [Path(sys.argv[0]).name]
-    return printable(shlex.join([*program, *sys.argv[1:]]))
+    if module.startswith("vit_train."):  # python -m MODULE, which torchrun needs
+        program = ["python", "-m", module]
+    elif module.startswith("submitit."):  # a sweep's job on Slurm
+        program = ["vit-train"]
+    else:
+        program = [Path(sys.argv[0]).name]
+    return printable(shlex.join([*program, *(sys.argv[1:] if arguments is None else arguments)]))

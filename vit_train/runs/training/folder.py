@@ -2,14 +2,13 @@
 
 import logging
 import math
-import re
+import shlex
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from PIL import Image
 from torch import nn
@@ -255,10 +254,8 @@ class RunFolder(RunOutput):
 
     @property
     def chosen(self) -> list[str]:
-        """Return the settings that the command has set for this run, or Hydra in a sweep."""
-        swept = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
-        found = re.findall(r"(?:^|[ '])\+*([\w.]+)=", " ".join([self.summary.command, *swept]))
-        return [name for name in found if name != "resume"]
+        """Return the settings that the run's command sets."""
+        return [word.partition("=")[0].lstrip("+") for word in shlex.split(self.summary.command)]
 
     def final_metrics(self, results: dict[str, Evaluation]) -> dict[str, float]:
         """Return, by tag, what compares runs in TensorBoard's table of hyperparameters."""

@@ -4,6 +4,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+
 from vit_train.engine.precision import bf16_speedup
 from vit_train.files.reading import read_object
 from vit_train.files.writing import write_json
@@ -13,6 +16,8 @@ from vit_train.runs.training.setup import Setup
 
 # What may differ between the processes that trained a run one after another.
 HERE = ("commit", "versions", "machine", "precision")
+# What Hydra calls the source of settings that --config-dir names.
+FLAG = "command-line"
 
 
 class RunSummary:
@@ -22,7 +27,7 @@ class RunSummary:
         self.path, self.setup, self.extends = path, setup, extends
         before = read_or_nothing(path) if resumed else {}
         # The command that began the run or, if that is lost, this process's.
-        self.command = str(before.get("command", provenance.command_line()))
+        self.command = str(before.get("command", own_command()))
         self.earlier = trained_before(before)
 
     def write(self, status: str, **results: Any) -> None:
@@ -50,6 +55,19 @@ class RunSummary:
             "teacher": setup.teacher or None,
         }
         write_json(self.path, known | results)
+
+
+def own_command() -> str:
+    """Return the command that repeats this run: of a sweep's job, one that trains it alone."""
+    settings = HydraConfig.get() if HydraConfig.initialized() else None
+    if settings is None or settings.mode != RunMode.MULTIRUN:
+        return provenance.command_line()
+    folders = [each.path for each in settings.runtime.config_sources if each.provider == FLAG]
+    flags = [f"--config-dir={folder}" for folder in folders]
+    if settings.job.config_name != "train":
+        flags.append(f"--config-name={settings.job.config_name}")
+    # An experiment may make a sweep of each command that names it.
+    return provenance.command_line([*settings.overrides.task, "hydra.mode=RUN", *flags])
 
 
 def read_or_nothing(summary: Path) -> dict[str, Any]:
