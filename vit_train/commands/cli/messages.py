@@ -20,6 +20,8 @@ from vit_train.files.plain_values import flatten
 from vit_train.limits import gigabytes, is_out_of_memory
 
 PLUGINS = "pip install -e '.[sweeps]' in the checkout adds Optuna and Slurm"
+# Hydra, its plugins, and what they stand on.
+HYDRA = ("hydra", "hydra_plugins", "submitit", "optuna", "sqlalchemy")
 GRAMMAR = "key=value; quote a value with special characters: key='a, b'"
 GROUP = "a group is chosen by a name, such as model=tiny"
 DEEP = "an argument or a config file is nested too deeply"
@@ -36,11 +38,14 @@ MUST_BE = {
 
 
 def from_hydra(error: BaseException) -> bool:
-    """Return whether Hydra itself failed, as it does on some arguments that its grammar accepts."""
+    """Return whether Hydra or a plugin failed: on an argument, without Slurm, without a database.
+
+    Hydra fails on some arguments that its grammar accepts.
+    """
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
-    return frame is not None and frame.tb_frame.f_globals["__name__"].startswith("hydra.")
+    return frame is not None and frame.tb_frame.f_globals["__name__"].partition(".")[0] in HYDRA
 
 
 def explain(error: BaseException) -> str:
