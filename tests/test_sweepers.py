@@ -2,6 +2,8 @@
 
 import shlex
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,65 @@ def test_each_job_of_a_sweep_has_the_command_that_repeats_it_alone(run: Run) -> 
             assert again["config"]["model"]["depth"] == depth and again["test"] == summary["test"]
             shutil.rmtree("again")
         shutil.rmtree("a sweep")
+
+
+FEW = ["data.train_images=60", "data.test_images=20", "model.embed_dim=16", "model.depth=1"]
+JOBS = ["-m", "seed=0,1", *FEW, "train.epochs=2", "hydra.sweep.dir=jobs"]
+
+
+def test_a_sweep_run_again_into_its_folder_does_what_is_left(run: Run) -> None:
+    assert run("vit-train", *JOBS, "hydra.sweep.dir=whole").status == 0
+    outcome = run("vit-train", *JOBS, "train.max_minutes=1e-9")
+    assert "0 of 2 jobs finished" in outcome.out
+    Path("whole/1").rename("jobs/finished")
+    shutil.rmtree("jobs/1")
+    Path("jobs/finished").rename("jobs/1")
+    outcome = run("vit-train", *JOBS)
+    assert outcome.status == 0 and "2 of 2 jobs finished" in outcome.out, outcome.err
+    assert outcome.out.count("jobs/0 was begun with these settings and is resumed") == 1
+    assert outcome.out.count("jobs/1 is finished, with these settings, and is not repeated") == 1
+    assert sorted(path.name for path in Path("jobs").glob("[0-9]*")) == ["0", "1"]
+    ends = [read_json(Path(each, "0/summary.json"))["test"] for each in ("jobs", "whole")]
+    assert ends[0] == ends[1]
+    outcome = run("vit-train", *JOBS, "train.epochs=1")  # other runs, in folders of their own
+    assert "is not repeated" not in outcome.out
+    assert sorted(path.name for path in Path("jobs").glob("[0-9]*")) == ["0", "0-2", "1", "1-2"]
+
+
+def test_what_to_do_next_is_said_once_for_a_whole_sweep(run: Run) -> None:
+    outcome = run("vit-train", *JOBS, "train.epochs=1")
+    assert outcome.out.count("\nnext ") == 1 and "vit-eval" not in outcome.out
+    assert outcome.out.endswith("\nnext    vit-results jobs\n        tensorboard --logdir jobs\n")
+
+
+SEARCH = ["experiment=tune", *FEW, "train.epochs=1"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_interrupted_search_goes_on_and_a_stored_one_grows(run: Run) -> None:
+    whole = run("vit-train", *SEARCH, "hydra.sweeper.n_trials=3", "hydra.sweep.dir=whole")
+    assert run("vit-train", *SEARCH, "hydra.sweeper.n_trials=2").status == 0
+    again = run("vit-train", *SEARCH, "hydra.sweeper.n_trials=3")
+    assert again.status == whole.status == 0 and again.out.count("is not repeated") == 2
+    found = [Path(f"{each}/optimization_results.yaml") for each in ("whole", "outputs/tune")]
+    assert found[0].read_text(encoding="utf-8") == found[1].read_text(encoding="utf-8")
+    stored = ["hydra.sweeper.storage=sqlite:///tune.db", "hydra.sweeper.sampler.seed=null"]
+    for _ in range(2):
+        outcome = run("vit-train", *SEARCH, *stored, "hydra.sweeper.n_trials=1",
+                      "hydra.sweep.dir=stored")  # fmt: skip
+        assert outcome.status == 0, outcome.err
+    with closing(sqlite3.connect("tune.db")) as database:
+        values = [value for (value,) in database.execute("SELECT value FROM trial_values")]
+    assert len(values) == 2
+    best = yaml.safe_load(Path("stored/optimization_results.yaml").read_text(encoding="utf-8"))
+    assert best["best_value"] == max(values)
+
+
+def test_slurm_and_a_database_that_are_not_there_say_so_in_a_line(run: Run) -> None:
+    for arguments, words in (
+        (["-m", "hydra/launcher=slurm", "seed=0,1"], 'Could not detect "srun"'),
+        (["experiment=tune", "hydra.sweeper.storage=nowhere"], "Could not parse SQLAlchemy URL"),
+    ):
+        outcome = run("vit-train", *arguments)
+        assert outcome.status == 1 and outcome.err.startswith(f"vit-train: {words}")
+        assert outcome.err.count("\n") == 1

@@ -20,11 +20,23 @@ from vit_train.commands.cli.errors import short_errors
 from vit_train.commands.cli.help import run_or_help
 from vit_train.commands.cli.naming import is_named, register_run_name
 from vit_train.commands.cli.overrides import is_sweep, quote_values, quoted
-from vit_train.commands.cli.resuming import extended_config, resume_argument, resumed_config
+from vit_train.commands.cli.resuming import (
+    begun_config,
+    extended_config,
+    resume_argument,
+    resumed_config,
+)
 from vit_train.commands.cli.sweep import Sweep
 from vit_train.config import CONF_DIR, GROUPS, TrainConfig, register_schemas, typed
 from vit_train.runs.lock import new_run, sole_writer
-from vit_train.runs.paths import SUMMARY, for_shell, is_finished, last_checkpoint, resumed_run
+from vit_train.runs.paths import (
+    SUMMARY,
+    for_shell,
+    holds_run,
+    is_finished,
+    last_checkpoint,
+    resumed_run,
+)
 from vit_train.text import printable
 
 if TYPE_CHECKING:
@@ -60,14 +72,37 @@ def job(composed: DictConfig) -> float | None:
 def start(composed: DictConfig, settings: HydraConf) -> float | None:
     """Start a new run, which may extend another, in a folder of its own; return its score."""
     folder = Path(settings.runtime.output_dir)
+    if settings.mode == RunMode.MULTIRUN and holds_run(folder):
+        config = begun_config(folder, new_config(composed, settings))
+        if config is not None:
+            return go_on_in(folder, config)
     with new_run(folder, is_named(settings)) if IS_MAIN else nullcontext(folder) as path:
-        if composed.extend is None:
-            config = typed(composed, TrainConfig)
-        else:
-            config = extended_config(composed, settings.overrides.task)
+        config = new_config(composed, settings)
         from vit_train.runs.training.train import train_in_held_folder
 
         return score(train_in_held_folder(config, path), path)
+
+
+def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
+    """Return the settings of a new run, which may extend another."""
+    if composed.extend is None:
+        return typed(composed, TrainConfig)
+    return extended_config(composed, settings.overrides.task)
+
+
+def go_on_in(folder: Path, config: TrainConfig) -> float | None:
+    """Resume a run that an interrupted sweep has begun, unless it is finished; return its score."""
+    from vit_train.runs.checkpoint import Checkpoint
+    from vit_train.runs.training.train import train_in_held_folder
+
+    with sole_writer(folder):
+        checkpoint = last_checkpoint(folder)
+        if not is_finished(folder):
+            print(printable(f"{folder} was begun with these settings and is resumed"))
+            outcome = train_in_held_folder(config, folder, checkpoint, resumed=True)
+            return score(outcome, folder)
+        print(printable(f"{folder} is finished, with these settings, and is not repeated"))
+        return None if checkpoint is None else Checkpoint.load(checkpoint).best_score
 
 
 def go_on(composed: DictConfig, settings: HydraConf) -> float | None:

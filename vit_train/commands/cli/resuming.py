@@ -1,6 +1,7 @@
 """`vit-train resume=RUN` and `extend=RUN`: its own settings, and what may be changed of them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from vit_train.config import (
     require_known,
 )
 from vit_train.files.plain_values import flatten
-from vit_train.runs.paths import finished_run, for_shell
+from vit_train.runs.paths import finished_run, for_shell, last_checkpoint
 from vit_train.runs.settings import own_settings
 
 # What an extended run may change. The optimizer's kind and groups and the average of the weights
@@ -67,6 +68,22 @@ def resumed_config(
         advice = f"a finished run stays as it is; {extending} trains it further in a new folder"
     settings = own_settings(folder, checkpoint)
     return changed("resume", settings, composed, overrides, advice)
+
+
+def begun_config(folder: Path, config: TrainConfig) -> TrainConfig | None:
+    """Return these settings with what the run in the folder has found out for itself.
+
+    None means that it is a run with other settings.
+    """
+    from vit_train.runs.training.train import with_named_run
+
+    begun = from_checkpoint(own_settings(folder, last_checkpoint(folder)))
+    config = with_named_run(config)
+    if config.precision == "auto":
+        config = replace(config, precision=begun.precision)
+    own, now = (dict(flatten(asdict(each))) for each in (begun, config))
+    same = all(own[key] == now.get(key) for key in own if not may_change(key, "resume"))
+    return config if same else None
 
 
 def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:

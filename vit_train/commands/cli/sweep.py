@@ -56,7 +56,10 @@ class Sweep:
         finished = jobs - len(failures) - len(stopped)
         print(f"{finished} of {jobs} jobs finished")
         if finished:
-            print(printable(f"next    vit-results {shlex.quote(self.folder)}"))
+            runs = shlex.quote(self.folder)
+            print(
+                printable(f"next    vit-results {runs}\n        tensorboard --logdir {runs}", "\n")
+            )
         if stopped:
             print("stopped before their end; resume each with:")
         for folder in stopped:

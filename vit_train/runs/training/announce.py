@@ -207,15 +207,22 @@ def result_lines(results: dict[str, Evaluation], selected_on: str | None) -> Ite
         yield f"test, {name} weights{note}: {result_line(result)}"
 
 
-def closing(setup: Setup, path: Path, files: Sequence[str]) -> str:
-    """Say which files a finished run has written into its folder, and what to do next with it."""
-    here = Path.cwd()
-    path = path.relative_to(here) if path.is_relative_to(here) else path
-    commands = dict(next_commands(setup, shlex.quote(str(path))))
+def written(path: Path, files: Sequence[str]) -> str:
+    """Say which files a finished run has written into its folder."""
+    return labelled("written", f"to {from_here(path)}/: {', '.join(files)}")
+
+
+def next_steps(setup: Setup, path: Path) -> str:
+    """Say what to do next with a finished run."""
+    commands = dict(next_commands(setup, shlex.quote(str(from_here(path)))))
     width = max(map(len, commands))
-    next_steps = "\n".join(f"{command:<{width}}  {use}" for command, use in commands.items())
-    written = labelled("written", f"to {path}/: {', '.join(files)}")
-    return f"{written}\n{'next':<{MARGIN}}{textwrap.indent(next_steps, ' ' * MARGIN).lstrip()}"
+    steps = "\n".join(f"{command:<{width}}  {use}" for command, use in commands.items())
+    return f"{'next':<{MARGIN}}{textwrap.indent(steps, ' ' * MARGIN).lstrip()}"
+
+
+def from_here(path: Path) -> Path:
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def next_commands(setup: Setup, run: str) -> Iterator[tuple[str, str]]:

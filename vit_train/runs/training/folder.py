@@ -30,18 +30,19 @@ from vit_train.runs.checkpoint import Checkpoint, newest_intact
 from vit_train.runs.load import load
 from vit_train.runs.paths import CHECKPOINTS, CONFIG, SUMMARY, resume_command
 from vit_train.runs.training.announce import (
-    closing,
+    next_steps,
     opening,
     origin,
     result_lines,
     uneven_classes,
     without_same,
+    written,
 )
 from vit_train.runs.training.checkpoint_manager import CheckpointManager
 from vit_train.runs.training.extension import Earlier
 from vit_train.runs.training.figures import draw_first_batch, validation_figures
 from vit_train.runs.training.reports import reports, truncate_reports
-from vit_train.runs.training.run_summary import RunSummary
+from vit_train.runs.training.run_summary import RunSummary, in_sweep
 from vit_train.runs.training.same_run import refusing_other_runs, require_same_run
 from vit_train.runs.training.setup import Setup
 from vit_train.viz.gallery import draw_gallery, gallery_size
@@ -227,7 +228,9 @@ class RunFolder(RunOutput):
         )
         if results:
             files = sorted(file.name for file in self.path.iterdir() if file.name in SHOWN)
-            logger.info(closing(self.setup, self.path, [*files, f"{CHECKPOINTS}/"]))
+            logger.info(written(self.path, [*files, f"{CHECKPOINTS}/"]))
+            if not in_sweep():  # which says at its end what to do next with all its runs
+                logger.info(next_steps(self.setup, self.path))
         else:
             logger.info(
                 f"stopped after step {trainer.step}, {reason}. "

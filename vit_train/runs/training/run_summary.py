@@ -57,11 +57,16 @@ class RunSummary:
         write_json(self.path, known | results)
 
 
+def in_sweep() -> bool:
+    """Return whether this run is a job of a sweep."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
 def own_command() -> str:
     """Return the command that repeats this run: of a sweep's job, one that trains it alone."""
-    settings = HydraConfig.get() if HydraConfig.initialized() else None
-    if settings is None or settings.mode != RunMode.MULTIRUN:
+    if not in_sweep():
         return provenance.command_line()
+    settings = HydraConfig.get()
     folders = [each.path for each in settings.runtime.config_sources if each.provider == FLAG]
     flags = [f"--config-dir={folder}" for folder in folders]
     if settings.job.config_name != "train":
