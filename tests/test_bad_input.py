@@ -407,9 +407,7 @@ def test_a_current_folder_that_was_deleted_is_said(
     assert outcome.err == f"{command}: the current folder was deleted: change to another one (cd)\n"
 
 
-@pytest.mark.parametrize(
-    "command, base", [("vit-train", "train"), ("vit-eval", "vit_eval")]
-)
+@pytest.mark.parametrize("command, base", [("vit-train", "train"), ("vit-eval", "vit_eval")])
 def test_a_config_of_ones_own_is_told_what_it_must_build_on(
     run: Run, command: str, base: str
 ) -> None:

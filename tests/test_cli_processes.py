@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from conftest import SMALL, Run, SmallRun, posix
 
 import vit_train
+from vit_train.commands import train
 from vit_train.files.reading import read_json
 
 pytestmark = posix  # torchrun
@@ -36,11 +38,16 @@ for arguments in {commands}:
             main()
             sys.exit()
     if endless:
-        last = "endless/checkpoints/last.safetensors"
+        silent = "hydra.run.dir=silent" in arguments
+        last = ("silent" if silent else "endless") + "/checkpoints/last.safetensors"
         while not os.path.exists(last) and time.time() < began + 60:
             time.sleep(0.1)
-        os.kill(children[1], signal.SIGKILL)
-    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        os.kill(children[1], signal.SIGSTOP if silent else signal.SIGKILL)
+    statuses = []
+    for child in children:
+        if endless and statuses:
+            os.kill(child, signal.SIGKILL)
+        statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     print("statuses", *statuses, "\\n== next ==", flush=True)
 """
 COMMANDS = {
@@ -49,7 +56,9 @@ COMMANDS = {
     "refused": [each for each in SMALL if not each.startswith("model.")]
     + ["model=cnn", "hydra.run.dir=refused"],
     "endless": [*SMALL, "hydra.run.dir=endless", "train.epochs=100000", "train.max_minutes=1"],
-}
+    "silent": [*SMALL, "hydra.run.dir=silent", "train.epochs=100000", "train.max_minutes=1",
+               "distributed.timeout_s=10"],
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +67,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], st
     place = tmp_path_factory.mktemp("pairs")
     command = [sys.executable, "-c", PAIRS.format(commands=list(COMMANDS.values()))]
     env = QUIET | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    kept = {"capture_output": True, "text": True, "timeout": 120}
+    kept = {"capture_output": True, "text": True, "timeout": 300}
     done = subprocess.run(command, cwd=place, env=env, **kept)
     assert done.returncode == 0, done.stderr
     return place, done.stdout.split("== next ==\n")[:-1], done.stderr
@@ -97,7 +106,7 @@ def test_torchrun_starts_them(tmp_path: Path) -> None:
 
 
 def test_an_error_is_told_by_the_process_that_has_it(pairs: tuple[Path, list[str], str]) -> None:
-    _, (_, _, refused, _), errors = pairs
+    _, (_, _, refused, *_), errors = pairs
     assert refused.endswith("statuses 1 1 \n") and "BatchNorm" in errors
 
 
@@ -112,6 +121,57 @@ def test_a_sweep_in_several_processes_is_refused(run: Run, monkeypatch: pytest.M
 def test_if_a_process_dies_the_other_ends_with_a_message(
     pairs: tuple[Path, list[str], str],
 ) -> None:
-    _, (*_, endless), errors = pairs
+    _, (*_, endless, _), errors = pairs
     assert endless.endswith("statuses 1 -9 \n"), endless
     assert "another process of this training has ended" in errors and "by peer" not in errors
+
+
+def test_if_a_process_is_silent_the_other_ends_with_a_message(
+    pairs: tuple[Path, list[str], str],
+) -> None:
+    _, (*_, silent), errors = pairs
+    assert silent.endswith("statuses 1 -9 \n"), silent
+    assert "has not answered in time (distributed.timeout_s)" in errors
+
+
+def test_a_restart_of_the_same_launch_resumes_its_run(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "LAUNCH", tmp_path / "launch")
+    small = [*SMALL, "checkpoint.every_steps=1"]
+    assert run("vit-train", *small, "train.max_minutes=1e-9").status == 0
+    (begun,) = Path("outputs/shapes-tiny").iterdir()
+    time.sleep(1.1)  # a later second has another default folder
+    monkeypatch.setattr(train, "LAUNCH", None)
+    assert run("vit-train", *small, "train.max_minutes=1e-9").status == 0
+    monkeypatch.setattr(train, "LAUNCH", tmp_path / "launch")
+    outcome = run("vit-train", *small)
+    assert outcome.status == 0 and "resuming after step 1" in outcome.out
+    assert read_json(begun / "summary.json")["status"] == "finished"
+    assert len(list(Path("outputs/shapes-tiny").iterdir())) == 2
+
+
+@pytest.mark.slow
+def test_torchrun_restarts_what_was_killed_and_leaves_no_folders(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "from vit_train.commands.train import main\n"
+        "from vit_train.runs.training.checkpoint_manager import CheckpointManager\n"
+        "def killed(self, trainer):\n"
+        "    rank, attempt = os.environ['RANK'], os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "    if trainer.step == 8 and attempt == '0': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    saved(self, trainer)\n"
+        "saved, CheckpointManager.on_step = CheckpointManager.on_step, killed\n"
+        "main()\n"
+    )
+    (tmp_path / "own.py").write_text(program, encoding="utf-8")
+    (tmp_path / "temp").mkdir()
+    command = [*TORCHRUN, "--max-restarts=1", "own.py", *SMALL, "checkpoint.every_steps=2"]
+    env = QUIET | {"TMPDIR": str(tmp_path / "temp")}
+    done = subprocess.run(command, cwd=tmp_path, env=env, check=True, timeout=300,
+                          capture_output=True, text=True)  # fmt: skip
+    assert "resuming after step 6" in done.stdout
+    (folder,) = (tmp_path / "outputs/shapes-tiny").iterdir()
+    summary = read_json(folder / "summary.json")
+    assert summary["status"] == "finished" and summary["processes"] == 2
+    assert not list((tmp_path / "temp").glob("vit_train*"))

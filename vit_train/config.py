@@ -19,6 +19,7 @@ from vit_train.engine.config import (
     PRECISIONS,
     AdamWConfig,
     CheckpointConfig,
+    DistributedConfig,
     LoopConfig,
     OptimConfig,
     require_choice,
@@ -44,7 +45,7 @@ DEFAULT_MODEL = "tiny"
 # A name that ends with a dot stands for all settings below it: see `is_among`.
 INCIDENTAL = (
     *("train.log_every", "train.max_minutes", "checkpoint.every_steps", "checkpoint.every_minutes"),
-    *("checkpoint.keep", "checkpoint.on_error"),
+    *("checkpoint.keep", "checkpoint.on_error", "distributed."),
     *("device", "data.root", "data.cache", "data.download", "data.urls"),
 )
 # Settings that change results by rounding alone; on a GPU another train.micro_batch draws different
@@ -82,6 +83,7 @@ class TrainConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     train: LoopConfig = field(default_factory=LoopConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
     # Resume this run (its folder, or one of its checkpoints) with its own settings.
     resume: str | None = None
     # Train this finished run for train.epochs more epochs, in a new folder, with its own settings.

@@ -15,7 +15,7 @@ from vit_train.config import TrainConfig
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics
-from vit_train.engine.config import AdamWConfig, LoopConfig
+from vit_train.engine.config import AdamWConfig, DistributedConfig, LoopConfig
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import ALONE, Processes, join_processes, leave_processes, own_gpu
 from vit_train.engine.trainer import Trainer
@@ -80,7 +80,7 @@ def work(rank: int, count: int, port: int, folder: str) -> None:
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count}
     os.environ |= {name: str(value) for name, value in place.items()}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    processes = join_processes(CPU)
+    processes = join_processes(CPU, DistributedConfig())
     assert processes.any(rank == count - 1) and not processes.any(False)
     assert processes.broadcast({"rank": rank}) == {"rank": 0}
     torch.save(result(processes), Path(folder, f"{rank}.pt"))

@@ -1,10 +1,7 @@
 """vit-train: train a model, resume a run, or sweep over settings."""
 
-import atexit
 import os
-import shutil
 import sys
-import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +25,7 @@ from vit_train.commands.cli.resuming import (
 )
 from vit_train.commands.cli.sweep import Sweep
 from vit_train.config import CONF_DIR, GROUPS, TrainConfig, register_schemas, typed
-from vit_train.runs.lock import new_run, sole_writer
+from vit_train.runs.lock import new_run, removed_if_empty, sole_writer
 from vit_train.runs.paths import (
     SUMMARY,
     for_shell,
@@ -51,6 +48,10 @@ vit-train: train a Vision Transformer on small images.
 SWEEP = Sweep()
 # Of the processes that torchrun starts, only the first one writes files.
 IS_MAIN = os.environ.get("RANK", "0") == "0"
+# Where it notes the run's folder for a restart: in the folder of torchrun's launch, which has the
+# errors of a process in attempt_N/RANK/error.json.
+ERRORS = os.environ.get("TORCHELASTIC_ERROR_FILE")
+LAUNCH = Path(ERRORS).parents[2] / "vit_train" if ERRORS and IS_MAIN else None
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="train")
@@ -72,15 +73,26 @@ def job(composed: DictConfig) -> float | None:
 def start(composed: DictConfig, settings: HydraConf) -> float | None:
     """Start a new run, which may extend another, in a folder of its own; return its score."""
     folder = Path(settings.runtime.output_dir)
-    if settings.mode == RunMode.MULTIRUN and holds_run(folder):
-        config = begun_config(folder, new_config(composed, settings))
+    before = folder if settings.mode == RunMode.MULTIRUN else before_restart()
+    if before is not None and holds_run(before):
+        config = begun_config(before, new_config(composed, settings))
         if config is not None:
-            return go_on_in(folder, config)
+            with removed_if_empty(folder, is_named(settings)):
+                return go_on_in(before, config)
     with new_run(folder, is_named(settings)) if IS_MAIN else nullcontext(folder) as path:
         config = new_config(composed, settings)
+        if LAUNCH is not None:
+            LAUNCH.write_text(str(path.absolute()), encoding="utf-8")
         from vit_train.runs.training.train import train_in_held_folder
 
         return score(train_in_held_folder(config, path), path)
+
+
+def before_restart() -> Path | None:
+    """Return the run's folder if torchrun started its processes before (--max-restarts)."""
+    if LAUNCH is None or not LAUNCH.exists():
+        return None
+    return Path(LAUNCH.read_text(encoding="utf-8"))
 
 
 def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
@@ -91,7 +103,7 @@ def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
 
 
 def go_on_in(folder: Path, config: TrainConfig) -> float | None:
-    """Resume a run that an interrupted sweep has begun, unless it is finished; return its score."""
+    """Resume a run that was begun before, unless it is finished; return its score."""
     from vit_train.runs.checkpoint import Checkpoint
     from vit_train.runs.training.train import train_in_held_folder
 
@@ -136,13 +148,10 @@ def score(outcome: "Outcome", folder: Path) -> float | None:
 def for_hydra(resumed: Path | None) -> list[str]:
     """Return overrides that tell Hydra which folder to write into.
 
-    That is the folder of a resumed run. In all processes but the first it is a temporary folder,
-    because only the first process writes into the run's folder.
+    That is the folder of a resumed run. All processes but the first write nothing.
     """
     if not IS_MAIN:
-        scratch = Path(tempfile.mkdtemp(prefix="vit_train-"))
-        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-        return [f"hydra.run.dir={quoted(scratch)}", "hydra/job_logging=disabled"]
+        return ["hydra.run.dir=.", "hydra/job_logging=disabled"]
     if resumed is not None:
         return [f"hydra.run.dir={quoted(resumed)}"]
     return []

@@ -143,7 +143,8 @@ class CheckpointConfig:
     # Also save after this many steps or minutes; null: after epochs alone.
     every_steps: int | None = None
     every_minutes: float | None = None
-    # Number of older checkpoints that are kept beside last.safetensors, in case it is damaged.
+    # Number of older checkpoints that are kept beside last.safetensors, in case it is damaged. Of
+    # short epochs only some are saved; every_steps= saves at even distances.
     keep: int = 1
     # If the disk is full or fails: stop, or continue training and try again next time; the end of
     # training must be saved.
@@ -158,6 +159,18 @@ class CheckpointConfig:
             raise ValueError(f"checkpoint.keep={self.keep} must not be negative")
         require_choice("checkpoint.metric", self.metric, METRICS)
         require_choice("checkpoint.on_error", self.on_error, ON_ERROR)
+
+
+@dataclass
+class DistributedConfig:
+    """Several processes that train one model, as torchrun starts them."""
+
+    # Seconds that a process waits for an answer from the others, before it ends with a message.
+    timeout_s: float = 600
+
+    def __post_init__(self) -> None:
+        if not self.timeout_s > 0:
+            raise ValueError(f"distributed.timeout_s={self.timeout_s} must be positive")
 
 
 @dataclass

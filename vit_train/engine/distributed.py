@@ -8,12 +8,16 @@ around the model: once a step's gradients are computed, they are summed in a sin
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
+from vit_train.engine.config import DistributedConfig
 from vit_train.engine.errors import reason
 
 Content = TypeVar("Content")
@@ -27,7 +31,7 @@ class ProcessLost(ValueError):
 def exchanging() -> Iterator[None]:
     """Raise ProcessLost if an exchange between processes fails within the block.
 
-    With gloo it fails only when another process has ended; nccl has further reasons.
+    With gloo it fails only when another process has ended or is silent; nccl has further reasons.
     """
     try:
         yield
@@ -38,6 +42,11 @@ def exchanging() -> Iterator[None]:
             f"the GPUs of this training cannot exchange their results: {reason(error)}"
         ) from error
     except RuntimeError as error:
+        if "timed out" in str(error).lower():
+            raise ProcessLost(
+                "another process of this training has not answered in time "
+                "(distributed.timeout_s): it hangs, or is very slow"
+            ) from error
         raise ProcessLost("another process of this training has ended") from error
 
 
@@ -95,7 +104,7 @@ class Processes:
 ALONE = Processes()
 
 
-def join_processes(device: torch.device) -> Processes:
+def join_processes(device: torch.device, config: DistributedConfig) -> Processes:
     """Join the other processes that torchrun started, if any; on GPUs each process uses its own."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
@@ -104,10 +113,16 @@ def join_processes(device: torch.device) -> Processes:
         torch.cuda.set_device(own_gpu())
     try:
         # gloo exchanges CPU tensors, even where nccl exchanges those on GPUs.
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        wait = timedelta(seconds=config.timeout_s)
+        store, rank, count = next(rendezvous("env://", timeout=wait))
+        # torchrun's store outlives a restart, with the addresses of processes that have ended.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = PrefixStore(f"attempt {attempt}", store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=wait)
     except RuntimeError as error:
         raise ValueError(f"the processes of this training cannot meet: {error}") from error
-    return Processes(dist.get_rank(), count)
+    return Processes(rank, count)
 
 
 def own_gpu() -> int:

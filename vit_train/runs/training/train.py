@@ -74,7 +74,7 @@ def train_in_held_folder(
     require_precision(config.precision, device)
     if device.type != "cpu":
         choose_algorithms(config.deterministic)
-    processes = join_processes(device)
+    processes = join_processes(device, config.distributed)
     try:
         with logged_to(path / "train.log") if processes.is_main else nullcontext():
             checkpoint = processes.broadcast(checkpoint)
