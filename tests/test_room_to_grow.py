@@ -1,20 +1,23 @@
 """Parts of every kind, registered from outside the package, as CONTRIBUTING.md says."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import MAINS, SMALL, SMALL_MODEL, Run, csv_rows
 from matplotlib.figure import Figure
+from PIL import Image
 from torch import Tensor, nn
 
+import vit_train
 from vit_train.commands.cli.command import make_command
-from vit_train.data.config import DATA_CONFIGS, DataConfig
+from vit_train.config import CHOSEN_BY_NAME, TrainConfig
+from vit_train.data.config import DATA_CONFIGS, DataConfig, ShapesConfig
 from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.engine.answers import Answers
-from vit_train.engine.config import OPTIM_CONFIGS, AdamWConfig, OptimConfig
+from vit_train.engine.config import OPTIM_CONFIGS, AdamWConfig, LoopConfig, OptimConfig
 from vit_train.engine.optim import Optimizer, Optimizers, make_adamw
 from vit_train.files.reading import read_json
 from vit_train.model.attention import Attention
@@ -122,8 +125,16 @@ def test_optimizers_side_by_side(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
         assert torch.equal(value, resumed.model[key])
     assert len(whole.optimizers) == 2
     monkeypatch.delitem(OPTIM_CONFIGS, "sgd")
-    outcome = run("vit-eval", "ckpt=run")
-    assert outcome.status == 1 and "the config's optim must be one of: adamw" in outcome.err
+    outcome = run("vit-train", "resume=run")
+    assert outcome.status == 1 and "the config's optim must be one of: adamw, muon;" in outcome.err
+
+
+@dataclass
+class Renamed(AdamWConfig):
+    """An optimizer that would be read back as plain AdamW."""
+
+    def make(self, model: nn.Module) -> list[Optimizer]:
+        return SgdConfig().make(model)
 
 
 def test_every_parameter_has_one_optimizer() -> None:
@@ -164,8 +175,62 @@ def test_a_data_source(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("vit-augment", *chosen).status == 0
     assert "data: cifar10, cifar100, folder, shapes, stl10, stripes" in run("vit-train", "-h").out
     monkeypatch.delitem(DATA_CONFIGS, "stripes")
-    outcome = run("vit-eval", "ckpt=run")
+    outcome = run("vit-train", "resume=run")
     assert outcome.status == 1 and "the config's data must be one of: cifar10" in outcome.err
+
+
+def test_predictions_need_no_optimizer_and_no_data_source(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run with its own can be used and tabulated without them; images can be named."""
+    monkeypatch.setitem(OPTIM_CONFIGS, "sgd", SgdConfig)
+    monkeypatch.setitem(DATA_CONFIGS, "stripes", StripesConfig)
+    chosen = ["data=stripes", "data.image_size=8", "optim=sgd", *SMALL_MODEL]
+    assert run("vit-train", *chosen, "hydra.run.dir=runs/own").status == 0
+    monkeypatch.delitem(OPTIM_CONFIGS, "sgd")
+    monkeypatch.delitem(DATA_CONFIGS, "stripes")
+    assert run("vit-train", *SMALL, "hydra.run.dir=runs/other").status == 0
+    for name in ("across", "down"):
+        Path("photos", name).mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (8, 8), (number, 0, 0)).save(f"photos/{name}/{number}.png")
+    photos = ["data.name=folder", "data.root=photos"]
+    for command in (
+        ["vit-predict", "ckpt=runs/own", "images=photos/down"],
+        ["vit-explain", "ckpt=runs/own", "images=photos/down"],
+        ["vit-export", "ckpt=runs/own", "format=torch"],
+        ["vit-eval", "ckpt=runs/own", *photos],
+        ["vit-eval", "ckpt=[runs/own,runs/own/checkpoints/last.safetensors]", *photos],
+        ["vit-train", *SMALL, "model.patch_size=4", "init_from=runs/own", "hydra.run.dir=next"],
+    ):
+        outcome = run(*command)
+        assert outcome.status == 0, (command, outcome.err)
+    outcome = run("vit-eval", "ckpt=runs/own")
+    assert outcome.status == 1 and "only the program that registers data=stripes" in outcome.err
+    outcome = run("vit-results", "runs")
+    assert outcome.status == 0 and outcome.out.count("| sgd |") == 1, outcome.out + outcome.err
+
+
+@pytest.mark.parametrize(
+    "group, part",
+    [("optim", SgdConfig()), ("data", StripesConfig()), ("optim", Renamed())],
+    ids=["optimizer", "source", "name of another"],
+)
+def test_what_could_not_be_read_back_is_not_trained(
+    group: str, part: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A config from Python needs its parts registered, under a name of their own."""
+    loop = LoopConfig(epochs=1, batch_size=20)
+    model = ViTConfig(embed_dim=8, depth=1, num_heads=1, patch_size=4)
+    data = ShapesConfig(train_images=40, test_images=10, image_size=16)
+    config = replace(TrainConfig(model=model, data=data, train=loop), **{group: part})
+    kind = type(part).__name__
+    with pytest.raises(ValueError, match=rf"register it first, {group.upper()}_CONFIGS.* = {kind}"):
+        vit_train.train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setitem(CHOSEN_BY_NAME[group], part.name, type(part))
+    vit_train.train(config, tmp_path / "run")
+    assert getattr(vit_train.load(tmp_path / "run").meta.config, group) == part
 
 
 class Overconfidence:

@@ -1,8 +1,8 @@
 """The composed, typed config of each command, and the folder of the YAML files."""
 
 import difflib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,6 +35,8 @@ CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
     "data": DATA_CONFIGS,
     "optim": OPTIM_CONFIGS,
 }
+# Those on which predictions depend; a run can be evaluated without its optimizer or its data.
+PREDICTING = ("model", "task")
 # All groups of a training run.
 GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
 # What runs have that began before a group's name could be chosen.
@@ -133,6 +135,22 @@ def with_defaults(config: TrainConfig) -> TrainConfig:
     }
     left_open = {part for part in parts if getattr(config, part).name == MISSING}
     return replace(config, **{part: parts[part]() for part in left_open})
+
+
+def readable(config: TrainConfig) -> TrainConfig:
+    """Return a config made in Python as a checkpoint of its run gives it back.
+
+    Raise ValueError if it has a part whose class is not registered, or a value of another type.
+    """
+    for group, classes in CHOSEN_BY_NAME.items():
+        part = getattr(config, group)
+        kind = type(part)
+        if classes.get(part.name) is not kind:
+            raise ValueError(
+                f"{kind.__name__} could not be read back from this run: give it a name of its own, "
+                f"and register it first, {group.upper()}_CONFIGS[NAME] = {kind.__name__}"
+            )
+    return from_checkpoint(asdict(config))
 
 
 def is_among(key: str, names: Iterable[str]) -> bool:
@@ -238,18 +256,23 @@ def no_such_setting(asked: str, known: Sequence[str]) -> str:
     return f"there is no setting {asked}: {hint}"
 
 
-def schema_of(stored: dict[str, Any]) -> DictConfig:
+def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictConfig:
     """Return the schema of a saved run's config: the groups that it names, at their defaults.
 
-    Raise ValueError for a group name that is not in CHOSEN_BY_NAME.
+    A group whose name is not registered in this program has the settings that all of its kind have;
+    raise ValueError if the group is among those `needed`.
     """
     chosen = {}
     for group, classes in CHOSEN_BY_NAME.items():
         part = stored.get(group, {}) if isinstance(stored, dict) else None
         name = part.get("name", UNNAMED.get(group)) if isinstance(part, dict) else None
-        if not isinstance(name, str) or name not in classes:
-            raise ValueError(f"the config's {group} must be one of: {', '.join(classes)}")
-        chosen[group] = classes[name]
+        if not isinstance(name, str) or (group in needed and name not in classes):
+            raise ValueError(
+                f"the config's {group} must be one of: {', '.join(classes)}; others are known to "
+                "the program that registers them"
+            )
+        if name in classes:
+            chosen[group] = classes[name]
     return schema(tuple(chosen.items()))
 
 
@@ -262,15 +285,23 @@ def schema(chosen: tuple[tuple[str, type], ...]) -> DictConfig:
     return OmegaConf.merge(OmegaConf.structured(TrainConfig), dict(chosen))  # type: ignore[return-value]
 
 
-def from_checkpoint(stored: dict[str, Any]) -> TrainConfig:
-    """Return a checkpoint's config, typed and checked."""
-    schema = schema_of(stored)
-    return typed(OmegaConf.merge(schema, OmegaConf.create(stored)), TrainConfig)  # type: ignore[arg-type]
+def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> TrainConfig:
+    """Return a checkpoint's config, typed and checked.
+
+    Of a group that is not `needed` and not registered here, the settings of its own are left out.
+    """
+    schema = schema_of(stored, needed)
+    config = dict(stored)
+    for group in CHOSEN_BY_NAME.keys() - needed:
+        if group in stored and stored[group].get("name") not in CHOSEN_BY_NAME[group]:
+            known = schema[group].keys()
+            config[group] = {key: value for key, value in stored[group].items() if key in known}
+    return typed(OmegaConf.merge(schema, OmegaConf.create(config)), TrainConfig)  # type: ignore[arg-type]
 
 
-def default_settings(stored: dict[str, Any]) -> dict[str, Any]:
+def default_settings(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> dict[str, Any]:
     """Return the settings of a saved run as if only its groups had been chosen, by their names."""
-    return as_saved(OmegaConf.to_container(schema_of(stored)))  # type: ignore[arg-type]
+    return as_saved(OmegaConf.to_container(schema_of(stored, needed)))  # type: ignore[arg-type]
 
 
 def as_saved(settings: dict[str, Any]) -> dict[str, Any]:

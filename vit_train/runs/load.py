@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vit_train.config import TrainConfig, from_checkpoint
+from vit_train.config import PREDICTING, TrainConfig, from_checkpoint
 from vit_train.data.dataset import Seen, Statistics
 from vit_train.engine.config import require_choice
 from vit_train.files.plain_values import Refused, require_config
@@ -120,7 +120,7 @@ def rebuild(
     averaged = checkpoint.ema if chosen == "ema" else None
     state = checkpoint.model if averaged is None else averaged
     require_config(checkpoint.config, f"the config in {path}")
-    config = from_checkpoint(checkpoint.config)
+    config = from_checkpoint(checkpoint.config, PREDICTING)
     task = checked_task(checkpoint, config, state, image_size)
     model = task.build_model().to(device)
     model.load_state_dict(resize_positions(state, model))

@@ -37,6 +37,11 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
     trained = meta.config.data
     chosen = {key: value for key, value in vars(given).items() if value is not None}
     name = chosen.pop("name", trained.name)
+    if name not in DATA_CONFIGS and given.name is None:
+        raise ValueError(
+            f"only the program that registers data={name} can load this run's images: name others, "
+            "with data.name=folder data.root=FOLDER"
+        )
     if name not in DATA_CONFIGS:
         raise ValueError(f"data.name={name} must be one of: {', '.join(DATA_CONFIGS)}")
     known = {field.name for field in fields(DATA_CONFIGS[name])}

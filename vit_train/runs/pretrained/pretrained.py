@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit_train.config import from_checkpoint
+from vit_train.config import PREDICTING, from_checkpoint
 from vit_train.data.dataset import Seen, Statistics
 from vit_train.engine.errors import reason
 from vit_train.files.plain_values import Refused, require_config, require_plain
@@ -153,7 +153,7 @@ def from_own(state: State, description: str) -> Pretrained:
     require_plain(plain, "its metadata", JSON_NODES)
     about = typed(Exported, plain, "its metadata")
     require_config(about.config, "its config")
-    config = require_vit(from_checkpoint(about.config).model, "init_from")
+    config = require_vit(from_checkpoint(about.config, PREDICTING).model, "init_from")
     channels = about.image_shape[0]
     statistics = statistics_of(about.mean, about.std, channels)
     require_whole(state, config, about.image_shape, names=lambda key: (key,))

@@ -223,7 +223,7 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     folder, which differs by seed.
     """
     config = summary["config"]
-    settings = dict(flatten(default_settings(config))) | dict(flatten(config))
+    settings = dict(flatten(default_settings(config, needed=()))) | dict(flatten(config))
     stages = (*summary.get("earlier", ()), summary)
     used = dict.fromkeys(str(each["precision"]) for each in stages if "precision" in each)
     settings["precision"] = ", then ".join(used) or settings["precision"]

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vit_train.config import TrainConfig, with_defaults
+from vit_train.config import TrainConfig, readable, with_defaults
 from vit_train.engine import trainer_state
 from vit_train.engine.callbacks import Callback
 from vit_train.engine.compile import compiles
@@ -18,7 +18,7 @@ from vit_train.engine.nonfinite import NonFinite
 from vit_train.engine.precision import require_precision
 from vit_train.engine.trainer import Trainer
 from vit_train.engine.workers import has_batch_norm
-from vit_train.limits import is_out_of_memory, require_in_bounds
+from vit_train.limits import is_out_of_memory
 from vit_train.report.run_log import logged_to, shown_on_terminal
 from vit_train.runs.lock import new_run
 from vit_train.runs.paths import run_at
@@ -53,8 +53,7 @@ def train(config: TrainConfig, folder: str | Path) -> Outcome:
     for key, run in (("resume", config.resume), ("extend", config.extend)):
         if run is not None:  # the command takes the run's own settings
             raise ValueError(f"{key}={run} is for the command: vit-train {key}=RUN")
-    config = with_defaults(config)
-    require_in_bounds(asdict(config))
+    config = readable(with_defaults(config))
     with new_run(Path(folder), named=True) as path, shown_on_terminal():
         return train_in_held_folder(config, path)
 
