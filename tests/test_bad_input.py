@@ -103,7 +103,7 @@ TRAIN = {
     "augment=heavy": "there is no augment=heavy: choose light, none or strong\n",
     "augment=stong": "there is no augment=stong: did you mean augment=strong?\n",
     "data=imagenet": "cifar10",
-    "model=huge": "there is no model=huge: choose base, cnn, resnet, small, tiny, vit_base_",
+    "model=huge": "there is no model=huge: choose base, cnn, resnet, small, tiny, vit, vit_base_",
     "augment=[light,stong]": "there is no augment=stong\n",
     "task=classification": "classify",
     "experiment=imagenet": "vit_tiny_5k",
@@ -369,7 +369,7 @@ def test_what_belongs_to_another_choice_is_said(run: Run, small_run: SmallRun) -
     small_run("finished")
     for arguments, words in {
         "vit-train task.teacher=run": "task.teacher here: task=distill has it",
-        "vit-train model=cnn model.embed_dim=32": "model.embed_dim here: model=tiny has it",
+        "vit-train model=cnn model.embed_dim=32": "model.embed_dim here: model=vit has it",
         "vit-train extend=run/checkpoints/best.safetensors train.epochs=1": "name the run's folder",
         "vit-train resume=run/config.yaml": "this is not a checkpoint: name the run's folder",
         "vit-train hydra.run.dir=run/config.yaml": "run/config.yaml: File exists",

@@ -1,5 +1,6 @@
 """Parts of every kind, registered from outside the package, as CONTRIBUTING.md says."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,15 +17,19 @@ from vit_train.commands.cli.command import make_command
 from vit_train.config import CHOSEN_BY_NAME, TrainConfig
 from vit_train.data.config import DATA_CONFIGS, DataConfig, ShapesConfig
 from vit_train.data.dataset import Dataset, ImageSet
+from vit_train.engine import workers
 from vit_train.engine.answers import Answers
 from vit_train.engine.config import OPTIM_CONFIGS, AdamWConfig, LoopConfig, OptimConfig
 from vit_train.engine.optim import Optimizer, Optimizers, make_adamw
 from vit_train.files.reading import read_json
 from vit_train.model.attention import Attention
-from vit_train.model.config import ViTConfig
+from vit_train.model.config import MODEL_CONFIGS, ModelConfig, ViTConfig
 from vit_train.model.pos_embed import POSITIONS, AttentionPositions, State
 from vit_train.report.metrics import METRICS
+from vit_train.rng import bernoulli
 from vit_train.runs.checkpoint import Checkpoint
+from vit_train.tasks.classify import Classify
+from vit_train.tasks.config import TASK_CONFIGS, LabelsConfig
 
 
 class Rotary(AttentionPositions):
@@ -231,6 +236,114 @@ def test_what_could_not_be_read_back_is_not_trained(
     monkeypatch.setitem(CHOSEN_BY_NAME[group], part.name, type(part))
     vit_train.train(config, tmp_path / "run")
     assert getattr(vit_train.load(tmp_path / "run").meta.config, group) == part
+
+
+class NoisyMlp(nn.Module):
+    """A hidden layer of which training hides a part that each image draws for itself."""
+
+    def __init__(self, pixels: int, width: int, num_classes: int, noise: str) -> None:
+        super().__init__()
+        self.hidden, self.head = nn.Linear(pixels, width), nn.Linear(width, num_classes)
+        self.noise = noise
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.hidden(images.flatten(1)).relu()
+        if self.training and self.noise == "own":
+            hidden = hidden * bernoulli(hidden, 0.8)
+        if self.training and self.noise == "shared":
+            hidden = hidden * (torch.rand_like(hidden) < 0.8)
+        return self.head(hidden)
+
+
+@dataclass
+class MlpConfig(ModelConfig):
+    """A multilayer perceptron."""
+
+    name: str = "mlp"
+    # The number of hidden units, and which generator hides them.
+    width: int = 8
+    noise: str = "own"
+
+    def build(self, image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
+        return NoisyMlp(math.prod(image_shape), self.width, num_classes, self.noise)
+
+    @property
+    def layers(self) -> int:
+        return 2
+
+    @property
+    def size_settings(self) -> str:
+        return f"model.width={self.width}"
+
+
+@dataclass
+class FocalConfig(LabelsConfig):
+    """Classification that looks less at what is already easy (Lin et al. 2017)."""
+
+    name: str = "focal"
+    gamma: float = 2.0
+
+    def make(
+        self, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
+    ) -> Classify:
+        return Focal(self, model, image_shape, num_classes)
+
+
+class Focal(Classify):
+    config: FocalConfig
+
+    def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
+        each = nn.functional.cross_entropy(logits, targets, reduction="none")
+        return ((1 - (-each).exp()) ** self.config.gamma * each).sum()
+
+
+SMALL_MLP = [
+    *("data.train_images=200", "data.test_images=60", "model=mlp", "model.width=16"),
+    *("train.epochs=2", "train.batch_size=32", "train.micro_batch=8"),
+]
+
+
+def test_a_model_and_a_task(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are chosen by their names, counted, trained, resumed, used, exported and listed."""
+    monkeypatch.setitem(MODEL_CONFIGS, "mlp", MlpConfig)
+    monkeypatch.setitem(TASK_CONFIGS, "focal", FocalConfig)
+    chosen = [*SMALL_MLP, "task=focal", "task.gamma=1"]
+    assert run("vit-train", *chosen, "hydra.run.dir=run", "train.max_minutes=1e-9").status == 0
+    for command in (
+        ["vit-inspect", "model=mlp"],
+        ["vit-train", "resume=run", "train.max_minutes=null"],
+        ["vit-eval", "ckpt=run"],
+        ["vit-export", "ckpt=run", "format=torch"],
+        ["vit-results", "run"],
+    ):
+        outcome = run(*command)
+        assert outcome.status == 0, (command, outcome.err)
+    outcome = run("vit-train", "model=mlp", "model.depth=3")
+    assert outcome.status == 1 and "there is no setting model.depth here: model=vit has it" in (
+        outcome.err
+    )
+    assert "model: base, cnn, mlp, resnet, small" in run("vit-train", "--help").out
+    monkeypatch.delitem(MODEL_CONFIGS, "mlp")
+    outcome = run("vit-eval", "ckpt=run")
+    assert outcome.status == 1 and "the config's model must be one of: vit, cnn" in outcome.err
+
+
+def test_equal_runs_of_an_own_model_that_draws_are_equal_or_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With several threads, PyTorch's generator would be drawn from in whatever order they take."""
+    monkeypatch.setattr(workers, "CORES", 2)
+    monkeypatch.setitem(MODEL_CONFIGS, "mlp", MlpConfig)
+    for folder in ("a", "b"):
+        assert run("vit-train", *SMALL_MLP, f"hydra.run.dir={folder}").status == 0
+    one, other = (
+        Checkpoint.load(Path(each) / "checkpoints/last.safetensors").model for each in "ab"
+    )
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    outcome = run("vit-train", *SMALL_MLP, "model.noise=shared")
+    assert outcome.status == 1 and "draw by vit_train.rng.bernoulli" in outcome.err
+    monkeypatch.setattr(workers, "CORES", 1)
+    assert run("vit-train", *SMALL_MLP, "model.noise=shared").status == 0
 
 
 class Overconfidence:

@@ -165,14 +165,8 @@ def register_schemas() -> None:
     for group, classes in CHOSEN_BY_NAME.items():
         for name, node in classes.items():
             store.store(name=f"{group}_{name}_schema", node=node)
-    for group, names in named_choices().items():
-        for name in names - {file.stem for file in (CONF_DIR / group).glob("*.yaml")}:
-            store.store(group=group, name=name, node=CHOSEN_BY_NAME[group][name])
-
-
-def named_choices() -> dict[str, set[str]]:
-    """Return the registered names that a group can choose; a model is chosen by a preset."""
-    return {group: set(classes) for group, classes in CHOSEN_BY_NAME.items() if group != "model"}
+            if not (CONF_DIR / group / f"{name}.yaml").exists():
+                store.store(group=group, name=name, node=node)
 
 
 def vit_presets() -> dict[str, ViTConfig]:
@@ -243,11 +237,7 @@ def no_such_setting(asked: str, known: Sequence[str]) -> str:
     parent, _, key = asked.rpartition(".")
     known = [each for each in known if each != "name"]  # which its group chooses
     kinds = CHOSEN_BY_NAME.get(parent, {}).items()
-    others = [
-        DEFAULT_MODEL if name == ViTConfig.name else name  # a model is chosen by a preset
-        for name, kind in kinds
-        if key in {field.name for field in fields(kind)}
-    ]
+    others = [name for name, kind in kinds if key in {field.name for field in fields(kind)}]
     if others:
         return f"there is no setting {asked} here: {parent}={' or '.join(others)} has it"
     near = difflib.get_close_matches(key, known, n=1)

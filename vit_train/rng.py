@@ -10,11 +10,12 @@ from torch import Tensor
 
 
 class ThreadGenerators(threading.local):
-    """This thread's generators, one per image.
+    """What seeds this thread's generators, one per image, and these once one is needed.
 
-    None stands for PyTorch's global generator, which all threads share.
+    No seeds stand for PyTorch's global generator, which all threads share.
     """
 
+    seeds: list[tuple[int, int, int]] | None = None
     generators: list[torch.Generator] | None = None
 
 
@@ -29,11 +30,11 @@ def per_image_generators(seed: int, step: int, indices: Iterable[int]) -> Iterat
     seed, the step and the image's index, so that an image has the same dropout however the batch is
     split.
     """
-    PER_IMAGE.generators = [seeded_generator(seed, step, index) for index in indices]
+    PER_IMAGE.seeds = [(seed, step, index) for index in indices]
     try:
         yield
     finally:
-        PER_IMAGE.generators = None
+        PER_IMAGE.seeds = PER_IMAGE.generators = None
 
 
 def seeded_generator(seed: int, *key: int) -> torch.Generator:
@@ -45,8 +46,10 @@ def seeded_generator(seed: int, *key: int) -> torch.Generator:
 def bernoulli(like: Tensor, probability: float) -> Tensor:
     """Draw ones with this probability, else zeros, in the shape of `like` (B,…)."""
     drawn = torch.empty_like(like)
-    if PER_IMAGE.generators is None:
+    if PER_IMAGE.seeds is None:
         return drawn.bernoulli_(probability)
+    if PER_IMAGE.generators is None:  # making them takes time, which most models need not spend
+        PER_IMAGE.generators = [seeded_generator(*key) for key in PER_IMAGE.seeds]
     for image, generator in zip(drawn, PER_IMAGE.generators, strict=True):
         image.bernoulli_(probability, generator=generator)
     return drawn

@@ -30,7 +30,7 @@ from vit_train.engine.schedule import FRESH, learning_rate
 from vit_train.engine.train_loader import Batch, TrainLoader
 from vit_train.engine.trainer_state import TrainerState
 from vit_train.engine.weight_average import WeightAverage
-from vit_train.engine.workers import batch_norms, has_dropout, make_workers
+from vit_train.engine.workers import batch_norms, make_workers
 from vit_train.rng import per_image_generators
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Trainer:
         )
         # Compiled code can draw only from PyTorch's global generator.
         on_cpu = self.precision.device.type == "cpu"
-        self.per_image_rng = on_cpu and not compiled and has_dropout(self.model, "rate")
+        self.per_image_rng = on_cpu and not compiled
         self.optimizers.use(self.workers, self.precision)
 
     def compile(self, images: Tensor, targets: Tensor) -> bool:

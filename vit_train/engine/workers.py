@@ -47,6 +47,8 @@ class Workers:
 
     def __init__(self, micro_batch: int | None = None, count: int = 1) -> None:
         self.micro_batch, self.count = micro_batch, count
+        # Whether the first batch has shown that the function leaves PyTorch's generator alone.
+        self.draws_nothing = False
         self.pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> "Workers":
@@ -69,13 +71,14 @@ class Workers:
         """Yield function(*micro_batch) for each part of these tensors' first axis, in order.
 
         Only a few results are held at a time. The function must set thread-local modes (no_grad,
-        autocast) itself.
+        autocast) itself. Raise ValueError if it draws from PyTorch's generator, which all share.
         """
         size = self.micro_batch or len(batch[0])
         micro_batches = zip(*(tensor.split(size) for tensor in batch), strict=True)
         if self.pool is None:
             yield from (function(*micro_batch) for micro_batch in micro_batches)
             return
+        state = torch.get_rng_state()
         pending: deque[Future[Result]] = deque()
         for micro_batch in micro_batches:
             pending.append(self.pool.submit(function, *micro_batch))
@@ -83,6 +86,12 @@ class Workers:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
+        if not self.draws_nothing and not torch.equal(state, torch.get_rng_state()):
+            raise ValueError(
+                "the model draws from PyTorch's random generator in several threads, so that equal "
+                "runs would differ: draw by vit_train.rng.bernoulli, or set OMP_NUM_THREADS=1"
+            )
+        self.draws_nothing = True
 
     def each(self, function: Callable[[Tensor], Result], parts: Iterable[Tensor]) -> list[Result]:
         """Return function(part) for each part, in order; all parts are computed at once."""

@@ -1,6 +1,6 @@
 """The models: their settings, and how each is built.
 
-A new model is a config class with a `build`, a line in MODEL_CONFIGS, and a preset in conf/model/.
+A new model is a config class with a `build`, and a line in MODEL_CONFIGS.
 Torch is imported only when one is built, so that bad values are rejected at once.
 """
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vit_train.commands.cli.described import described
 from vit_train.commands.cli.overrides import settings_first
-from vit_train.config import CONF_DIR, named_choices
+from vit_train.config import CHOSEN_BY_NAME, CONF_DIR
 
 FLAGS = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
 FLAGS.add_argument("--help", "-h", action="store_true")
@@ -59,7 +59,7 @@ def version_line() -> str:
 
 def group_lines(folders: Sequence[Path], groups: Collection[str]) -> Iterable[str]:
     """Yield one line per group with its choices: presets of all folders, and registered names."""
-    choices = named_choices()
+    choices = {group: set(classes) for group, classes in CHOSEN_BY_NAME.items()}
     for file in (file for folder in folders for file in folder.glob("*/*.yaml")):
         choices.setdefault(file.parent.name, set()).add(file.stem)
     for group in sorted(choices.keys() & groups):
