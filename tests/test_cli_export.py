@@ -15,7 +15,7 @@ from safetensors import safe_open
 import vit_train
 from vit_train.files.reading import read_json
 from vit_train.files.writing import write_json
-from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
+from vit_train.model.config import CHOICES, CnnConfig, ModelConfig, ViTConfig
 from vit_train.runs.builtin import FOLDER
 from vit_train.runs.export import export as exporting
 from vit_train.runs.export import formats, model_card
@@ -156,6 +156,21 @@ def test_an_export_that_answers_otherwise_is_not_kept(
     outcome = run("vit-export", "ckpt=run", f"format={form}", f"out={out}")
     assert outcome.status == 1 and set(Path().iterdir()) == before
     assert "the export answers otherwise, so it is not kept: the same top-1 on 8 of" in outcome.err
+
+
+@pytest.mark.parametrize("form", ["timm", "hf"])
+def test_an_activation_that_a_library_lacks_is_refused(
+    form: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program of one's own may add one."""
+    monkeypatch.setitem(CHOICES, "activation", ("gelu", "gelu_tanh", "silu"))
+    chosen = [*SMALL, "train.epochs=1", "model.activation=silu"]
+    assert run("vit-train", *chosen, "hydra.run.dir=run").status == 0
+    outcome = run("vit-export", "ckpt=run", f"format={form}")
+    assert outcome.status == 1 and outcome.err == (
+        f"vit-export: format={form} has no place for model.activation=silu: choose format=onnx, "
+        "torch or safetensors\n"
+    )
 
 
 def test_bad_settings_are_refused_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

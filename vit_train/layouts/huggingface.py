@@ -111,6 +111,7 @@ HUGGING_FACE = Layout(
     marks=(PATCHES, "encoder.layer.0.layernorm_before.weight"),
     holds={
         **PLAIN,
+        "activation": tuple(ACTIVATIONS.values()),
         "head": ("token",),
         "qk_norm": (False,),
         "layer_scale": (None,),

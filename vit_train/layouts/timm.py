@@ -141,6 +141,7 @@ TIMM = Layout(
     holds={
         **PLAIN,
         "positions": ("learned", "none"),
+        "activation": tuple(ACTIVATIONS.values()),
         "head": ("token", "gap"),
         "proj_bias": (True,),
         "norm_eps": (EPS, CLIP_EPS),
