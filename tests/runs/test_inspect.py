@@ -5,6 +5,8 @@ import pytest
 from conftest import Run
 from PIL import Image
 
+from vit_train.config import CONF_DIR
+
 SMALL_VIT = ("model.embed_dim=16", "model.depth=2", "model.patch_size=8")
 
 
@@ -54,6 +56,38 @@ def test_a_cnn_has_no_patches_to_reorder(run: Run) -> None:
     outcome = run("vit-inspect", "model=cnn")
     assert outcome.status == 0 and "141,354 parameters" in outcome.out
     assert "permutation" not in outcome.out
+
+
+WITH_DECODER = ("completion", "mae", "cifar10_mae_gpu")
+PUBLISHED = {
+    "paper_example": 269_059,
+    "stl10_vit": 4_828_426,
+    "vit_tiny_5k": 1_205_898,
+    "cnn_5k": 141_354,
+    "resnet_5k": 175_258,
+}
+
+
+@pytest.mark.parametrize(
+    "experiment", sorted(file.stem for file in (CONF_DIR / "experiment").glob("*.yaml"))
+)
+def test_every_recipe_is_counted_by_one_command(experiment: str, run: Run) -> None:
+    """Without its images, and a sweep once, at its first settings."""
+    outcome = run("vit-inspect", f"experiment={experiment}")
+    assert outcome.status == 0, outcome.err
+    if experiment in PUBLISHED:
+        assert f"{PUBLISHED[experiment]:,} parameters = " in outcome.out
+    assert " parameters = " in outcome.out
+    assert ("decoder" in outcome.out) == (experiment in WITH_DECODER)
+
+
+def test_images_that_are_not_loaded_have_a_size_and_classes(run: Run) -> None:
+    folder = ("data=folder", "data.root=photos")
+    outcome = run("vit-inspect", *folder)
+    assert outcome.status == 1 and "data=folder is not loaded: set classes=N" in (outcome.err)
+    assert "1,229,571 parameters" in run("vit-inspect", *folder, "classes=3").out
+    outcome = run("vit-inspect", "resume=run")
+    assert outcome.status == 1 and "resume=run is for vit-train" in outcome.err
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,10 @@ from vit_train.runs.config import InspectConfig
 ABOUT = """\
 vit-inspect: a new model's parameters, arithmetic, symmetry and position table.
 
-  vit-inspect model=tiny model.positions=sinusoidal image_size=32 out=positions.png"""
+  vit-inspect model=tiny model.positions=sinusoidal image_size=32 out=positions.png
+  vit-inspect experiment=stl10_vit
+
+It takes the settings of vit-train, and reads no images."""
 
 
 def inspect(config: InspectConfig) -> None:
@@ -16,7 +19,19 @@ def inspect(config: InspectConfig) -> None:
 
 
 main = make_command(
-    "vit-inspect", InspectConfig, ABOUT, inspect, groups={"model": "tiny"}, paths=("out",)
+    "vit-inspect",
+    InspectConfig,
+    ABOUT,
+    inspect,
+    groups={
+        "model": "tiny",
+        "task": "classify",
+        "data": "shapes",
+        "augment": "light",
+        "optim": "adamw",
+        "experiment": None,
+    },
+    paths=("out", "data.root"),
 )
 
 if __name__ == "__main__":

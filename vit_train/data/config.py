@@ -7,7 +7,7 @@ when one is loaded, so that an invalid value is refused at once.
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from vit_train.text import printable
 
@@ -26,6 +26,9 @@ FOLDS = 10
 @dataclass
 class DataConfig:
     """Settings common to all sources. `name` selects the source."""
+
+    # The side of the images as they are, if that is known before they are loaded.
+    own_size: ClassVar[int | None] = None
 
     name: str = "???"
     # The folder that holds the data sets.
@@ -62,6 +65,11 @@ class DataConfig:
     def title(self) -> str:
         """Return what the data are called in reports."""
         return self.name
+
+    @property
+    def class_count(self) -> int | None:
+        """Return the number of classes, if it is known before the images are loaded."""
+        return None
 
     def __post_init__(self) -> None:
         if self.val not in VAL_CHOICES:
@@ -136,7 +144,13 @@ class ArchiveConfig(DataConfig):
 class Cifar10Config(ArchiveConfig):
     """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 images, 32×32, 10 classes."""
 
+    own_size: ClassVar[int] = 32
+
     name: str = "cifar10"
+
+    @property
+    def class_count(self) -> int:
+        return 10
 
     def load(self) -> "Dataset":
         from vit_train.data.cifar import load_cifar
@@ -150,10 +164,16 @@ class Cifar100Config(Cifar10Config):
 
     name: str = "cifar100"
 
+    @property
+    def class_count(self) -> int:
+        return 100
+
 
 @dataclass
 class Stl10Config(ArchiveConfig):
     """STL-10 (Coates, Ng and Lee 2011): 5,000 + 8,000 images, 96×96, 10 classes."""
+
+    own_size: ClassVar[int] = 96
 
     name: str = "stl10"
     # Train on one of the ten official folds of 1,000 images; null takes all 5,000.
@@ -170,6 +190,10 @@ class Stl10Config(ArchiveConfig):
                 f"data.fold={self.fold} trains on an official fold, data.cv_folds={self.cv_folds} "
                 "makes its own: choose one of them"
             )
+
+    @property
+    def class_count(self) -> int:
+        return 10
 
     def load(self) -> "Dataset":
         from vit_train.data.stl10 import load_stl10
@@ -223,6 +247,8 @@ class FolderConfig(DataConfig):
 class ShapesConfig(DataConfig):
     """The built-in data: geometric shapes drawn from a seed."""
 
+    own_size: ClassVar[int] = 32
+
     name: str = "shapes"
     # The number of kinds of shapes (2 to 10), of training and of test images, and the seed that
     # draws them.
@@ -230,6 +256,10 @@ class ShapesConfig(DataConfig):
     train_images: int = 10_000
     test_images: int = 2_000
     draw_seed: int = 0
+
+    @property
+    def class_count(self) -> int:
+        return self.num_classes
 
     def load(self) -> "Dataset":
         from vit_train.data.shapes import load_shapes

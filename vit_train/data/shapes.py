@@ -86,7 +86,6 @@ FIGURES: tuple[Figure, ...] = (
 )
 CLASSES = tuple(figure.__name__ for figure in FIGURES)
 
-SIZE = 32  # the default of data.image_size
 RADIUS = (0.22, 0.34)  # shares of the image's side
 ROTATION = math.pi / 8  # in either direction
 DRAWING_BYTES = 40  # per pixel, with the object's mask
@@ -94,7 +93,7 @@ DRAWING_BYTES = 40  # per pixel, with the object's mask
 
 def load_shapes(config: ShapesConfig) -> Dataset:
     """Draw the built-in data; the test images have their own seed."""
-    size = config.image_size or SIZE
+    size = config.image_size or config.own_size
     settings = ("train_images", "test_images", "image_size")
     described = ", ".join(f"data.{key}={getattr(config, key) or size}" for key in settings)
     require_images_fit(1, size, f"data.image_size={size}", DRAWING_BYTES)

@@ -10,7 +10,7 @@ from vit_train.data.archive import Archive, obtain
 from vit_train.data.config import Stl10Config
 from vit_train.data.dataset import Dataset, ImageSet, resize
 
-SIZE = 96
+SIZE = Stl10Config.own_size
 LABELLED = {
     "train_X.bin": "918c2871b30a85fa023e0c44e0bee87f",
     "train_y.bin": "5a34089d4802c674881badbb80307741",

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vit_train.config import TrainConfig
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.config import MAX_PIXELS, DataConfig
 from vit_train.engine.config import DEVICES, PRECISIONS, require_choice
-from vit_train.model.config import ModelConfig
 
 # The choices of a checkpoint's weights; auto takes the averaged weights if there are any.
 WEIGHTS = ("auto", "ema", "raw")
@@ -222,20 +222,23 @@ class SheetConfig:
 
 
 @dataclass
-class InspectConfig:
-    """All settings of `vit-inspect`."""
+class InspectConfig(TrainConfig):
+    """All settings of `vit-inspect`: those of `vit-train`, whose new model it describes."""
 
-    model: ModelConfig = field(default_factory=ModelConfig)
-    # The images and classes that the model is for.
-    image_size: int = 32
-    classes: int = 10
-    # Seed of the weights.
-    seed: int = 0
+    # The side of the images and the number of classes that the model is for; null: as in the data.
+    image_size: int | None = None
+    classes: int | None = None
     # The picture of the table of positions, if the model has one.
     out: str = "positions.png"
 
     def __post_init__(self) -> None:
-        require_at_least_one(image_size=self.image_size, classes=self.classes)
+        super().__post_init__()
+        for key in ("resume", "extend"):
+            if (run := getattr(self, key)) is not None:
+                raise ValueError(f"{key}={run} is for vit-train: vit-inspect describes new models")
+        for setting in ("image_size", "classes"):
+            if (value := getattr(self, setting)) is not None:
+                require_at_least_one(**{setting: value})
         require_picture(self.out)
 
 

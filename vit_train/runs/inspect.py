@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from vit_train.limits import require_attention_fits, require_memory
-from vit_train.model.config import ModelConfig, ViTConfig
+from vit_train.model.config import ViTConfig
 from vit_train.model.flops import count_flops, counting_bytes
 from vit_train.model.memory import bytes_of, on_meta
 from vit_train.model.pos_embed import chosen_positions
@@ -25,23 +24,23 @@ def inspect_model(config: InspectConfig) -> None:
     """Print a new model's parameters, arithmetic and symmetry, and draw its position table."""
     if isinstance(config.model, ViTConfig):
         chosen_positions(config.model)  # may raise ValueError
-    image_shape = (3, config.image_size, config.image_size)
-
-    def build(model: ModelConfig = config.model) -> nn.Module:
-        return model.build(image_shape, config.classes)
-
+    image_shape, classes = subject(config)
+    task = config.task.make(config.model, image_shape, classes)
     # Below, a second one is built, in float64.
-    needed = 3 * bytes_of(on_meta(build, config.model).parameters())
+    shapes = on_meta(task.build_model, config.model, config.task.layers)
+    needed = 3 * bytes_of(shapes.parameters())
     require_memory(needed, config.model.size_settings, "choose a smaller model")
-    require_attention_fits(counting_bytes(config.model, config.image_size), config.image_size)
+    require_attention_fits(counting_bytes(config.model, image_shape[-1]), image_shape[-1])
     torch.manual_seed(config.seed)
-    model = build()
+    model = task.build_model()
     logger.info(parameter_breakdown(model))
-    flops = count_flops(config.model, image_shape, config.classes).forward
+    if not task.needs_labels:  # PyTorch's counter takes no decoder's targets
+        return
+    flops = count_flops(config.model, image_shape, classes).forward
     logger.info(f"{flops / 1e9:.3f} GFLOP for a forward pass of one image")
     if not isinstance(model, Encoder) or not isinstance(config.model, ViTConfig):
         return
-    bare = build(replace(config.model, positions="none", positions_at="stem"))
+    bare = replace(config.model, positions="none", positions_at="stem").build(image_shape, classes)
     assert isinstance(bare, Encoder)
     logger.info(
         "permutation test, the largest difference between encoding permuted patches and permuting "
@@ -53,6 +52,21 @@ def inspect_model(config: InspectConfig) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         save(draw_positions(model), out)
         logger.info(f"positions in {out}")
+
+
+def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
+    """Return the shape of the images (C,S,S) and the number of classes that a model is for.
+
+    Raise ValueError if they are only known once the images are loaded.
+    """
+    data = config.data
+    size = config.image_size or data.image_size or data.own_size
+    classes = config.classes or data.class_count
+    if size is None or classes is None:
+        known = {"image_size": size, "classes": classes}
+        needed = " ".join(f"{key}=N" for key, value in known.items() if value is None)
+        raise ValueError(f"data={data.name} is not loaded: set {needed}")
+    return (3, size, size), classes
 
 
 @torch.no_grad()

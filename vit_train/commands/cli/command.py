@@ -15,7 +15,7 @@ from vit_train.commands.cli.overrides import is_sweep, quote_values
 from vit_train.config import CONF_DIR, GROUPS, register_schemas, typed
 
 Config = TypeVar("Config")
-NO_GROUPS: Mapping[str, str] = {}
+NO_GROUPS: Mapping[str, str | None] = {}
 
 
 def make_command(
@@ -23,7 +23,7 @@ def make_command(
     settings: type[Config],
     about: str,
     work: Callable[[Config], object],
-    groups: Mapping[str, str] = NO_GROUPS,
+    groups: Mapping[str, str | None] = NO_GROUPS,
     paths: Sequence[str] = (),
 ) -> Callable[[], None]:
     """Return the function behind a console command.
@@ -82,7 +82,7 @@ def refuse_groups(arguments: Sequence[str], groups: Sequence[str]) -> None:
             )
 
 
-def register_command(config_name: str, settings: type, groups: Mapping[str, str]) -> None:
+def register_command(config_name: str, settings: type, groups: Mapping[str, str | None]) -> None:
     """Register the config that Hydra composes for a command, which writes no files of its own."""
     store = ConfigStore.instance()
     store.store(name=f"{config_name}_schema", node=settings)
@@ -93,5 +93,6 @@ def register_command(config_name: str, settings: type, groups: Mapping[str, str]
         {"override hydra/job_logging": "terminal"},
     ]
     job = {"name": config_name, "chdir": False}
-    quiet = {"output_subdir": None, "run": {"dir": "."}, "job": job}
+    # A recipe may be a sweep.
+    quiet = {"output_subdir": None, "run": {"dir": "."}, "job": job, "mode": "RUN"}
     store.store(name=config_name, node={"defaults": defaults, "hydra": quiet})

@@ -16,7 +16,6 @@ from vit_train.data.config import (
 )
 from vit_train.data.dataset import Dataset, ImageSet, are_among, without
 from vit_train.data.folder import class_folders, find_parts, load_part, reread, split_off_test
-from vit_train.data.shapes import SIZE as SHAPES_SIZE
 from vit_train.data.splits import make_splits, subset
 from vit_train.engine.config import BEST
 from vit_train.runs.builtin import is_builtin
@@ -232,7 +231,7 @@ def require_few_drawn(config: DataConfig) -> None:
     """Raise ValueError if somebody else's checkpoint asks for images that take minutes to draw."""
     if not isinstance(config, ShapesConfig):
         return
-    size = config.image_size or SHAPES_SIZE
+    size = config.image_size or config.own_size
     if 3 * size**2 * (config.train_images + config.test_images) > MAX_DRAWN:
         raise ValueError(
             f"data.train_images={config.train_images} and data.test_images={config.test_images} "
