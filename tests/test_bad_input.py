@@ -369,6 +369,7 @@ def test_what_belongs_to_another_choice_is_said(run: Run, small_run: SmallRun) -
     small_run("finished")
     for arguments, words in {
         "vit-train task.teacher=run": "task.teacher here: task=distill has it",
+        "vit-train experiment=heads model.depht=3": "there is no setting model.depht",
         "vit-train model=cnn model.embed_dim=32": "model.embed_dim here: model=vit has it",
         "vit-train extend=run/checkpoints/best.safetensors train.epochs=1": "name the run's folder",
         "vit-train resume=run/config.yaml": "this is not a checkpoint: name the run's folder",

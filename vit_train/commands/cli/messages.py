@@ -111,7 +111,7 @@ def unknown_key(error: ConfigKeyError | ConfigAttributeError) -> str:
     asked = error.full_key or str(error.key)
     if error.parent_node is None:
         return no_such_setting(asked, [])
-    root = OmegaConf.to_container(error.parent_node._get_root())
+    root = OmegaConf.to_container(error.parent_node._get_root(), enum_to_str=True)
     elsewhere = [key for key, _ in flatten(root) if key.endswith(f".{error.key}")]  # type: ignore[arg-type]
     if elsewhere:
         return f"there is no setting {asked}: did you mean {' or '.join(elsewhere)}?"
