@@ -207,8 +207,9 @@ class VisionTransformer(Encoder):
     ) -> None:
         super().__init__(config, image_size, in_channels)
         dim = config.embed_dim
-        hidden = nn.Linear(dim, dim), nn.Tanh(), Dropout(config.dropout)
-        self.pre_head = nn.Sequential(*(hidden if config.head == "token_mlp" else ()))
+        self.pre_head = nn.Sequential()
+        if config.head == "token_mlp":
+            self.pre_head.extend([nn.Linear(dim, dim), nn.Tanh(), Dropout(config.dropout)])
         self.head = Head(dim, num_classes)
         init_weights(self.pre_head, config)
         if config.init != "torch":  # so that the first loss is log(num_classes) for every seed
