@@ -125,7 +125,7 @@ TRAIN = {
     "seed=0,1": "seed=0,1 has several values: add -m to train with each",
     "optim=3": "a group is chosen by a name, such as model=tiny\n",
     "checkpoint=3": "checkpoint is a group of settings: change one of them, such as "
-    "checkpoint.every_steps=VALUE\n",
+    "checkpoint.metric=VALUE\n",
     "model=cnn model.widths=[]": "model.widths=[] must be one or more numbers, each at least 1",
     "model=cnn model.widths=[0]": "model.widths=[0] must be one or more numbers, each at least 1",
     "model=resnet model.blocks=0": "model.blocks=0 must be at least 1",
