@@ -58,8 +58,9 @@ def test_a_cnn_has_no_patches_to_reorder(run: Run) -> None:
     assert "permutation" not in outcome.out
 
 
-WITH_DECODER = ("completion", "mae", "cifar10_mae_gpu")
+WITH_DECODER = ("completion", "mae", "cifar10_mae_gpu", "system_d_decoder")
 PUBLISHED = {
+    "system_d_classifier": 809_354,
     "paper_example": 269_059,
     "stl10_vit": 4_828_426,
     "vit_tiny_5k": 1_205_898,
