@@ -627,7 +627,7 @@ def test_of_an_image_of_many_lines_only_the_middle_is_converted(
         return as_rgb(image)
 
     monkeypatch.setattr(images_module, "as_rgb", seen)
-    read = read_image(path, 4, LIMIT)
+    read, _ = read_image(path, 4, LIMIT)
     side = min(shape)
     assert sizes == [(side, side)]
     starts = [(length - side) // 2 for length in shape]
