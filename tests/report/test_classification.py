@@ -23,9 +23,9 @@ from vit_train.report.calibration import (
 )
 from vit_train.report.confusion import Confusion
 from vit_train.report.coverage import Coverage, accuracy_of_surest
+from vit_train.report.evaluation import predictions
 from vit_train.report.mistakes import draw_mistakes, most_doubtful, most_wrong
 from vit_train.report.per_class import averages, class_reports
-from vit_train.report.predictions import predictions
 from vit_train.text import csv_text
 
 CLASSES = 7

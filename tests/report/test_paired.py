@@ -12,9 +12,15 @@ from scipy.stats import binomtest
 
 from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification, Z
-from vit_train.report.comparison_page import Pair, adjusted
 from vit_train.report.evaluation import Findings
-from vit_train.report.paired import Paired, differences, draw_differences, where_they_differ
+from vit_train.report.paired import (
+    Pair,
+    Paired,
+    adjusted,
+    differences,
+    draw_differences,
+    where_they_differ,
+)
 from vit_train.runs.evaluation.comparison import distinct, require_same_images
 from vit_train.text import csv_text
 

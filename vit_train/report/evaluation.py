@@ -1,12 +1,13 @@
 """The folder of an evaluation: its numbers, every image's answer, and the figures."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from vit_train.engine.answers import Answers
@@ -17,9 +18,11 @@ from vit_train.report.figure_file import save
 from vit_train.report.focus import Focus
 from vit_train.report.metrics import figures, result_dict
 from vit_train.report.per_class import ClassReport, averages, class_reports
-from vit_train.report.predictions import predictions
-from vit_train.text import csv_text
+from vit_train.text import csv_text, printable
 from vit_train.viz.curves import draw_robustness
+
+# Classes that are named for each image.
+TOP = 5
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,32 @@ def write_evaluation(folder: Path, found: Findings) -> list[str]:
     for name, figure in pictures.items():
         save(figure, folder / f"{name}.png")
     return [*written, "predictions.csv", *(f"{name}.png" for name in pictures)]
+
+
+def predictions(
+    answers: Answers, names: Iterable[object], classes: Sequence[str]
+) -> Iterator[list[object]]:
+    """Yield the rows of predictions.csv: a header, then a row for each image.
+
+    Its columns are the image, its true and its predicted class, the probabilities of both, and the
+    other most probable classes with theirs.
+    """
+    named = [printable(name) for name in classes]
+    top = answers.top(min(TOP, answers.classes))
+    probabilities = np.exp(answers.log_probabilities)
+    header = ["image", "true", "predicted", "correct", "probability", "true_probability"]
+    for place in range(2, top.shape[1] + 1):
+        header += [f"predicted_{place}", f"probability_{place}"]
+    yield list(header)
+    for name, label, right, best, row in zip(
+        names, answers.labels, answers.correct, top, probabilities, strict=True
+    ):
+        first, *others = best
+        cells: list[object] = [printable(str(name)), named[label], named[first], int(right)]
+        cells += [f"{row[first]:.6f}", f"{row[label]:.6f}"]
+        for other in others:
+            cells += [named[other], f"{row[other]:.6f}"]
+        yield cells
 
 
 def numbers(found: Findings) -> dict[str, Any]:

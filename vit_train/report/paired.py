@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from vit_train.engine.answers import Answers, Integers
 from vit_train.engine.metrics import Z
-from vit_train.text import printable
+from vit_train.text import counted, printable
 from vit_train.viz.figures import Figure
 from vit_train.viz.sheet import RIGHT, WRONG, Labelled, class_line, draw_sheet
 
@@ -58,6 +59,59 @@ class Paired:
             for k in range(fewer + 1)
         ]
         return min(1.0, 2 * math.fsum(math.exp(each - tosses * math.log(2)) for each in logs))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two of the compared classifiers, by their names."""
+
+    first: str
+    second: str
+    paired: Paired
+    # The p-value, adjusted for the number of pairs that are compared.
+    p_adjusted: float
+
+    @property
+    def in_words(self) -> str:
+        paired = self.paired
+        low, high = (100 * end for end in paired.interval)
+        chance = in_figures(paired.p_value)
+        if self.p_adjusted != paired.p_value:
+            chance += f", {in_figures(self.p_adjusted)} when adjusted for all pairs"
+        certain = self.p_adjusted < 0.05
+        verdict = "They differ by more than chance." if certain else "That may be chance."
+        return (
+            f"Only {self.first} is right on {counted(paired.only_first, 'image')}, only "
+            f"{self.second} on {paired.only_second:,}: a difference of "
+            f"{100 * paired.difference:+.2f} points (95 % interval {low:+.2f} to {high:+.2f}; "
+            f"McNemar's exact test: {chance}). {verdict}"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        paired = self.paired
+        return {
+            "first": self.first,
+            "second": self.second,
+            **asdict(paired),
+            "difference": paired.difference,
+            "interval_95": list(paired.interval),
+            "mcnemar_p": paired.p_value,
+            "mcnemar_p_adjusted": self.p_adjusted,
+        }
+
+
+def in_figures(p: float) -> str:
+    return f"p = {p:.2g}" if p >= 1e-4 else "p < 0.0001"
+
+
+def adjusted(p_values: Sequence[float]) -> list[float]:
+    """Return p-values that hold for all of the tests together (Holm 1979)."""
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    result, least = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(order):
+        least = max(least, min(1.0, (len(p_values) - rank) * p_values[place]))
+        result[place] = least
+    return result
 
 
 def where_they_differ(right: Answers, wrong: Answers, count: int) -> Integers:

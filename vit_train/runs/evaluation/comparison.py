@@ -13,11 +13,11 @@ import torch
 from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification
 from vit_train.files.writing import require_own_folder, write_json, write_text
-from vit_train.report.comparison_page import Pair, adjusted, comparison_page, favored
 from vit_train.report.evaluation import Findings
 from vit_train.report.figure_file import save
 from vit_train.report.metrics import result_dict
-from vit_train.report.paired import Paired, differences, draw_differences
+from vit_train.report.pages import comparison_page
+from vit_train.report.paired import Pair, Paired, adjusted, differences, draw_differences
 from vit_train.runs.config import EvalConfig
 from vit_train.runs.evaluation.evaluate import Evaluated, display_name, evaluate_loaded, load_for
 from vit_train.runs.load import Meta
@@ -57,7 +57,8 @@ def compare_checkpoints(config: EvalConfig) -> None:
         both = (answers[i], answers[j]), (names[i], names[j])
         save(draw_differences(*both, first.images, first.classes), file)
         pictures[f"{names[i]} and {names[j]}"] = file.read_bytes()
-    warnings = favored(names, [run.found for run in runs])
+    caveats = zip(names, (run.found.caveat for run in runs), strict=True)
+    warnings = [f"{name}: {caveat}" for name, caveat in caveats if caveat]
     for line in warnings:
         logger.warning(line)
     write(folder, names, runs, pairs, pictures, warnings)

@@ -23,8 +23,8 @@ from vit_train.model.memory import images_at_once
 from vit_train.model.vit import VisionTransformer
 from vit_train.report import provenance
 from vit_train.report.evaluation import Findings, write_evaluation
-from vit_train.report.evaluation_page import report
 from vit_train.report.figure_file import save
+from vit_train.report.pages import evaluation_page
 from vit_train.report.terminal import class_table, result_line
 from vit_train.runs.builtin import PREFIX, is_builtin
 from vit_train.runs.config import EvalConfig
@@ -219,7 +219,7 @@ def write_report(folder: Path, found: Findings, run: Path, written: Sequence[str
         files.append(folder / "curves.png")
         save(curves([("this run", [curve])], names, validated_on([summary])), files[-1])
     pictures = {file.stem: file.read_bytes() for file in files}
-    write_text(folder / "report.html", report(found, summary, pictures))
+    write_text(folder / "report.html", evaluation_page(found, summary, pictures))
     return ["curves.png", "report.html"] if "curves" in pictures else ["report.html"]
 
 

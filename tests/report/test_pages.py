@@ -12,14 +12,16 @@ import torch
 from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.report.evaluation import Findings
-from vit_train.report.evaluation_page import report
 from vit_train.report.focus import Focus
+from vit_train.report.pages import comparison_page, evaluation_page
+from vit_train.report.paired import Pair, Paired
 
 NAMES = ["<b>cat</b>", "dog & co", '"><script>alert(1)</script>']
 FACTS = {
     "checkpoint": "run/<x>.pt", "title": "pets", "split": "test", "image_size": 8, "weights": "raw",
     "epoch": 3, "images_seen": 90, "date": "2026-01-31", "selected_on": "val", "images_per_s": 9.5,
 }  # fmt: skip
+PNG = "data:image/png;base64,cG5n"  # b"png"
 
 
 class Page(HTMLParser):
@@ -57,49 +59,49 @@ def found(**changes: Any) -> Findings:
 
 
 def test_on_a_narrow_page_neither_numbers_nor_names_break() -> None:
-    cells = [
-        (tag, set((attributes.get("class") or "").split()))
-        for tag, attributes in Page(report(found(), {}, {})).tags
-        if tag in ("th", "td")
-    ]
-    rows = 1 + len(NAMES) + 2  # a heading, the classes, two averages
-    numbers, facts = [kinds for _, kinds in cells if "n" in kinds], cells[5 * rows :]
-    assert len(numbers) == 4 * rows and all("whole" in kinds for kinds in numbers)
-    # Each fact is a name and a text, which may break.
-    assert [kinds for _, kinds in facts] == [{"whole"}, set()] * (len(facts) // 2) and facts
-    assert "td.whole, th.whole { overflow-wrap: normal; }" in report(found(), {}, {})
+    html = evaluation_page(found(), {}, {})
+    kinds = [attributes["class"] for tag, attributes in Page(html).tags if tag == "table"]
+    assert kinds == ["numbers", "texts"]
+    for cells in (r".numbers td + td, .numbers th + th", ".texts td:first-child"):
+        assert re.search(rf"\n{re.escape(cells)} {{[^}}]*overflow-wrap: normal;", html)
 
 
-def test_its_text_cannot_be_markup_and_nothing_is_loaded() -> None:
+def test_no_text_is_markup_and_nothing_is_loaded() -> None:
     summary = {
         "command": "vit-train <i>x</i>",
         "commit": "<svg onload=1>",
-        "machine": {"cpu": "A&B"},
+        "machine": {"cpu": "A&B\x1b[1m"},
     }
     focus = Focus(256, 0.36, 0.3, 0.1, 0.3, 0.1, 0.01)
     pictures = {"confusion": b"png", "maps": b"png"}
-    page = Page(report(found(focus=focus), summary, pictures))
-    tags = [tag for tag, _ in page.tags]
-    assert not {"script", "b", "svg", "i", "link", "iframe"} & set(tags)
-    for _, attributes in page.tags:
-        assert not any(name.startswith("on") for name in attributes)
-        for name in ("src", "href"):
-            assert (attributes.get(name) or "data:image/png;base64,").startswith("data:image/png")
-    assert tags.count("img") == 2
-    for name in (*NAMES, "vit-train <i>x</i>", "<svg onload=1>", "A&B"):
-        assert name in page.words
+    one = evaluation_page(found(focus=focus), summary, pictures)
+    pair = Pair(*NAMES[:2], Paired(30, 3, 4), 0.5)
+    settings, pictures = [("seed", "0", NAMES[2])], dict.fromkeys(NAMES[1:], b"png")
+    both = comparison_page(NAMES[:2], [found()] * 2, [pair], settings, pictures, ["<i>seen</i>"])
+    for page in map(Page, (one, both)):
+        tags = [tag for tag, _ in page.tags]
+        assert not {"script", "b", "svg", "i", "link", "iframe"} & set(tags)
+        for _, attributes in page.tags:
+            assert not any(name.startswith("on") for name in attributes)
+            for name in ("src", "href"):
+                assert attributes.get(name, PNG) == PNG
+        assert tags.count("img") == 2
+        assert all(name in page.words for name in NAMES)
+    for words in ("vit-train <i>x</i>", "<svg onload=1>", "A&B\\x1b[1m"):
+        assert words in Page(one).words
+    assert "<i>seen</i>" in Page(both).words
 
 
 def test_it_says_in_words_what_was_found() -> None:
     flipped = found().result
     assert isinstance(flipped, Classification)
-    words = Page(report(found(temperature=2.0, flipped=flipped), {}, {})).words
+    words = Page(evaluation_page(found(temperature=2.0, flipped=flipped), {}, {})).words
     assert "83.33 %" in words and "most frequent class would be right in 33.3 %" in words
     assert "five most probable" not in words  # of three classes
     assert "<b>cat</b> mistaken for dog & co: 4 images, 40.0 % of <b>cat</b>" in words
     assert "On average, as far as these images tell" in words  # 90.9 of 66.4 to 92.7 %
-    assert "Divided by 2.00, the temperature" in words
-    assert float(change(words)[1]) > float(change(words)[2])
+    assert "Temperature scaling (T = 2.00, fitted on validation images)" in words
+    assert float(change(words)[1]) < float(change(words)[2])
     assert "every class counted alike" not in words  # ten images each
     assert "mirror image it is right in 83.33 %" in words
     assert "0.714" in words  # the precision of dog & co, 10 of 14
@@ -123,14 +125,14 @@ def test_with_many_images_it_says_on_which_side_confidence_errs(
     labels = np.arange(400) % 2
     predicted = np.where(np.arange(400) < 400 * right, labels, 1 - labels)
     result = Classification.of(Answers(labels, sure * np.eye(2)[predicted]))
-    words = Page(report(of_two(result, 20.0), {}, {})).words
+    words = Page(evaluation_page(of_two(result, 20.0), {}, {})).words
     assert verdict in words
-    now, before = map(float, change(words).groups())
+    before, now = map(float, change(words).groups())
     assert (now < before) == (sure > right)  # a temperature of 20 makes it less sure
 
 
 def change(words: str) -> re.Match[str]:
-    found = re.search(r"probabilities with a loss of ([\d.]+) instead of ([\d.]+), and a", words)
+    found = re.search(r"changes the loss from ([\d.]+) to ([\d.]+), and the", words)
     assert found
     return found
 
@@ -138,7 +140,7 @@ def change(words: str) -> re.Match[str]:
 def test_uneven_classes_are_also_counted_alike() -> None:
     labels = np.array([0] * 30 + [1] * 10)
     result = Classification.of(Answers(labels, 3.0 * np.eye(2)[np.zeros(40, dtype=int)]))
-    words = Page(report(of_two(result), {}, {})).words
+    words = Page(evaluation_page(of_two(result), {}, {})).words
     assert "75.00 %" in words
     assert "With every class counted alike, the model is right in 50.00 %." in words
 
@@ -151,17 +153,17 @@ def test_it_says_where_the_model_looks_and_whether_that_means_anything() -> None
         (12, 0.9, 1e-3, "So few images do not tell whether"),
     ):
         focus = Focus(count, 0.36, 0.3, 0.1, changed, changed_at_random=0.08, p_value=p_value)
-        words = Page(report(found(focus=focus), {}, {})).words
+        words = Page(evaluation_page(found(focus=focus), {}, {})).words
         assert f"{100 * changed:.0f} % of the predictions change; without as many random" in words
         assert verdict in words
 
 
 def test_a_model_that_predicts_pixels_has_a_loss_alone() -> None:
     pixels = Findings(Evaluation(5, 0.25), torch.zeros(5, 3, 8, 8), [], [], FACTS)
-    words = Page(report(pixels, {}, {"pictures": b"png"})).words
+    words = Page(evaluation_page(pixels, {}, {"pictures": b"png"})).words
     assert "0.2500" in words and "confused" not in words
 
 
 @pytest.mark.parametrize("summary", [{"machine": 3, "config": None}, {"seconds": "long"}, {}])
 def test_a_strangers_summary_may_be_anything(summary: dict[str, Any]) -> None:
-    assert "How to get the same" in Page(report(found(), summary, {})).words
+    assert "Reproduce this" in Page(evaluation_page(found(), summary, {})).words
