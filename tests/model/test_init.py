@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
 from vit_train.model.init import init_mimetic
-from vit_train.model.vit import VisionTransformer
+from vit_train.model.vit import Encoder, VisionTransformer
 
 DIM = 96
 
@@ -67,6 +67,17 @@ def test_the_rest_is_as_with_xavier() -> None:
     }
     model = VisionTransformer(ViTConfig(embed_dim=16, depth=2, init="mimetic"))
     assert model(torch.randn(2, 3, 32, 32)).abs().max() == 0  # all classes are equally likely
+
+
+@pytest.mark.parametrize("head", ["token", "gap"])
+def test_the_head_is_drawn_right_after_the_encoder(head: str) -> None:
+    """What a model does not have draws nothing, or the same seed would give other weights."""
+    config = ViTConfig(embed_dim=16, depth=1, head=head, init="torch")
+    torch.manual_seed(0)
+    model = VisionTransformer(config, 8, 3, 10)
+    torch.manual_seed(0)
+    Encoder(config, 8, 3)
+    assert torch.equal(model.head.weight, nn.Linear(16, 10).weight)
 
 
 def test_no_linear_layer_is_forgotten() -> None:
