@@ -194,7 +194,7 @@ def test_help_and_a_typo_are_answered_without_importing_torch() -> None:
     program = [sys.executable, "-c", ANSWERS, "train", *(set(commands) - {"train"})]
     done = subprocess.run(program, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(commands) == 9 and done.stdout.count("answered") == 8, done.stdout
+    assert len(commands) == 8 and done.stdout.count("answered") == 7, done.stdout
     assert done.stdout.count("refused: 0") == 1  # argparse, of vit-results, exits with status 0
     assert "\nanswered\nrefused: vit-train: there is no setting model.detph" in done.stdout
 
