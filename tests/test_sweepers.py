@@ -152,6 +152,7 @@ def test_an_interrupted_search_goes_on_and_a_stored_one_grows(run: Run) -> None:
     assert best["best_value"] == max(values)
 
 
+@pytest.mark.filterwarnings("ignore")  # Optuna's own dependencies warn when it is imported
 def test_slurm_and_a_database_that_are_not_there_say_so_in_a_line(run: Run) -> None:
     for arguments, words in (
         (["-m", "hydra/launcher=slurm", "seed=0,1"], 'Could not detect "srun"'),

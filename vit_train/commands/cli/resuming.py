@@ -81,7 +81,7 @@ def begun_config(folder: Path, config: TrainConfig) -> TrainConfig | None:
     config = with_named_run(config)
     if config.precision == "auto":
         config = replace(config, precision=begun.precision)
-    own, now = (dict(flatten(asdict(each))) for each in (begun, config))
+    own, now = (dict(flatten(as_saved(asdict(each)))) for each in (begun, config))
     same = all(own[key] == now.get(key) for key in own if not may_change(key, "resume"))
     return config if same else None
 
