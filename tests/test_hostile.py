@@ -182,7 +182,8 @@ def test_images_of_other_channels_are_refused(channels: int, checkpoint: bytes, 
     model |= {"patch_embed.proj.weight": torch.zeros(16, channels, 4, 4)}
     half = (0.5,) * channels
     rewrite(path, image_shape=(channels, 32, 32), mean=half, std=half, model=model)
-    for command in ("vit-eval", "vit-explain", "vit-predict images=image.png", "vit-export"):
+    predict, export = "vit-predict images=image.png", "vit-export format=torch"
+    for command in ("vit-eval", "vit-explain", predict, export):
         outcome = run(*command.split(), "ckpt=crafted.pt")
         assert outcome.status == 1 and outcome.err.count("\n") == 1, outcome.err
         assert f"images with {channels:,} channel" in outcome.err, outcome.err

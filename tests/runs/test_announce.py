@@ -30,7 +30,11 @@ def test_a_warm_up_that_is_cut_is_said_to_be(run: Run, settings: list[str], word
 
 @pytest.mark.parametrize(
     "settings, used",
-    [(["precision=fp32"], "fp32"), (["precision=bf16"], "bf16"), (["model=cnn"], None)],
+    [
+        (["precision=fp32", *SMALL_MODEL], "fp32"),
+        (["precision=bf16", *SMALL_MODEL], "bf16"),
+        (["model=cnn", "train.batch_size=32"], None),
+    ],
 )
 def test_the_speed_of_bf16_is_said_and_another_precision_that_would_be_faster(
     run: Run, monkeypatch: pytest.MonkeyPatch, settings: list[str], used: str | None
