@@ -13,7 +13,8 @@ from vit_train.engine import precision
 from vit_train.engine.distributed import ALONE, Processes
 from vit_train.model.config import ViTConfig
 from vit_train.runs.training import setup
-from vit_train.runs.training.setup import Setup, freeze_encoder, set_up
+from vit_train.runs.training.first_model import freeze_encoder
+from vit_train.runs.training.setup import Setup, set_up
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig, TaskConfig
 
 

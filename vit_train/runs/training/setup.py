@@ -1,7 +1,7 @@
 """The parts of a run, built as its config says."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -11,19 +11,14 @@ from torch import Tensor, nn
 
 from vit_train.config import TrainConfig
 from vit_train.data.batches import Batch, EvalBatches, Normalize, TrainBatches
-from vit_train.data.config import DataConfig, FolderConfig
+from vit_train.data.config import DataConfig
 from vit_train.data.dataset import (
-    Dataset,
     ImageSet,
     Seen,
     Source,
     Statistics,
-    are_among,
     channel_statistics,
-    image_keys,
-    without,
 )
-from vit_train.data.folder import reread
 from vit_train.data.memory import require_images_fit
 from vit_train.data.splits import Splits, make_splits
 from vit_train.engine.device import Precision
@@ -31,21 +26,23 @@ from vit_train.engine.distributed import Processes
 from vit_train.engine.metrics import is_uneven
 from vit_train.engine.precision import pick_precision
 from vit_train.engine.train_loader import TrainLoader
-from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import memory_bytes, require_attention_fits, require_memory
-from vit_train.model.config import ModelConfig, ViTConfig, require_vit
+from vit_train.model.config import ViTConfig
 from vit_train.model.flops import Flops, count_flops, counting_bytes
-from vit_train.model.layers import Dropout, DropPath
 from vit_train.model.memory import attention_bytes, bytes_of, on_meta, require_few_patches
 from vit_train.model.patches import require_whole_patches
 from vit_train.model.pos_embed import chosen_positions
 from vit_train.runs.checkpoint import Checkpoint
-from vit_train.runs.load import checked_keys, encoder_of, statistics_of
-from vit_train.runs.pretrained.init_from import Origin, start_from
-from vit_train.runs.pretrained.pretrained import Pretrained, pretrained
+from vit_train.runs.load import checked_keys, statistics_of
+from vit_train.runs.training.first_model import (
+    describe_origin,
+    first_model,
+    first_weights,
+    with_norm_eps,
+)
+from vit_train.runs.training.seen import inherited, known_source, unseen_test
 from vit_train.tasks.config import ClassifyConfig
 from vit_train.tasks.task import Task
-from vit_train.text import counted
 
 logger = logging.getLogger(__name__)
 
@@ -226,54 +223,6 @@ def agreed_precision(
     return pick_precision(processes.broadcast(name), device, model)
 
 
-def inherited(models: Sequence[Seen | None], data: Dataset, config: DataConfig) -> Tensor | None:
-    """Return the keys of all images that models have seen, None if they are known of no model.
-
-    Test images that were seen at another size have the keys of this size among them.
-    """
-    known = [seen for seen in models if seen is not None]
-    keys = [seen.keys for seen in known]
-    for seen in known:
-        if isinstance(config, FolderConfig) and seen.image_size != config.image_size:
-            then = reread(data.test, replace(config, image_size=seen.image_size))
-            keys.append(image_keys(data.test.images[are_among(then.images, seen.keys)]))
-    return torch.cat(keys).unique() if keys else None
-
-
-def unseen_test(data: Dataset, seen: Tensor | None) -> Dataset:
-    """Return the data without the test images whose keys these are; raise ValueError if all are."""
-    test = without(data.test, seen)
-    if not len(test):
-        raise ValueError(
-            f"all {counted(len(data.test), 'test image')} were seen in the training or validation "
-            "of a model that this run learns from: add other images for testing"
-        )
-    if left := len(data.test) - len(test):
-        logger.warning(
-            f"{counted(left, 'test image')} left out, seen in the training or validation of a "
-            "model that this run learns from"
-        )
-    return replace(data, test=test)
-
-
-def known_source(
-    data: Dataset, splits: Splits, config: DataConfig, seen_before: Tensor | None
-) -> Source:
-    """Return the data's metadata without the images, of which the splits hold copies."""
-    before = [] if seen_before is None else [seen_before]
-    if not isinstance(config, FolderConfig):
-        return data.source._replace(seen=seen_before, seen_before=seen_before)
-    validated = [] if splits.val is None or config.val == "test" else [splits.val]
-    seen = torch.cat([image_keys(part.images) for part in (splits.train, *validated)])
-    copies = int(are_among(splits.test.images, seen).sum())
-    if copies:
-        logger.warning(
-            f"copies of {counted(copies, 'test image')} are among the images to train or validate "
-            "on, which flatters the test: remove them"
-        )
-    return data.source._replace(seen=torch.cat([seen, *before]), seen_before=seen_before)
-
-
 def class_counts(images: ImageSet, data: Source) -> list[int]:
     """Return the number of images of each class."""
     return images.labels.bincount(minlength=len(data.classes)).tolist()
@@ -300,79 +249,6 @@ def best_metric(config: TrainConfig, task: Task, images: ImageSet, data: Source)
         return metric
     uneven = makes_up(config, task) or is_uneven(class_counts(images, data))
     return "balanced_acc" if uneven else "acc"
-
-
-def first_weights(config: TrainConfig, resumes: bool) -> Pretrained | None:
-    """Return the weights that `init_from` names, None if there are none or the run has its own."""
-    if config.init_from is None or resumes:
-        return None
-    return pretrained(config.init_from, require_vit(config.model, f"init_from={config.init_from}"))
-
-
-def with_norm_eps(config: TrainConfig, found: Pretrained | None) -> TrainConfig:
-    """Set model.norm_eps, unless it is set, to that of the weights or, without any, the usual."""
-    model = config.model
-    if not isinstance(model, ViTConfig) or model.norm_eps is not None:
-        return config
-    eps = (found.config if found else model).eps
-    return replace(config, model=replace(model, norm_eps=eps))
-
-
-def first_model(
-    config: TrainConfig,
-    task: Task,
-    data: Dataset,
-    processes: Processes,
-    found: Pretrained | None,
-) -> tuple[nn.Module, Origin]:
-    """Build the model, with the weights `found`, if any.
-
-    Raise ValueError if several processes cannot train it.
-    """
-    model, origin = task.build_model(), Origin()
-    if processes.count > 1 and has_batch_norm(model):
-        raise ValueError(
-            f"model.name={config.model.name} has BatchNorm, which needs the whole batch: train it "
-            "in one process"
-        )
-    if found is not None:
-        origin = start_from(str(config.init_from), found, model, list(data.classes))
-    if config.train.freeze == "encoder":
-        freeze_encoder(model, config)
-    return model, origin
-
-
-def describe_origin(origin: Origin, config: TrainConfig, statistics: Statistics) -> str:
-    """Say where the weights come from, and what becomes of them; "" for random ones."""
-    if not origin.words:
-        return ""
-    if statistics is origin.statistics:
-        normalized = "; images are normalized as for that model"
-    elif origin.statistics is None and config.data.mean is None:
-        normalized = (
-            "; how its images were normalized is not known: data.mean= and data.std= set it"
-        )
-    else:
-        normalized = ""
-    frozen = "; the encoder is not trained" if config.train.freeze else ""
-    return f"{origin.words}{normalized}{frozen}"
-
-
-def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
-    """Let training leave the encoder as it is; raise ValueError if there is none to keep."""
-    encoder = encoder_of(model)
-    if encoder is None:
-        raise ValueError(
-            f"train.freeze=encoder needs a Vision Transformer, but model.name={config.model.name}"
-        )
-    if config.init_from is None:
-        raise ValueError("train.freeze=encoder needs pretrained weights to keep: init_from=RUN")
-    for module in encoder.modules():  # or the head would learn from noise
-        if isinstance(module, Dropout | DropPath):
-            module.rate = 0.0
-    kept = encoder.encoder_state()
-    for name, parameter in encoder.named_parameters():
-        parameter.requires_grad_(name not in kept)
 
 
 def chosen_statistics(
@@ -407,8 +283,3 @@ def require_room(config: TrainConfig, task: Task, image_size: int) -> None:
         "choose a smaller model",
     )
     require_attention_fits(attention_bytes(config.model, image_size), image_size)
-
-
-def require_countable(model: ModelConfig, image_size: int) -> None:
-    """Raise ValueError if counting the model's arithmetic takes more memory than there is."""
-    require_attention_fits(counting_bytes(model, image_size), image_size)
