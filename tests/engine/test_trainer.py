@@ -292,7 +292,7 @@ def test_all_that_counts_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPat
 
     first = train(Data(), (Stop(),))
     first.nonfinite.skipped = 2
-    state = first.state()
+    state = trainer_state.state_of(first)
     assert state.seconds == first.seconds == 18
     now = 5.0  # another process
     run = TrainConfig(optim=AdamWConfig(), train=LoopConfig(epochs=2, batch_size=8, log_every=4))
@@ -348,7 +348,7 @@ def test_what_is_saved_counts_the_steps_left_out_so_far() -> None:
 
     class Saving(Recorder):
         def on_step(self, trainer: Trainer) -> None:
-            saved.append(trainer.state().skipped)
+            saved.append(trainer_state.state_of(trainer).skipped)
 
     train(HalfBroken(), (Saving(),), on_nonfinite="skip", epochs=1, log_every=6)
     assert saved == [0, 1, 2, 2, 3, 3]
@@ -359,9 +359,9 @@ def test_an_extension_goes_on_from_the_rate_of_the_last_step() -> None:
     first = train(Data(), optim=config)
     run = TrainConfig(optim=config, train=LoopConfig(epochs=2, batch_size=8))
     second, resumed = (Trainer(make_model(), CLASSIFY, Data(), None, run, FP32) for _ in range(2))
-    trainer_state.extend(second, first.state())
+    trainer_state.extend(second, trainer_state.state_of(first))
     assert second.start == Start(2, 12, learning_rate(11, config, 6, 2))
-    trainer_state.restore(resumed, second.state())
+    trainer_state.restore(resumed, trainer_state.state_of(second))
     assert resumed.start == second.start
 
 
@@ -385,7 +385,7 @@ def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(
     settings = {"epochs": 2, "batch_size": 8, "log_every": 5}
     whole, before, after = Slow(99), Slow(9), Slow(99)
     train(Turning(), (whole,), **settings)
-    state = train(Turning(), (before,), **settings).state()
+    state = trainer_state.state_of(train(Turning(), (before,), **settings))
     now += 1000
     run = TrainConfig(optim=AdamWConfig(), train=LoopConfig(**settings))
     trainer = Trainer(make_model(), CLASSIFY, Turning(), None, run, FP32, (after,))
@@ -483,7 +483,7 @@ def test_a_run_goes_on_in_fp16_or_without_it(before: bool, after: bool) -> None:
     first.scaler = torch.amp.GradScaler("cpu", init_scale=512.0, enabled=before)
     second.scaler = torch.amp.GradScaler("cpu", init_scale=64.0, enabled=after)
     first.scaler.scale(torch.ones(()))  # which is when it takes its first scale
-    trainer_state.restore(second, first.state())
+    trainer_state.restore(second, trainer_state.state_of(first))
     expected = 512.0 if before and after else 64.0 if after else 1.0
     assert second.scaler.scale(torch.ones(())) == expected
 

@@ -110,7 +110,7 @@ def run(**settings: Any) -> str:
     if task.columns:
         draw_gallery(task, trainer.eval_model.eval(), next(iter(loader)), parts.normalize)
         trainer.eval_model.train()
-    trainer_state.restore(trainer, trainer.state())
+    trainer_state.restore(trainer, trainer_state.state_of(trainer))
     advance(trainer, next(steps))
     return f"done, {'as a graph' if trainer.graphed_step.graph else 'WITHOUT A GRAPH'}"
 

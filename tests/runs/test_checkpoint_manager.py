@@ -37,6 +37,11 @@ class Trainer:
         self.left_out += 1
 
 
+@pytest.fixture(autouse=True)
+def a_state_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_manager, "state_of", lambda trainer: trainer.state())
+
+
 class Reports:
     """A report of so many bytes."""
 

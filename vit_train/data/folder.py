@@ -1,7 +1,6 @@
 """The source `folder`: a tree of image files with one folder per class."""
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +21,12 @@ from vit_train.data.doubts import (
 )
 from vit_train.data.images import SUFFIXES, Decoded, decode
 from vit_train.data.memory import SPLIT_BYTES, require_images_fit
+from vit_train.data.paths import NAMED_AT_MOST, by_suffix, listed, visible, walk
 from vit_train.data.splits import set_apart
 from vit_train.text import printable
 
 logger = logging.getLogger(__name__)
 
-NAMED_AT_MOST = 10
 # The folders of a root, and what each holds; of several for one part, the last one counts.
 PARTS = {"train": "train", "test": "test", "valid": "val", "validation": "val", "val": "val"}
 
@@ -159,19 +158,6 @@ def find_parts(root: Path) -> dict[str, Tree]:
     return {part: scan(root / place) for part, place in places.items()}
 
 
-def by_suffix(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the files that are named as images are, and the others."""
-    named = [path for path in files if path.suffix.lower() in SUFFIXES]
-    return named, [path for path in files if path.suffix.lower() not in SUFFIXES]
-
-
-def visible(folder: Path) -> list[Path]:
-    """Return a folder's entries, sorted, without hidden ones; none if there is no such folder."""
-    if not folder.is_dir():
-        return []
-    return sorted(child for child in folder.iterdir() if not child.name.startswith("."))
-
-
 def class_folders(root: Path) -> list[str]:
     """Return the classes of a root that is itself the tree, without looking into their folders."""
     if any(child.is_dir() for child in visible(root / "train")):
@@ -190,26 +176,6 @@ def scan(root: Path) -> Tree:
             else:
                 others.append(path)
     return Tree(root, [folder.name for folder in classes], files, others)
-
-
-def walk(folder: Path) -> list[Path]:
-    """Return all visible files below the folder, sorted.
-
-    Warn of linked folders, which are never entered, and of those that cannot be read.
-    """
-    files, links = [], []
-    unread: list[OSError] = []
-    for place, folders, names in os.walk(folder, onerror=unread.append):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        links += [path for name in folders if (path := Path(place) / name).is_symlink()]
-        files += [Path(place) / name for name in names if not name.startswith(".")]
-    if links:
-        logger.warning(f"linked folders that are not read:{listed(sorted(links))}")
-    if unread:
-        places = [Path(str(error.filename)) for error in unread]
-        reasons = [error.strerror or "" for error in unread]
-        logger.warning(f"folders that cannot be read:{listed(places, reasons)}")
-    return sorted(files)
 
 
 def class_names(trees: dict[str, Tree], config: FolderConfig) -> list[str]:
@@ -286,12 +252,3 @@ def warn_of_doubts(paths: list[Path], decoded: Decoded) -> None:
         if index not in decoded.broken:
             doubts.note(paths[index], decoded.images[index], decoded.lost[index].item())
     doubts.warn()
-
-
-def listed(paths: list[Path], reasons: list[str] | None = None) -> str:
-    """List the first NAMED_AT_MOST paths, one per line, then say how many more there are."""
-    lines = [printable(str(path)) for path in paths[:NAMED_AT_MOST]]
-    if reasons:
-        lines = [f"{line}: {reason}" for line, reason in zip(lines, reasons, strict=False)]
-    more = len(paths) - len(lines)
-    return "".join(f"\n  - {line}" for line in lines) + (f"\n  and {more} more" if more else "")

@@ -1,6 +1,7 @@
 """Paths of image files, as a user names them."""
 
 import glob
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -8,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.data.doubts import WRONG_FORMAT, warn_of_passed_over
-from vit_train.data.folder import by_suffix, walk
 from vit_train.data.images import SUFFIXES
+from vit_train.text import printable
+
+logger = logging.getLogger(__name__)
+NAMED_AT_MOST = 10
 
 
 def image_files(images: Any) -> list[Path]:
@@ -65,3 +69,45 @@ def files_at(name: str) -> Sequence[Path]:
     if not found:
         raise ValueError(f"images={name}: there is no image of {', '.join(SUFFIXES)}")
     return found
+
+
+def by_suffix(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the files that are named as images are, and the others."""
+    named = [path for path in files if path.suffix.lower() in SUFFIXES]
+    return named, [path for path in files if path.suffix.lower() not in SUFFIXES]
+
+
+def visible(folder: Path) -> list[Path]:
+    """Return a folder's entries, sorted, without hidden ones; none if there is no such folder."""
+    if not folder.is_dir():
+        return []
+    return sorted(child for child in folder.iterdir() if not child.name.startswith("."))
+
+
+def walk(folder: Path) -> list[Path]:
+    """Return all visible files below the folder, sorted.
+
+    Warn of linked folders, which are never entered, and of those that cannot be read.
+    """
+    files, links = [], []
+    unread: list[OSError] = []
+    for place, folders, names in os.walk(folder, onerror=unread.append):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        links += [path for name in folders if (path := Path(place) / name).is_symlink()]
+        files += [Path(place) / name for name in names if not name.startswith(".")]
+    if links:
+        logger.warning(f"linked folders that are not read:{listed(sorted(links))}")
+    if unread:
+        places = [Path(str(error.filename)) for error in unread]
+        reasons = [error.strerror or "" for error in unread]
+        logger.warning(f"folders that cannot be read:{listed(places, reasons)}")
+    return sorted(files)
+
+
+def listed(paths: list[Path], reasons: list[str] | None = None) -> str:
+    """List the first NAMED_AT_MOST paths, one per line, then say how many more there are."""
+    lines = [printable(str(path)) for path in paths[:NAMED_AT_MOST]]
+    if reasons:
+        lines = [f"{line}: {reason}" for line, reason in zip(lines, reasons, strict=False)]
+    more = len(paths) - len(lines)
+    return "".join(f"\n  - {line}" for line in lines) + (f"\n  and {more} more" if more else "")

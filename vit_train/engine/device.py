@@ -7,6 +7,10 @@ import sys
 from dataclasses import dataclass
 
 import torch
+from torch import nn
+
+# As set when PyTorch was loaded: OMP_NUM_THREADS, or the number of cores of this machine.
+CORES = torch.get_num_threads()
 
 
 def pick_device(name: str) -> torch.device:
@@ -77,3 +81,12 @@ def keep_freed_memory() -> None:
     m_trim_threshold, m_mmap_max = -1, -4  # <malloc.h>
     libc.mallopt(m_mmap_max, 0)
     libc.mallopt(m_trim_threshold, 2**31 - 1)
+
+
+def batch_norms(model: nn.Module) -> list[nn.Module]:
+    return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Say whether an image's result depends on the other images, so a batch cannot be split."""
+    return bool(batch_norms(model))

@@ -119,3 +119,46 @@ def student_quantile(freedom: float) -> float:
     density = np.cos(angle) ** (freedom - 1)
     area = np.cumsum(density[1:] + density[:-1])
     return math.sqrt(freedom) * math.tan(float(np.interp(0.95 * area[-1], area, angle[1:])))
+
+
+@dataclass(frozen=True)
+class Paired:
+    """How two classifiers' answers to the same images differ."""
+
+    images: int
+    # Images on which only the first, and only the second, is right.
+    only_first: int
+    only_second: int
+
+    @classmethod
+    def of(cls, first: Answers, second: Answers) -> "Paired":
+        """Compare answers to the same images in the same order."""
+        a, b = first.correct, second.correct
+        return cls(len(a), int((a & ~b).sum()), int((b & ~a).sum()))
+
+    @property
+    def difference(self) -> float:
+        """Return the accuracy of the first less that of the second."""
+        return (self.only_first - self.only_second) / self.images
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Return the 95 % interval of the difference (Bonett & Price 2012, equation 6)."""
+        total = self.images + 2
+        a, b = (self.only_first + 1) / total, (self.only_second + 1) / total
+        half = Z * math.sqrt((a + b - (a - b) ** 2) / total)
+        return max(-1.0, a - b - half), min(1.0, a - b + half)
+
+    @property
+    def p_value(self) -> float:
+        """Return how probable so unequal counts are if both are equally good.
+
+        It is the two-sided exact test of McNemar (1947): each image that only one gets right is
+        the toss of a coin.
+        """
+        tosses, fewer = self.only_first + self.only_second, min(self.only_first, self.only_second)
+        logs = [
+            math.lgamma(tosses + 1) - math.lgamma(k + 1) - math.lgamma(tosses - k + 1)
+            for k in range(fewer + 1)
+        ]
+        return min(1.0, 2 * math.fsum(math.exp(each - tosses * math.log(2)) for each in logs))

@@ -7,8 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from vit_train.engine.device import Precision
-from vit_train.engine.workers import CORES, has_batch_norm
+from vit_train.engine.device import CORES, Precision, has_batch_norm
 
 # Smaller gains are not worth bf16's rounding, and casts and the other operations take their part.
 LEAST_SPEEDUP = 1.2

@@ -11,12 +11,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from vit_train.engine import trainer_state
 from vit_train.engine.averages import Averages
 from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.compile import compile_model, compiles
 from vit_train.engine.config import LoopConfig, OptimConfig
-from vit_train.engine.device import Precision
+from vit_train.engine.device import Precision, batch_norms
 from vit_train.engine.distributed import ALONE, Processes, joined_zeros
 from vit_train.engine.evaluation import evaluate
 from vit_train.engine.graphed_step import GraphedStep
@@ -28,9 +27,8 @@ from vit_train.engine.optim import Optimizers
 from vit_train.engine.patience import Patience
 from vit_train.engine.schedule import FRESH, learning_rate
 from vit_train.engine.train_loader import Batch, TrainLoader
-from vit_train.engine.trainer_state import TrainerState
 from vit_train.engine.weight_average import WeightAverage
-from vit_train.engine.workers import batch_norms, make_workers
+from vit_train.engine.workers import make_workers
 from vit_train.rng import per_image_generators
 
 logger = logging.getLogger(__name__)
@@ -313,6 +311,3 @@ class Trainer:
     def seconds(self) -> float:
         """Return the seconds since the run began, without pauses between stopping and resuming."""
         return time.perf_counter() - self.began
-
-    def state(self) -> TrainerState:
-        return trainer_state.state_of(self)

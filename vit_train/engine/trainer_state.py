@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,9 +9,7 @@ from torch import Tensor
 from vit_train.engine.averages import AveragesState
 from vit_train.engine.patience import PatienceState
 from vit_train.engine.schedule import Start
-
-if TYPE_CHECKING:
-    from vit_train.engine.trainer import Trainer
+from vit_train.engine.trainer import Trainer
 
 State = dict[str, Tensor]
 # The attributes that count how far a run has come.
@@ -68,7 +65,7 @@ def set_random_state(state: RandomState) -> None:
         torch.cuda.set_rng_state_all(state.cuda)
 
 
-def state_of(trainer: "Trainer") -> TrainerState:
+def state_of(trainer: Trainer) -> TrainerState:
     """Return everything that training changes; raise NonFinite as the guard says.
 
     Later steps change its tensors.
@@ -91,7 +88,7 @@ def state_of(trainer: "Trainer") -> TrainerState:
     )
 
 
-def restore(trainer: "Trainer", state: TrainerState) -> None:
+def restore(trainer: Trainer, state: TrainerState) -> None:
     """Continue from this state of the same run, even in the middle of an epoch.
 
     Raise ValueError or RuntimeError for the state of another run.
@@ -110,7 +107,7 @@ def restore(trainer: "Trainer", state: TrainerState) -> None:
     trainer.ready = time.perf_counter()
 
 
-def extend(trainer: "Trainer", state: TrainerState) -> None:
+def extend(trainer: Trainer, state: TrainerState) -> None:
     """Begin where another run ended, with a warm-up and a cosine of this run's own.
 
     The epochs and steps go on counting, so that images come in new orders. Raise as `restore` does.
@@ -121,7 +118,7 @@ def extend(trainer: "Trainer", state: TrainerState) -> None:
     trainer.start = Start(trainer.epoch, trainer.step, state.lr)
 
 
-def load_trained(trainer: "Trainer", state: TrainerState) -> None:
+def load_trained(trainer: Trainer, state: TrainerState) -> None:
     """Load the weights, their average, the moments, the counters and the random generators."""
     trainer.model.load_state_dict(state.model)
     if trainer.ema:

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from vit_train.engine.workers import batch_norms
+from vit_train.engine.device import batch_norms
 
 
 class WeightAverage:

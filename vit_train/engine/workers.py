@@ -9,26 +9,15 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from vit_train.engine.device import Precision
+from vit_train.engine.device import CORES, Precision, has_batch_norm
 
 # Images per micro-batch on a CPU: small enough for the activations to stay in the cache, and large
 # enough for the arithmetic to outweigh Python's overhead (measured with 1.2 to 4.8 M parameters and
 # 65 and 145 tokens). In bf16, matrix units are so fast that the overhead asks for more (measured
 # with AMX: 64 are 1.2 times as fast as 32).
 CPU_MICRO_BATCH, CPU_MICRO_BATCH_BF16 = 16, 64
-# As set when PyTorch was loaded: OMP_NUM_THREADS, or the number of cores of this machine.
-CORES = torch.get_num_threads()
 
 Result = TypeVar("Result")
-
-
-def batch_norms(model: nn.Module) -> list[nn.Module]:
-    return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-
-
-def has_batch_norm(model: nn.Module) -> bool:
-    """Say whether an image's result depends on the other images, so a batch cannot be split."""
-    return bool(batch_norms(model))
 
 
 def has_dropout(model: nn.Module, *rates: str) -> bool:

@@ -39,3 +39,19 @@ def count_flops(config: ModelConfig, image_shape: tuple[int, int, int], num_clas
         forward = int(counter.get_total_flops())
         result.backward()
     return Flops(forward, int(counter.get_total_flops()))
+
+
+def parameter_breakdown(model: nn.Module) -> str:
+    """Count parameters, in total and by part: "1,290 parameters = 1,280 body + 10 head"."""
+
+    def count(module: nn.Module) -> int:
+        return sum(parameter.numel() for parameter in module.parameters())
+
+    parts = [f"{each.numel():,} {name}" for name, each in model.named_parameters(recurse=False)]
+    for name, child in model.named_children():
+        sizes = {count(each) for each in child.children()}
+        if isinstance(child, nn.ModuleList) and len(child) > 1 and len(sizes) == 1:
+            parts.append(f"{len(child)} × {sizes.pop():,} {name}")
+        elif count(child):
+            parts.append(f"{count(child):,} {name}")
+    return f"{count(model):,} parameters = {' + '.join(parts)}"

@@ -15,6 +15,7 @@ from vit_train.report.calibration import Calibration
 from vit_train.report.confusion import Confusion
 from vit_train.report.coverage import Coverage
 from vit_train.report.mistakes import draw_mistakes
+from vit_train.text import CLASS_NAME, counted, shortened
 from vit_train.viz.figures import Figure
 
 
@@ -67,3 +68,32 @@ def figures(
         for name, metric in METRICS.items():
             yield name, metric.draw(result.answers, classes)
         yield "mistakes", draw_mistakes(result.answers, images, classes, names)
+
+
+def result_line(result: Evaluation) -> str:
+    if not isinstance(result, Classification):
+        return f"loss {result.loss:.4f} on {counted(result.count, 'image')}"
+    low, high = result.interval
+    top5 = f"  top-5 {result.top5:.2%}" if result.answers.classes > 5 else ""
+    return (
+        f"top-1 {result.acc:.2%} (95 % interval {low:.2%} to {high:.2%})  "
+        f"balanced {result.balanced_acc:.2%}{top5}  loss {result.loss:.4f}  "
+        f"on {counted(result.count, 'image')}"
+    )
+
+
+def class_table(result: Classification, classes: list[str]) -> str:
+    """Format one line per class: name, accuracy, a bar, and the number of correct images of all."""
+    names = [shortened(name, CLASS_NAME) for name in classes]
+    width = max(map(len, names))
+    lines = []
+    for name, correct, count in zip(
+        names, result.per_class_correct, result.per_class_count, strict=True
+    ):
+        if not count:
+            lines.append(f"  {name:<{width}}  no images")
+            continue
+        share = correct / count
+        bar = "█" * round(20 * share)
+        lines.append(f"  {name:<{width}}  {share:7.2%}  {bar:<20}  {correct:5d} of {count}")
+    return "\n".join(lines)

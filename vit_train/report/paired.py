@@ -1,6 +1,5 @@
 """Classifiers on the same images: whether one is better, and on which images they differ."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,56 +8,13 @@ import numpy as np
 from torch import Tensor
 
 from vit_train.engine.answers import Answers, Integers
-from vit_train.engine.metrics import Z
+from vit_train.engine.metrics import Paired
 from vit_train.text import counted, printable
 from vit_train.viz.figures import Figure
 from vit_train.viz.sheet import RIGHT, WRONG, Labelled, class_line, draw_sheet
 
 # Images in each section of the sheet.
 COUNT = 12
-
-
-@dataclass(frozen=True)
-class Paired:
-    """How two classifiers' answers to the same images differ."""
-
-    images: int
-    # Images on which only the first, and only the second, is right.
-    only_first: int
-    only_second: int
-
-    @classmethod
-    def of(cls, first: Answers, second: Answers) -> "Paired":
-        """Compare answers to the same images in the same order."""
-        a, b = first.correct, second.correct
-        return cls(len(a), int((a & ~b).sum()), int((b & ~a).sum()))
-
-    @property
-    def difference(self) -> float:
-        """Return the accuracy of the first less that of the second."""
-        return (self.only_first - self.only_second) / self.images
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Return the 95 % interval of the difference (Bonett & Price 2012, equation 6)."""
-        total = self.images + 2
-        a, b = (self.only_first + 1) / total, (self.only_second + 1) / total
-        half = Z * math.sqrt((a + b - (a - b) ** 2) / total)
-        return max(-1.0, a - b - half), min(1.0, a - b + half)
-
-    @property
-    def p_value(self) -> float:
-        """Return how probable so unequal counts are if both are equally good.
-
-        It is the two-sided exact test of McNemar (1947): each image that only one gets right is
-        the toss of a coin.
-        """
-        tosses, fewer = self.only_first + self.only_second, min(self.only_first, self.only_second)
-        logs = [
-            math.lgamma(tosses + 1) - math.lgamma(k + 1) - math.lgamma(tosses - k + 1)
-            for k in range(fewer + 1)
-        ]
-        return min(1.0, 2 * math.fsum(math.exp(each - tosses * math.log(2)) for each in logs))
 
 
 @dataclass(frozen=True)

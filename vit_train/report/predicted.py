@@ -4,26 +4,12 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vit_train.files.writing import replacing
+from vit_train.runs.trained import PredictionOrError
 from vit_train.text import CLASS_NAME, csv_text, printable, shortened
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What a model predicts for an image: its most probable classes with their probabilities."""
-
-    label: str
-    probability: float
-    # The most probable classes, the first of which is `label`.
-    top: list[tuple[str, float]]
-
-
-# The answer to a file, or why the file cannot be read.
-PredictionOrError = Prediction | str
 
 
 def shown(path: Path) -> str:

@@ -6,14 +6,12 @@ import time
 from collections.abc import Mapping
 from types import TracebackType
 
-from torch import nn
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from vit_train.engine.callbacks import Callback, TrainLog
-from vit_train.engine.metrics import Classification, Evaluation
+from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Trainer
-from vit_train.text import CLASS_NAME, counted, shortened
 
 logger = logging.getLogger(__name__)
 
@@ -115,48 +113,3 @@ def listed_values(values: dict[str, float]) -> str:
     """Format the loss, and the accuracy if there is one."""
     accuracy = f" acc {values['acc']:6.2%}" if "acc" in values else ""
     return f"loss {values['loss']:.3f}{accuracy}"
-
-
-def result_line(result: Evaluation) -> str:
-    if not isinstance(result, Classification):
-        return f"loss {result.loss:.4f} on {counted(result.count, 'image')}"
-    low, high = result.interval
-    top5 = f"  top-5 {result.top5:.2%}" if result.answers.classes > 5 else ""
-    return (
-        f"top-1 {result.acc:.2%} (95 % interval {low:.2%} to {high:.2%})  "
-        f"balanced {result.balanced_acc:.2%}{top5}  loss {result.loss:.4f}  "
-        f"on {counted(result.count, 'image')}"
-    )
-
-
-def class_table(result: Classification, classes: list[str]) -> str:
-    """Format one line per class: name, accuracy, a bar, and the number of correct images of all."""
-    names = [shortened(name, CLASS_NAME) for name in classes]
-    width = max(map(len, names))
-    lines = []
-    for name, correct, count in zip(
-        names, result.per_class_correct, result.per_class_count, strict=True
-    ):
-        if not count:
-            lines.append(f"  {name:<{width}}  no images")
-            continue
-        share = correct / count
-        bar = "█" * round(20 * share)
-        lines.append(f"  {name:<{width}}  {share:7.2%}  {bar:<20}  {correct:5d} of {count}")
-    return "\n".join(lines)
-
-
-def parameter_breakdown(model: nn.Module) -> str:
-    """Count parameters, in total and by part: "1,290 parameters = 1,280 body + 10 head"."""
-
-    def count(module: nn.Module) -> int:
-        return sum(parameter.numel() for parameter in module.parameters())
-
-    parts = [f"{each.numel():,} {name}" for name, each in model.named_parameters(recurse=False)]
-    for name, child in model.named_children():
-        sizes = {count(each) for each in child.children()}
-        if isinstance(child, nn.ModuleList) and len(child) > 1 and len(sizes) == 1:
-            parts.append(f"{len(child)} × {sizes.pop():,} {name}")
-        elif count(child):
-            parts.append(f"{count(child):,} {name}")
-    return f"{count(model):,} parameters = {' + '.join(parts)}"

@@ -8,12 +8,11 @@ import torch
 
 from vit_train.limits import require_attention_fits, require_memory
 from vit_train.model.config import ViTConfig
-from vit_train.model.flops import count_flops, counting_bytes
+from vit_train.model.flops import count_flops, counting_bytes, parameter_breakdown
 from vit_train.model.memory import bytes_of, on_meta
 from vit_train.model.pos_embed import chosen_positions
 from vit_train.model.vit import Encoder
 from vit_train.report.figure_file import save
-from vit_train.report.terminal import parameter_breakdown
 from vit_train.runs.config import InspectConfig
 from vit_train.viz.positions import MOST_PLACES, draw_positions
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from vit_train.config import PREDICTING, TrainConfig, from_checkpoint
-from vit_train.data.dataset import Seen, Statistics
+from vit_train.data.dataset import Statistics
 from vit_train.engine.config import require_choice
 from vit_train.files.plain_values import Refused, require_config
 from vit_train.files.reading import read_json
@@ -22,7 +22,7 @@ from vit_train.runs.builtin import builtin_checkpoint
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import WEIGHTS
 from vit_train.runs.paths import calibration_file, checkpoint_at, run_at
-from vit_train.runs.trained import Trained
+from vit_train.runs.trained import Meta, Trained
 from vit_train.tasks.task import Task
 from vit_train.text import counted
 
@@ -30,42 +30,6 @@ from vit_train.text import counted
 CHANNELS = 3
 # Temperatures that are believed, ample for those of vit-eval: logits divided by others overflow.
 LEAST, MOST = 1e-3, 1e3
-
-
-@dataclass(frozen=True)
-class Meta:
-    """A trained model's config, task, classes and training progress."""
-
-    path: Path
-    config: TrainConfig
-    task: Task
-    classes: list[str]
-    image_shape: tuple[int, int, int]
-    statistics: Statistics
-    epoch: int
-    step: int
-    images_seen: int
-    weights: str
-    versions: dict[str, str]
-    # Of the run's training, validation and test images.
-    fingerprint: str
-    # Keys of the images that it or a model that it learned from was trained or validated on, and
-    # of the latter's alone, if they are known.
-    seen: torch.Tensor | None
-    seen_before: torch.Tensor | None
-    # The checksum of the checkpoint.
-    checksum: str
-    # Divide logits by this for calibrated probabilities; None if it is not known.
-    temperature: float | None = None
-
-    @property
-    def all_seen(self) -> Seen | None:
-        return None if self.seen is None else Seen(self.seen, self.image_shape[-1])
-
-    def require_finite(self, answers: torch.Tensor) -> None:
-        """Raise ValueError if the model answers with NaN or infinity."""
-        if not answers.isfinite().all():
-            raise ValueError(f"{self.path} answers with NaN: its weights are damaged")
 
 
 def portable(config: dict[str, Any]) -> dict[str, Any]:

@@ -2,16 +2,19 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from vit_train.config import TrainConfig
 from vit_train.data.batches import Normalize
 from vit_train.data.config import MAX_PIXELS
+from vit_train.data.dataset import Seen, Statistics
 from vit_train.data.doubts import Doubts
 from vit_train.data.images import BrokenImage, only_our_limits, read_image, square
 from vit_train.engine.device import Precision
@@ -19,11 +22,8 @@ from vit_train.engine.precision import pick_precision
 from vit_train.engine.workers import make_workers
 from vit_train.limits import memory_bytes
 from vit_train.model.memory import forward_bytes
-from vit_train.report.predicted import Prediction, PredictionOrError
+from vit_train.tasks.task import Task
 from vit_train.text import counted
-
-if TYPE_CHECKING:
-    from vit_train.runs.load import Meta
 
 # A file, or an image that is already decoded: of PIL, or uint8 of shape (H,W), (H,W,3) or (H,W,4).
 Picture = str | Path | Image.Image | np.ndarray
@@ -33,15 +33,65 @@ AT_ONCE = 128
 SHARE = 0.25
 
 
+@dataclass(frozen=True)
+class Prediction:
+    """What a model predicts for an image: its most probable classes with their probabilities."""
+
+    label: str
+    probability: float
+    # The most probable classes, the first of which is `label`.
+    top: list[tuple[str, float]]
+
+
+# The answer to a file, or why the file cannot be read.
+PredictionOrError = Prediction | str
+
+
 def named(image: Picture) -> str:
     return str(image) if isinstance(image, str | Path) else f"the {type(image).__name__}"
+
+
+@dataclass(frozen=True)
+class Meta:
+    """A trained model's config, task, classes and training progress."""
+
+    path: Path
+    config: TrainConfig
+    task: Task
+    classes: list[str]
+    image_shape: tuple[int, int, int]
+    statistics: Statistics
+    epoch: int
+    step: int
+    images_seen: int
+    weights: str
+    versions: dict[str, str]
+    # Of the run's training, validation and test images.
+    fingerprint: str
+    # Keys of the images that it or a model that it learned from was trained or validated on, and
+    # of the latter's alone, if they are known.
+    seen: Tensor | None
+    seen_before: Tensor | None
+    # The checksum of the checkpoint.
+    checksum: str
+    # Divide logits by this for calibrated probabilities; None if it is not known.
+    temperature: float | None = None
+
+    @property
+    def all_seen(self) -> Seen | None:
+        return None if self.seen is None else Seen(self.seen, self.image_shape[-1])
+
+    def require_finite(self, answers: Tensor) -> None:
+        """Raise ValueError if the model answers with NaN or infinity."""
+        if not answers.isfinite().all():
+            raise ValueError(f"{self.path} answers with NaN: its weights are damaged")
 
 
 class Trained(NamedTuple):
     """A trained model and what is known of it; `model, meta = load(...)` takes it apart."""
 
     model: nn.Module
-    meta: "Meta"
+    meta: Meta
 
     def __repr__(self) -> str:
         """Return one line; that of a named tuple would be the whole model and its config."""

@@ -1,5 +1,7 @@
 """Classification of images. Targets are labels (B,), or shares of classes (B,K)."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -7,7 +9,6 @@ from torch import Tensor, nn
 from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification
 from vit_train.engine.objective import Forward
-from vit_train.explain.attention import class_token_maps
 from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.tasks.config import ClassifyConfig, LabelsConfig
 from vit_train.tasks.task import Task
@@ -127,3 +128,13 @@ def correct_answers(logits: Tensor, targets: Tensor) -> Tensor:
     if targets.ndim == 1:
         return (predicted == targets).sum()
     return targets.gather(1, predicted.unsqueeze(1)).sum()
+
+
+def class_token_maps(weights: Tensor) -> Tensor:
+    """Return each head's attention from the class token to the patches as maps (B,H,G,G).
+
+    `weights` (B,H,T,T) is the attention of one layer.
+    """
+    to_patches: Tensor = weights[:, :, 0, 1:]
+    grid = math.isqrt(to_patches.shape[2])
+    return to_patches.unflatten(2, (grid, grid))  # type: ignore[no-any-return]

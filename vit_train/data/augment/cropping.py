@@ -12,7 +12,7 @@ from vit_train.data.augment.drawn import per_image
 from vit_train.data.augment.rectangles import Rectangles, random_rectangles
 from vit_train.data.transfer import place
 
-ASPECTS = (3 / 4, 4 / 3)
+CROP_ASPECTS = (3 / 4, 4 / 3)
 
 
 class Cuts(NamedTuple):
@@ -58,7 +58,7 @@ class ResizedCropper:
         self.size, self.share = size, (smallest_share, 1.0)
 
     def draw(self, rng: np.random.Generator, count: int) -> Rectangles:
-        boxes, _ = random_rectangles(rng, count, self.size, self.share, ASPECTS, self.size)
+        boxes, _ = random_rectangles(rng, count, self.size, self.share, CROP_ASPECTS, self.size)
         return boxes
 
 

@@ -8,7 +8,7 @@ from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.augment.rectangles import Rectangles, random_rectangles
 
 SMALLEST = 0.02
-ASPECTS = (0.3, 3.3)
+ERASED_ASPECTS = (0.3, 3.3)
 
 
 class Eraser:
@@ -20,7 +20,9 @@ class Eraser:
 
     def draw(self, rng: np.random.Generator, count: int) -> Rectangles:
         """Draw one rectangle per image; its height is 0 for images that are left unchanged."""
-        boxes, found = random_rectangles(rng, count, self.size, self.share, ASPECTS, self.size - 1)
+        boxes, found = random_rectangles(
+            rng, count, self.size, self.share, ERASED_ASPECTS, self.size - 1
+        )
         chosen = found & torch.from_numpy(rng.random(count) < self.prob)
         return boxes._replace(height=boxes.height * chosen)
 

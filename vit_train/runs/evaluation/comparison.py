@@ -11,18 +11,18 @@ from string import ascii_uppercase
 import torch
 
 from vit_train.engine.answers import Answers
-from vit_train.engine.metrics import Classification
+from vit_train.engine.metrics import Classification, Paired
 from vit_train.files.writing import require_own_folder, write_json, write_text
 from vit_train.report.evaluation import Findings
 from vit_train.report.figure_file import save
 from vit_train.report.metrics import result_dict
 from vit_train.report.pages import comparison_page
-from vit_train.report.paired import Pair, Paired, adjusted, differences, draw_differences
+from vit_train.report.paired import Pair, adjusted, differences, draw_differences
 from vit_train.runs.config import EvalConfig
 from vit_train.runs.evaluation.evaluate import Evaluated, display_name, evaluate_loaded, load_for
-from vit_train.runs.load import Meta
 from vit_train.runs.paths import CHECKPOINTS
 from vit_train.runs.results.summaries import settings_of
+from vit_train.runs.trained import Meta
 from vit_train.text import csv_text, file_name
 
 logger = logging.getLogger(__name__)

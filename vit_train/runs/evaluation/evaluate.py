@@ -24,18 +24,18 @@ from vit_train.model.vit import VisionTransformer
 from vit_train.report import provenance
 from vit_train.report.evaluation import Findings, write_evaluation
 from vit_train.report.figure_file import save
+from vit_train.report.metrics import class_table, result_line
 from vit_train.report.pages import evaluation_page
-from vit_train.report.terminal import class_table, result_line
 from vit_train.runs.builtin import PREFIX, is_builtin
 from vit_train.runs.config import EvalConfig
 from vit_train.runs.evaluation.evaluator import Evaluator, flipped, robustness, temperature
-from vit_train.runs.evaluation.explain import TOO_LARGE, Explainer, true_classes
+from vit_train.runs.evaluation.explainer import TOO_LARGE, Explainer, true_classes
 from vit_train.runs.evaluation.images import evaluated_images
-from vit_train.runs.load import Meta, encoder_of, load
+from vit_train.runs.load import encoder_of, load
 from vit_train.runs.lock import removed_if_empty
 from vit_train.runs.paths import SUMMARY, is_finished, run_folder, summary_file
 from vit_train.runs.results.summaries import read_curve, validated_on
-from vit_train.runs.trained import Trained
+from vit_train.runs.trained import Meta, Trained
 from vit_train.text import counted, file_name
 from vit_train.viz.curves import curves
 from vit_train.viz.gallery import draw_gallery, gallery_size

@@ -16,10 +16,10 @@ from vit_train.engine.workers import make_workers
 from vit_train.files.writing import write_json
 from vit_train.limits import require_memory
 from vit_train.report.calibration import COLDEST, fitted_temperature
-from vit_train.report.terminal import result_line
-from vit_train.runs.load import Meta, noted_temperatures, temperature_key
+from vit_train.report.metrics import result_line
+from vit_train.runs.load import noted_temperatures, temperature_key
 from vit_train.runs.paths import calibration_file
-from vit_train.runs.trained import Trained
+from vit_train.runs.trained import Meta, Trained
 from vit_train.text import counted
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from vit_train.data.splits import make_splits, subset
 from vit_train.engine.config import BEST
 from vit_train.runs.builtin import is_builtin
 from vit_train.runs.config import EvalDataConfig
-from vit_train.runs.load import Meta
+from vit_train.runs.trained import Meta
 from vit_train.text import counted, listed, printable
 
 logger = logging.getLogger(__name__)

@@ -15,9 +15,10 @@ from vit_train.data.paths import image_files
 from vit_train.engine.device import keep_freed_memory, pick_device
 from vit_train.report.predicted import shown, terminal_line, written_to
 from vit_train.runs.config import PredictConfig
-from vit_train.runs.evaluation.explain import Explainer
-from vit_train.runs.load import Meta, load
+from vit_train.runs.evaluation.explainer import Explainer
+from vit_train.runs.load import load
 from vit_train.runs.paths import run_folder
+from vit_train.runs.trained import Meta
 from vit_train.text import counted
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.report import provenance
-from vit_train.runs.load import Meta, portable
-from vit_train.runs.trained import Trained
+from vit_train.runs.load import portable
+from vit_train.runs.trained import Meta, Trained
 
 State = dict[str, Tensor]
 

@@ -8,8 +8,8 @@ from vit_train.files.reading import read_json
 from vit_train.report.provenance import today
 from vit_train.runs.export.deployed import Deployed
 from vit_train.runs.export.formats import Format
-from vit_train.runs.load import Meta
 from vit_train.runs.paths import summary_file
+from vit_train.runs.trained import Meta
 from vit_train.text import counted, markdown_cell, printable
 
 

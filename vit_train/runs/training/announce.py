@@ -13,7 +13,8 @@ from vit_train.engine.metrics import Evaluation, is_uneven
 from vit_train.engine.precision import bf16_speedup, pick_precision
 from vit_train.engine.schedule import warmup_steps
 from vit_train.model.config import ViTConfig, differences
-from vit_train.report.terminal import parameter_breakdown, result_line
+from vit_train.model.flops import parameter_breakdown
+from vit_train.report.metrics import result_line
 from vit_train.runs.training.extension import Earlier
 from vit_train.runs.training.setup import Setup, class_counts, makes_up
 from vit_train.tasks.config import ClassifyConfig

@@ -11,6 +11,7 @@ from vit_train.engine.config import BEST, LAST, CheckpointConfig
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.time_share import TimeShare
 from vit_train.engine.trainer import Trainer
+from vit_train.engine.trainer_state import state_of
 from vit_train.files.generations import save_archive
 from vit_train.runs.checkpoint import Checkpoint
 
@@ -131,5 +132,5 @@ class CheckpointManager(Callback):
 
     def _checkpoint(self, trainer: Trainer) -> Checkpoint:
         """Return a checkpoint of the run; later steps change its tensors."""
-        state, written = trainer.state(), self.reports.lengths()
+        state, written = state_of(trainer), self.reports.lengths()
         return self.make(**vars(state), written=written, best=self.best, best_score=self.best_score)

@@ -6,8 +6,8 @@ from torch import nn
 
 from vit_train.config import TrainConfig
 from vit_train.data.dataset import Dataset, Statistics
+from vit_train.engine.device import has_batch_norm
 from vit_train.engine.distributed import Processes
-from vit_train.engine.workers import has_batch_norm
 from vit_train.model.config import ViTConfig, require_vit
 from vit_train.model.layers import Dropout, DropPath
 from vit_train.runs.load import encoder_of

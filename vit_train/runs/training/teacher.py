@@ -8,9 +8,9 @@ import torch
 
 from vit_train.engine.evaluation import evaluate
 from vit_train.engine.metrics import Classification
-from vit_train.runs.load import Meta, load
+from vit_train.runs.load import load
 from vit_train.runs.paths import run_at
-from vit_train.runs.trained import Trained
+from vit_train.runs.trained import Meta, Trained
 from vit_train.runs.training.setup import Setup
 from vit_train.tasks.config import DistillConfig, TaskConfig
 from vit_train.tasks.distill import Distill, Teacher

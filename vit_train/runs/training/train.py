@@ -10,14 +10,18 @@ from vit_train.config import TrainConfig, readable, with_defaults
 from vit_train.engine import trainer_state
 from vit_train.engine.callbacks import Callback
 from vit_train.engine.compile import compiles
-from vit_train.engine.device import choose_algorithms, keep_freed_memory, pick_device
+from vit_train.engine.device import (
+    choose_algorithms,
+    has_batch_norm,
+    keep_freed_memory,
+    pick_device,
+)
 from vit_train.engine.distributed import join_processes, leave_processes
 from vit_train.engine.interruption import Deadline, stop_on_signals
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.nonfinite import NonFinite
 from vit_train.engine.precision import require_precision
 from vit_train.engine.trainer import Trainer
-from vit_train.engine.workers import has_batch_norm
 from vit_train.limits import is_out_of_memory
 from vit_train.report.run_log import logged_to, shown_on_terminal
 from vit_train.runs.lock import new_run
