@@ -13,19 +13,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.contender import Contender
-from vit_train.config import TrainConfig
-from vit_train.engine.callbacks import Callback
-from vit_train.engine.compile import compiles
-from vit_train.engine.device import choose_algorithms, keep_freed_memory, pick_device
+from vit_train.engine.compile import GraphedStep, compiles
 from vit_train.engine.distributed import ALONE
-from vit_train.engine.graphed_step import GraphedStep
-from vit_train.engine.precision import set_precision
-from vit_train.engine.trainer import Trainer
+from vit_train.engine.precision import (
+    choose_algorithms,
+    keep_freed_memory,
+    pick_device,
+    set_precision,
+)
+from vit_train.engine.trainer import Callback, Trainer
 from vit_train.model.config import ViTConfig, require_vit
-from vit_train.report.tensorboard import TensorBoard
-from vit_train.report.terminal import Terminal
-from vit_train.runs.training.setup import set_up
+from vit_train.runs.config import TrainConfig
 from vit_train.tasks.config import ClassifyConfig
+from vit_train.training.setup import set_up
+from vit_train.training.tensorboard import TensorBoard
+from vit_train.training.terminal import Terminal
 
 LOOP_STEPS = {"cpu": 8, "cuda": 200}
 

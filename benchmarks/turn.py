@@ -17,7 +17,7 @@ from hydra import compose, initialize_config_dir
 
 from benchmarks.contender import Contender
 from benchmarks.models import Subject, build
-from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
+from vit_train.runs.config import CONF_DIR, TrainConfig, register_schemas, typed
 
 # A warm-up ends when two windows, each this share of the time, agree to the tolerance.
 WINDOWS, TOLERANCE = 8, 0.05

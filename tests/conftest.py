@@ -23,29 +23,19 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from matplotlib.figure import Figure
 
-from vit_train.commands import (
-    augment,
-    evaluate,
-    explain,
-    export,
-    inspect,
-    predict,
-    results,
-    train,
-)
-from vit_train.commands.cli.errors import FULL_ERROR
+from vit_train.commands import augment, evaluate, explain, export, inspect, predict, results, train
+from vit_train.commands.errors import FULL_ERROR
 from vit_train.engine import precision
-from vit_train.model.flops import Flops
-from vit_train.report import metrics as measuring
-from vit_train.report.calibration import Calibration
-from vit_train.report.confusion import Confusion
-from vit_train.report.coverage import Coverage
-from vit_train.runs.evaluation import comparison as comparing
-from vit_train.runs.evaluation import evaluate as evaluating
-from vit_train.runs.evaluation import explain as explaining
-from vit_train.runs.results import compare as gathering
-from vit_train.runs.training import figures as validating
-from vit_train.runs.training import folder, setup
+from vit_train.evaluation import comparison as comparing
+from vit_train.evaluation import evaluate as evaluating
+from vit_train.explain import explainer as explaining
+from vit_train.figures import measures as measuring
+from vit_train.figures.confidence import Calibration, Coverage
+from vit_train.figures.measures import Confusion
+from vit_train.model.cost import Flops
+from vit_train.results import table as gathering
+from vit_train.training import figures as validating
+from vit_train.training import folder, setup
 
 PRODUCT_SPEEDUP = precision.product_speedup  # which tests replace
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")

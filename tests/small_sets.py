@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from torchvision.datasets import CIFAR10, STL10
 
-from vit_train.data import stl10
+from vit_train.data import published as stl10
 
 PER_BATCH = 20
 

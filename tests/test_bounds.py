@@ -8,13 +8,9 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from vit_train.config import (
-    CHOSEN_BY_NAME,
-    TrainConfig,
-    typed,
-)
-from vit_train.limits import LARGEST, LARGEST_SEED, require_in_bounds
-from vit_train.runs.config import EvalConfig, SheetConfig
+from vit_train.files.memory import LARGEST, LARGEST_SEED, require_in_bounds
+from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig, typed
+from vit_train.runs.settings import EvalConfig, SheetConfig
 
 NEEDED: dict[type, dict[str, Any]] = {EvalConfig: {"ckpt": "x"}}
 

@@ -17,10 +17,10 @@ from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.engine import workers
+from vit_train.figures.measures import METRICS
+from vit_train.figures.sheet import label_lines
 from vit_train.files.reading import read_json
-from vit_train.report.metrics import METRICS
-from vit_train.runs.training.announce import left_out
-from vit_train.viz.sheet import label_lines
+from vit_train.training.announce import left_out
 
 
 def train_small(run: Run, folder: str, *overrides: str) -> dict:

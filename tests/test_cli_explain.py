@@ -14,22 +14,17 @@ from torchvision.datasets import CIFAR10
 
 import vit_train
 from vit_train.data.splits import sample
-from vit_train.engine.device import Precision
-from vit_train.explain.cross_attention import masked, most_central, on_grid
-from vit_train.explain.scoring import (
-    middle_share,
-    patches_of_half,
-    pointing_hits,
-    without_patches,
-)
-from vit_train.model import memory
+from vit_train.engine.precision import Precision
+from vit_train.explain import explainer as explaining
+from vit_train.explain.decoder import masked, most_central, on_grid
+from vit_train.explain.explainer import Explainer
+from vit_train.explain.scoring import middle_share, patches_of_half, pointing_hits, without_patches
+from vit_train.figures.heatmaps import map_title
+from vit_train.model import cost as memory
 from vit_train.model.config import CnnConfig
 from vit_train.model.vit import VisionTransformer
-from vit_train.runs.config import METHODS
-from vit_train.runs.evaluation import explain
-from vit_train.runs.evaluation.explain import Explainer
+from vit_train.runs.settings import METHODS
 from vit_train.runs.trained import Trained
-from vit_train.viz.heatmaps import map_title
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -180,7 +175,7 @@ def test_a_title_has_the_answer_whatever_class_is_explained(
         legends.append(legend)
         return Figure()
 
-    monkeypatch.setattr(explain, "draw_maps", draw_maps)
+    monkeypatch.setattr(explaining, "draw_maps", draw_maps)
     images = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8)
     for target in (None, "square"):
         explainer = Explainer(trained, target=target)

@@ -15,13 +15,13 @@ from safetensors import safe_open
 import vit_train
 from vit_train.files.reading import read_json
 from vit_train.files.writing import write_json
+from vit_train.interop import export as exporting
+from vit_train.interop import formats, model_card
+from vit_train.interop.deployed import deployed
+from vit_train.interop.formats import WRITERS
+from vit_train.interop.pretrained import pretrained
 from vit_train.model.config import CHOICES, CnnConfig, ModelConfig, ViTConfig
-from vit_train.runs.builtin import FOLDER
-from vit_train.runs.export import export as exporting
-from vit_train.runs.export import formats, model_card
-from vit_train.runs.export.deployed import deployed
-from vit_train.runs.export.formats import WRITERS
-from vit_train.runs.pretrained.pretrained import pretrained
+from vit_train.runs.paths import FOLDER
 from vit_train.runs.trained import Trained
 from vit_train.tasks.config import ReconstructConfig
 from vit_train.tasks.task import Task

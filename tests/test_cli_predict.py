@@ -19,16 +19,16 @@ from PIL import Image
 from torch.testing import assert_close
 
 import vit_train
-from vit_train.data.paths import image_files
+from vit_train.data.image_files import image_files
 from vit_train.engine import precision
-from vit_train.engine.device import Precision
+from vit_train.engine.precision import Precision
+from vit_train.evaluation import evaluator, predict
+from vit_train.figures.sheet import Labelled
 from vit_train.files.reading import read_json
-from vit_train.runs.builtin import FOLDER
-from vit_train.runs.config import PredictConfig
-from vit_train.runs.evaluation import evaluator, predict
 from vit_train.runs.load import temperature_key
+from vit_train.runs.paths import FOLDER
+from vit_train.runs.settings import PredictConfig
 from vit_train.runs.trained import Trained
-from vit_train.viz.sheet import Labelled
 
 CLASSES = ("blue", "green", "red")
 
@@ -119,7 +119,7 @@ def test_a_mistake_leads_to_its_file(run: Run, monkeypatch: pytest.MonkeyPatch) 
         captions.extend(each.lines[-1][0] for part in sections.values() for each in part)
         return Figure(figsize=(2, 2))
 
-    monkeypatch.setattr("vit_train.report.mistakes.draw_sheet", drawn)
+    monkeypatch.setattr("vit_train.figures.sheet.draw_sheet", drawn)
     assert run("vit-eval", "ckpt=run").status == 0
     assert captions and all(Path("photos", each).is_file() for each in captions), captions
     captions.clear()

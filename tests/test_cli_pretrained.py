@@ -17,15 +17,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import vit_train
-from vit_train.config import vit_presets
 from vit_train.files.reading import read_json
-from vit_train.layouts.huggingface import HUGGING_FACE
-from vit_train.layouts.timm import TIMM
+from vit_train.interop.huggingface import HUGGING_FACE
+from vit_train.interop.pretrained import pretrained
+from vit_train.interop.timm import TIMM
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.checkpoint import Checkpoint
-from vit_train.runs.pretrained.init_from import preset_of, start_from
-from vit_train.runs.pretrained.pretrained import pretrained
+from vit_train.runs.config import vit_presets
+from vit_train.training.first_model import preset_of, start_from
 
 State = dict[str, Tensor]
 CONFIG = ViTConfig(embed_dim=16, depth=2, norm_eps=1e-6)

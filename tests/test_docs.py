@@ -18,19 +18,14 @@ from scipy import stats
 from small_sets import small_cifar, small_stl10
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from vit_train.commands.cli.help import group_lines
-from vit_train.config import (
-    CONF_DIR,
-    GROUPS,
-    TrainConfig,
-    register_schemas,
-    typed,
-)
+from vit_train.commands.help import group_lines
 from vit_train.data.config import ShapesConfig
 from vit_train.engine.config import LoopConfig
 from vit_train.files.reading import read_json
 from vit_train.model import pos_embed
-from vit_train.runs.config import (
+from vit_train.results.page import update_page
+from vit_train.runs.config import CONF_DIR, GROUPS, TrainConfig, register_schemas, typed
+from vit_train.runs.settings import (
     EvalConfig,
     ExplainConfig,
     ExportConfig,
@@ -38,8 +33,7 @@ from vit_train.runs.config import (
     PredictConfig,
     SheetConfig,
 )
-from vit_train.runs.results.page import update_page
-from vit_train.runs.training import train as training
+from vit_train.training import train as training
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/results/*.md")]

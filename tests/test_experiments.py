@@ -11,10 +11,9 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
 from vit_train.model.config import ViTConfig
-from vit_train.model.flops import count_flops
-from vit_train.runs.results.compare import (
+from vit_train.model.cost import count_flops
+from vit_train.results.table import (
     ACCURACY,
     each_once,
     minutes,
@@ -23,6 +22,7 @@ from vit_train.runs.results.compare import (
     short_commit,
     tflop,
 )
+from vit_train.runs.config import CONF_DIR, TrainConfig, register_schemas, typed
 
 ROOT = Path(__file__).parent.parent
 

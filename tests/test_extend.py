@@ -11,11 +11,11 @@ from checkpoints import rewrite
 from conftest import SMALL_MODEL, Run, SmallRun
 from test_resume import Killed, assert_same_run, dies_after, rows, scalars
 
-from vit_train.commands.cli.resuming import may_change
-from vit_train.config import TrainConfig, with_defaults
+from vit_train.commands.resuming import may_change
 from vit_train.files.reading import read_json
 from vit_train.runs.checkpoint import Checkpoint, Extended
-from vit_train.runs.training.extension import recipe
+from vit_train.runs.config import TrainConfig, with_defaults
+from vit_train.training.earlier import recipe
 
 MORE = ["train.epochs=2", "optim.lr=5e-4", "checkpoint.every_steps=3"]
 

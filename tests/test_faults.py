@@ -17,12 +17,14 @@ from conftest import SMALL, Run, SmallRun
 from test_resume import assert_same_run
 
 from vit_train.data.config import ShapesConfig
-from vit_train.files.generations import save_archive
 from vit_train.files.reading import read_json
-from vit_train.report import after_epochs, disk_errors, event_file, metrics_csv
+from vit_train.files.writing import save_archive
 from vit_train.runs.checkpoint import Checkpoint
-from vit_train.runs.training import checkpoint_manager, folder
 from vit_train.tasks.classify import Classify
+from vit_train.training import callbacks as after_epochs
+from vit_train.training import callbacks as disk_errors
+from vit_train.training import checkpoint_manager, folder, metrics_csv
+from vit_train.training import tensorboard as event_file
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 

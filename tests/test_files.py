@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 from conftest import posix
 
-from vit_train.files import plain_values
-from vit_train.files.plain_values import Refused, require_config, require_plain
+from vit_train.files import reading as plain_values
 from vit_train.files.reading import (
+    Refused,
     near_path,
     open_regular,
     read_bytes,
     read_config,
     read_json,
     read_text,
+    require_config,
+    require_plain,
 )
 from vit_train.files.writing import (
     new_folder,

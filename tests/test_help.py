@@ -7,9 +7,9 @@ import pytest
 import yaml
 from conftest import MAINS, Run
 
-from vit_train.commands.cli.described import comments, described
-from vit_train.config import CHOSEN_BY_NAME, TrainConfig
-from vit_train.runs import config as after
+from vit_train.commands.described import comments, described
+from vit_train.runs import settings as after
+from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 
 
 @dataclass

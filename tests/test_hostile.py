@@ -14,19 +14,19 @@ from conftest import SMALL, Run, SmallRun, posix
 from torch import Tensor
 
 import vit_train
-from vit_train import limits
-from vit_train.config import TrainConfig
 from vit_train.data import folder, shapes
 from vit_train.data.config import ShapesConfig
 from vit_train.engine.averages import AveragesState
+from vit_train.files import memory as limits
 from vit_train.files.reading import read_json
 from vit_train.files.writing import write_json
 from vit_train.model.config import CnnConfig
-from vit_train.model.memory import forward_bytes
+from vit_train.model.cost import forward_bytes
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs import load as loading
 from vit_train.runs import trained
 from vit_train.runs.checkpoint import Checkpoint
+from vit_train.runs.config import TrainConfig
 from vit_train.runs.load import require_bounded_memory
 from vit_train.tasks.config import ClassifyConfig
 

@@ -19,12 +19,11 @@ from filelock import FileLock
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from vit_train.engine import precision, workers
-from vit_train.files.generations import generations
 from vit_train.files.reading import read_json
-from vit_train.files.writing import write_json
+from vit_train.files.writing import generations, write_json
+from vit_train.results.summaries import settings_of
 from vit_train.runs.checkpoint import Checkpoint, apart
-from vit_train.runs.results.summaries import settings_of
-from vit_train.runs.training import checkpoint_manager, run_summary
+from vit_train.training import checkpoint_manager, run_summary
 
 # 5 steps an epoch; points of the curves and checkpoints fall on different steps.
 STEPS = ["train.epochs=3", "train.log_every=2", "checkpoint.every_steps=3"]

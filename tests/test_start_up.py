@@ -12,8 +12,8 @@ import pytest
 import torch
 from conftest import SMALL, Run, SmallRun, posix
 
-from vit_train.limits import memory_bytes, require_memory
-from vit_train.runs.training import train as training
+from vit_train.files.memory import memory_bytes, require_memory
+from vit_train.training import train as training
 
 # What a start-up goes through, each as the function in which the signal comes.
 PHASES = {
@@ -21,8 +21,8 @@ PHASES = {
     "taking the folder": "vit_train.runs.lock.sole_writer",
     "loading the data": "vit_train.data.shapes.load_shapes",
     "building the model": "vit_train.tasks.classify.Classify",
-    "opening the reports": "vit_train.runs.training.folder.TensorBoard",
-    "the last moment": "vit_train.runs.training.train.stop_on_signals",
+    "opening the reports": "vit_train.training.folder.TensorBoard",
+    "the last moment": "vit_train.training.train.stop_on_signals",
 }
 # The signal arrives, and whoever called swallows what Python raises for it. Each phase has a
 # process of its own, forked from one that has imported everything.
@@ -30,7 +30,7 @@ SWALLOWED = """
 import os, signal, sys
 from importlib import import_module
 from vit_train.commands.train import main
-import vit_train.runs.training.train
+import vit_train.training.train
 
 def interrupted(*what, **more):
     try:
@@ -168,7 +168,7 @@ def test_out_of_memory_in_set_up_is_a_short_message(
         raise error
 
     from vit_train.data import shapes
-    from vit_train.runs.evaluation import evaluate
+    from vit_train.evaluation import evaluate
 
     monkeypatch.setattr(shapes, "load_shapes", exhausted)
     monkeypatch.setattr(evaluate, "load", exhausted)

@@ -16,9 +16,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from vit_train.files.reading import read_json
-from vit_train.report.tensorboard import TensorBoard
-from vit_train.runs.checkpoint import Checkpoint
-from vit_train.text import (
+from vit_train.files.text import (
     counted,
     csv_text,
     file_name,
@@ -26,6 +24,8 @@ from vit_train.text import (
     print_signs_in_any_encoding,
     printable,
 )
+from vit_train.runs.checkpoint import Checkpoint
+from vit_train.training.tensorboard import TensorBoard
 
 # Colours, a bell, another line, text that runs backwards, mathematics, Markdown, no UTF-8.
 NAMES = ["\x1b[31mred\x1b[2J\a", "a\nepoch 9 acc 99%", "\u202egpj", "$\\frac$", "|**b**|", "\udcff"]

@@ -13,9 +13,10 @@ import loopback as server
 import pytest
 from loopback import Loopback
 
-from vit_train.data.archive import Archive, DamagedArchive, extract, obtain
+from vit_train.data.archive import Archive, extract, obtain
 from vit_train.data.config import ArchiveConfig
 from vit_train.data.download import CHUNK
+from vit_train.data.targz import DamagedArchive
 
 FILES = {"one.bin": random.Random(1).randbytes(5000), "two.bin": random.Random(2).randbytes(6000)}
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from vit_train.data import dataset
 from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.augment.cropping import resized_crop
+from vit_train.data.augment.geometry import resized_crop
 from vit_train.data.augment.operations import apply_round
 from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics, channel_statistics, resize

@@ -11,14 +11,12 @@ import torch.nn.functional as F
 from conftest import posix
 from PIL import Image, ImageFile
 
-from vit_train.data import cache as cache_module
+from vit_train.data import images as cache_module
 from vit_train.data import images as images_module
-from vit_train.data.cache import decode_cached
 from vit_train.data.config import Cifar10Config, FolderConfig, Stl10Config
 from vit_train.data.dataset import resize
-from vit_train.data.doubts import WRONG_FORMAT
-from vit_train.data.images import BrokenImage, Decoded, decode, read_image, square
-from vit_train.data.paths import image_files
+from vit_train.data.image_files import WRONG_FORMAT, image_files
+from vit_train.data.images import BrokenImage, Decoded, decode, decode_cached, read_image, square
 
 LIMIT = 10**7
 RNG = np.random.default_rng(0)

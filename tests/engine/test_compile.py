@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from vit_train.engine.compile import compile_model
-from vit_train.engine.device import Precision
+from vit_train.engine.precision import Precision
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.tasks.classify import Classify

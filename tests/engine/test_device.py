@@ -4,7 +4,7 @@ from threading import Thread
 import pytest
 import torch
 
-from vit_train.engine.device import Precision, pick_device
+from vit_train.engine.precision import Precision, pick_device
 
 CPU = torch.device("cpu")
 

@@ -11,15 +11,15 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from vit_train.config import TrainConfig
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.engine.config import AdamWConfig, DistributedConfig, LoopConfig
-from vit_train.engine.device import Precision
 from vit_train.engine.distributed import ALONE, Processes, join_processes, leave_processes, own_gpu
+from vit_train.engine.precision import Precision
 from vit_train.engine.trainer import Trainer
 from vit_train.model.config import ViTConfig
+from vit_train.runs.config import TrainConfig
 from vit_train.tasks.classify import Classify
 from vit_train.tasks.config import ClassifyConfig
 

@@ -3,8 +3,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vit_train.engine.device import Precision
-from vit_train.engine.evaluation import evaluate
+from vit_train.engine.objective import evaluate
+from vit_train.engine.precision import Precision
 from vit_train.model.config import ModelConfig
 from vit_train.tasks.classify import Classify
 from vit_train.tasks.config import ClassifyConfig

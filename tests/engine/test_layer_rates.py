@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from vit_train.engine.config import AdamWConfig, MuonConfig, OptimConfig
-from vit_train.engine.layer_rates import rate_scales
-from vit_train.engine.optim import Optimizers
+from vit_train.engine.optim import Optimizers, rate_scales
+from vit_train.model.autoencoder import MaskedAutoencoder
 from vit_train.model.cnn import SimpleCnn
 from vit_train.model.config import CnnConfig, ViTConfig
-from vit_train.model.mae import MaskedAutoencoder
 from vit_train.model.vit import VisionTransformer
 
 TINY = ViTConfig(embed_dim=8, depth=3, num_heads=2, head="token_mlp")

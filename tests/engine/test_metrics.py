@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import (
+    Answers,
     Classification,
     Evaluation,
     interval_of_mean,

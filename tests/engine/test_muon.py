@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from vit_train.engine import muon
 from vit_train.engine.config import MuonConfig
-from vit_train.engine.device import Precision
 from vit_train.engine.muon import Muon, make_muon, newton_schulz
 from vit_train.engine.optim import Optimizers, restore_moments
+from vit_train.engine.precision import Precision
 from vit_train.engine.workers import Workers
 from vit_train.model.config import CnnConfig, ViTConfig
 from vit_train.model.vit import VisionTransformer

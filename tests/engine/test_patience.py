@@ -1,5 +1,5 @@
 from vit_train.engine.metrics import Evaluation
-from vit_train.engine.patience import Patience
+from vit_train.engine.schedule import Patience
 
 
 def test_patience_waits_from_the_best_epoch_not_from_the_last() -> None:

@@ -8,8 +8,7 @@ from conftest import PRODUCT_SPEEDUP
 from torch import nn
 
 from vit_train.engine import precision as module
-from vit_train.engine.device import Precision
-from vit_train.engine.precision import bf16_speedup, pick_precision, set_precision
+from vit_train.engine.precision import Precision, bf16_speedup, pick_precision, set_precision
 from vit_train.model.config import CnnConfig, ViTConfig
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -6,17 +6,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.config import TrainConfig
 from vit_train.engine import trainer_state
-from vit_train.engine.callbacks import Callback, TrainLog
 from vit_train.engine.config import AdamWConfig, LoopConfig
-from vit_train.engine.device import Precision
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.nonfinite import NonFinite
+from vit_train.engine.precision import Precision
 from vit_train.engine.schedule import Start, learning_rate
-from vit_train.engine.trainer import Trainer
+from vit_train.engine.trainer import Callback, Trainer, TrainLog
 from vit_train.model.config import ModelConfig
 from vit_train.model.layers import Dropout
+from vit_train.runs.config import TrainConfig
 from vit_train.tasks.classify import Classify
 from vit_train.tasks.config import ClassifyConfig
 

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from vit_train.config import TrainConfig
 from vit_train.engine import workers as module
 from vit_train.engine.config import AdamWConfig, LoopConfig
-from vit_train.engine.device import Precision
+from vit_train.engine.precision import Precision
 from vit_train.engine.trainer import Trainer
 from vit_train.engine.workers import Workers, make_workers
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
+from vit_train.runs.config import TrainConfig
 from vit_train.tasks.classify import Classify
 from vit_train.tasks.config import ClassifyConfig
 

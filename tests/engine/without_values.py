@@ -21,18 +21,19 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vit_train.config import TrainConfig
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.engine.config import AdamWConfig, LoopConfig, MuonConfig, OptimConfig
-from vit_train.engine.device import Precision
+from vit_train.engine.objective import TrainLoader
 from vit_train.engine.optim import Optimizers
-from vit_train.engine.train_loader import TrainLoader
+from vit_train.engine.precision import Precision
 from vit_train.engine.trainer import Trainer
 from vit_train.model.config import CnnConfig, ModelConfig, ResNetConfig, ViTConfig
+from vit_train.model.cost import on_meta
 from vit_train.model.layers import Head
-from vit_train.model.memory import on_meta
+from vit_train.runs.config import TrainConfig
+from vit_train.tasks.classify import Distill, Teacher
 from vit_train.tasks.config import (
     AutoregressConfig,
     ClassifyConfig,
@@ -40,7 +41,6 @@ from vit_train.tasks.config import (
     ReconstructConfig,
     TaskConfig,
 )
-from vit_train.tasks.distill import Distill, Teacher
 from vit_train.tasks.task import Task
 
 GPU = torch.device("cuda:0")

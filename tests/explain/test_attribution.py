@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.explain.attribution import (
+    answer_maps,
     attention_distances,
     even_distance,
     of_answer,
     relevance,
     rollout,
 )
-from vit_train.explain.maps import answer_maps
 
 
 def random_attention(layers: int, tokens: int = 5) -> list[Tensor]:

@@ -5,11 +5,10 @@ import pytest
 import torch
 from conftest import SMALL, Run
 
-from vit_train.explain.attention import class_token_maps
-from vit_train.explain.positions import mosaic, similarity
+from vit_train.figures.heatmaps import draw_positions, mosaic, similarity
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
-from vit_train.viz.positions import draw_positions
+from vit_train.tasks.classify import class_token_maps
 
 
 def test_a_map_is_the_class_tokens_row_of_the_attention() -> None:

@@ -2,7 +2,7 @@ import pytest
 import torch
 from sklearn.decomposition import PCA
 
-from vit_train.explain.filters import principal_filters
+from vit_train.explain.attribution import principal_filters
 
 
 def test_filters_are_the_principal_components_of_scikit_learn() -> None:

@@ -24,19 +24,18 @@ import fakecuda
 import torch
 from torch import Tensor
 
-from vit_train.config import TrainConfig
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
-from vit_train.data.dataset import ImageSet, channel_statistics
-from vit_train.data.transfer import to_device
+from vit_train.data.dataset import ImageSet, channel_statistics, to_device
 from vit_train.engine import trainer_state
 from vit_train.engine.config import AdamWConfig, LoopConfig, MuonConfig
-from vit_train.engine.device import Precision, choose_algorithms, pick_device
+from vit_train.engine.precision import Precision, choose_algorithms, pick_device
 from vit_train.engine.trainer import Trainer
+from vit_train.figures.gallery import draw_gallery
 from vit_train.model.config import CnnConfig, ResNetConfig, ViTConfig
+from vit_train.runs.config import TrainConfig
 from vit_train.tasks.config import AutoregressConfig, ClassifyConfig, ReconstructConfig
 from vit_train.tasks.task import Task
-from vit_train.viz.gallery import draw_gallery
 
 GENERATOR = torch.Generator().manual_seed(0)
 PIXELS = torch.randint(256, (1200, 3, 32, 32), generator=GENERATOR, dtype=torch.uint8)

@@ -16,16 +16,16 @@ import pytest
 import torch
 from conftest import Run
 
-from vit_train.config import TrainConfig
-from vit_train.data import transfer
+from vit_train.data import dataset as transfer
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
 from vit_train.data.dataset import ImageSet, channel_statistics
 from vit_train.engine.config import AdamWConfig, LoopConfig
-from vit_train.engine.device import Precision
+from vit_train.engine.precision import Precision
 from vit_train.engine.trainer import Trainer
 from vit_train.model.config import ViTConfig
 from vit_train.runs.checkpoint import Checkpoint
+from vit_train.runs.config import TrainConfig
 from vit_train.tasks.config import ClassifyConfig
 
 pytestmark = [

@@ -29,11 +29,11 @@ from interop.models import (
     perturbed,
     timm_model,
 )
-from vit_train.layouts.known import layout_of
+from vit_train.interop.known import layout_of
+from vit_train.interop.pretrained import pretrained
 from vit_train.model.config import ViTConfig
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import VisionTransformer
-from vit_train.runs.pretrained.pretrained import pretrained
 
 pytestmark = [
     pytest.mark.interop,
@@ -144,7 +144,7 @@ def test_positions_are_resized_as_timm_does(size: int) -> None:
 def test_a_preset_is_timms_model_of_the_same_name() -> None:
     import timm
 
-    from vit_train.config import vit_presets
+    from vit_train.runs.config import vit_presets
 
     preset = "vit_tiny_patch16_224"
     theirs = perturbed(timm.create_model(preset, pretrained=False))

@@ -6,12 +6,18 @@ from typing import Any
 import pytest
 import torch
 
-from vit_train.layouts.huggingface import HUGGING_FACE
-from vit_train.layouts.known import LAYOUTS, layout_of, unwrapped
-from vit_train.layouts.layout import Layout, Misfit, Subject, described
-from vit_train.layouts.timm import TIMM
-from vit_train.layouts.torchvision import TORCHVISION
-from vit_train.layouts.vit_pytorch import VIT_PYTORCH, channels_first, channels_last
+from vit_train.interop.huggingface import HUGGING_FACE
+from vit_train.interop.known import (
+    LAYOUTS,
+    TORCHVISION,
+    VIT_PYTORCH,
+    channels_first,
+    channels_last,
+    layout_of,
+    unwrapped,
+)
+from vit_train.interop.layout import Layout, Misfit, Subject, described
+from vit_train.interop.timm import TIMM
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 

@@ -4,8 +4,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch_names import named_as_in_torch
 
+from vit_train.model.autoencoder import Decoder
 from vit_train.model.config import ViTConfig
-from vit_train.model.decoder import Decoder
 
 kernels = pytest.mark.parametrize("kernels", ["scratch", "fused"])
 

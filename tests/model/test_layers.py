@@ -13,11 +13,11 @@ from vit_train.model.layers import (
     LayerNorm,
     Mlp,
     norms_of,
+    per_image_generators,
     scratch_gelu,
     scratch_layer_norm,
 )
 from vit_train.model.vit import Block
-from vit_train.rng import per_image_generators
 
 # How a random (..., 16) tensor lies in memory.
 LAYOUTS = {

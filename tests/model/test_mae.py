@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from vit_train.model.autoencoder import Autoregressor, MaskedAutoencoder
 from vit_train.model.config import ViTConfig
-from vit_train.model.mae import Autoregressor, MaskedAutoencoder
 from vit_train.model.patches import patchify, unpatchify
 
 kernels = pytest.mark.parametrize("kernels", ["scratch", "fused"])

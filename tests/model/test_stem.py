@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from vit_train.model.autoencoder import Autoregressor, MaskedAutoencoder
 from vit_train.model.config import ViTConfig
-from vit_train.model.mae import Autoregressor, MaskedAutoencoder
-from vit_train.model.stem import ConvStem, PatchEmbed
+from vit_train.model.patches import ConvStem, PatchEmbed
 from vit_train.model.vit import VisionTransformer
 
 

@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from vit_train.engine.callbacks import TrainLog
 from vit_train.engine.metrics import Evaluation
-from vit_train.report.after_epochs import AfterEpochs
+from vit_train.engine.trainer import TrainLog
+from vit_train.training.callbacks import AfterEpochs
 
 
 def test_it_shows_the_first_and_the_last_epoch_and_others_if_there_is_time(

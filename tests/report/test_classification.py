@@ -9,24 +9,23 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from sklearn import metrics as sk
 
-from vit_train.engine.answers import Answers
-from vit_train.engine.metrics import Classification
-from vit_train.report.calibration import (
+from vit_train.engine.metrics import Answers, Classification
+from vit_train.evaluation.findings import predictions
+from vit_train.figures.confidence import (
     BINS,
     COLDEST,
     HOTTEST,
     Calibration,
+    Coverage,
+    accuracy_of_surest,
     binned,
     calibration_error,
     cooled,
     fitted_temperature,
 )
-from vit_train.report.confusion import Confusion
-from vit_train.report.coverage import Coverage, accuracy_of_surest
-from vit_train.report.evaluation import predictions
-from vit_train.report.mistakes import draw_mistakes, most_doubtful, most_wrong
-from vit_train.report.per_class import averages, class_reports
-from vit_train.text import csv_text
+from vit_train.figures.measures import Confusion, averages, class_reports
+from vit_train.figures.sheet import draw_mistakes, most_doubtful, most_wrong
+from vit_train.files.text import csv_text
 
 CLASSES = 7
 NAMES = [f"class {number}" for number in range(CLASSES)]

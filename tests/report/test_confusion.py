@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_train.engine.answers import Answers
-from vit_train.engine.metrics import Classification
-from vit_train.report.confusion import Confusion, confusion_matrix
+from vit_train.engine.metrics import Answers, Classification
+from vit_train.figures.measures import Confusion, confusion_matrix
 
 
 def drawn_answers(count: int, classes: list[int]) -> Answers:

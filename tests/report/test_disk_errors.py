@@ -3,8 +3,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from vit_train.engine.callbacks import Callback
-from vit_train.report.disk_errors import PAUSE, ContinueOnDiskError
+from vit_train.engine.trainer import Callback
+from vit_train.training.callbacks import PAUSE, ContinueOnDiskError
 
 TRAINING, FINISHED = SimpleNamespace(finished=False), SimpleNamespace(finished=True)
 

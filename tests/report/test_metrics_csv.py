@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from conftest import csv_rows
 
-from vit_train.engine.callbacks import TrainLog
 from vit_train.engine.metrics import Evaluation
-from vit_train.report import metrics_csv
-from vit_train.report.metrics_csv import MetricsCsv
+from vit_train.engine.trainer import TrainLog
+from vit_train.training import metrics_csv
+from vit_train.training.metrics_csv import MetricsCsv
 
 
 def log(epoch: int) -> TrainLog:

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from vit_train.engine.answers import Answers
-from vit_train.engine.metrics import Classification, Evaluation
-from vit_train.report.evaluation import Findings
-from vit_train.report.focus import Focus
-from vit_train.report.pages import comparison_page, evaluation_page
-from vit_train.report.paired import Pair, Paired
+from vit_train.engine.metrics import Answers, Classification, Evaluation, Paired
+from vit_train.evaluation.findings import Findings
+from vit_train.evaluation.pages import comparison_page, evaluation_page
+from vit_train.evaluation.paired import Pair
+from vit_train.explain.scoring import Focus
 
 NAMES = ["<b>cat</b>", "dog & co", '"><script>alert(1)</script>']
 FACTS = {

@@ -10,19 +10,17 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from vit_train.engine.answers import Answers
-from vit_train.engine.metrics import Classification, Z
-from vit_train.report.evaluation import Findings
-from vit_train.report.paired import (
+from vit_train.engine.metrics import Answers, Classification, Paired, Z
+from vit_train.evaluation.comparison import distinct, require_same_images
+from vit_train.evaluation.findings import Findings
+from vit_train.evaluation.paired import (
     Pair,
-    Paired,
     adjusted,
     differences,
     draw_differences,
     where_they_differ,
 )
-from vit_train.runs.evaluation.comparison import distinct, require_same_images
-from vit_train.text import csv_text
+from vit_train.files.text import csv_text
 
 CLASSES = ("cat", "a, b", "<b>$x$</b>")
 

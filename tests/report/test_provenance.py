@@ -8,7 +8,7 @@ import torch
 import torchvision
 
 import vit_train
-from vit_train.report import provenance
+from vit_train.runs import provenance
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -15,13 +15,12 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.plugins.hparams.backend_context import _sort_and_reduce_to_hparams_limit
 from torch import nn
 
-from vit_train.engine.answers import Answers
-from vit_train.engine.callbacks import TrainLog
 from vit_train.engine.config import LoopConfig
-from vit_train.engine.metrics import Classification
+from vit_train.engine.metrics import Answers, Classification
+from vit_train.engine.trainer import TrainLog
 from vit_train.files.writing import write_from
-from vit_train.report import event_file
-from vit_train.report.tensorboard import TensorBoard
+from vit_train.training import tensorboard as event_file
+from vit_train.training.tensorboard import TensorBoard
 
 LOG = TrainLog(3, 42, 1344, {"loss": 1.5, "acc": 0.25}, 1e-3, 640.0)
 ANSWERS = Answers(np.zeros(8, int), np.eye(2)[[0, 0, 0, 0, 1, 1, 1, 1]] * 100)

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from torch import nn
 
-from vit_train.engine.answers import Answers
-from vit_train.engine.callbacks import TrainLog
-from vit_train.engine.metrics import Classification, Evaluation
-from vit_train.report.predicted import Prediction, terminal_line
-from vit_train.report.terminal import Terminal, class_table, parameter_breakdown, result_line
+from vit_train.engine.metrics import Answers, Classification, Evaluation
+from vit_train.engine.trainer import TrainLog
+from vit_train.evaluation.predict import terminal_line
+from vit_train.figures.measures import class_table, result_line
+from vit_train.model.cost import parameter_breakdown
+from vit_train.runs.trained import Prediction
+from vit_train.training.terminal import Terminal
 
 RESULT = Classification(
     count=2000, loss=1.23456, acc=0.5, top5=0.875, balanced_acc=0.75,
@@ -82,7 +84,7 @@ def test_the_first_log_says_how_long_the_run_will_take(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, step: int, left: str
 ) -> None:
     clock = iter([0.0, 30.0, 31.0])
-    monkeypatch.setattr("vit_train.report.terminal.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("vit_train.training.terminal.time.perf_counter", lambda: next(clock))
     # 10 of 90 steps have been made, all of them or two, in half a minute.
     log = TrainLog(1, 10, 320, {"loss": 1.5}, 2e-3, 10.4)
     terminal = Terminal(steps_per_epoch=30, epochs=3, step=step)

@@ -9,8 +9,8 @@ from torch import Tensor
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.config import ShapesConfig
 from vit_train.data.splits import make_splits
-from vit_train.runs.augment import draw_contact_sheet
-from vit_train.runs.config import SheetConfig
+from vit_train.runs.settings import SheetConfig
+from vit_train.training.preview import draw_contact_sheet
 
 
 def test_a_row_is_an_image_as_it_is_and_then_in_other_variants(
@@ -26,7 +26,7 @@ def test_a_row_is_an_image_as_it_is_and_then_in_other_variants(
         drawn.update(images=images.unflatten(0, (-1, columns)), labels=labels)
         return Figure()
 
-    monkeypatch.setattr("vit_train.runs.augment.image_grid", grid)
+    monkeypatch.setattr("vit_train.training.preview.image_grid", grid)
     data = ShapesConfig(train_images=60, test_images=10, val_fraction=0.8)
     augment = AugmentConfig(mixup_alpha=1.0)
     out = str(tmp_path / "a.png")

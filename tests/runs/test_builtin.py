@@ -11,11 +11,11 @@ from small_sets import small_cifar
 from torchvision.datasets import CIFAR10
 
 import vit_train
+from vit_train.evaluation import bundle
 from vit_train.files.reading import read_json
 from vit_train.files.writing import write_json
-from vit_train.runs import builtin
-from vit_train.runs.builtin import builtin_checkpoint, builtin_names
-from vit_train.runs.export import bundle
+from vit_train.runs import paths as builtin
+from vit_train.runs.paths import builtin_checkpoint, builtin_names
 
 ROOT = Path(__file__).parents[2]
 NAMES = builtin_names()

@@ -9,14 +9,14 @@ import pytest
 import torch
 from checkpoints import ABOUT, trainer_state
 
-from vit_train.engine.callbacks import TrainLog
 from vit_train.engine.config import CheckpointConfig
 from vit_train.engine.metrics import Evaluation
+from vit_train.engine.trainer import TrainLog
 from vit_train.engine.trainer_state import TrainerState
-from vit_train.files.generations import save_archive
+from vit_train.files.writing import save_archive
 from vit_train.runs.checkpoint import Checkpoint
-from vit_train.runs.training import checkpoint_manager
-from vit_train.runs.training.checkpoint_manager import CheckpointManager
+from vit_train.training import checkpoint_manager
+from vit_train.training.checkpoint_manager import CheckpointManager
 
 LOG = TrainLog(1, 1, 1, {}, 0.1, 1.0)
 MAKE = partial(Checkpoint, **ABOUT)

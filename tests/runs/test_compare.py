@@ -6,8 +6,9 @@ import pytest
 from conftest import SMALL, Run, SmallRun
 
 from vit_train.engine.metrics import wilson_interval
-from vit_train.runs.results import summaries
-from vit_train.runs.results.compare import (
+from vit_train.results import summaries
+from vit_train.results.summaries import group_runs, read_curve, read_summaries, time_in_steps
+from vit_train.results.table import (
     ACCURACY,
     LOSS,
     by_training_images,
@@ -15,12 +16,6 @@ from vit_train.runs.results.compare import (
     interval,
     plots,
     table,
-)
-from vit_train.runs.results.summaries import (
-    group_runs,
-    read_curve,
-    read_summaries,
-    time_in_steps,
 )
 
 

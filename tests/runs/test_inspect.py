@@ -5,7 +5,7 @@ import pytest
 from conftest import Run
 from PIL import Image
 
-from vit_train.config import CONF_DIR
+from vit_train.runs.config import CONF_DIR
 
 SMALL_VIT = ("model.embed_dim=16", "model.depth=2", "model.patch_size=8")
 

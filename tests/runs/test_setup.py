@@ -5,17 +5,17 @@ import numpy as np
 import pytest
 import torch
 
-from vit_train import limits
-from vit_train.config import TrainConfig
 from vit_train.data.config import ShapesConfig
 from vit_train.data.dataset import Dataset
 from vit_train.engine import precision
 from vit_train.engine.distributed import ALONE, Processes
+from vit_train.files import memory as limits
 from vit_train.model.config import ViTConfig
-from vit_train.runs.training import setup
-from vit_train.runs.training.first_model import freeze_encoder
-from vit_train.runs.training.setup import Setup, set_up
+from vit_train.runs.config import TrainConfig
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig, TaskConfig
+from vit_train.training import setup
+from vit_train.training.first_model import freeze_encoder
+from vit_train.training.setup import Setup, set_up
 
 
 def parts(

@@ -15,7 +15,6 @@ from conftest import SMALL, Run, SmallRun, csv_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
-from vit_train.config import TrainConfig
 from vit_train.data.config import ShapesConfig
 from vit_train.data.splits import make_splits
 from vit_train.engine.config import LoopConfig
@@ -24,8 +23,9 @@ from vit_train.engine.metrics import Classification, wilson_interval
 from vit_train.files.reading import read_json
 from vit_train.model.config import ViTConfig
 from vit_train.runs.checkpoint import Checkpoint
-from vit_train.runs.training.train import train
+from vit_train.runs.config import TrainConfig
 from vit_train.tasks.config import ClassifyConfig
+from vit_train.training.train import train
 
 DATA = ShapesConfig(train_images=200, test_images=60)
 
@@ -163,10 +163,10 @@ def test_training_in_python_is_as_the_package_says(
     assert {*vit_train.__all__, "__version__"} <= set(dir(vit_train))
     example = vit_train.__doc__.partition("To train one:\n\n")[2]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("vit_train.runs.training.train.deadline", lambda *_: [Deadline(0.0)])
+    monkeypatch.setattr("vit_train.training.train.deadline", lambda *_: [Deadline(0.0)])
     with monkeypatch.context() as patch:
         few = partial(ShapesConfig, train_images=300, test_images=10)
-        patch.setattr("vit_train.config.ShapesConfig", few)
+        patch.setattr("vit_train.runs.config.ShapesConfig", few)
         exec(textwrap.dedent(example))
     shown = capsys.readouterr().out
     assert "stopped after step 1" in shown

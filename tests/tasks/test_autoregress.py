@@ -4,8 +4,8 @@ from torch import Tensor
 
 from vit_train.model.config import ViTConfig
 from vit_train.model.patches import patchify
-from vit_train.tasks.autoregress import Autoregress
 from vit_train.tasks.config import AutoregressConfig
+from vit_train.tasks.pixels import Autoregress
 
 VIT = ViTConfig(patch_size=4, embed_dim=16, depth=1, num_heads=2)
 IMAGES = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor, nn
 
-from vit_train.config import TrainConfig
 from vit_train.engine.config import AdamWConfig, LoopConfig
-from vit_train.engine.device import Precision
+from vit_train.engine.precision import Precision
 from vit_train.engine.trainer import Trainer
 from vit_train.model.config import ModelConfig
+from vit_train.runs.config import TrainConfig
 from vit_train.tasks.classify import Classify, balanced_weights
 from vit_train.tasks.config import ClassifyConfig
 

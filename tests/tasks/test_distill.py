@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import Statistics
 from vit_train.model.config import ModelConfig
+from vit_train.tasks.classify import Distill, Teacher
 from vit_train.tasks.config import DistillConfig
-from vit_train.tasks.distill import Distill, Teacher
 
 SAME = Statistics((0.0,) * 3, (1.0,) * 3)
 

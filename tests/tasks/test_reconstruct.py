@@ -9,7 +9,7 @@ from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.model.config import CnnConfig, ViTConfig
 from vit_train.model.patches import patchify
 from vit_train.tasks.config import ReconstructConfig
-from vit_train.tasks.reconstruct import Reconstruct, random_orders
+from vit_train.tasks.pixels import Reconstruct, random_orders
 
 CPU = torch.device("cpu")
 VIT = ViTConfig(patch_size=4, embed_dim=16, depth=1, num_heads=2)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from vit_train.viz.curves import LABEL, STYLES, bars, curves, lines
-from vit_train.viz.figures import PALETTE
+from vit_train.figures.charts import LABEL, PALETTE, STYLES, bars, curves, lines
 
 
 def row(images: float, **values: float) -> dict[str, float]:

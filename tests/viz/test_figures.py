@@ -9,10 +9,10 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import vit_train
-from vit_train.text import shortened
-from vit_train.viz.figures import colors
-from vit_train.viz.heatmaps import draw_distances, draw_filters, draw_maps
-from vit_train.viz.sheet import SIDE, Labelled, class_line, draw_sheet, fitted_end, image_grid
+from vit_train.figures.charts import colors
+from vit_train.figures.heatmaps import draw_distances, draw_filters, draw_maps
+from vit_train.figures.sheet import SIDE, Labelled, class_line, draw_sheet, fitted_end, image_grid
+from vit_train.files.text import shortened
 
 PACKAGE = Path(vit_train.__file__).parents[1]
 
@@ -70,7 +70,7 @@ def test_the_current_folders_settings_of_matplotlib_do_not_count(tmp_path: Path)
     (tmp_path / "matplotlibrc").write_bytes(b"savefig.dpi: 5\n\xff\n")
     (tmp_path / "mine").write_text("lines.linewidth: 7\n", encoding="utf-8")
     code = (
-        "import vit_train.viz.figures, matplotlib;"
+        "import vit_train.figures.charts, matplotlib;"
         "print(*(matplotlib.rcParams[name] for name in ('savefig.dpi', 'lines.linewidth')))"
     )
     found = subprocess.run(

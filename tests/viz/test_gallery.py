@@ -4,9 +4,8 @@ from torch import Tensor, nn
 
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import Statistics
-from vit_train.viz.gallery import ACROSS, IMAGES, draw_gallery
-from vit_train.viz.heatmaps import color_scale, covered
-from vit_train.viz.mosaic import GAP, TITLE, WIDE_GAP
+from vit_train.figures.gallery import ACROSS, GAP, IMAGES, TITLE, WIDE_GAP, draw_gallery
+from vit_train.figures.heatmaps import color_scale, covered
 
 
 class Doubling:

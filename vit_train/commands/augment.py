@@ -1,7 +1,7 @@
 """vit-augment: a contact sheet of augmented training images."""
 
-from vit_train.commands.cli.command import make_command
-from vit_train.runs.config import SheetConfig
+from vit_train.commands.command import make_command
+from vit_train.runs.settings import SheetConfig
 
 ABOUT = """\
 vit-augment: draw some training images as they are, and augmented.
@@ -10,7 +10,7 @@ vit-augment: draw some training images as they are, and augmented.
 
 
 def draw(config: SheetConfig) -> None:
-    from vit_train.runs.augment import draw_contact_sheet
+    from vit_train.training.preview import draw_contact_sheet
 
     draw_contact_sheet(config)
 

@@ -1,7 +1,7 @@
 """vit-eval: evaluate a checkpoint."""
 
-from vit_train.commands.cli.command import make_command
-from vit_train.runs.config import EvalConfig
+from vit_train.commands.command import make_command
+from vit_train.runs.settings import EvalConfig
 
 ABOUT = """\
 vit-eval: evaluate a checkpoint, a run's best one, or the newest finished run in a folder.
@@ -12,11 +12,11 @@ vit-eval: evaluate a checkpoint, a run's best one, or the newest finished run in
 
 def evaluate(config: EvalConfig) -> None:
     if isinstance(config.ckpt, list):
-        from vit_train.runs.evaluation.comparison import compare_checkpoints
+        from vit_train.evaluation.comparison import compare_checkpoints
 
         compare_checkpoints(config)
     else:
-        from vit_train.runs.evaluation.evaluate import evaluate_checkpoint
+        from vit_train.evaluation.evaluate import evaluate_checkpoint
 
         evaluate_checkpoint(config)
 

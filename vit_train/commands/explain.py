@@ -1,7 +1,7 @@
 """vit-explain: draw where a model's predictions come from."""
 
-from vit_train.commands.cli.command import make_command
-from vit_train.runs.config import ExplainConfig
+from vit_train.commands.command import make_command
+from vit_train.runs.settings import ExplainConfig
 
 ABOUT = """\
 vit-explain: draw which parts of an image a prediction comes from.
@@ -11,7 +11,7 @@ vit-explain: draw which parts of an image a prediction comes from.
 
 
 def explain(config: ExplainConfig) -> None:
-    from vit_train.runs.evaluation.explain import explain_answers
+    from vit_train.explain.explain import explain_answers
 
     explain_answers(config)
 

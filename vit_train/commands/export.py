@@ -1,7 +1,7 @@
 """vit-export: hand a trained model on to other programs."""
 
-from vit_train.commands.cli.command import make_command
-from vit_train.runs.config import ExportConfig
+from vit_train.commands.command import make_command
+from vit_train.runs.settings import ExportConfig
 
 ABOUT = """\
 vit-export: write a trained model as ONNX, torch.export, safetensors, or for timm or Hugging Face.
@@ -11,7 +11,7 @@ vit-export: write a trained model as ONNX, torch.export, safetensors, or for tim
 
 
 def export(config: ExportConfig) -> None:
-    from vit_train.runs.export.export import export
+    from vit_train.interop.export import export
 
     export(config)
 

@@ -1,7 +1,7 @@
 """vit-inspect: what a model is before it is trained."""
 
-from vit_train.commands.cli.command import make_command
-from vit_train.runs.config import InspectConfig
+from vit_train.commands.command import make_command
+from vit_train.runs.settings import InspectConfig
 
 ABOUT = """\
 vit-inspect: a new model's parameters, arithmetic, symmetry and position table.
@@ -13,7 +13,7 @@ It takes the settings of vit-train, and reads no images."""
 
 
 def inspect(config: InspectConfig) -> None:
-    from vit_train.runs.inspect import inspect_model
+    from vit_train.training.preview import inspect_model
 
     inspect_model(config)
 

@@ -1,7 +1,7 @@
 """vit-predict: classify images."""
 
-from vit_train.commands.cli.command import make_command
-from vit_train.runs.config import PredictConfig
+from vit_train.commands.command import make_command
+from vit_train.runs.settings import PredictConfig
 
 ABOUT = """\
 vit-predict: classify images of any size with a trained model.
@@ -11,7 +11,7 @@ vit-predict: classify images of any size with a trained model.
 
 
 def predict(config: PredictConfig) -> None:
-    from vit_train.runs.evaluation.predict import predict_images
+    from vit_train.evaluation.predict import predict_images
 
     predict_images(config)
 

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from vit_train.commands.cli.errors import short_errors
-from vit_train.commands.cli.help import version_line
-from vit_train.text import printable
+from vit_train.commands.errors import short_errors
+from vit_train.commands.help import version_line
+from vit_train.files.text import printable
 
 WRITES = """\
 It writes into the folder given, or the one that holds all that are given:
@@ -53,8 +53,8 @@ def main() -> None:
     if bool(arguments.runs) == bool(arguments.update) or (arguments.update and arguments.out):
         parser.error("give run folders, or --update=PAGE alone")
     with short_errors("vit-results"):
-        from vit_train.runs.results.compare import gather
-        from vit_train.runs.results.page import update_page
+        from vit_train.results.page import update_page
+        from vit_train.results.table import gather
 
         if arguments.update:
             done = f"tables up to date in {arguments.update}: {update_page(arguments.update)}"

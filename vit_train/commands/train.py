@@ -12,19 +12,19 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from vit_train.commands.cli.command import require_base
-from vit_train.commands.cli.errors import short_errors
-from vit_train.commands.cli.help import run_or_help
-from vit_train.commands.cli.naming import is_named, register_run_name
-from vit_train.commands.cli.overrides import is_sweep, quote_values, quoted
-from vit_train.commands.cli.resuming import (
+from vit_train.commands.command import require_base
+from vit_train.commands.errors import short_errors
+from vit_train.commands.help import run_or_help
+from vit_train.commands.overrides import is_named, is_sweep, quote_values, quoted, register_run_name
+from vit_train.commands.resuming import (
     begun_config,
     extended_config,
     resume_argument,
     resumed_config,
 )
-from vit_train.commands.cli.sweep import Sweep
-from vit_train.config import CONF_DIR, GROUPS, TrainConfig, register_schemas, typed
+from vit_train.commands.sweep import Sweep
+from vit_train.files.text import printable
+from vit_train.runs.config import CONF_DIR, GROUPS, TrainConfig, register_schemas, typed
 from vit_train.runs.lock import new_run, removed_if_empty, sole_writer
 from vit_train.runs.paths import (
     SUMMARY,
@@ -34,10 +34,9 @@ from vit_train.runs.paths import (
     last_checkpoint,
     resumed_run,
 )
-from vit_train.text import printable
 
 if TYPE_CHECKING:
-    from vit_train.runs.training.train import Outcome
+    from vit_train.training.train import Outcome
 
 # The settings that are paths; the first is the one that a bare path may mean.
 PATHS = ("resume", "extend", "init_from", "data.root", "task.teacher")
@@ -83,7 +82,7 @@ def start(composed: DictConfig, settings: HydraConf) -> float | None:
         config = new_config(composed, settings)
         if LAUNCH is not None:
             LAUNCH.write_text(str(path.absolute()), encoding="utf-8")
-        from vit_train.runs.training.train import train_in_held_folder
+        from vit_train.training.train import train_in_held_folder
 
         return score(train_in_held_folder(config, path), path)
 
@@ -105,7 +104,7 @@ def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
 def go_on_in(folder: Path, config: TrainConfig) -> float | None:
     """Resume a run that was begun before, unless it is finished; return its score."""
     from vit_train.runs.checkpoint import Checkpoint
-    from vit_train.runs.training.train import train_in_held_folder
+    from vit_train.training.train import train_in_held_folder
 
     with sole_writer(folder):
         checkpoint = last_checkpoint(folder)
@@ -132,7 +131,7 @@ def go_on(composed: DictConfig, settings: HydraConf) -> float | None:
             )
             print(printable(said))
             return None
-        from vit_train.runs.training.train import train_in_held_folder
+        from vit_train.training.train import train_in_held_folder
 
         return score(train_in_held_folder(config, folder, checkpoint, resumed=True), folder)
 

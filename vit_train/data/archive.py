@@ -24,6 +24,7 @@ from vit_train.files.reading import open_regular
 from vit_train.files.writing import remove_partial, replacing
 
 logger = logging.getLogger(__name__)
+
 # Seconds between two looks at whether another process has fetched the data.
 POLL = 0.1
 

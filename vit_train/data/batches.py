@@ -1,4 +1,4 @@
-"""Batches cut from tensors on the model's device, without workers or per-image Python."""
+"""The order in which an epoch takes its images."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -8,16 +8,46 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.augment.cropping import Cropper, Cuts, ResizedCropper, resized_crop
-from vit_train.data.augment.drawn import pack, unpack
-from vit_train.data.augment.erasing import Eraser
+from vit_train.data.augment.geometry import (
+    Cropper,
+    Cuts,
+    Eraser,
+    Rectangles,
+    ResizedCropper,
+    pack,
+    resized_crop,
+    unpack,
+)
 from vit_train.data.augment.mixing import Mixer, Mixture
 from vit_train.data.augment.operations import Round, apply_round
 from vit_train.data.augment.policies import POLICIES
-from vit_train.data.augment.rectangles import Rectangles
-from vit_train.data.dataset import ImageSet, Statistics
-from vit_train.data.sampling import ORDERS
-from vit_train.data.transfer import place, to_device
+from vit_train.data.dataset import ImageSet, Statistics, place, to_device
+
+
+def shuffled(labels: Tensor, rng: np.random.Generator) -> Tensor:
+    """Return the indices of all images (N,) in a random order."""
+    return torch.from_numpy(rng.permutation(len(labels)))
+
+
+def balanced(labels: Tensor, rng: np.random.Generator) -> Tensor:
+    """Return as many indices as there are labels (N,), every class equally often, to within one.
+
+    The images of a small class are repeated, each as often as the others of its class to within
+    one; a large class contributes a random part.
+    """
+    classes = [np.flatnonzero(labels.numpy() == label) for label in labels.unique().tolist()]
+    counts = np.full(len(classes), len(labels) // len(classes))
+    counts[rng.permutation(len(classes))[: len(labels) % len(classes)]] += 1
+    taken = []
+    for members, count in zip(classes, counts, strict=True):
+        rounds = [rng.permutation(members) for _ in range(-(-count // len(members)))]
+        taken.append(np.concatenate(rounds)[:count])
+    return torch.from_numpy(rng.permutation(np.concatenate(taken)))
+
+
+# All that data.sampler can choose: see SAMPLERS in data/config.py, which is torch-free.
+ORDERS = {"shuffled": shuffled, "balanced": balanced}
+
 
 Batch = tuple[Tensor, Tensor]
 # What is drawn for a batch, on the CPU, before it is made on the device.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from vit_train.text import printable
+from vit_train.files.text import printable
 
 if TYPE_CHECKING:
     from vit_train.data.dataset import Dataset
@@ -153,7 +153,7 @@ class Cifar10Config(ArchiveConfig):
         return 10
 
     def load(self) -> "Dataset":
-        from vit_train.data.cifar import load_cifar
+        from vit_train.data.published import load_cifar
 
         return load_cifar(self)
 
@@ -196,7 +196,7 @@ class Stl10Config(ArchiveConfig):
         return 10
 
     def load(self) -> "Dataset":
-        from vit_train.data.stl10 import load_stl10
+        from vit_train.data.published import load_stl10
 
         return load_stl10(self)
 

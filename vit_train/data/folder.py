@@ -9,21 +9,24 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vit_train.data.cache import decode_cached
 from vit_train.data.config import FolderConfig
 from vit_train.data.dataset import Dataset, ImageSet
-from vit_train.data.doubts import (
+from vit_train.data.image_files import (
     MUCH,
+    NAMED_AT_MOST,
     WRONG_FORMAT,
     Doubts,
     are_flat,
+    by_suffix,
+    listed,
+    visible,
+    walk,
     warn_of_passed_over,
 )
-from vit_train.data.images import SUFFIXES, Decoded, decode
-from vit_train.data.memory import SPLIT_BYTES, require_images_fit
-from vit_train.data.paths import NAMED_AT_MOST, by_suffix, listed, visible, walk
+from vit_train.data.images import SUFFIXES, Decoded, decode, decode_cached
 from vit_train.data.splits import set_apart
-from vit_train.text import printable
+from vit_train.files.memory import SPLIT_BYTES, require_images_fit
+from vit_train.files.text import printable
 
 logger = logging.getLogger(__name__)
 

@@ -1,15 +1,18 @@
-"""torch.compile where it works, and a clear warning where it does not."""
+"""Compiled training steps: torch.compile, and CUDA graphs on a GPU."""
 
+import gc
 import logging
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
-from vit_train.engine.device import Precision
-from vit_train.engine.errors import reason
 from vit_train.engine.objective import Objective
+from vit_train.engine.precision import Precision
+from vit_train.files.text import reason
 
 logger = logging.getLogger(__name__)
+
 # Models that one process compiles; PyTorch's limit of all recompilations is the same.
 MOST_MODELS = 256
 
@@ -52,3 +55,93 @@ def compile_model(
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 buffer.copy_(buffers[name])
+
+
+# Steps that are taken one operation at a time before a graph is made: they allocate what stays,
+# such as the optimizer's moments, and load what is loaded on first use.
+WARM_UP = 3
+
+
+class GraphedStep:
+    """Calls `function` with tensors on the device, given tensors (of equal shapes) on the CPU.
+
+    With `replay`, on a GPU, what the function does is captured after the first few calls, and then
+    replayed: a single launch instead of several hundred, each of which costs more of the CPU's time
+    than its arithmetic takes. The function must therefore do all its work on the device, without
+    waiting for it, and keep its results in tensors that stay where they are. If it cannot be
+    captured, a warning says why and it is called as before.
+    """
+
+    def __init__(
+        self, function: Callable[..., None], device: torch.device, replay: bool = False
+    ) -> None:
+        self.function, self.device = function, device
+        self.replay = replay
+        # PyTorch wants what precedes a capture to run on another stream than the default one.
+        self.side_stream = torch.cuda.Stream(device) if self.replay else None
+        self.calls = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, *inputs: Tensor) -> None:
+        self.calls += 1
+        if self.replay and self.calls > WARM_UP and self.graph is None:
+            self.capture(inputs)
+        if self.graph is not None:
+            for buffer, values in zip(self.buffers, packed(inputs), strict=True):
+                buffer.copy_(values.pin_memory(), non_blocking=True)
+            self.graph.replay()
+        elif self.replay:
+            self.warm_up(inputs)
+        else:
+            self.function(*self.moved(inputs))
+
+    def moved(self, inputs: Iterable[Tensor]) -> list[Tensor]:
+        """Return the inputs on the device, copied from pinned memory if it is a GPU."""
+        if self.device.type == "cuda":
+            inputs = (each.pin_memory() for each in inputs)
+        return [each.to(self.device, non_blocking=True) for each in inputs]
+
+    def warm_up(self, inputs: Iterable[Tensor]) -> None:
+        assert self.side_stream is not None
+        self.side_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side_stream):
+            self.function(*self.moved(inputs))
+        torch.cuda.current_stream().wait_stream(self.side_stream)
+
+    def capture(self, inputs: tuple[Tensor, ...]) -> None:
+        """Capture the function's work on buffers for these inputs, without doing any of it."""
+        self.buffers = self.moved(packed(inputs))
+        gc.collect()  # the memory of an earlier run in this process cannot be freed meanwhile
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
+        try:
+            with torch.cuda.graph(graph):
+                self.function(*unpacked(self.buffers, inputs))
+            self.graph = graph
+        except Exception as error:  # whatever cannot be captured; training works without it
+            self.replay = False
+            torch.cuda.set_stream(stream)  # which a capture that cannot be ended does not do
+            # That of the operation that failed, if ending the capture failed in consequence.
+            cause = error.__context__ if isinstance(error.__context__, Exception) else error
+            logger.warning(
+                "train.cuda_graph=true does not work here, continuing without it (should that "
+                f"fail, set train.cuda_graph=false): {reason(cause)}"
+            )
+
+
+def packed(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Join the values of all tensors of one type, so that they need one copy: one per type."""
+    by_type: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        by_type.setdefault(tensor.dtype, []).append(tensor.flatten())
+    return [torch.cat(each) for each in by_type.values()]
+
+
+def unpacked(buffers: Iterable[Tensor], like: Iterable[Tensor]) -> list[Tensor]:
+    """Return views of what was packed, in the order and the shapes of the tensors `like`."""
+    rest = {buffer.dtype: buffer for buffer in buffers}
+    views = []
+    for tensor in like:
+        buffer = rest[tensor.dtype]
+        views.append(buffer[: tensor.numel()].view(tensor.shape))
+        rest[tensor.dtype] = buffer[tensor.numel() :]
+    return views

@@ -18,7 +18,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from vit_train.engine.config import DistributedConfig
-from vit_train.engine.errors import reason
+from vit_train.files.text import reason
 
 Content = TypeVar("Content")
 

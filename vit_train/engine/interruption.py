@@ -8,8 +8,7 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-from vit_train.engine.callbacks import Callback
-from vit_train.engine.trainer import Trainer
+from vit_train.engine.trainer import Callback, Trainer
 
 # SIGHUP: the terminal has been closed. SIGUSR2: Slurm's launcher says that the time is nearly up.
 # Windows has neither.

@@ -1,11 +1,15 @@
-"""The interface between the training loop and a training objective."""
+"""What the training loop minimizes, the batches it reads, and evaluation on a split."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, Protocol
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from vit_train.engine.distributed import ALONE, Processes
 from vit_train.engine.metrics import Evaluation
+from vit_train.engine.precision import Precision
+from vit_train.engine.workers import ONE_WORKER, Workers
 
 # In training the model itself; in evaluation its `forward`, which is never compiled.
 Forward = Callable[..., Tensor]
@@ -33,3 +37,55 @@ class Objective(Protocol):
     def evaluation(self, sample_outputs: Tensor) -> Evaluation:
         """Return the results of a whole split from its sample outputs, (N,K) float64."""
         ...
+
+
+Batch = tuple[Tensor, Tensor]
+
+
+class TrainLoader(Protocol):
+    """The training data as the loop reads it: see `vit_train.data.batches.DrawnBatches`."""
+
+    @property
+    def batch_size(self) -> int:
+        """Return the number of images per step, over all processes."""
+        ...
+
+    def __len__(self) -> int: ...
+    def draws(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
+        """Yield what is drawn on the CPU for the batches of an epoch, from number `first` on."""
+        ...
+
+    def batch(self, *draws: Tensor) -> Batch:
+        """Make a batch from its draws, which are on the device."""
+        ...
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """Yield the batches of an epoch, from number `first` on."""
+        ...
+
+
+def evaluate(
+    model: nn.Module,
+    objective: Objective,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    precision: Precision,
+    workers: Workers = ONE_WORKER,
+    processes: Processes = ALONE,
+) -> Evaluation:
+    """Evaluate the model on every batch; nothing is copied from the device until the end.
+
+    With several processes, `batches` is this process's share of the images, and every process gets
+    the result for the whole split.
+    """
+
+    @torch.no_grad()
+    def sample_outputs(images: Tensor, targets: Tensor) -> Tensor:
+        with precision.autocast():
+            # Not model(images), which would compile the model again for each new batch size.
+            return objective.sample_outputs(model.forward, images, targets)
+
+    was_training = model.training
+    model.eval()
+    outputs = [part for batch in batches for part in workers.map(sample_outputs, *batch)]
+    model.train(was_training)
+    return objective.evaluation(processes.gather(torch.cat(outputs).cpu()).double())

@@ -1,41 +1,73 @@
-"""The training loop, which reports its events to callbacks."""
+"""The training loop, and the callbacks to which it reports."""
 
 import contextlib
 import logging
 import math
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from vit_train.engine.averages import Averages
-from vit_train.engine.callbacks import Callback, TrainLog
-from vit_train.engine.compile import compile_model, compiles
+from vit_train.engine.averages import Averages, WeightAverage
+from vit_train.engine.compile import GraphedStep, compile_model, compiles
 from vit_train.engine.config import LoopConfig, OptimConfig
-from vit_train.engine.device import Precision, batch_norms
 from vit_train.engine.distributed import ALONE, Processes, joined_zeros
-from vit_train.engine.evaluation import evaluate
-from vit_train.engine.graphed_step import GraphedStep
-from vit_train.engine.layer_rates import rate_scales
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.nonfinite import NonFiniteGuard
-from vit_train.engine.objective import Objective
-from vit_train.engine.optim import Optimizers
-from vit_train.engine.patience import Patience
-from vit_train.engine.schedule import FRESH, learning_rate
-from vit_train.engine.train_loader import Batch, TrainLoader
-from vit_train.engine.weight_average import WeightAverage
+from vit_train.engine.objective import Batch, Objective, TrainLoader, evaluate
+from vit_train.engine.optim import Optimizers, rate_scales
+from vit_train.engine.precision import Precision, batch_norms
+from vit_train.engine.schedule import FRESH, Patience, learning_rate
 from vit_train.engine.workers import make_workers
-from vit_train.rng import per_image_generators
+from vit_train.model.layers import per_image_generators
 
 logger = logging.getLogger(__name__)
 
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True)
+class TrainLog:
+    """Averages over the images since the previous log or, at an epoch's end, over the epoch."""
+
+    epoch: int
+    step: int
+    images_seen: int
+    # The mean of each of the objective's measures, by name.
+    values: dict[str, float]
+    lr: float
+    images_per_s: float
+
+
+class Callback:
+    """Base class of callbacks. Every method is optional and does nothing by default."""
+
+    def on_log(self, trainer: "Trainer", log: TrainLog) -> None:
+        """Handle the averages that are logged every `log_every` steps."""
+
+    def on_step(self, trainer: "Trainer") -> None:
+        """Handle the end of every optimizer step.
+
+        There are no averages here, because reading them would wait for the device.
+        """
+
+    def on_epoch(self, trainer: "Trainer", log: TrainLog, val: Evaluation | None) -> None:
+        """Handle the end of each epoch, after its validation."""
+
+    def on_stop(self, trainer: "Trainer") -> None:
+        """Handle, once, the end of a run that was asked to stop early."""
+
+    def on_nonfinite(self, trainer: "Trainer", step: int) -> None:
+        """Handle NaN or infinity in the loss or gradient of this step, once it is detected."""
+
 
 class RunConfig(Protocol):
-    """The settings of the loop: `vit_train.config.TrainConfig` has them."""
+    """The settings of the loop: `vit_train.runs.config.TrainConfig` has them."""
 
     @property
     def optim(self) -> OptimConfig: ...

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from vit_train.engine.averages import AveragesState
-from vit_train.engine.patience import PatienceState
-from vit_train.engine.schedule import Start
+from vit_train.engine.schedule import PatienceState, Start
 from vit_train.engine.trainer import Trainer
 
 State = dict[str, Tensor]

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from vit_train.engine.device import CORES, Precision, has_batch_norm
+from vit_train.engine.precision import CORES, Precision, has_batch_norm
 
 # Images per micro-batch on a CPU: small enough for the activations to stay in the cache, and large
 # enough for the arithmetic to outweigh Python's overhead (measured with 1.2 to 4.8 M parameters and
@@ -78,7 +78,7 @@ class Workers:
         if not self.draws_nothing and not torch.equal(state, torch.get_rng_state()):
             raise ValueError(
                 "the model draws from PyTorch's random generator in several threads, so that equal "
-                "runs would differ: draw by vit_train.rng.bernoulli, or set OMP_NUM_THREADS=1"
+                "runs would differ: draw by model.layers.bernoulli, or set OMP_NUM_THREADS=1"
             )
         self.draws_nothing = True
 

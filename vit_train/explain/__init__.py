@@ -1,1 +1,1 @@
-"""What a trained model attends to, where predictions come from, what it knows of positions."""
+"""Which patches a prediction comes from: `vit-explain`."""

@@ -1,14 +1,20 @@
-"""Which patches a model's prediction comes from, by three methods.
-
-All take what every layer attends to, (B,H,T,T) each, and return one matrix (B,T,T): how much of
-each token (column) is in each token (row) in the end. `of_answer` takes the row that is classified.
-"""
+"""Attention as maps over the patches: which of them a prediction comes from."""
 
 import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+
+def layer_index(layer: int, depth: int, owner: str) -> int:
+    """Return the index of a `layer` counted from 1, or from the end if it is negative.
+
+    Raise ValueError for a layer that the `owner` does not have.
+    """
+    if not 1 <= abs(layer) <= depth:
+        raise ValueError(f"layer={layer}: the {owner} has the layers 1 to {depth}")
+    return layer - 1 if layer > 0 else depth + layer
 
 
 def rollout(layers: Sequence[Tensor]) -> Tensor:
@@ -76,3 +82,43 @@ def even_distance(grid: int, patch_size: int) -> float:
     """Return how far a head looks, in pixels, that attends to all of the patches alike."""
     even = torch.ones(1, 1, grid**2, grid**2)
     return attention_distances(even, has_class=False, patch_size=patch_size).item()
+
+
+def principal_filters(weight: Tensor, count: int) -> tuple[Tensor, list[float]]:
+    """Return principal components of filters (D,C,P,P), the strongest first, (count,C,P,P).
+
+    With each comes its share of the variance (Dosovitskiy et al. 2021, figure 7, left). The sign of
+    a component has no meaning.
+    """
+    flat = weight.detach().double().flatten(1)
+    _, singular, components = torch.linalg.svd(flat - flat.mean(0), full_matrices=False)
+    shares = singular.square() / singular.square().sum().clamp(min=1e-30)
+    return components[:count].unflatten(1, weight.shape[1:]), shares[:count].tolist()
+
+
+def answer_maps(
+    model: nn.Module,
+    images: Tensor,
+    has_class: bool,
+    method: str = "relevance",
+    layer: int = -1,
+    target: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return maps (B,G,G), logits (B,K) and the explained classes (B,) of normalized images.
+
+    The explained class is each image's `target` (B,) or, without one, its predicted class. The
+    methods are those of `attribution`; `layer` is for attention alone.
+    """
+    by_gradient = method == "relevance"
+    images = images.detach().requires_grad_(by_gradient)  # the weights may be frozen, or averages
+    with torch.set_grad_enabled(by_gradient):
+        logits, layers = model.forward(images, return_attention=True)
+        targets = logits.argmax(dim=1) if target is None else target
+        if by_gradient:
+            chosen = logits.gather(1, targets.unsqueeze(1)).sum()
+            matrix = relevance(layers, torch.autograd.grad(chosen, layers))
+        elif method == "rollout":
+            matrix = rollout(layers)
+        else:
+            matrix = layers[layer].mean(dim=1)  # over the heads: (B,T,T)
+    return of_answer(matrix, has_class).detach(), logits.detach(), targets

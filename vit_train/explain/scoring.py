@@ -1,7 +1,11 @@
 """How well maps show where a prediction comes from, and how much of the image they mark."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+
+from vit_train.files.text import counted
 
 
 def pointing_hits(maps: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,3 +61,53 @@ def as_shares(maps: Tensor) -> Tensor:
     maps = maps.double()
     total = maps.sum(dim=(1, 2), keepdim=True)
     return torch.where(total > 0, maps / total.clamp(min=1e-300), 1 / maps[0].numel())
+
+
+# Fewer images say nothing.
+FEW = 30
+
+
+@dataclass(frozen=True)
+class Focus:
+    """Where the maps of some images lie, and which predictions change without those patches."""
+
+    images: int
+    # Shares: of the patches, highest first, those that hold half of a map; of a map, what lies in
+    # the middle quarter of the image.
+    patches_of_half: float
+    middle: float
+    # Shares: of the patches, those that are deleted; of the predictions, those that change when
+    # these are the ones that the maps mark most, and when they are drawn at random.
+    deleted: float
+    changed: float
+    changed_at_random: float
+    # How probable so unequal changes are if the maps mark nothing: McNemar's exact test.
+    p_value: float
+
+    @property
+    def in_words(self) -> str:
+        return (
+            f"In {counted(self.images, 'image')}, {percent(self.patches_of_half)} of the patches "
+            "hold half of the relevance; the central quarter of the image holds "
+            f"{percent(self.middle)} of it. Without the {percent(self.deleted)} of the patches "
+            "that the maps mark most, "
+            f"{percent(self.changed)} of the predictions change; without as many random ones, "
+            f"{percent(self.changed_at_random)}. {self.verdict}"
+        )
+
+    @property
+    def verdict(self) -> str:
+        if self.images < FEW:
+            return "So few images do not tell whether the maps show what the predictions depend on."
+        if self.p_value >= 0.05:
+            return (
+                "That may be chance: these images do not tell whether the maps show what the "
+                "predictions depend on."
+            )
+        if self.changed > self.changed_at_random:
+            return "So the maps show what the predictions depend on."
+        return "So the maps hardly show what the predictions depend on."
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

@@ -1,1 +1,1 @@
-"""Safe reading of untrusted files, and writing that never leaves half a file."""
+"""Text, files and memory: what the rest of the package stands on."""

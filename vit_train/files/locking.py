@@ -13,10 +13,12 @@ from filelock import FileLock, SoftFileLock, Timeout
 from vit_train.files.reading import read_text
 from vit_train.files.writing import NO_LINK, require_own_file
 
+logger = logging.getLogger(__name__)
+
 if sys.platform != "win32":
     import fcntl
 
-logger = logging.getLogger(__name__)
+
 # What NFS without its lock service answers, some FUSE file systems, and some kernels.
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 OWNER_BYTES = 1024

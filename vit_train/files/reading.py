@@ -1,15 +1,84 @@
-"""Reading of regular files of bounded size, and of plain values from them."""
+"""Plain values from untrusted files, bounded before any other code walks them.
+
+A few hundred bytes can describe a value that takes forever to walk: mappings that hold the next
+one twice, forty levels deep; YAML's aliases; a list that contains itself.
+"""
 
 import contextlib
+import dataclasses
 import difflib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from types import NoneType, UnionType
+from typing import IO, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-from vit_train.files.plain_values import CONFIG_NODES, DEPTH, Refused, require_plain
+# Ample for a config with its 100 settings.
+CONFIG_NODES = 2_000
+DEPTH = 32
+INTEGERS = range(-(2**63), 2**64)
+PLAIN = (bool, int, float, str, type(None))
+
+
+class Refused(ValueError):
+    """A file that is not what its name says, or larger than such a file can be."""
+
+
+def require_plain(value: Any, what: str, nodes: int, others: tuple[type, ...] = ()) -> None:
+    """Raise Refused unless a value is plain: nested mappings and sequences of bounded size.
+
+    They hold numbers, strings and None; `others` are further types of single values. A shared part
+    counts wherever it occurs, so that whatever walks the value later is done after `nodes` steps,
+    at most `DEPTH` deep.
+    """
+    count, waiting = 0, [(value, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        count += 1
+        if count > nodes or depth > DEPTH:
+            raise Refused(f"{what} holds too many values, or too deeply nested ones")
+        if isinstance(node, others):
+            continue
+        if isinstance(node, dict):
+            if not all(isinstance(key, str | int) for key in node):
+                raise Refused(f"{what} has a key that is neither a string nor an integer")
+            waiting += [(child, depth + 1) for child in (*node, *node.values())]
+        elif isinstance(node, list | tuple):
+            waiting += [(child, depth + 1) for child in node]
+        elif isinstance(node, int) and node not in INTEGERS:
+            raise Refused(f"{what} holds an integer of more than 64 bits")
+        elif not isinstance(node, PLAIN):
+            raise Refused(f"{what} holds a {type(node).__name__}, which is not a plain value")
+
+
+def require_config(stored: Any, what: str) -> None:
+    """Raise Refused for settings that are not plain or that hold an interpolation.
+
+    Resolving `${oc.env:NAME}` would put the environment's secrets into a message.
+    """
+    require_plain(stored, what, CONFIG_NODES)
+    if not isinstance(stored, dict):
+        raise Refused(f"{what} holds no settings")
+    if "${" in repr(stored):
+        raise Refused(f"{what} holds an interpolation, ${{…}}: a run's settings are plain values")
+
+
+def flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Flatten {"model": {"depth": 6}} to [("model.depth", 6)].
+
+    Values other than numbers and strings become JSON.
+    """
+    pairs: list[tuple[str, Any]] = []
+    for key, value in config.items():
+        if isinstance(value, dict):
+            pairs += flatten(value, f"{prefix}{key}.")
+        else:
+            plain = isinstance(value, bool | int | float | str)
+            pairs.append((prefix + key, value if plain else json.dumps(value)))
+    return pairs
+
 
 # Ample for a summary with a few thousand classes, and for a config with its 100 settings.
 JSON_BYTES, CONFIG_BYTES = 4_000_000, 100_000
@@ -109,3 +178,64 @@ def read_config(path: Path) -> str:
     except yaml.YAMLError as error:
         raise Refused(f"{path} cannot be read: {error}") from error
     return text
+
+
+Kind = TypeVar("Kind")
+
+
+def typed(kind: type[Kind], value: Any, name: str = "") -> Kind:
+    """Return a value that is of a type, its parts included; raise Refused, naming the part, if not.
+
+    `kind` may be a dataclass, list[…], dict[str, …], tuple[…], a union, Any or a class. A dataclass
+    is made from a dict of its fields; those with a default may be absent. A float may be given as
+    an int, a tuple as a list.
+    """
+    return _typed(kind, value, name)  # type: ignore[no-any-return]
+
+
+def _typed(kind: Any, value: Any, name: str) -> Any:
+    origin, arguments = get_origin(kind) or kind, get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, UnionType):
+        if value is None and NoneType in arguments:
+            return None
+        options = [each for each in arguments if each is not NoneType]
+        exact = [each for each in options if each is type(value)]
+        return _typed((exact or options)[0], value, name)
+    if dataclasses.is_dataclass(kind):
+        return _dataclass(kind, _instance(value, dict, name), name)
+    if origin is dict:
+        parts = _instance(value, dict, name).items()
+        return {key: _typed(arguments[1], each, f"{name}.{key}") for key, each in parts}
+    if origin is list:
+        parts = enumerate(_instance(value, list, name))
+        return [_typed(arguments[0], each, f"{name}[{index}]") for index, each in parts]
+    if origin is tuple:
+        values = _instance(value, list | tuple, name)
+        kinds = arguments[:1] * len(values) if arguments[1:] == (...,) else arguments
+        if len(values) != len(kinds):
+            raise Refused(f"{name} must have {len(kinds)} values, not {len(values)}")
+        pairs = enumerate(zip(kinds, values, strict=True))
+        return tuple(_typed(part, each, f"{name}[{index}]") for index, (part, each) in pairs)
+    if kind is float and type(value) is int:
+        return float(value)
+    return _instance(value, kind, name)
+
+
+def _dataclass(kind: Any, values: dict[str, Any], name: str) -> Any:
+    hints, found = get_type_hints(kind), {}
+    prefix = f"{name}." if name else ""
+    for field in dataclasses.fields(kind):
+        if field.name in values:
+            found[field.name] = _typed(hints[field.name], values[field.name], prefix + field.name)
+        elif field.default is field.default_factory is dataclasses.MISSING:
+            raise Refused(f"{prefix}{field.name} is missing")
+    return kind(**found)
+
+
+def _instance(value: Any, kind: Any, name: str) -> Any:
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        wanted = getattr(kind, "__name__", "list")
+        raise Refused(f"{name[:80]} must be of the type {wanted}, not {type(value).__name__}")
+    return value

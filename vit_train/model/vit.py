@@ -13,23 +13,14 @@ from torch import Tensor, nn
 from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
 from vit_train.model.init import init_weights
-from vit_train.model.layers import (
-    Dropout,
-    DropPath,
-    Head,
-    LayerScale,
-    Mlp,
-    init_normal,
-    norms_of,
-)
-from vit_train.model.patches import require_whole_patches
+from vit_train.model.layers import Dropout, DropPath, Head, LayerScale, Mlp, init_normal, norms_of
+from vit_train.model.patches import make_stem, require_whole_patches
 from vit_train.model.pos_embed import (
     AbsolutePositions,
     AttentionPositions,
     PositionEmbedding,
     chosen_positions,
 )
-from vit_train.model.stem import make_stem
 
 
 class Block(nn.Module):

@@ -1,253 +1,301 @@
-"""The settings of the commands that come after training or before it."""
+"""The composed, typed config of each command, and the folder of the YAML files."""
 
-from dataclasses import dataclass, field
+import difflib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from vit_train.config import TrainConfig
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, OmegaConf
+
 from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.config import MAX_PIXELS, DataConfig
-from vit_train.engine.config import DEVICES, PRECISIONS, require_choice
+from vit_train.data.config import DATA_CONFIGS, DataConfig, ShapesConfig
+from vit_train.engine.config import (
+    COMPILE,
+    DEVICES,
+    OPTIM_CONFIGS,
+    PRECISIONS,
+    AdamWConfig,
+    CheckpointConfig,
+    DistributedConfig,
+    LoopConfig,
+    OptimConfig,
+    require_choice,
+)
+from vit_train.files.memory import require_in_bounds
+from vit_train.model.config import MODEL_CONFIGS, NORM_EPS, ModelConfig, ViTConfig
+from vit_train.tasks.config import TASK_CONFIGS, ClassifyConfig, TaskConfig
 
-# The choices of a checkpoint's weights; auto takes the averaged weights if there are any.
-WEIGHTS = ("auto", "ema", "raw")
-# Checkpoints that vit-eval compares.
-MOST_COMPARED = 8
-# Test-time augmentations.
-TTA = ("none", "flip")
-MOST_PICTURES = 1000  # on one sheet; matplotlib takes minutes to lay out more
-PICTURES = (".png", ".pdf", ".svg")
-TABLES = (".csv", ".jsonl")
-# Ways to tell which patches a prediction comes from.
-METHODS = ("relevance", "rollout", "attention")
-# What vit-export writes.
-FORMATS = ("onnx", "torch", "safetensors", "timm", "hf")
-
-
-@dataclass
-class EvalDataConfig:
-    """Where the images come from; null means as in the run."""
-
-    # Another source than the run's, for example folder.
-    name: str | None = None
-    # The folder that holds the images.
-    root: str | None = None
-    # Not taken from the run: opening somebody else's checkpoint must not start a download.
-    download: bool = False
-    # Evaluate at another image size than in training; learned positions are interpolated.
-    image_size: int | None = None
-    # Of folders: what to do with files that cannot be decoded, stop or skip.
-    on_error: str | None = None
-    # Of folders: files with more pixels than this count as files that cannot be decoded.
-    max_pixels: int | None = None
-    # Use only this many images, stratified. When vit-eval evaluates other images, it fits the
-    # temperature on val_subset validation images.
-    val_subset: int | None = None
-    test_subset: int | None = None
-
-
-@dataclass
-class EvalConfig:
-    """All settings of `vit-eval`; null means as in training."""
-
-    # A run, a checkpoint, a folder of runs, or builtin:cifar10; of several, [A,B], vit-eval also
-    # says whether one is better.
-    ckpt: Any = "???"
-    # The images: test, val or train.
-    split: str = "test"
-    # auto: the moving average if there is one; ema: that; raw: the weights themselves.
-    weights: str = "auto"
-    # Images that are taken from the data set at once.
-    batch_size: int | None = None
-    # auto (a GPU if there is one), cpu or cuda.
-    device: str = "auto"
-    # fp32, tf32, bf16 or fp16.
-    precision: str | None = None
-    # Test-time augmentation, none or flip, reported separately: flip averages the probabilities of
-    # an image and its mirror image.
-    tta: str = "none"
-    # Also evaluate on images corrupted in eight ways, at five severities each (40 evaluations).
-    robustness: bool = False
-    # The folder to write into; null is one in the run's folder, such as eval-test/. Of several
-    # checkpoints, each has a folder in it, A, B and so on.
-    out: str | None = None
-    data: EvalDataConfig = field(default_factory=EvalDataConfig)
-
-    def __post_init__(self) -> None:
-        if self.ckpt is None:
-            raise ValueError("ckpt=null names no checkpoint: write ckpt=PATH")
-        # A run of a sweep has a number for a name.
-        several = isinstance(self.ckpt, list)
-        self.ckpt = [str(each) for each in self.ckpt] if several else str(self.ckpt)
-        if several and not 2 <= len(self.ckpt) <= MOST_COMPARED:
-            raise ValueError(f"ckpt=[A,B] compares 2 to {MOST_COMPARED} checkpoints")
-        if several and (self.tta != "none" or self.robustness):
-            raise ValueError("tta= and robustness= are for one checkpoint, not for ckpt=[A,B]")
-        require_choice("tta", self.tta, TTA)
-        require_choice("split", self.split, ("train", "val", "test"))
-        require_choice("weights", self.weights, WEIGHTS)
-        require_choice("device", self.device, DEVICES)
-        if self.precision is not None:
-            require_choice("precision", self.precision, PRECISIONS)
-        if self.batch_size is not None:
-            require_at_least_one(batch_size=self.batch_size)
+# The only classes that the field `name` of a group can select.
+CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
+    "model": MODEL_CONFIGS,
+    "task": TASK_CONFIGS,
+    "data": DATA_CONFIGS,
+    "optim": OPTIM_CONFIGS,
+}
+# Those on which predictions depend; a run can be evaluated without its optimizer or its data.
+PREDICTING = ("model", "task")
+# All groups of a training run.
+GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
+# What runs have that began before a group's name could be chosen.
+UNNAMED = {"optim": "adamw"}
+# The preset of a Vision Transformer that is chosen unless another one is.
+DEFAULT_MODEL = "tiny"
+# Settings that change no result: how often something is reported or saved, and the machine.
+# A name that ends with a dot stands for all settings below it: see `is_among`.
+INCIDENTAL = (
+    *("train.log_every", "train.max_minutes", "checkpoint.every_steps", "checkpoint.every_minutes"),
+    *("checkpoint.keep", "checkpoint.on_error", "distributed."),
+    *("device", "data.root", "data.cache", "data.download", "data.urls"),
+)
+# Settings that change results by rounding alone; on a GPU another train.micro_batch draws different
+# dropout, too.
+ROUNDING = ("train.micro_batch", "train.eval_batch_size", "train.cuda_graph")
+# What a setting without a default must name.
+NEEDED = {
+    "ckpt": "PATH, a run's folder or a checkpoint",
+    "images": "FILES, a folder, or - for paths on standard input",
+    "task.teacher": "RUN, a trained classifier",
+}
+# What is called otherwise here than in timm, where no similar name is the same setting.
+TIMM_NAMES = {
+    "model.drop_rate": "model.dropout",
+    "model.drop_path_rate": "model.drop_path",
+    "model.img_size": "data.image_size",
+    "data.img_size": "data.image_size",
+    "train.lr": "optim.lr",
+    "train.num_epochs": "train.epochs",
+}
+NOT_TAKEN_AWAY = "a setting can be changed, but not removed"
+PACKAGE = Path(__file__).parents[1]
+# In the wheel conf/ is a subpackage; in a checkout it is at the top level.
+CONF_DIR = next(path for path in (PACKAGE / "conf", PACKAGE.parent / "conf") if path.is_dir())
 
 
 @dataclass
-class PredictConfig:
-    """All settings of `vit-predict`."""
+class TrainConfig:
+    """All settings of `vit-train`."""
 
-    # A run, a checkpoint, a folder of runs, or builtin:cifar10.
-    ckpt: str = "???"
-    # A file, a folder, a pattern such as photos/*.jpg, a list of them, or - for paths on stdin.
-    images: Any = "???"
-    # Write all predictions to this file, as CSV (.csv) or as JSON lines (.jsonl).
-    out: str | None = None
-    # The number of most probable classes to name.
-    topk: int = 3
-    # Also draw heat maps of the parts of the first images that raised the predicted class: beside
-    # `out`, into NAME-maps.png or, without `out`, into predicted.png in the run's folder.
-    overlay: bool = False
-    # auto: the moving average if there is one; ema: that; raw: the weights themselves.
-    weights: str = "auto"
-    # auto (a GPU if there is one), cpu or cuda.
-    device: str = "auto"
-    # Images with more pixels than this count as files that cannot be decoded.
-    max_pixels: int = MAX_PIXELS
-
-    def __post_init__(self) -> None:
-        require_at_least_one(topk=self.topk, max_pixels=self.max_pixels)
-        require_choice("weights", self.weights, WEIGHTS)
-        require_choice("device", self.device, DEVICES)
-        if self.out is not None and Path(self.out).suffix not in TABLES:
-            raise ValueError(f"out={self.out} must end in {' or '.join(TABLES)}")
-
-
-@dataclass
-class ExplainConfig:
-    """All settings of `vit-explain`."""
-
-    # A run, a checkpoint, a folder of runs, or builtin:cifar10.
-    ckpt: str = "???"
-    # As for vit-predict; null takes some test images of the run's data, always the same.
-    images: Any = None
-    # How many images are drawn at most.
-    count: int = 12
-    # relevance: what raised the class's logit; rollout: attention through all layers; attention: of
-    # one layer, counted from 1, or from the end if negative.
-    method: str = "relevance"
-    layer: int = -1
-    # The class that is explained; null is the predicted one.
-    target: str | None = None
-    # Also measure the method on this many test images: by the pointing game, where the objects'
-    # positions are known, and by deleting patches.
-    score: int = 0
-    # The folder for maps.png, distances.png, filters.png; null is one in the run's folder,
-    # such as explain/.
-    out: str | None = None
-    # auto: the moving average if there is one; ema: that; raw: the weights themselves.
-    weights: str = "auto"
-    # auto (a GPU if there is one), cpu or cuda.
-    device: str = "auto"
-    data: EvalDataConfig = field(default_factory=EvalDataConfig)
-    # Images with more pixels than this count as files that cannot be decoded.
-    max_pixels: int = MAX_PIXELS
-
-    def __post_init__(self) -> None:
-        require_at_least_one(count=self.count, max_pixels=self.max_pixels)
-        require_choice("method", self.method, METHODS)
-        require_choice("weights", self.weights, WEIGHTS)
-        require_choice("device", self.device, DEVICES)
-        if self.score < 0:
-            raise ValueError(f"score={self.score} must not be negative")
-        if self.score and self.target is not None:
-            raise ValueError("score= measures the maps of the predicted classes: leave out target=")
-        if self.target is not None and self.method != "relevance":
-            raise ValueError(f"method={self.method} is the same for every class: leave out target=")
-        if self.count > MOST_PICTURES:
-            raise ValueError(f"count={self.count}: at most {MOST_PICTURES:,} images are drawn")
-
-
-@dataclass
-class ExportConfig:
-    """All settings of `vit-export`."""
-
-    # A run, a checkpoint, a folder of runs, or builtin:cifar10.
-    ckpt: str = "???"
-    # onnx; torch: a program of torch.export; safetensors: the weights as they are here; timm or hf
-    # (Hugging Face): a folder that these libraries open.
-    format: str = "onnx"
-    # The file or folder to write; null: model.onnx and the like, in export/ in the run's folder.
-    out: str | None = None
-    # onnx and torch: take images as uint8 and normalize them; false takes normalized floats.
-    normalize: bool = True
-    # auto: the moving average if there is one; ema: that; raw: the weights themselves.
-    weights: str = "auto"
-    # The test images on which the export is checked, too, where they are present.
-    data: EvalDataConfig = field(default_factory=EvalDataConfig)
-
-    def __post_init__(self) -> None:
-        require_choice("format", self.format, FORMATS)
-        require_choice("weights", self.weights, WEIGHTS)
-        if not self.normalize and self.format not in FORMATS[:2]:
-            raise ValueError(
-                f"normalize=false is for format={' and '.join(FORMATS[:2])}: the others hold "
-                "weights, not the work on images"
-            )
-
-
-@dataclass
-class SheetConfig:
-    """All settings of `vit-augment`."""
-
+    model: ModelConfig = field(default_factory=ModelConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
-    # How many images, and how often each is augmented.
-    images: int = 6
-    variants: int = 8
-    # Seed of the augmentation.
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    train: LoopConfig = field(default_factory=LoopConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
+    # Resume this run (its folder, or one of its checkpoints) with its own settings.
+    resume: str | None = None
+    # Train this finished run for train.epochs more epochs, in a new folder, with its own settings.
+    extend: str | None = None
+    # Start from these weights instead of random ones: of a run (its folder or a checkpoint), of
+    # another library (a file or a folder), timm:NAME, or builtin:cifar10.
+    init_from: str | None = None
+    # Seed of the first weights, the order of the images, augmentation and dropout.
     seed: int = 0
-    # The picture to write: .png, .pdf or .svg.
-    out: str = "augmented.png"
+    # Where to compute: auto (a GPU if there is one), cpu or cuda.
+    device: str = "auto"
+    # auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs); auto: bf16 on a GPU that has
+    # it, and on a CPU that multiplies at least 1.2 times as fast in it (measured); else fp32.
+    precision: str = "auto"
+    # Compile the model first, which takes up to a minute on a CPU, where steps were no faster (not
+    # measured on a GPU): true, false, or auto, which does so only on a GPU.
+    compile: bool | str = "auto"
+    # Make runs on a GPU reproducible to the bit, which is slower; on the same CPU model
+    # with the same number of cores they always are.
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
-        require_at_least_one(images=self.images, variants=self.variants)
-        pictures = self.images * (1 + self.variants)
-        if pictures > MOST_PICTURES:
+        require_choice("device", self.device, DEVICES)
+        require_choice("precision", self.precision, PRECISIONS)
+        if self.data.sampler == "balanced" and getattr(self.task, "class_weights", None) == "auto":
             raise ValueError(
-                f"images={self.images}, variants={self.variants} make {pictures:,} pictures, but "
-                f"one sheet shows at most {MOST_PICTURES:,}"
+                "task.class_weights=auto and data.sampler=balanced each make up for uneven "
+                "classes: choose one of them"
             )
-        require_picture(self.out)
+        compiled = str(self.compile).lower()
+        require_choice("compile", compiled, COMPILE)
+        self.compile = compiled if compiled == "auto" else compiled == "true"
+        if self.train.patience is not None and self.data.val == "none":
+            raise ValueError(
+                f"train.patience={self.train.patience} needs validation images: data.val=none has "
+                "none"
+            )
 
 
-@dataclass
-class InspectConfig(TrainConfig):
-    """All settings of `vit-inspect`: those of `vit-train`, whose new model it describes."""
-
-    # The side of the images and the number of classes that the model is for; null: as in the data.
-    image_size: int | None = None
-    classes: int | None = None
-    # The picture of the table of positions, if the model has one.
-    out: str = "positions.png"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key in ("resume", "extend"):
-            if (run := getattr(self, key)) is not None:
-                raise ValueError(f"{key}={run} is for vit-train: vit-inspect describes new models")
-        for setting in ("image_size", "classes"):
-            if (value := getattr(self, setting)) is not None:
-                require_at_least_one(**{setting: value})
-        require_picture(self.out)
+def with_defaults(config: TrainConfig) -> TrainConfig:
+    """Choose the parts that a config made in Python leaves open, as `vit-train` does."""
+    parts: dict[str, Any] = {
+        "model": ViTConfig,
+        "task": ClassifyConfig,
+        "data": ShapesConfig,
+        "optim": AdamWConfig,
+    }
+    left_open = {part for part in parts if getattr(config, part).name == MISSING}
+    return replace(config, **{part: parts[part]() for part in left_open})
 
 
-def require_at_least_one(**settings: int) -> None:
-    for key, value in settings.items():
-        if value < 1:
-            raise ValueError(f"{key}={value} must be at least 1")
+def readable(config: TrainConfig) -> TrainConfig:
+    """Return a config made in Python as a checkpoint of its run gives it back.
+
+    Raise ValueError if it has a part whose class is not registered, or a value of another type.
+    """
+    for group, classes in CHOSEN_BY_NAME.items():
+        part = getattr(config, group)
+        kind = type(part)
+        if classes.get(part.name) is not kind:
+            raise ValueError(
+                f"{kind.__name__} could not be read back from this run: give it a name of its own, "
+                f"and register it first, {group.upper()}_CONFIGS[NAME] = {kind.__name__}"
+            )
+    return from_checkpoint(asdict(config))
 
 
-def require_picture(out: str) -> None:
-    if Path(out).suffix not in PICTURES:
-        raise ValueError(f"out={out} must end in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}")
+def is_among(key: str, names: Iterable[str]) -> bool:
+    """Return whether a setting is one of these; a name that ends with a dot means all below it."""
+    return any(key == name or (name[-1] == "." and key.startswith(name)) for name in names)
+
+
+def register_schemas() -> None:
+    """Register the dataclasses with Hydra, so that the YAML files hold presets but no defaults."""
+    store = ConfigStore.instance()
+    store.store(name="train_schema", node=TrainConfig)
+    for group, classes in CHOSEN_BY_NAME.items():
+        for name, node in classes.items():
+            store.store(name=f"{group}_{name}_schema", node=node)
+            if not (CONF_DIR / group / f"{name}.yaml").exists():
+                store.store(group=group, name=name, node=node)
+
+
+def vit_presets() -> dict[str, ViTConfig]:
+    """Return the Vision Transformers in conf/model, by name."""
+    schema = f"model_{ViTConfig.name}_schema"
+    found = {}
+    for file in sorted((CONF_DIR / "model").glob("*.yaml")):
+        values: Any = OmegaConf.load(file)
+        if schema in str(values.pop("defaults", "")):
+            merged = OmegaConf.merge(OmegaConf.structured(ViTConfig), values)
+            found[file.stem] = OmegaConf.to_object(merged)
+    return found  # type: ignore[return-value]
+
+
+Config = TypeVar("Config")
+
+
+def preset_urls(source: str) -> list[str]:
+    """Return the addresses that this installation's preset has for a source; [] for none."""
+    file = CONF_DIR / "data" / f"{source}.yaml"
+    preset: Any = OmegaConf.load(file) if file.is_file() else {}
+    return list(preset.get("urls", []))
+
+
+def typed(config: DictConfig, kind: type[Config]) -> Config:
+    """Return the dataclass that a composed config describes; raise ValueError if it is invalid."""
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        # A group's name is chosen by the group: model=tiny.
+        settings = (key.removesuffix(".name") for key in missing)
+        needed = (f"{setting}={NEEDED.get(setting, 'VALUE')}" for setting in settings)
+        raise ValueError(f"missing: {', '.join(needed)}")
+    require_known(config)
+    require_in_bounds(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
+    result = OmegaConf.to_object(config)
+    assert isinstance(result, kind)
+    for group, classes in CHOSEN_BY_NAME.items():
+        part = getattr(result, group, None)
+        name = getattr(part, "name", "")
+        if type(part) in classes.values() and classes.get(name) is not type(part):
+            raise ValueError(f"{group}.name={name} cannot be set: choose with {group}=")
+    return result
+
+
+def require_known(config: DictConfig, prefix: str = "") -> None:
+    """Raise ValueError for unknown settings added by `+` and for those removed by `~`.
+
+    OmegaConf passes the former on unchecked and gives the latter their defaults. Nested settings
+    are checked, too.
+    """
+    kind = OmegaConf.get_type(config)
+    if is_dataclass(kind):
+        known = [field.name for field in fields(kind)]
+        present = [str(key) for key in config]
+        for added in (key for key in present if key not in known):
+            raise ValueError(no_such_setting(prefix + added, known))
+        for removed in (key for key in known if key not in present):
+            raise ValueError(f"{NOT_TAKEN_AWAY} ({prefix}{removed})")
+    for key in config:
+        if not OmegaConf.is_missing(config, key) and isinstance(config[key], DictConfig):
+            require_known(config[key], f"{prefix}{key!s}.")
+
+
+def no_such_setting(asked: str, known: Sequence[str]) -> str:
+    """Return the message for a misspelled key: the nearest key that exists, or all of them."""
+    if known and asked in TIMM_NAMES:
+        return f"there is no setting {asked}: did you mean {TIMM_NAMES[asked]}?"
+    parent, _, key = asked.rpartition(".")
+    known = [each for each in known if each != "name"]  # which its group chooses
+    kinds = CHOSEN_BY_NAME.get(parent, {}).items()
+    others = [name for name, kind in kinds if key in {field.name for field in fields(kind)}]
+    if others:
+        return f"there is no setting {asked} here: {parent}={' or '.join(others)} has it"
+    near = difflib.get_close_matches(key, known, n=1)
+    prefix = f"{parent}." if parent else ""
+    hint = f"did you mean {prefix}{near[0]}?" if near else f"choose from: {', '.join(known)}"
+    return f"there is no setting {asked}: {hint}"
+
+
+def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictConfig:
+    """Return the schema of a saved run's config: the groups that it names, at their defaults.
+
+    A group whose name is not registered in this program has the settings that all of its kind have;
+    raise ValueError if the group is among those `needed`.
+    """
+    chosen = {}
+    for group, classes in CHOSEN_BY_NAME.items():
+        part = stored.get(group, {}) if isinstance(stored, dict) else None
+        name = part.get("name", UNNAMED.get(group)) if isinstance(part, dict) else None
+        if not isinstance(name, str) or (group in needed and name not in classes):
+            raise ValueError(
+                f"the config's {group} must be one of: {', '.join(classes)}; others are known to "
+                "the program that registers them"
+            )
+        if name in classes:
+            chosen[group] = classes[name]
+    return schema(tuple(chosen.items()))
+
+
+@cache
+def schema(chosen: tuple[tuple[str, type], ...]) -> DictConfig:
+    """Return the schema of a run with these classes of its groups; it must not be changed.
+
+    It takes 30 ms to build, and a folder of runs has many configs.
+    """
+    return OmegaConf.merge(OmegaConf.structured(TrainConfig), dict(chosen))  # type: ignore[return-value]
+
+
+def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> TrainConfig:
+    """Return a checkpoint's config, typed and checked.
+
+    Of a group that is not `needed` and not registered here, the settings of its own are left out.
+    """
+    schema = schema_of(stored, needed)
+    config = dict(stored)
+    for group in CHOSEN_BY_NAME.keys() - needed:
+        if group in stored and stored[group].get("name") not in CHOSEN_BY_NAME[group]:
+            known = schema[group].keys()
+            config[group] = {key: value for key, value in stored[group].items() if key in known}
+    return typed(OmegaConf.merge(schema, OmegaConf.create(config)), TrainConfig)  # type: ignore[arg-type]
+
+
+def default_settings(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> dict[str, Any]:
+    """Return the settings of a saved run as if only its groups had been chosen, by their names."""
+    return as_saved(OmegaConf.to_container(schema_of(stored, needed)))  # type: ignore[arg-type]
+
+
+def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings with what a new run without pretrained weights saves in place of null."""
+    if settings["model"].get("norm_eps", NORM_EPS) is None:
+        settings["model"]["norm_eps"] = NORM_EPS
+    return settings

@@ -9,22 +9,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from vit_train.config import PREDICTING, TrainConfig, from_checkpoint
 from vit_train.data.dataset import Statistics
 from vit_train.engine.config import require_choice
-from vit_train.files.plain_values import Refused, require_config
-from vit_train.files.reading import read_json
-from vit_train.limits import is_out_of_memory, require_memory
-from vit_train.model.memory import bytes_of, forward_bytes, on_meta, require_few_patches
+from vit_train.files.memory import is_out_of_memory, require_memory
+from vit_train.files.reading import Refused, read_json, require_config
+from vit_train.files.text import counted
+from vit_train.model.cost import bytes_of, forward_bytes, on_meta, require_few_patches
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
-from vit_train.runs.builtin import builtin_checkpoint
 from vit_train.runs.checkpoint import Checkpoint
-from vit_train.runs.config import WEIGHTS
-from vit_train.runs.paths import calibration_file, checkpoint_at, run_at
+from vit_train.runs.config import PREDICTING, TrainConfig, from_checkpoint
+from vit_train.runs.paths import builtin_checkpoint, calibration_file, checkpoint_at, run_at
+from vit_train.runs.settings import WEIGHTS
 from vit_train.runs.trained import Meta, Trained
 from vit_train.tasks.task import Task
-from vit_train.text import counted
 
 # Of the images of all sources, and of the files that are classified.
 CHANNELS = 3

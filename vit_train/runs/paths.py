@@ -1,21 +1,41 @@
-"""A run's folder and the files in it, and what a path on the command line means.
-
-RUN/config.yaml           its settings
-RUN/checkpoints/best.safetensors   the best epoch by validation
-RUN/checkpoints/last.safetensors   the latest state, older ones beside it
-RUN/summary.json                   what became of it
-"""
+"""The files of a run, and the run or model that a path names."""
 
 import logging
 import shlex
 from pathlib import Path
 
 from vit_train.engine.config import BEST, LAST
-from vit_train.files.generations import generations
 from vit_train.files.reading import near_path, read_json
-from vit_train.runs.builtin import PREFIX, is_builtin
+from vit_train.files.writing import generations
 
 logger = logging.getLogger(__name__)
+
+PREFIX, SUFFIX = "builtin:", ".safetensors"
+FOLDER = Path(__file__).parents[1] / "builtin"
+
+
+def is_builtin(checkpoint: Path) -> bool:
+    return checkpoint.parent == FOLDER
+
+
+def builtin_names() -> list[str]:
+    return sorted(file.stem for file in FOLDER.glob(f"*{SUFFIX}"))
+
+
+def builtin_checkpoint(path: str | Path) -> Path | None:
+    """Return the file that `builtin:NAME` means; None for any other path.
+
+    Raise ValueError if there is no such model.
+    """
+    name = str(path)
+    if not name.startswith(PREFIX):
+        return None
+    if name.removeprefix(PREFIX) not in builtin_names():
+        known = ", ".join(PREFIX + each for each in builtin_names())
+        raise ValueError(f"there is no {name}: choose from {known}")
+    return FOLDER / f"{name.removeprefix(PREFIX)}{SUFFIX}"
+
+
 # These exist from a run's first step and first save on, and stay after the run has ended.
 CONFIG, CHECKPOINTS = "config.yaml", "checkpoints"
 SUMMARY = "summary.json"

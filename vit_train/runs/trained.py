@@ -11,19 +11,18 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from vit_train.config import TrainConfig
 from vit_train.data.batches import Normalize
 from vit_train.data.config import MAX_PIXELS
 from vit_train.data.dataset import Seen, Statistics
-from vit_train.data.doubts import Doubts
+from vit_train.data.image_files import Doubts
 from vit_train.data.images import BrokenImage, only_our_limits, read_image, square
-from vit_train.engine.device import Precision
-from vit_train.engine.precision import pick_precision
+from vit_train.engine.precision import Precision, pick_precision
 from vit_train.engine.workers import make_workers
-from vit_train.limits import memory_bytes
-from vit_train.model.memory import forward_bytes
+from vit_train.files.memory import memory_bytes
+from vit_train.files.text import counted
+from vit_train.model.cost import forward_bytes
+from vit_train.runs.config import TrainConfig
 from vit_train.tasks.task import Task
-from vit_train.text import counted
 
 # A file, or an image that is already decoded: of PIL, or uint8 of shape (H,W), (H,W,3) or (H,W,4).
 Picture = str | Path | Image.Image | np.ndarray

@@ -1,4 +1,4 @@
-"""Classification of images. Targets are labels (B,), or shares of classes (B,K)."""
+"""Classification from labels and, for distillation, from a teacher."""
 
 import math
 
@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.engine.answers import Answers
-from vit_train.engine.metrics import Classification
+from vit_train.data.batches import Normalize
+from vit_train.engine.metrics import Answers, Classification
 from vit_train.engine.objective import Forward
 from vit_train.model.config import ModelConfig, ViTConfig
-from vit_train.tasks.config import ClassifyConfig, LabelsConfig
+from vit_train.tasks.config import ClassifyConfig, DistillConfig, LabelsConfig
 from vit_train.tasks.task import Task
 
 
@@ -138,3 +138,51 @@ def class_token_maps(weights: Tensor) -> Tensor:
     to_patches: Tensor = weights[:, :, 0, 1:]
     grid = math.isqrt(to_patches.shape[2])
     return to_patches.unflatten(2, (grid, grid))  # type: ignore[no-any-return]
+
+
+class Teacher(nn.Module):
+    """A trained classifier that reads what a student reads, in eval mode and without gradients.
+
+    The images are normalized for the student; it normalizes them for itself.
+    """
+
+    scale: Tensor  # (C,1,1)
+    shift: Tensor
+
+    def __init__(self, model: nn.Module, own: Normalize, students: Normalize) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("scale", own.scale / students.scale)
+        self.register_buffer("shift", own.shift - students.shift * self.scale)
+        self.requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits (B,K) for images (B,C,S,S)."""
+        # Not self.model(…): in training, as in evaluation, a teacher is never compiled.
+        return self.model.forward(images * self.scale + self.shift)  # type: ignore[no-any-return]
+
+
+class Distill(Classify):
+    """Classification with a `teacher`, which training needs and evaluation does not."""
+
+    config: DistillConfig
+    teacher: Teacher
+
+    def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
+        labels = super().loss_sum(logits, targets, images)
+        teachers = self.teacher.forward(images)
+        if self.config.distillation == "hard":
+            distillation = F.cross_entropy(logits, teachers.argmax(1), reduction="sum")
+        else:
+            distillation = softened_divergence(logits, teachers, self.config.temperature)
+        return (1 - self.config.alpha) * labels + self.config.alpha * distillation
+
+
+def softened_divergence(logits: Tensor, teachers: Tensor, temperature: float) -> Tensor:
+    """Return τ² · KL(teacher ‖ student), summed over a batch of the two's logits (B,K).
+
+    The factor τ² keeps the gradients as large as those of the labels (Hinton et al., section 2).
+    """
+    student, teacher = (F.log_softmax(each / temperature, dim=1) for each in (logits, teachers))
+    return temperature**2 * F.kl_div(student, teacher, reduction="sum", log_target=True)

@@ -103,7 +103,7 @@ class DistillConfig(LabelsConfig):
     def make(
         self, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
     ) -> "Task":
-        from vit_train.tasks.distill import Distill
+        from vit_train.tasks.classify import Distill
 
         return Distill(self, model, image_shape, num_classes)
 
@@ -149,7 +149,7 @@ class ReconstructConfig(DecodeConfig):
     def make(
         self, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
     ) -> "Task":
-        from vit_train.tasks.reconstruct import Reconstruct
+        from vit_train.tasks.pixels import Reconstruct
 
         return Reconstruct(self, model, image_shape, num_classes)
 
@@ -170,7 +170,7 @@ class AutoregressConfig(DecodeConfig):
     def make(
         self, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
     ) -> "Task":
-        from vit_train.tasks.autoregress import Autoregress
+        from vit_train.tasks.pixels import Autoregress
 
         return Autoregress(self, model, image_shape, num_classes)
 

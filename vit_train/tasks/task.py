@@ -6,8 +6,7 @@ from typing import ClassVar, Protocol
 from torch import Tensor, nn
 
 from vit_train.data.batches import Batch, EvalBatches, TrainBatches
-from vit_train.engine.objective import Objective
-from vit_train.engine.train_loader import TrainLoader
+from vit_train.engine.objective import Objective, TrainLoader
 
 
 class Task(Objective, Protocol):

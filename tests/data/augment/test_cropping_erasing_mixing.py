@@ -8,10 +8,15 @@ from torchvision.transforms import InterpolationMode, RandomErasing, RandomResiz
 from torchvision.transforms import v2 as transforms
 
 from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.augment.cropping import ASPECTS, ResizedCropper, resized_crop
-from vit_train.data.augment.erasing import Eraser
+from vit_train.data.augment.geometry import (
+    CROP_ASPECTS,
+    Eraser,
+    Rectangles,
+    ResizedCropper,
+    random_rectangles,
+    resized_crop,
+)
 from vit_train.data.augment.mixing import Mixer, Mixture
-from vit_train.data.augment.rectangles import Rectangles, random_rectangles
 
 SIZE, COUNT = 24, 5000
 
@@ -40,11 +45,13 @@ def moments(values: list[float]) -> Tensor:
 
 @pytest.mark.parametrize("share", [(0.08, 1.0), (0.5, 1.0)])
 def test_crops_are_distributed_as_torchvisions(share: tuple[float, float]) -> None:
-    boxes, _ = random_rectangles(np.random.default_rng(0), COUNT, SIZE, share, ASPECTS, SIZE)
+    boxes, _ = random_rectangles(np.random.default_rng(0), COUNT, SIZE, share, CROP_ASPECTS, SIZE)
     torch.manual_seed(0)
     image = torch.zeros(3, SIZE, SIZE)
     theirs = zip(
-        *(RandomResizedCrop.get_params(image, share, ASPECTS) for _ in range(COUNT)), strict=True
+        *(RandomResizedCrop.get_params(image, share, CROP_ASPECTS) for _ in range(COUNT)),
+        strict=True,
+        strict=True,
     )
     for ours, other in zip(boxes, theirs, strict=True):
         torch.testing.assert_close(moments(ours.tolist()), moments(other), rtol=0.03, atol=0.1)

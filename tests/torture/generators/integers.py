@@ -8,8 +8,8 @@ from typing import Any, get_args, get_type_hints
 
 from torture.kills import SMALL, VIT
 from torture.place import Place
-from vit_train.config import CHOSEN_BY_NAME, TrainConfig
-from vit_train.runs.config import EvalConfig, SheetConfig
+from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
+from vit_train.runs.settings import EvalConfig, SheetConfig
 
 SMALL_NUMBERS = (-(10**9), -2, -1, 0, 1, 2, 3, 5, 17)
 LARGE = (

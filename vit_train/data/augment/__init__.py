@@ -1,1 +1,1 @@
-"""Data augmentation. Every draw is made per image; every operation works on the whole batch."""
+"""Augmentation of whole batches on the device."""

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.augment.drawn import per_image
-from vit_train.data.augment.rectangles import Rectangles
+from vit_train.data.augment.geometry import Rectangles, per_image
 
 
 class Mixture(NamedTuple):

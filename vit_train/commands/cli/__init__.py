@@ -1,1 +1,0 @@
-"""Code around Hydra that the commands share: errors, help, overrides, resuming, sweeps."""

@@ -1,0 +1,132 @@
+"""Arguments as Hydra wants them: settings before flags, and paths with any character quoted."""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from hydra.conf import HydraConf
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from vit_train.files.text import file_name
+from vit_train.runs.paths import CONFIG
+
+# Hydra's flags that may be followed by a value, but not --experimental-rerun: it unpickles a file,
+# which could run any code.
+TAKE_VALUE = (
+    *("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
+    *("--cfg", "-c", "--package", "-p", "--info", "-i"),
+)
+FLAGS = (
+    *("--help", "--hydra-help", "--version", "--resolve", "--run", "--multirun"),
+    *("--shell-completion", *(flag for flag in TAKE_VALUE if flag.startswith("--"))),
+)
+KEY = r"\+{0,2}[A-Za-z_][\w./@-]*"
+
+
+def settings_first(arguments: Sequence[str]) -> list[str]:
+    """Move the flags behind the settings, which Hydra wants side by side.
+
+    `experiment=null` becomes `~experiment`, because Hydra knows no null group on the command line.
+    Raise ValueError for a setting without a value.
+    """
+    settings, flags = [], []
+    for before, argument in pairwise(["", *arguments]):
+        if argument.startswith("--") and argument.partition("=")[0] not in FLAGS:
+            raise ValueError(f"there is no flag {argument}: settings are written KEY=VALUE")
+        if argument.startswith("-") or (before in TAKE_VALUE and "=" not in argument):
+            flags.append(argument)
+        elif re.fullmatch(KEY, argument):
+            raise ValueError(f"{argument} has no value: write {argument}=VALUE")
+        else:
+            settings.append("~experiment" if argument == "experiment=null" else argument)
+    return settings + flags
+
+
+def is_sweep(arguments: Sequence[str]) -> bool:
+    return bool({"-m", "--multirun"} & set(arguments))
+
+
+def quote_values(arguments: Sequence[str], keys: Sequence[str]) -> list[str]:
+    """Quote the value of each of these keys for Hydra's grammar if it is a path that exists.
+
+    A ~ in front means the home folder, which shells leave as it is behind a key with a dot. Raise
+    ValueError for an existing path without a key, and suggest the first key.
+    """
+    result = []
+    for before, argument in pairwise(["", *arguments]):
+        key, sign, value = argument.partition("=")
+        if not sign and argument and before[:1] != "-" and exists(argument):
+            hint = f"did you mean {keys[0]}={argument}?" if keys else "write KEY=VALUE"
+            raise ValueError(f"{argument} is not a setting: {hint}")
+        is_home = value == "~" or value.startswith("~/")
+        if key in keys and value and (is_home or exists(value)):
+            path = str(Path(value).expanduser()) if is_home else value
+            argument = f"{key}={path if is_plain(path) else quoted(path)}"
+        result.append(argument)
+    return result
+
+
+def is_plain(value: str) -> bool:
+    """Return whether Hydra reads the value as a text without quotes."""
+    words = ("null", "true", "false", "nan", "inf")
+    return bool(re.fullmatch(r"[A-Za-z_/][\w./-]*", value)) and value.lower() not in words
+
+
+def exists(path: str) -> bool:
+    """Return whether there is such a path; a list of many is too long for one."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def quoted(path: Path | str) -> str:
+    """Quote the path for Hydra's grammar, where backslashes are special only before a quote."""
+    escaped = re.sub(r"(\\*)'", r"\1\1\\'", str(path))
+    escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
+    return f"'{escaped}'"
+
+
+def run_name(overrides: Sequence[str], choices: Mapping[str, str], root: str | None) -> str:
+    """Return the name of the experiment, A+B for several; without one, what is trained on what.
+
+    A run that extends another has the name of the folder that this one is in, such as cifar10-tiny.
+    `choices` are those of the groups, and `root` is the folder of the data, if they have one.
+    """
+    chosen, otherwise = None, what_on_what(choices, root)
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        value = override.value()
+        if override.key_or_group == "extend" and isinstance(value, str):
+            path = Path(value).resolve()
+            if path.is_dir():  # what is not must not be made
+                if not (path / CONFIG).exists():
+                    return path.name or otherwise
+                beside = path.parent.name
+                return f"{path.name}-extended" if beside in ("outputs", "") else beside
+        if override.key_or_group == "experiment":
+            chosen = value
+    names = chosen if isinstance(chosen, list) else [chosen]
+    return "+".join(str(name) for name in names if name is not None) or otherwise
+
+
+def what_on_what(choices: Mapping[str, str], root: str | None) -> str:
+    """Return a name such as cifar10-tiny, or cifar10-tiny-reconstruct for a task without labels.
+
+    Of a folder of one's own images, it has the name.
+    """
+    data, task = choices["data"], choices["task"]
+    if data == "folder" and root:
+        data = file_name(Path(root).expanduser().resolve().name) or data
+    return f"{data}-{choices['model']}" + ("" if task == "classify" else f"-{task}")
+
+
+def is_named(settings: HydraConf) -> bool:
+    """Return whether the command line names the folder itself."""
+    return any(override.startswith("hydra.run.dir=") for override in settings.overrides.hydra)
+
+
+def register_run_name() -> None:
+    """Let conf/train.yaml call `run_name`."""
+    OmegaConf.register_new_resolver("run_name", run_name, replace=True)

@@ -1,0 +1,189 @@
+"""`vit-train resume=RUN` and `extend=RUN`: its own settings, and what may be changed of them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from vit_train.files.reading import flatten
+from vit_train.runs.config import (
+    INCIDENTAL,
+    ROUNDING,
+    TrainConfig,
+    as_saved,
+    default_settings,
+    from_checkpoint,
+    is_among,
+    preset_urls,
+    require_known,
+)
+from vit_train.runs.paths import finished_run, for_shell, last_checkpoint
+from vit_train.runs.saved import own_settings
+
+# What an extended run may change. The optimizer's kind and groups and the average of the weights
+# cannot, because their state goes on, nor what an epoch is (the batch size).
+EXTENDED = (
+    *("train", "train.", "optim", "optim.", "augment", "augment."),
+    *("task.label_smoothing", "task.class_weights", "data.sampler", "checkpoint.metric"),
+)
+KEPT = (
+    *("optim.name", "optim.layer_decay", "optim.head_lr_scale"),
+    *("train.ema_decay", "train.batch_size", "train.freeze"),
+)
+
+
+def resume_argument(arguments: Sequence[str]) -> str | None:
+    """Return the value of the last `resume=` argument, parsed with Hydra's grammar, or None.
+
+    Raise ValueError if it lists several runs.
+    """
+    given = [argument for argument in arguments if argument.startswith("resume=")]
+    if not given:
+        return None
+    override = OverridesParser.create().parse_overrides(given)[-1]
+    if override.is_sweep_override():
+        raise ValueError(f"{given[-1]}: only one run can be resumed at a time")
+    value = override.value()
+    return None if value is None else str(value)
+
+
+def resumed_config(
+    folder: Path,
+    checkpoint: Path | None,
+    composed: DictConfig,
+    overrides: Sequence[str],
+    finished: bool,
+) -> TrainConfig:
+    """Return the run's config with the changes from the command line.
+
+    Raise ValueError for a change that would make it a different run.
+    """
+    advice = "leave it out, or start a new run"
+    if finished:
+        extending = f"extend={for_shell(folder)}"
+        advice = f"a finished run stays as it is; {extending} trains it further in a new folder"
+    settings = own_settings(folder, checkpoint)
+    return changed("resume", settings, composed, overrides, advice)
+
+
+def begun_config(folder: Path, config: TrainConfig) -> TrainConfig | None:
+    """Return these settings with what the run in the folder has found out for itself.
+
+    None means that it is a run with other settings.
+    """
+    from vit_train.training.train import with_named_run
+
+    begun = from_checkpoint(own_settings(folder, last_checkpoint(folder)))
+    config = with_named_run(config)
+    if config.precision == "auto":
+        config = replace(config, precision=begun.precision)
+    own, now = (dict(flatten(as_saved(asdict(each)))) for each in (begun, config))
+    same = all(own[key] == now.get(key) for key in own if not may_change(key, "resume"))
+    return config if same else None
+
+
+def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
+    """Return the settings of the run that `extend=` names, with the changes from the command line.
+
+    Unless optim.warmup_epochs is given, scale the warm-up with the number of epochs, to at most
+    half of them. Raise ValueError if that run is not finished, or for a change that its state does
+    not allow.
+    """
+    folder = finished_run(composed.extend)
+    if "train.epochs" not in keys_of(overrides):
+        raise ValueError(f"extend={composed.extend} needs train.epochs=N, how many more")
+    settings = own_settings(folder, None) | {"extend": str(folder)}
+    config = changed("extend", settings, composed, overrides, "leave it out, or start a new run")
+    if not {"optim", "optim.warmup_epochs"} & set(keys_of(overrides)):
+        longer = config.train.epochs / from_checkpoint(settings).train.epochs
+        warmup = min(config.optim.warmup_epochs * longer, config.train.epochs / 2)
+        config.optim.warmup_epochs = round(warmup, 3)
+    return config
+
+
+def changed(
+    argument: str,
+    stored: dict[str, Any],
+    composed: DictConfig,
+    overrides: Sequence[str],
+    advice: str,
+) -> TrainConfig:
+    """Return a run's settings with the changes from the command line, if `argument` allows them.
+
+    Raise ValueError, with the advice, for any other.
+    """
+    require_known(composed)
+    settings = OmegaConf.create(stored)
+    OmegaConf.resolve(composed)
+    doing = {"resume": "resuming", "extend": "extending"}[argument]
+    for override in parsed(overrides):
+        if isinstance(override.value(), dict):  # the others of the group would be changed, too
+            key = override.key_or_group
+            raise ValueError(f"write {key}.NAME=VALUE, not {key}={{…}}, when {doing}")
+    keys = [key for key in keys_of(overrides) if key != argument]
+    own, requested = (
+        dict(flatten(as_saved(OmegaConf.to_container(config))))  # type: ignore[arg-type]
+        for config in (settings, composed)
+    )
+    for key in keys:
+        fixed = concerned(key, own, argument)
+        differing = [name for name in fixed if own[name] != requested.get(name)]
+        if differing:
+            values = ", ".join(f"{name}={own[name]}" for name in differing[:3])
+            raise ValueError(f"cannot change {key} when {doing} (this run has {values}): {advice}")
+    distrust(settings, stored, keys)
+    for key in (key for key in keys if may_change(key, argument)):
+        OmegaConf.update(settings, key, OmegaConf.select(composed, key))
+    return from_checkpoint(OmegaConf.to_container(settings))  # type: ignore[arg-type]
+
+
+def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) -> None:
+    """Take from a run's settings what would make this machine download from its addresses.
+
+    The run may be somebody else's; the user's own finds its images where it downloaded them. Raise
+    ValueError for a raised limit of an image's pixels that is not among the `keys` given.
+    """
+    usual, data = default_settings(stored)["data"], settings.data
+    limit, most = data.get("max_pixels", 0), usual.get("max_pixels", 0)
+    if "data.max_pixels" not in keys and isinstance(limit, int) and limit > most:
+        raise ValueError(
+            f"this run reads images of up to {limit:,} pixels: if they can be trusted, add "
+            f"data={data.name} data.max_pixels={limit}, and its other settings of data"
+        )
+    data.download = False
+    if "urls" in usual:
+        data.urls = preset_urls(data.name)
+
+
+def keys_of(overrides: Sequence[str]) -> list[str]:
+    """Return the settings and groups that these arguments name."""
+    return [override.key_or_group for override in parsed(overrides)]
+
+
+def parsed(overrides: Sequence[str]) -> list[Override]:
+    return OverridesParser.create().parse_overrides(list(overrides))
+
+
+def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
+    """Return those settings that a key or a group sets and that may not change.
+
+    An `experiment` may set any of them, so all are returned for it.
+    """
+    fixed = [name for name in settings if name != argument and not may_change(name, argument)]
+    below = [name for name in fixed if name == key or name.startswith(f"{key}.")]
+    return below or ([] if may_change(key, argument) else fixed)
+
+
+def may_change(key: str, argument: str) -> bool:
+    """Return whether the setting may have another value than in the run that `argument` names.
+
+    When resuming, it may if that changes no result, or changes it by rounding only. The precision
+    may, because another machine may lack the run's own; the summary says which steps had which.
+    """
+    if key == "precision" or is_among(key, (*INCIDENTAL, *ROUNDING)):
+        return True
+    return argument == "extend" and is_among(key, EXTENDED) and not is_among(key, KEPT)

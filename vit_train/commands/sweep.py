@@ -1,0 +1,67 @@
+"""A sweep continues after a job fails, and reports all failures at its end."""
+
+import contextlib
+import shlex
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from hydra.conf import HydraConf
+
+from vit_train.commands.errors import EXPECTED
+from vit_train.commands.messages import explain
+from vit_train.files.text import printable
+
+
+class Sweep:
+    """The jobs that this process has run, one after another."""
+
+    def __init__(self) -> None:
+        self.jobs, self.folder = 0, ""
+        self.stopped: list[Path] = []
+        self.failures: list[str] = []
+
+    @contextlib.contextmanager
+    def errors(self, settings: HydraConf) -> Iterator[None]:
+        """Print and record an error in one job, so that the sweep continues.
+
+        Other launchers run their jobs in other processes and keep track of errors themselves.
+        """
+        if not str(settings.launcher._target_).endswith("BasicLauncher"):
+            yield
+            return
+        self.jobs, self.folder = self.jobs + 1, settings.sweep.dir
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, EXPECTED):
+                traceback.print_exc()
+            job = settings.job.override_dirname or settings.job.num
+            message = printable(f"{job}: {explain(error)}", keep="\n")
+            print(f"vit-train: job {settings.job.num} failed: {message}", file=sys.stderr)
+            self.failures.append(f"  job {settings.job.num}, {message}")
+
+    def report(self) -> None:
+        """Say which jobs stopped early or failed, and why; exit with status 1 if any failed."""
+        if failed := self.said():
+            sys.exit(failed)
+
+    def said(self) -> str:
+        """Say which jobs stopped early; return which failed and why, "" for none."""
+        jobs, stopped, failures = self.jobs, self.stopped, self.failures
+        self.jobs, self.stopped, self.failures = 0, [], []
+        if not jobs:  # a single run has said so itself
+            return ""
+        finished = jobs - len(failures) - len(stopped)
+        print(f"{finished} of {jobs} jobs finished")
+        if finished:
+            runs = shlex.quote(self.folder)
+            print(
+                printable(f"next    vit-results {runs}\n        tensorboard --logdir {runs}", "\n")
+            )
+        if stopped:
+            print("stopped before their end; resume each with:")
+        for folder in stopped:
+            print(printable(f"  vit-train {shlex.quote(f'resume={folder}')}"))
+        return "vit-train: failed jobs:\n" + "\n".join(failures) if failures else ""

@@ -1,0 +1,172 @@
+"""What is drawn for a batch, packed into one tensor, so that a GPU needs a single copy a batch.
+
+Each part of it is a NamedTuple whose fields have a value for each image, (B,).
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vit_train.data.augment.config import AugmentConfig
+from vit_train.data.dataset import place
+
+Part = TypeVar("Part", bound=tuple[Tensor, ...])
+
+
+def pack(parts: Iterable[tuple[Tensor, ...]]) -> Tensor:
+    """Stack all fields of all parts: (F,B), float64, which is exact for whole numbers up to 2⁵³."""
+    return torch.stack([field.double() for part in parts for field in part])
+
+
+def unpack(rows: Iterator[Tensor], kind: type[Part]) -> Part:
+    """Return the next of the parts that were packed, from the rows that are left."""
+    return kind(*islice(rows, len(kind._fields)))  # type: ignore[attr-defined]
+
+
+def per_image(values: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return values (B,) as (B,1,1,1), for use with images."""
+    return values.to(dtype).view(-1, 1, 1, 1)
+
+
+TRIES = 10
+
+
+class Rectangles(NamedTuple):
+    """One rectangle per image, in whole pixels; each field is (B,)."""
+
+    top: Tensor
+    left: Tensor
+    height: Tensor
+    width: Tensor
+
+    def contain(self, size: int) -> Tensor:
+        """Return which pixels lie inside: bool (B,1,size,size)."""
+        top, left, height, width = (per_image(field, torch.int32) for field in self)
+        place = torch.arange(size, dtype=torch.int32, device=self.top.device)
+        x, y = place.view(1, 1, 1, -1), place.view(1, 1, -1, 1)
+        return (y >= top) & (y < top + height) & (x >= left) & (x < left + width)
+
+
+def random_rectangles(
+    rng: np.random.Generator,
+    count: int,
+    size: int,
+    share: tuple[float, float],
+    aspect: tuple[float, float],
+    largest: int,
+) -> tuple[Rectangles, Tensor]:
+    """Draw one rectangle per image.
+
+    Its share of the area, the logarithm of height/width and its position are uniform, and its
+    sides are at most `largest`. Each image has a few tries; the second result, bool (B,), says
+    for which images one succeeded. For the others the rectangle is the whole image.
+    """
+    area = rng.uniform(*share, (TRIES, count)) * size**2
+    ratio = np.exp(rng.uniform(math.log(aspect[0]), math.log(aspect[1]), (TRIES, count)))
+    height, width = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
+    fits = (np.minimum(height, width) >= 1) & (np.maximum(height, width) <= largest)
+    found, first = fits.any(0), (fits.argmax(0), np.arange(count))
+    height = np.where(found, height[first], size).astype(np.int64)
+    width = np.where(found, width[first], size).astype(np.int64)
+    top, left = rng.integers(size - height + 1), rng.integers(size - width + 1)
+    sides = map(torch.from_numpy, (top, left, height, width))
+    return Rectangles(*sides), torch.from_numpy(found)
+
+
+CROP_ASPECTS = (3 / 4, 4 / 3)
+
+
+class Cuts(NamedTuple):
+    """The random draws for each image, (B,): the crop's corner and whether it is mirrored."""
+
+    dy: Tensor
+    dx: Tensor
+    flip: Tensor
+
+
+class Cropper:
+    """Crops batches from uint8 (N,C,S,S) images, on the device if they fit there."""
+
+    def __init__(self, images: Tensor, config: AugmentConfig, device: torch.device) -> None:
+        self.size, self.padding = images.shape[-1], config.crop_padding
+        if self.padding > self.size:
+            raise ValueError(
+                f"augment.crop_padding={self.padding} must be at most {self.size}, the image size"
+            )
+        self.flip = config.flip
+        self.images = place(images, device, "training")
+        self.on_device = self.images.device.type == device.type
+
+    def draw(self, rng: np.random.Generator, count: int) -> Cuts:
+        dy, dx = torch.from_numpy(rng.integers(2 * self.padding + 1, size=(2, count)))
+        flip = torch.from_numpy(rng.random(count) < 0.5 * self.flip)
+        return Cuts(dy, dx, flip)
+
+    def cut(self, index: Tensor, cuts: Cuts) -> Tensor:
+        """Return the images at `index` (B,), cropped as drawn: uint8 (B,C,S,S)."""
+        padded = F.pad(self.images[index], (self.padding,) * 4)
+        # Every crop of every image, as a view: (B,C,2P+1,2P+1,S,S).
+        crops = padded.unfold(2, self.size, 1).unfold(3, self.size, 1)
+        every = torch.arange(len(index), device=index.device)
+        images = crops[every, :, cuts.dy.long(), cuts.dx.long()]
+        return torch.where(per_image(cuts.flip, torch.bool), images.flip(-1), images)
+
+
+class ResizedCropper:
+    """Stretches a random rectangle of each image to full size (Szegedy et al. 2014)."""
+
+    def __init__(self, size: int, smallest_share: float) -> None:
+        self.size, self.share = size, (smallest_share, 1.0)
+
+    def draw(self, rng: np.random.Generator, count: int) -> Rectangles:
+        boxes, _ = random_rectangles(rng, count, self.size, self.share, CROP_ASPECTS, self.size)
+        return boxes
+
+
+def resized_crop(images: Tensor, boxes: Rectangles) -> Tensor:
+    """Stretch each image's rectangle to full size, bilinear: uint8 (B,C,S,S)."""
+    size = images.shape[-1]
+    center = (torch.arange(size, dtype=torch.float64, device=images.device) + 0.5) / size
+
+    def source(start: Tensor, length: Tensor) -> Tensor:
+        """Return where each output row or column lies in the image, within the rectangle: (B,S)."""
+        first, last = start.unsqueeze(1), (start + length - 1).unsqueeze(1)
+        place = first + center * length.unsqueeze(1) - 0.5
+        return torch.minimum(torch.maximum(place, first), last)
+
+    y, x = source(boxes.top, boxes.height), source(boxes.left, boxes.width)
+    grid = torch.stack(
+        (x.unsqueeze(1).expand(-1, size, -1), y.unsqueeze(2).expand(-1, -1, size)), dim=-1
+    )
+    grid = (grid * 2 / max(1, size - 1) - 1).float()
+    return F.grid_sample(images.float(), grid, align_corners=True).round_().to(torch.uint8)
+
+
+SMALLEST = 0.02
+ERASED_ASPECTS = (0.3, 3.3)
+
+
+class Eraser:
+    """Fills a rectangle in some of the normalized images with 0, the mean color."""
+
+    def __init__(self, size: int, config: AugmentConfig) -> None:
+        self.size, self.prob = size, config.erase_prob
+        self.share = (SMALLEST, config.erase_area)
+
+    def draw(self, rng: np.random.Generator, count: int) -> Rectangles:
+        """Draw one rectangle per image; its height is 0 for images that are left unchanged."""
+        boxes, found = random_rectangles(
+            rng, count, self.size, self.share, ERASED_ASPECTS, self.size - 1
+        )
+        chosen = found & torch.from_numpy(rng.random(count) < self.prob)
+        return boxes._replace(height=boxes.height * chosen)
+
+    def erase(self, images: Tensor, boxes: Rectangles) -> Tensor:
+        """Fill the rectangles of float images (B,C,S,S), in place."""
+        return images.masked_fill_(boxes.contain(self.size), 0)

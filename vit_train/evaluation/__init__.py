@@ -1,0 +1,1 @@
+"""Evaluating, comparing and predicting: `vit-eval` and `vit-predict`."""

@@ -1,0 +1,125 @@
+"""How a model gets into the box of `builtin.py`: its weights in half precision, and its card.
+
+`python -m vit_train.evaluation.bundle RUN NAME` packs a finished run's last weights, evaluates
+them as they are now, in fp32 and in the run's precision, and writes the card from what was found.
+"""
+
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vit_train.engine.config import LAST
+from vit_train.engine.metrics import Classification
+from vit_train.engine.trainer_state import RandomState
+from vit_train.evaluation.evaluate import Evaluated, evaluate_checkpoint
+from vit_train.files.reading import read_json
+from vit_train.files.writing import save_archive, write_json, write_text
+from vit_train.runs.checkpoint import Checkpoint
+from vit_train.runs.load import load, portable
+from vit_train.runs.paths import CHECKPOINTS, FOLDER, PREFIX, SUFFIX, SUMMARY
+from vit_train.runs.settings import EvalConfig
+
+WIDTH = 110
+
+
+def pack(checkpoint: Path, target: Path) -> None:
+    """Write what `load` needs of a checkpoint, its weights in half precision.
+
+    The averaged weights are taken if there are any. What belongs to the machine that trained them
+    is left out.
+    """
+    whole = Checkpoint.load(checkpoint)
+    weights = whole.model if whole.ema is None else whole.ema
+    packed = replace(
+        whole,
+        model={key: halved(value) for key, value in weights.items()},
+        ema=None,
+        optimizers=[],
+        random=RandomState(torch.empty(0), []),
+        config=portable(whole.config),
+        seen=None,
+        temperature=load(checkpoint).meta.temperature,
+    )
+    save_archive(target, packed.to_bytes())
+
+
+def halved(value: torch.Tensor) -> torch.Tensor:
+    return value.half() if value.is_floating_point() else value
+
+
+def card(name: str, summary: dict[str, Any], evaluated: Sequence[Evaluated]) -> str:
+    """Return the card of a model, from its run's summary and evaluations of its packed form.
+
+    They differ in precision; the last has that of the run.
+    """
+    found = read_json(evaluated[-1].folder / "results.json")
+    config, test, machine = summary["config"], summary["test"]["final"], summary["machine"]
+    low, high = (percent(end) for end in test["acc_interval_95"])
+    calibration, classes = found["calibration"], found["classes"]
+    shape = config["model"]
+    about = (
+        f"A Vision Transformer that says which of {len(classes)} classes an image is: "
+        f"{', '.join(classes)}. It has {summary['parameters']:,} parameters, patches of "
+        f"{shape['patch_size']}, width {shape['embed_dim']}, {shape['depth']} layers and "
+        f"{shape['num_heads']} heads."
+    )
+    points = [
+        f"**Trained** by `{summary['command']}` at commit {summary['commit'][:7]}, from random "
+        f"weights, on {summary['images']['train']:,} images of {config['data']['name']}: "
+        f"{summary['images_seen']:,} images seen in {summary['seconds'] / 60:.0f} minutes on "
+        f"{machine['threads']} cores of an {machine['cpu']}.",
+        f"**Test accuracy** {percent(test['acc'])} % of {test['count']:,} images (95 % interval "
+        f"{low} to {high}), computed in {summary['precision']}. These weights, "
+        f"stored in half precision: {accuracies(evaluated)}.",
+        f"**Probabilities** are calibrated with the temperature {calibration['temperature']:.3f}, "
+        f"fitted on validation images: expected calibration error {percent(calibration['ece'])} % "
+        f"before, {percent(calibration['ece_with_temperature'])} % after, in {found['precision']}.",
+        "**Limits**: it knows these classes alone, and images like those of its data set: small, "
+        "with one object in the middle. Anything else gets one of the classes, too.",
+    ]
+    lines = [f"# {PREFIX}{name}", "", *textwrap.wrap(about, WIDTH), ""]
+    for point in points:
+        lines += textwrap.wrap(f"- {point}", WIDTH, subsequent_indent="  ")
+    return "\n".join(lines) + "\n"
+
+
+def accuracies(evaluated: Sequence[Evaluated]) -> str:
+    """Return the accuracy in each precision and how many predictions it changes."""
+    precisions, predictions = [], []
+    for each in evaluated:
+        result = each.found.result
+        assert isinstance(result, Classification)
+        precisions.append(f"{percent(result.acc)} % in {each.found.facts['precision']}")
+        predictions.append(result.answers.predicted)
+    first, *others = predictions
+    differing = [f"; {(first != other).sum()} predictions differ" for other in others]
+    return ", ".join(precisions) + "".join(differing)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.2f}"
+
+
+def main(run: Path, name: str) -> None:
+    target = FOLDER / f"{name}{SUFFIX}"
+    # Only an evaluation of the run tells the temperature.
+    checkpoint = run / CHECKPOINTS / LAST
+    evaluate_checkpoint(EvalConfig(ckpt=str(checkpoint)))
+    pack(checkpoint, target)
+    summary = read_json(run / SUMMARY)
+    evaluated = [
+        evaluate_checkpoint(EvalConfig(ckpt=f"{PREFIX}{name}", precision=precision))
+        for precision in dict.fromkeys(("fp32", summary["precision"]))
+    ]
+    write_text(FOLDER / f"{name}.md", card(name, summary, evaluated))
+    write_json(FOLDER / f"{name}.json", summary)
+    write_text(FOLDER / f"{name}.csv", (run / "metrics.csv").read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

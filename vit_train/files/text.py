@@ -1,0 +1,115 @@
+"""Text from outside, such as file and class names: safe to display, as CSV, in a file's name.
+
+Control characters and markup in it have no effect.
+"""
+
+import codecs
+import csv
+import hashlib
+import io
+import logging
+import re
+import sys
+from collections.abc import Iterable, Sequence
+
+# What is kept of a long name.
+NAME_BYTES = 40
+# Characters of a class's name in a line of text.
+CLASS_NAME = 40
+# What stands for our own signs where a terminal's encoding lacks them.
+PLAIN = {"│": "|", "█": "#", "…": "...", "×": "x", "÷": "/", "–": "-", "−": "-", "±": "+-"}
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Escape all characters that could move the cursor, color or reverse text, except `keep`."""
+
+    def shown(character: str) -> str:
+        if character.isprintable() or character in keep:
+            return character
+        return character.encode("unicode_escape").decode()
+
+    return "".join(map(shown, text))
+
+
+def file_name(text: str) -> str:
+    """Return text as a part of a file's name, of at most 47 bytes; other text has another name."""
+    plain = re.sub(r"[^\w.-]+", "_", text)
+    if plain == text and len(plain.encode()) <= NAME_BYTES:
+        return plain
+    mark = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:6]
+    return f"{plain.encode()[:NAME_BYTES].decode(errors='ignore')}-{mark}"
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows as lines of CSV, in which no text is a formula for a spreadsheet."""
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([plain_cell(cell) for cell in row] for row in rows)
+    return text.getvalue()
+
+
+def plain_cell(cell: object) -> object:
+    """Return a cell with a ' in front if a spreadsheet would compute it; numbers stay numbers."""
+    computed = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+    if not computed or re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", str(cell)):
+        return cell
+    return f"'{cell}"
+
+
+def markdown_cell(text: str) -> str:
+    """Escape text for a cell of a Markdown table.
+
+    The result is one line that cannot end the cell, start markup or hide an address behind words.
+    """
+    return re.sub(r"[\\|<*`~]|(?<![^\W_])_|_(?![^\W_])|\](?=\()", r"\\\g<0>", printable(text))
+
+
+class PrintableFormatter(logging.Formatter):
+    """Formatter that makes every log line printable, on the terminal and in the file."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), keep="\n")
+
+
+def print_signs_in_any_encoding() -> None:
+    """Let stdout and stderr replace signs that their encoding lacks, instead of failing."""
+    codecs.register_error("vit_train.plain", plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="vit_train.plain")
+
+
+def plain(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Replace a sign for `codecs.register_error`: by one that looks alike, or by its number."""
+    assert isinstance(error, UnicodeEncodeError)
+    sign = error.object[error.start]
+    if sign in PLAIN:
+        return PLAIN[sign], error.start + 1
+    return codecs.backslashreplace_errors(error)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return "1 step", "2 steps" or "2 classes"."""
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def shortened(title: str, length: int = 22) -> str:
+    """Return a title without control characters, and with an ellipsis if it is longer."""
+    title = printable(title)
+    return title if len(title) <= length else f"{title[: length - 1]}…"
+
+
+def listed(names: Sequence[str], most: int = 10) -> str:
+    """Return the first names, each shortened, and how many more there are."""
+    more = [f"… {len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*(shortened(name) for name in names[:most]), *more])
+
+
+def reason(error: Exception) -> str:
+    """Return the first line of the message, and the second one if the first ends with a colon.
+
+    An error without a message is named by its kind.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = lines[:2] if lines and lines[0].endswith(":") else lines[:1]
+    return " ".join(told)[:300] or type(error).__name__

@@ -1,0 +1,1 @@
+"""Weights of other libraries, in both directions: `init_from=` and `vit-export`."""

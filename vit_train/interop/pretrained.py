@@ -1,0 +1,305 @@
+"""Pretrained models to start from: runs of this program, and weights of other libraries.
+
+Wherever they come from, the result is the same: weights under this program's names, and what is
+known of the model that they belong to.
+"""
+
+import difflib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vit_train.data.dataset import Seen, Statistics
+from vit_train.files.reading import (
+    JSON_NODES,
+    Refused,
+    read_object,
+    require_config,
+    require_plain,
+    typed,
+)
+from vit_train.files.text import reason
+from vit_train.interop.huggingface import KINDS
+from vit_train.interop.known import layout_of, unwrapped
+from vit_train.interop.layout import (
+    Facts,
+    Files,
+    Layout,
+    Misfit,
+    described,
+    first_three,
+    our_activation,
+)
+from vit_train.interop.timm import POOLING
+from vit_train.interop.weight_files import CONFIG_FILES, read_weights, weights_file
+from vit_train.model.config import ViTConfig, require_vit
+from vit_train.model.cost import on_meta
+from vit_train.model.vit import VisionTransformer
+from vit_train.runs.config import PREDICTING, from_checkpoint
+from vit_train.runs.load import encoder_of, load, statistics_of
+from vit_train.runs.paths import PREFIX as BUILTIN
+
+State = dict[str, Tensor]
+# What the weights of a name are called where they come from.
+Names = Callable[[str], Sequence[str]]
+TIMM = "timm:"
+# Where a safetensors file of this program describes its model.
+OWN = "vit_train"
+# The width of the heads of nearly all published models.
+HEAD_DIM = 64
+# The classes of activations in timm's models, and this program's names.
+ACTIVATIONS = {"GELU": "gelu", "GELUTanh": "gelu_tanh"}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What a safetensors file of this program says of its weights, as far as it is used here."""
+
+    config: dict[str, Any]
+    classes: list[str]
+    image_shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """The weights of a trained Vision Transformer, and what is known of it."""
+
+    # The layout that they were in, by its name; "" for that of this program.
+    layout: str
+    state: State
+    config: ViTConfig
+    channels: int
+    # The names of its classes, None where they are not known.
+    classes: list[str] | None
+    statistics: Statistics | None
+    # Names of weights that were left out.
+    left: tuple[str, ...] = ()
+    # Settings of `model` that the source does not say, so that they are assumed.
+    assumed: tuple[str, ...] = ()
+    # The images that it has seen, if they are known.
+    seen: Seen | None = None
+
+
+def pretrained(source: str, wanted: ViTConfig) -> Pretrained:
+    """Read the model that `init_from=source` names, for a model of the config `wanted`.
+
+    Raise ValueError if there is none, or if it is not a Vision Transformer of this kind.
+    """
+    try:
+        if source.startswith(TIMM):
+            return from_timm(source.removeprefix(TIMM), wanted)
+        file = None if source.startswith(BUILTIN) else weights_file(Path(source))
+        return from_run(source) if file is None else from_file(file, wanted)
+    except ValueError as error:
+        raise ValueError(f"init_from={source}: {error}") from error
+
+
+def from_run(source: str) -> Pretrained:
+    """Return the encoder of a run and, if it is a classifier, its head."""
+    model, meta = load(source)
+    encoder = encoder_of(model)
+    if encoder is None:
+        raise Misfit("only a Vision Transformer can start from another")
+    is_classifier = isinstance(encoder, VisionTransformer)
+    return Pretrained(
+        layout="",
+        state=encoder.state_dict() if is_classifier else encoder.encoder_state(),
+        config=encoder.config,
+        channels=encoder.image_shape[0],
+        classes=meta.classes,
+        statistics=meta.statistics,
+        seen=meta.all_seen,
+    )
+
+
+def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
+    """Read weights, and the config files beside them."""
+    content, metadata = read_weights(path)
+    if OWN in metadata:
+        return from_own(content, metadata[OWN])
+    files = {name: read_object(path.with_name(name)) for name in CONFIG_FILES}
+    state = unwrapped(content)
+    try:
+        layout = layout_of(state)
+        return translated(state, layout, facts_in(files, layout, path), wanted)
+    except Misfit as error:
+        kind = files[CONFIG_FILES[0]].get("model_type")
+        if kind is None or kind in KINDS:
+            raise
+        raise Misfit(
+            f"it is Hugging Face's {str(kind)[:40]}, not one of {', '.join(KINDS)}: {error}"
+        ) from error
+
+
+def facts_in(files: Files, layout: Layout, path: Path) -> Facts:
+    """Return what the config files beside the weights in `path` say."""
+    try:
+        return layout.facts(files)
+    except (LookupError, TypeError, AttributeError) as error:  # of JSON that means something else
+        raise Refused(f"{path.with_name(CONFIG_FILES[0])} does not describe a model") from error
+
+
+def from_own(state: State, description: str) -> Pretrained:
+    """Return the model of a safetensors file that this program exported."""
+    try:
+        plain = json.loads(description)
+    except (ValueError, RecursionError) as error:
+        raise Refused("its metadata are not those of a model of this program") from error
+    require_plain(plain, "its metadata", JSON_NODES)
+    about = typed(Exported, plain, "its metadata")
+    require_config(about.config, "its config")
+    config = require_vit(from_checkpoint(about.config, PREDICTING).model, "init_from")
+    channels = about.image_shape[0]
+    statistics = statistics_of(about.mean, about.std, channels)
+    require_whole(state, config, about.image_shape, names=lambda key: (key,))
+    return Pretrained("", numbers(state), config, channels, about.classes, statistics)
+
+
+def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
+    """Let timm download a model and build it; raise ValueError if it cannot."""
+    try:
+        timm = import_module("timm")
+    except ImportError as error:
+        raise Misfit("this needs timm: pip install -e '.[timm]' in the checkout") from error
+    if not timm.is_model(name):
+        near = difflib.get_close_matches(name, timm.list_models("*it_*"), n=3)
+        hint = f": did you mean {', '.join(near)}?" if near else ""
+        raise Misfit(f"timm has no model {name}{hint}")
+    try:
+        model = timm.create_model(name, pretrained=True)
+    except Exception as error:  # of the network, of the hub's client, or of timm
+        problem = f"timm cannot download {name}, which needs a network: {reason(error)}"
+        raise Misfit(problem) from error
+    state = model.state_dict()
+    layout = layout_of(state)
+    try:
+        facts = facts_of(model)
+    except AttributeError as error:
+        raise Misfit(f"the blocks of {name} are not those of a Vision Transformer") from error
+    return translated(state, layout, facts, wanted)
+
+
+def facts_of(model: nn.Module) -> Facts:
+    """Return what a model that timm has built says of itself."""
+    block: Any = model.get_submodule("blocks.0")
+    images = vars(model).get("pretrained_cfg", {})
+    settings = {
+        "num_heads": block.attn.num_heads,
+        "norm_eps": block.norm1.eps,
+        "activation": our_activation(type(block.mlp.act).__name__, ACTIVATIONS),
+        "head": POOLING.get(str(vars(model).get("global_pool")), "another"),
+    }
+    mean, std = images.get("mean"), images.get("std")
+    return Facts(settings, images.get("label_names"), mean, std)
+
+
+def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) -> Pretrained:
+    """Return a library's model as one of this program; raise Misfit if it is none."""
+    ours, left = layout.to_ours(state)
+    shown = described(ours)
+    if "head.weight" in ours and facts.settings.get("head", shown["head"]) != shown["head"]:
+        raise Misfit("it classifies all its tokens together, not the class token alone")
+    known = layout.always | dict(facts.settings)
+    unsaid = assumptions(layout, ours, shown, wanted)
+    settings = unsaid | known | shown
+    if not all(isinstance(settings[key], int | float) for key in ("num_heads", "norm_eps")):
+        raise Misfit("its config.json has no number of heads, or no eps")
+    config = replace(wanted, **settings)
+    channels = ours["patch_embed.proj.weight"].shape[1]
+    size = image_size(ours, config)
+    require_whole(ours, config, (channels, size, size), layout.theirs)
+    return Pretrained(
+        layout=layout.name,
+        state=numbers(ours),
+        config=config,
+        channels=channels,
+        classes=facts.classes,
+        statistics=known_statistics(facts, channels),
+        left=tuple(left),
+        assumed=tuple(name for name in unsaid if name not in known),
+    )
+
+
+def assumptions(
+    layout: Layout, ours: State, shown: dict[str, Any], wanted: ViTConfig
+) -> dict[str, Any]:
+    """Return the settings that the weights do not show.
+
+    They are as wanted or, where nothing is wanted, as the library has them.
+    """
+    width = shown["embed_dim"]
+    same = width == wanted.embed_dim and width % wanted.num_heads == 0
+    unsaid = {
+        "num_heads": wanted.num_heads if same else max(1, width // HEAD_DIM),
+        "norm_eps": layout.norm_eps if wanted.norm_eps is None else wanted.norm_eps,
+        "activation": wanted.activation,
+    }
+    if "head.weight" in ours and shown["head"] == "token" and "gap" in layout.holds["head"]:
+        unsaid["head"] = "token"  # but it may read the mean of all tokens
+    return unsaid
+
+
+def known_statistics(facts: Facts, channels: int) -> Statistics | None:
+    """Return how a library's model wants its images normalized, if that is known."""
+    if facts.mean is None or facts.std is None:
+        return None
+    try:
+        return statistics_of(facts.mean, facts.std, channels)
+    except (TypeError, ValueError) as error:
+        raise Misfit("its config's mean and std cannot normalize images") from error
+
+
+def image_size(state: State, config: ViTConfig) -> int:
+    """Return the size of images that the positions are for; raise Misfit if it is not square."""
+    if config.positions == "none":
+        return config.patch_size
+    tokens, extra = state["pos_embed.0.weight"].shape[1], int(config.has_class_token)
+    side = math.isqrt(max(0, tokens - extra))
+    if side**2 != tokens - extra or side == 0:
+        raise Misfit(f"its {tokens} positions are not those of a square image")
+    return side * config.patch_size
+
+
+def require_whole(
+    state: State, config: ViTConfig, image_shape: tuple[int, int, int], names: Names
+) -> None:
+    """Raise Misfit, in the library's `names`, unless the weights are all that the model has.
+
+    A head is not needed.
+    """
+    classes = len(state["head.weight"]) if "head.weight" in state else 1
+    expected = on_meta(partial(config.build, image_shape, classes), config).state_dict()
+    if "head.weight" not in state:
+        expected = {key: value for key, value in expected.items() if "head." not in key}
+    lacking = [each for key in expected if key not in state for each in names(key)]
+    if lacking:
+        raise Misfit(f"it lacks {first_three(lacking)}")
+    for key, value in state.items():
+        if key not in expected:
+            raise Misfit(f"it has {first_three(names(key))}, for which this model has no place")
+        if value.shape != expected[key].shape:
+            shapes = f"{tuple(value.shape)}, not {tuple(expected[key].shape)}"
+            raise Misfit(f"{first_three(names(key))} has the shape {shapes}")
+
+
+def numbers(state: State) -> State:
+    """Return the weights in at least single precision; raise Misfit if any is no finite number."""
+    for key, value in state.items():
+        if value.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+            raise Misfit(f"{key} holds {str(value.dtype).removeprefix('torch.')}, not real numbers")
+        if not value.isfinite().all():
+            raise Misfit(f"{key} holds NaN or infinity: the weights are damaged")
+    return {
+        key: value.to(torch.promote_types(value.dtype, torch.float32))
+        for key, value in state.items()
+    }

@@ -1,0 +1,279 @@
+"""Summaries and curves of finished runs, in groups that differ only in their seeds and folds."""
+
+import csv
+import io
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+from vit_train.files.reading import Refused, flatten, read_json, read_text
+from vit_train.files.text import printable, shortened
+from vit_train.runs.config import INCIDENTAL, ROUNDING, default_settings, is_among
+from vit_train.runs.paths import SUMMARY, resume_command
+
+logger = logging.getLogger(__name__)
+
+# Runs that differ in these alone are repetitions of one another.
+REPEATED = ("seed", "data.cv_fold")
+# Bytes of a metrics.csv, enough for a hundred thousand epochs.
+CSV_BYTES = 30_000_000
+# Epochs of a curve that are read: short rows of a million take gigabytes.
+MOST_ROWS = 100_000
+
+
+@dataclass
+class Group:
+    """Runs that differ only in their seed and in the fold of cross-validation, one for each."""
+
+    settings: dict[str, Any]
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    # Settings that are enough to distinguish this group from the others.
+    telling: list[str] = field(default_factory=list)
+
+    def values(self, *path: str) -> list[float]:
+        """Return the number at `path` in each run's summary, for those runs that have one."""
+        found = []
+        for run in self.runs:
+            value: Any = run
+            for key in path:
+                value = value.get(key) if isinstance(value, dict) else None
+            if value is not None:
+                found.append(value)
+        return found
+
+    @property
+    def stages(self) -> list[dict[str, Any]]:
+        """Return what trained each run: those before it was resumed, if they differ, and the last.
+
+        Each has a commit and a machine.
+        """
+        return [each for run in self.runs for each in (*run.get("earlier", ()), run)]
+
+    @property
+    def folds(self) -> str:
+        """Return which folds of cross-validation there are: "0, 1, 2 of 5"; "" for none."""
+        data = [run["config"]["data"] for run in self.runs]
+        present = sorted({int(each["cv_fold"]) for each in data if each.get("cv_fold") is not None})
+        return f"{', '.join(map(str, present))} of {data[0]['cv_folds']}" if present else ""
+
+    def last_epochs(self, column: str) -> list[float]:
+        """Return the column's last value in each run's metrics.csv; [] if one file is missing."""
+        curves = [run.get("curve") for run in self.runs]
+        return [curve[-1][column] for curve in curves if curve] if all(curves) else []
+
+    def training_seconds(self) -> list[float]:
+        """Return how long each run spent in its training steps; [] if a curve does not say.
+
+        What is left out is what comes before the first step, reports, validation and the test.
+        """
+        curves = [run.get("curve") or [{}] for run in self.runs]
+        known = all({"images_seen", "images_per_s"} <= curve[-1].keys() for curve in curves)
+        return list(map(time_in_steps, curves)) if known else []
+
+    def label(self, *left_out: str) -> str:
+        """Return the settings that distinguish this group from the others, except `left_out`."""
+        kept = {key: value for key, value in self.settings.items() if key not in left_out}
+        words = [f"{short_name(k)}={short_value(kept[k])}" for k in self.telling if k in kept]
+        more = ["…"] if len(kept) > len(words) else []  # the groups differ in more settings
+        return ", ".join([*(words or [str(self.runs[0]["config"]["model"]["name"])]), *more])
+
+
+def time_in_steps(curve: Sequence[dict[str, float]]) -> float:
+    """Return the seconds of all epochs of a metrics.csv without their validation."""
+    ends = [row["images_seen"] for row in curve]
+    counts = [end - begin for begin, end in pairwise([0.0, *ends])]
+    return sum(
+        count / row["images_per_s"]
+        for count, row in zip(counts, curve, strict=True)
+        if row["images_per_s"] > 0
+    )
+
+
+def short_name(key: str) -> str:
+    """Shorten a key: model.positions → positions; a `name` keeps its group: model.name → model."""
+    group, _, last = key.rpartition(".")
+    return group if last == "name" else last
+
+
+def short_value(value: Any) -> str:
+    """Return a setting's value as text that fits into a table; a foreign summary may hold a MB."""
+    return shortened(str(value), 60)
+
+
+def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return the summaries of finished runs in these folders and files.
+
+    Raise ValueError if a path does not exist, or if there is no such summary.
+    """
+    summaries: dict[Path, dict[str, Any]] = {}
+    for path in paths:
+        if not path.exists():
+            raise ValueError(f"{path} does not exist")
+        for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
+            summary = read_summary(file, meant=file == path or file.name == SUMMARY)
+            if summary is not None:
+                summaries.setdefault(file.resolve(), summary)
+    if not summaries:
+        raise ValueError(f"no finished run's {SUMMARY} in {', '.join(map(str, paths))}")
+    return list(summaries.values())
+
+
+def read_summary(file: Path, meant: bool) -> dict[str, Any] | None:
+    """Return a summary with its run's curve; None for an unfinished run, and for other files.
+
+    Raise Refused for a damaged file if it is `meant`; otherwise it may be of another kind.
+    """
+    try:
+        content = read_json(file)
+    except (Refused, OSError) as error:
+        if meant:
+            raise
+        logger.warning(printable(f"skipped: {error}"))
+        return None
+    if not isinstance(content, dict) or "status" not in content:
+        return None
+    if not meant and "config" not in content:
+        return None
+    if content["status"] != "finished":
+        logger.warning(printable(unfinished(file, content["status"])))
+        return None
+    return content | {"file": str(file), "curve": read_curve(file)}
+
+
+def unfinished(file: Path, status: str) -> str:
+    """Return why a run is left out and, if that is possible, how to finish it."""
+    if status == "diverged" or file.name != SUMMARY:
+        return f"left out ({status}): {file}"
+    finish = "Unless it is training now, finish" if status == "running" else "Finish"
+    return (
+        f"left out, because unfinished ({status}): {file.parent}. "
+        f"{finish} it with: {resume_command(file.parent)}"
+    )
+
+
+def read_curve(summary: Path) -> list[dict[str, float]]:
+    """Read the metrics.csv beside a summary.json, or X.csv beside X.json: one row per epoch.
+
+    Return [] if there is no such file; raise ValueError if it is damaged.
+    """
+    own = summary.name == SUMMARY
+    path = summary.with_name("metrics.csv") if own else summary.with_suffix(".csv")
+    if not path.is_file():
+        return []
+    rows = csv.DictReader(io.StringIO(read_text(path, CSV_BYTES), newline=""))
+    try:
+        first = islice(rows, MOST_ROWS + 1)
+        curve = [{key: float(value) for key, value in row.items()} for row in first]
+    except (ValueError, TypeError, AttributeError, csv.Error) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if len(curve) > MOST_ROWS:
+        raise ValueError(f"{path} has more than {MOST_ROWS:,} rows, one for each epoch")
+    if not all("images_seen" in row for row in curve):
+        raise ValueError(f"{path} is damaged: it has no column images_seen")
+    return curve
+
+
+def validated_on(summaries: Sequence[dict[str, Any]]) -> str:
+    """Return what the curves of these runs follow, in words."""
+    chosen_on = {str(summary.get("selected_on")) for summary in summaries}
+    return "test, each epoch" if chosen_on == {"test"} else "validation"
+
+
+def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
+    """Group and sort runs by the settings that differ and can change a result.
+
+    Runs that differ in their seeds or folds alone are of one group.
+    """
+    flat = [settings_of(summary) for summary in summaries]
+    keys = list(dict.fromkeys(key for settings in flat for key in settings if key not in REPEATED))
+
+    def differs(key: str) -> bool:
+        present = {spelled(settings[key]) for settings in flat if key in settings}
+        return len(present) > 1
+
+    differing = [key for key in keys if differs(key)]
+    telling: list[str] = []
+    for key in differing:
+        if len(identities(flat, [*telling, key])) > len(identities(flat, telling)):
+            telling.append(key)
+    for key in tuple(telling):  # one that was added later may tell as much
+        others = [each for each in telling if each != key]
+        if len(identities(flat, others)) == len(identities(flat, telling)):
+            telling = others
+    groups: dict[tuple[str, ...], Group] = {}
+    for settings, summary in zip(flat, summaries, strict=True):
+        own = {key: settings[key] for key in differing if key in settings}
+        group = groups.setdefault(identity(settings, differing), Group(own, telling=telling))
+        group.runs.append(summary)
+    for group in groups.values():
+        group.runs = one_each(group.runs)
+    return sorted(
+        groups.values(), key=lambda group: [rank(group.settings.get(k)) for k in differing]
+    )
+
+
+def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return all settings that may have affected the result, by dotted key.
+
+    A setting that is newer than the run has its default; the precision is the one that was used,
+    or several, if the run was resumed in another one.
+    For a run that extends another, the other's number of epochs and its recipe count, not its
+    folder, which differs by seed.
+    """
+    config = summary["config"]
+    settings = dict(flatten(default_settings(config, needed=()))) | dict(flatten(config))
+    stages = (*summary.get("earlier", ()), summary)
+    used = dict.fromkeys(str(each["precision"]) for each in stages if "precision" in each)
+    settings["precision"] = ", then ".join(used) or settings["precision"]
+    if summary.get("extends"):
+        earlier = summary["extends"][-1]
+        of = f" of {earlier['recipe']}" if "recipe" in earlier else ""
+        settings["extend"] = f"{earlier['epochs']} epochs{of}"
+    ignored = (*INCIDENTAL, *ROUNDING)
+    known = {key: value for key, value in settings.items() if not is_among(key, ignored)}
+    if settings.get("data.name") == "folder":
+        known["data.root"] = settings["data.root"]
+        if "fingerprint" in summary:  # of the images, which may have changed between two runs
+            name = shortened(Path(known["data.root"]).name, 30)
+            known["data.root"] = f"{name} ({summary['fingerprint']})"
+    return known
+
+
+def one_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the newest run of each seed and fold, in order; of those of one day the last by path.
+
+    A repeated one would make the spread look too small.
+    """
+
+    def place(run: dict[str, Any]) -> tuple[Any, Any]:
+        return run["config"]["seed"], run["config"]["data"].get("cv_fold")
+
+    newest = {place(run): run for run in sorted(runs, key=lambda run: str(run.get("date", "")))}
+    for run in runs:
+        kept = newest[place(run)]
+        if run is not kept:
+            logger.warning(printable(f"skipped, because {kept['file']} repeats it: {run['file']}"))
+    once = [run for run in runs if run is newest[place(run)]]
+    return sorted(once, key=lambda run: tuple(map(rank, place(run))))
+
+
+def identity(settings: dict[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
+    return tuple(spelled(settings.get(key, "absent")) for key in keys)
+
+
+def spelled(value: Any) -> str:
+    """Return a setting's value as text, 1.0 and 1 alike."""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def identities(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> set[tuple[str, ...]]:
+    return {identity(settings, keys) for settings in flat}
+
+
+def rank(value: Any) -> tuple[bool, float, str]:
+    """Return a sort key: numbers by size, before words."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return (not number, value if number else 0, str(value))

@@ -1,0 +1,261 @@
+"""`vit-results`: the summaries of many runs as one Markdown table and plots."""
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from vit_train.engine.metrics import interval_of_mean, is_uneven
+from vit_train.figures.charts import Figure, Series, bars, curves, lines, save
+from vit_train.files.text import markdown_cell, printable
+from vit_train.files.writing import write_text
+from vit_train.results.summaries import (
+    Group,
+    group_runs,
+    read_summaries,
+    short_name,
+    short_value,
+    validated_on,
+)
+
+logger = logging.getLogger(__name__)
+
+PLOTS = ("results.png", "images.png", "curves.png")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The measure that compares runs: its name in a summary, its titles and format in results."""
+
+    name: str
+    title: str
+    column: str
+    scale: float
+    digits: int
+
+    def text(self, values: Sequence[float]) -> str:
+        """Format the mean over the runs, ± their standard deviation if there are several."""
+        if not values:
+            return ""
+        spread = f" ± {self.scale * stdev(values):.{self.digits}f}" if len(values) > 1 else ""
+        return f"{self.scale * mean(values):.{self.digits}f}{spread}"
+
+
+ACCURACY = Measure("acc", "test accuracy of the final weights, %", "{} accuracy, {} (%)", 100, 2)
+LOSS = Measure("loss", "test loss of the final weights", "{} loss, {}", 1, 4)
+
+
+def common_measure(groups: Sequence[Group]) -> Measure:
+    """Return accuracy, or loss if no run has accuracy; raise ValueError if only some have it."""
+    classify = {"acc" in run["test"]["final"] for group in groups for run in group.runs}
+    if len(classify) > 1:
+        raise ValueError("some of these runs classify and others do not: compare them separately")
+    return ACCURACY if classify == {True} else LOSS
+
+
+def interval(group: Group) -> str:
+    """Format the 95 % interval of test accuracy, or of its mean if there are several runs.
+
+    The text is empty if the runs have no accuracy, and for folds: their runs share most of their
+    training images, so that an interval from their spread would be too narrow.
+    """
+    accuracy, count = group.values("test", "final", "acc"), group.values("test", "final", "count")
+    if not accuracy or (group.folds and len(accuracy) > 1):
+        return ""
+    if len(accuracy) == 1:
+        low, high = group.runs[0]["test"]["final"]["acc_interval_95"]
+    else:
+        low, high = interval_of_mean(accuracy, int(min(count)))
+    return f"{100 * low:.2f} to {100 * high:.2f}"
+
+
+def other_than_fp32(group: Group) -> str:
+    """Return the precision that the runs were computed in; "" for fp32."""
+    used = each_once(str(stage.get("precision", "fp32")) for stage in group.stages)
+    return "" if used == "fp32" else used
+
+
+def table(groups: Sequence[Group]) -> str:
+    """Return a Markdown table, with accuracies in percent."""
+    measure = common_measure(groups)
+    keys = list(dict.fromkeys(key for group in groups for key in group.settings))
+    title = measure.column.format
+    header = [*map(short_name, keys), "precision", "parameters", "seeds", "folds"]
+    header += [title("test", "final weights"), "95 % interval", title("test", "best epoch")]
+    header += [title("validation", "best epoch"), title("validation", "last epoch, mean of folds")]
+    header += [title("training", "last epoch"), title("balanced test", "final weights")]
+    header += ["images seen", "training TFLOP", "minutes", "minutes in steps", "cores"]
+    header += ["commit", "machine"]
+    rows = []
+    for group in groups:
+        on_test = {run["selected_on"] for run in group.runs} == {"test"}
+        rows.append(
+            [
+                *(short_value(group.settings.get(key, "")) for key in keys),
+                "" if "precision" in keys else other_than_fp32(group),
+                f"{group.runs[0]['parameters']:,}",
+                each_once(str(run["config"]["seed"]) for run in group.runs),
+                group.folds,
+                measure.text(group.values("test", "final", measure.name)),
+                interval(group),
+                measure.text(group.values("test", "best", measure.name))
+                + (" (selected on test)" if on_test else ""),
+                "" if on_test else measure.text(group.values("best_val", measure.name)),
+                measure.text(group.last_epochs(f"val_{measure.name}") if group.folds else []),
+                measure.text(group.last_epochs(f"train_{measure.name}")),
+                measure.text(balanced(group)),
+                f"{mean(group.values('images_seen')):,.0f}",
+                tflop(group),
+                minutes(group.values("seconds")),
+                minutes(group.training_seconds()),
+                each_once(map(cores, group.runs)),
+                each_once(map(short_commit, group.stages)),
+                each_once(map(processor, group.stages)),
+            ]
+        )
+    filled = [place for place in range(len(header)) if any(row[place] for row in rows)]
+    return "\n".join(
+        f"| {' | '.join(markdown_cell(row[place]) for place in filled)} |"
+        for row in (header, ["---"] * len(header), *rows)
+    )
+
+
+def balanced(group: Group) -> list[float]:
+    """Return the balanced test accuracies of the final weights; [] if the classes are even."""
+    counts = group.values("test", "final", "per_class_count")
+    uneven = any(is_uneven(count) for count in counts if count)  # type: ignore[arg-type]
+    return group.values("test", "final", "balanced_acc") if uneven else []
+
+
+def tflop(group: Group) -> str:
+    """Return the mean arithmetic of the runs; "" if not all summaries have it."""
+    values = group.values("training_tflop")
+    if len(values) < len(group.runs):
+        return ""
+    return f"{mean(values):,.0f}" if mean(values) >= 100 else f"{mean(values):.3g}"
+
+
+def minutes(seconds: Sequence[float]) -> str:
+    """Return the minutes of each run as a range; "" for no runs.
+
+    A mean would hide that a machine was busy, or that one run had more cores.
+    """
+    return " to ".join(dict.fromkeys(f"{each(seconds) / 60:.1f}" for each in (min, max) if seconds))
+
+
+def cores(run: dict[str, Any]) -> str:
+    """Return on how many CPU cores a run was trained; "" on a GPU, or if it is not known."""
+    machine = run.get("machine") or {}
+    return "" if machine.get("gpu") else str(machine.get("threads") or "")
+
+
+def short_commit(run: dict[str, Any]) -> str:
+    """Return the first digits of the run's commit, with the mark of a changed checkout."""
+    digits, plus, changes = str(run.get("commit") or "").partition("+")
+    return f"{digits[:7]}{plus}{changes}"
+
+
+def processor(run: dict[str, Any]) -> str:
+    """Return the model of the run's GPU or CPU; "" if its summary does not say."""
+    machine = run.get("machine") or {}
+    return str(machine.get("gpu") or machine.get("cpu") or "")
+
+
+def each_once(texts: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(filter(None, texts)))
+
+
+def plots(groups: Sequence[Group]) -> dict[str, Figure]:
+    """Return the plots by file name.
+
+    results.png shows the final results. images.png shows them over the number of training images,
+    if there are runs with three or more such numbers. curves.png shows the training curves, if
+    each run has its metrics.csv.
+    """
+    measure = common_measure(groups)
+    ends = []
+    for group in groups:
+        values = group.values("test", "final", measure.name)
+        points = [measure.scale * value for value in values]
+        ends.append((group.label(), points, measure.text(values)))
+    figures = {"results.png": bars(ends, measure.title)}
+    sizes = by_training_images(groups, measure)
+    if any(len(places) > 2 for _, places in sizes):
+        figures["images.png"] = lines(sizes, measure.title)
+    incomplete = [run["file"] for group in groups for run in group.runs if not run["curve"]]
+    if incomplete:
+        logger.warning(printable(f"no curves: there is no metrics.csv beside {incomplete[0]}"))
+        return figures
+    histories = [(group.label(), [run["curve"] for run in group.runs]) for group in groups]
+    names = ("loss", "acc") if measure is ACCURACY else ("loss",)
+    words = validated_on([run for group in groups for run in group.runs])
+    figures["curves.png"] = curves(histories, names, words)
+    return figures
+
+
+def by_training_images(groups: Sequence[Group], measure: Measure) -> list[Series]:
+    """Return the results by number of training images, one series per choice of other settings."""
+    series: dict[str, dict[int, list[float]]] = {}
+    for group in groups:
+        places = series.setdefault(group.label("data.train_subset"), {})
+        points = [measure.scale * value for value in group.values("test", "final", measure.name)]
+        for images in group.values("images", "train")[:1]:  # the same for all runs of a group
+            places.setdefault(int(images), []).extend(points)
+    return [(label, sorted(places.items())) for label, places in series.items()]
+
+
+def require_complete(run: dict[str, Any]) -> None:
+    """Raise ValueError, with the file's name, if the summary's numbers cannot be shown."""
+    try:
+        for group in (*group_runs([run]), Group({}, [run, run])):  # alone, and with a spread
+            table([group])
+            by_training_images([group], common_measure([group]))
+            if not group.values("test", "final", common_measure([group]).name):
+                raise LookupError("no result")
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        raise ValueError(f"{run['file']} is not a summary written by vit-train") from error
+
+
+def read_groups(paths: Sequence[Path]) -> list[Group]:
+    """Return the finished runs in these folders and files; raise ValueError if there are none."""
+    runs = read_summaries(paths)
+    for run in runs:
+        require_complete(run)
+    return group_runs(runs)
+
+
+def gather(paths: Sequence[Path], out: Path | None = None) -> tuple[str, Path]:
+    """Write results.md and the plots that can be drawn; return the table and their folder.
+
+    The folder is `out` or, without it, the one given or the one that holds all paths.
+    """
+    groups = read_groups(paths)
+    out = out or folder_beside(paths)
+    text = table(groups)
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(out / "results.md", text + "\n")
+    figures = plots(groups)
+    for name in PLOTS:
+        if name in figures:
+            save(figures[name], out / name)
+        else:  # an earlier one would not be of these runs
+            (out / name).unlink(missing_ok=True)
+    return text, out
+
+
+def folder_beside(paths: Sequence[Path]) -> Path:
+    """Return the folder given, or the one that holds all paths.
+
+    Raise ValueError if that is the current folder or the root: to write there was not asked for.
+    """
+    if len(paths) == 1 and paths[0].is_dir():
+        return paths[0]
+    parent = os.path.commonpath([path.parent.resolve() for path in paths])
+    if parent in (str(Path.cwd()), Path(parent).anchor):
+        raise ValueError(
+            f"only {parent} holds all of these runs: say where to write with --out=FOLDER"
+        )
+    return Path(os.path.relpath(parent))

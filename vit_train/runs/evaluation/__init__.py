@@ -1,1 +1,0 @@
-"""A trained model on images: evaluated, compared, asked, explained."""

@@ -1,1 +1,0 @@
-"""A trained classifier in the formats of other programs."""

@@ -1,0 +1,240 @@
+"""The images that `vit-eval` evaluates: those of the run, or others that are named."""
+
+import logging
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vit_train.data.config import (
+    DATA_CONFIGS,
+    MAX_PIXELS,
+    ArchiveConfig,
+    DataConfig,
+    FolderConfig,
+    ShapesConfig,
+)
+from vit_train.data.dataset import Dataset, ImageSet, are_among, without
+from vit_train.data.folder import class_folders, find_parts, load_part, reread, split_off_test
+from vit_train.data.splits import make_splits, subset
+from vit_train.engine.config import BEST
+from vit_train.files.text import counted, listed, printable
+from vit_train.runs.config import preset_urls
+from vit_train.runs.paths import is_builtin
+from vit_train.runs.settings import EvalDataConfig
+from vit_train.runs.trained import Meta
+
+logger = logging.getLogger(__name__)
+
+# Bytes of generated images: four times the default data, which takes half a minute to draw.
+MAX_DRAWN = 150_000_000
+
+
+def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
+    """Return the settings of the images, the run's unless others are given.
+
+    Raise ValueError for a source that does not exist, or a setting that it does not have.
+    """
+    trained = meta.config.data
+    chosen = {key: value for key, value in vars(given).items() if value is not None}
+    name = chosen.pop("name", trained.name)
+    if name not in DATA_CONFIGS and given.name is None:
+        raise ValueError(
+            f"only the program that registers data={name} can load this run's images: name others, "
+            "with data.name=folder data.root=FOLDER"
+        )
+    if name not in DATA_CONFIGS:
+        raise ValueError(f"data.name={name} must be one of: {', '.join(DATA_CONFIGS)}")
+    known = {field.name for field in fields(DATA_CONFIGS[name])}
+    for key in chosen.keys() - known:
+        raise ValueError(f"data.{key}={chosen[key]} is not a setting of data.name={name}")
+    if given.root is not None and name == ShapesConfig.name:
+        raise ValueError(
+            f"data.root={given.root}: this run's images are drawn and come from no folder; add "
+            "data.name=folder"
+        )
+    kind = DATA_CONFIGS[name]
+    start = vars(trained) if name == trained.name else {"image_size": meta.image_shape[1]}
+    if is_builtin(meta.path):  # it has no data of its own
+        start = start | {"root": kind().root}
+    return kind(**(start | distrusted(kind, start) | chosen))
+
+
+def distrusted(kind: type[DataConfig], start: dict[str, Any]) -> dict[str, Any]:
+    """Return what is not taken from the run, which may be somebody else's: addresses and limits."""
+    if issubclass(kind, ArchiveConfig):
+        return {"urls": preset_urls(kind.name)}
+    if issubclass(kind, FolderConfig):
+        return {"max_pixels": min(start.get("max_pixels", MAX_PIXELS), MAX_PIXELS)}
+    return {}
+
+
+class EvalImages(NamedTuple):
+    """The images to evaluate, and those of validation if they are the run's own."""
+
+    images: ImageSet
+    val: ImageSet | None = None
+    # What gives the model an advantage on them, or what was left out; "" for nothing.
+    caveat: str = ""
+
+
+def evaluated_images(
+    given: EvalDataConfig, split: str, meta: Meta
+) -> tuple[EvalImages, DataConfig]:
+    """Return the images of a split, and their settings.
+
+    Raise ValueError if the classes are not the model's.
+    """
+    config = configured(given, meta)
+    return split_images(config, given, split, meta), config
+
+
+def split_images(config: DataConfig, given: EvalDataConfig, split: str, meta: Meta) -> EvalImages:
+    require_few_drawn(config)
+    if not isinstance(config, FolderConfig):
+        return run_images(config, split, meta)
+    trained = meta.config.data
+    if isinstance(trained, FolderConfig) and config.image_size != trained.image_size:
+        # Which of them the run has seen can be told at its own size.
+        at_its_size = replace(config, image_size=trained.image_size)
+        found = split_images(at_its_size, given, split, meta)
+        return EvalImages(reread(found.images, config), caveat=found.caveat)
+    if given.root is not None or config.name != meta.config.data.name:
+        images = load_part(config, split, meta.classes, whole=True)
+        if images is not None and not is_training_data(images, config, meta):
+            return unseen(images, split, config, meta)
+        if images is not None:
+            logger.info(f"these are the run's own images: its {split} images are evaluated")
+    else:
+        require_related(Path(config.root), meta)
+    try:
+        return run_images(config, split, meta)
+    except ValueError as error:  # perhaps of a part that is not evaluated
+        images = load_part(config, split, meta.classes, whole=False)
+        if images is None:
+            raise
+        logger.warning(f"only the {split} images are read: {error}")
+        return unseen(images, split, config, meta)
+
+
+def require_related(root: Path, meta: Meta) -> None:
+    """Raise ValueError if a folder that only the checkpoint names is not one of its images.
+
+    It may be somebody else's, and happen to be a folder here that takes minutes to look through.
+    """
+    found = class_folders(root)
+    if found and sorted(found) != sorted(meta.classes):
+        raise ValueError(
+            f"{printable(str(root))}, where the run found its images, now has the folders "
+            f"{listed(found)}, and the model has the classes {listed(meta.classes)}: name the "
+            "folder to read, data.root=FOLDER"
+        )
+
+
+def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> EvalImages:
+    """Leave out test images that the run trained or validated on, as far as they are known.
+
+    Raise ValueError if no others are left.
+    """
+    caveat = ""
+    if meta.seen is not None:
+        unknown = without(images, meta.seen)
+        count = len(images) - len(unknown)
+        if split != "test":  # whose images may be known
+            caveat = advantage(split, meta) if count else ""
+        elif count == len(images):
+            raise ValueError(
+                f"the run trained or validated on all of these: {counted(count, 'image')}"
+            )
+        elif count:
+            images, caveat = unknown, left_out(count)
+        elif advantage(split, meta):
+            caveat = (
+                "The epoch was chosen on the run's own test images, which flatters the number if "
+                "these are the same."
+            )
+    return EvalImages(subset(images, f"{split}_subset", config), caveat=caveat)
+
+
+def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
+    """Load and split the images as training does; without those of validation if they are others.
+
+    Those of another size are others, because the temperature that is fitted on them is.
+    """
+    data = config.load()
+    if meta.task.needs_labels and list(data.classes) != meta.classes:
+        raise ValueError(
+            f"the data's classes are {listed(data.classes)}, the model's {listed(meta.classes)}"
+        )
+    tested = replace(data, test=without(data.test, meta.seen_before))
+    splits = make_splits(tested, config)
+    images = splits.named(split)
+    if meta.fingerprint == data.fingerprint:
+        left = len(data.test) - len(tested.test) if split == "test" else 0
+        caveats = advantage(split, meta) or copies(images, split, meta), left_out(left)
+        return EvalImages(images, splits.val, " ".join(filter(None, caveats)))
+    if config.image_size != meta.config.data.image_size:
+        return EvalImages(images, caveat=advantage(split, meta))
+    logger.warning("the images are not those of the training run")
+    if split == "test" and meta.seen is not None:  # which split off others than now
+        one_tree = isinstance(config, FolderConfig) and len(find_parts(Path(config.root))) == 1
+        every = data.train.with_others(data.test) if one_tree else data.test
+        return unseen(every, split, config, meta)
+    caveat = "Some of these images may have been trained on."
+    logger.warning(caveat)
+    return EvalImages(images, caveat=caveat)
+
+
+def left_out(count: int) -> str:
+    """Say how many images are left out because they are known; "" for none."""
+    if not count:
+        return ""
+    words = (
+        f"{counted(count, 'image')} left out, seen in the training or validation of this model or "
+        "of one that it learned from."
+    )
+    logger.warning(words)
+    return words
+
+
+def copies(images: ImageSet, split: str, meta: Meta) -> str:
+    """Say how many of the run's own test images it has seen in other files; "" for none."""
+    if split != "test" or meta.seen is None:
+        return ""
+    count = int(are_among(images.images, meta.seen).sum())
+    if not count:
+        return ""
+    caveat = f"The run trained or validated on copies of {counted(count, 'image')}."
+    logger.warning(caveat)
+    return caveat
+
+
+def advantage(split: str, meta: Meta) -> str:
+    """Say what gives a model an advantage on its run's own images of this split; "" for nothing."""
+    data = meta.config.data
+    if split == "train":
+        return "The model was trained on these images."
+    shown = "test" if data.val == "test" and split == "val" else split
+    if meta.path.name == BEST and data.selected_on == shown:
+        return "The epoch was chosen on these images, which flatters the number."
+    return ""
+
+
+def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool:
+    """Return whether these are all images of the run, which split test images off them."""
+    try:
+        data = Dataset(*split_off_test(images, config), tuple(meta.classes))
+    except ValueError:  # too few to split
+        return False
+    return data.fingerprint == meta.fingerprint
+
+
+def require_few_drawn(config: DataConfig) -> None:
+    """Raise ValueError if somebody else's checkpoint asks for images that take minutes to draw."""
+    if not isinstance(config, ShapesConfig):
+        return
+    size = config.image_size or config.own_size
+    if 3 * size**2 * (config.train_images + config.test_images) > MAX_DRAWN:
+        raise ValueError(
+            f"data.train_images={config.train_images} and data.test_images={config.test_images} "
+            f"of {size} by {size}: vit-eval draws at most {MAX_DRAWN / 1e6:.0f} MB of images"
+        )

@@ -1,1 +1,0 @@
-"""Weights that training starts from: those of a run, or of another library."""

@@ -1,1 +1,0 @@
-"""Many finished runs, gathered in tables and curves."""

@@ -1,0 +1,196 @@
+"""Tasks that predict pixels: masked and autoregressive autoencoders."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vit_train.data.batches import Batch, DrawnBatches, Draws, EvalBatches, TrainBatches
+from vit_train.data.dataset import to_device
+from vit_train.engine.metrics import Evaluation
+from vit_train.engine.objective import Forward
+from vit_train.model.autoencoder import Autoregressor, MaskedAutoencoder
+from vit_train.model.config import ModelConfig, require_vit
+from vit_train.model.patches import patchify, require_whole_patches, unpatchify
+from vit_train.tasks.config import AutoregressConfig, DecodeConfig, ReconstructConfig
+from vit_train.tasks.task import Task
+
+
+class PixelTask(Task):
+    """Base of the tasks that predict pixels.
+
+    Its `sample_outputs` are the mean squared error of each image's predicted values, (B,1).
+    """
+
+    measures = ("loss",)
+
+    def __init__(
+        self,
+        config: DecodeConfig,
+        model: ModelConfig,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+    ) -> None:
+        self.config, self.vit = config, require_vit(model, f"task={config.name}")
+        require_whole_patches(self.vit.patch_size, image_shape[1])
+        self.image_shape = image_shape
+
+    def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
+        return self.sample_outputs(model, images, targets).sum(0)
+
+    def evaluation(self, sample_outputs: Tensor) -> Evaluation:
+        return Evaluation(count=len(sample_outputs), loss=sample_outputs.mean().item())
+
+
+# Part of the seed that keeps these draws independent of the same batch's augmentation.
+MASKING = 1
+
+
+class Reconstruct(PixelTask):
+    """Task with the mean squared error of the hidden patches' pixels as its loss.
+
+    Raises ValueError if `mask_ratio` leaves no patch hidden or no patch visible.
+    """
+
+    columns = ("original", "masked", "reconstruction")
+
+    def __init__(
+        self,
+        config: ReconstructConfig,
+        model: ModelConfig,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+    ) -> None:
+        super().__init__(config, model, image_shape, num_classes)
+        self.normalise_target = config.normalise_target
+        self.patches = (image_shape[1] // self.vit.patch_size) ** 2
+        self.visible = self.patches - round(self.patches * config.mask_ratio)
+        if not 0 < self.visible < self.patches:
+            raise ValueError(
+                f"task.mask_ratio={config.mask_ratio} leaves {self.visible} of {self.patches} "
+                "patches visible: at least one must be visible and one hidden"
+            )
+
+    def build_model(self) -> nn.Module:
+        channels, size, _ = self.image_shape
+        return MaskedAutoencoder(self.vit, self.config.decoder_depth, size, channels)
+
+    def train_loader(self, batches: TrainBatches) -> "MaskedTrainBatches":
+        return MaskedTrainBatches(batches, self.patches)
+
+    def eval_loader(self, batches: EvalBatches) -> "MaskedEvalBatches":
+        return MaskedEvalBatches(batches, self.patches)
+
+    def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean squared error of each image's hidden values: (B,1)."""
+        truth = patchify(images, self.vit.patch_size)  # (B,N,C·P²)
+        if self.normalise_target:
+            truth = (truth - truth.mean(2, keepdim=True)) / deviation(truth)
+        error = (model(images, targets[:, : self.visible]).float() - truth).square().mean(2)
+        return error.gather(1, targets[:, self.visible :]).mean(1, keepdim=True)
+
+    def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
+        """Return the original, its visible patches, and these with the hidden ones predicted.
+
+        With `normalise_target`, predictions are scaled back with the true patch's mean and standard
+        deviation.
+        """
+        visible, hidden = targets.split((self.visible, self.patches - self.visible), dim=1)
+        truth = patchify(images, self.vit.patch_size)
+        predicted = model.forward(images, visible).float()
+        if self.normalise_target:
+            predicted = predicted * deviation(truth) + truth.mean(2, keepdim=True)
+        is_hidden = torch.zeros_like(targets, dtype=torch.bool).scatter(1, hidden, True)
+        patches = (
+            truth.masked_fill(is_hidden.unsqueeze(2), 0),
+            predicted.where(is_hidden.unsqueeze(2), truth),
+        )
+        return [images, *(unpatchify(version, self.vit.patch_size) for version in patches)]
+
+
+def deviation(patches: Tensor) -> Tensor:
+    """Return the standard deviation of each patch's values, (B,N,1); it is never 0."""
+    return (patches.var(2, keepdim=True) + 1e-6).sqrt()
+
+
+def random_orders(rng: np.random.Generator, count: int, patches: int) -> Tensor:
+    """Draw a random order of all patches for each of `count` images: (count, patches)."""
+    return torch.from_numpy(rng.random((count, patches)).argsort(axis=1))
+
+
+class MaskedTrainBatches(DrawnBatches):
+    """Training batches with newly drawn hidden patches.
+
+    Those of batch b in epoch e are a pure function of (seed, e, b).
+    """
+
+    def __init__(self, batches: TrainBatches, patches: int) -> None:
+        self.source, self.patches = batches, patches
+        self.device, self.batch_size = batches.device, batches.batch_size
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
+        source = self.source
+        for number, draws in enumerate(source.draws(epoch, first), first):
+            rng = source.generator(epoch, number, MASKING)
+            orders = random_orders(rng, source.batch_size, self.patches)[source.share]
+            yield *draws, orders.double()  # one copy with the other draws
+
+    def batch(self, *draws: Tensor) -> Batch:
+        *images, orders = draws
+        return self.source.batch(*images)[0], orders.long()
+
+
+class MaskedEvalBatches:
+    """Evaluation batches; an image's hidden patches are always the same, for any batch size."""
+
+    def __init__(self, batches: EvalBatches, patches: int) -> None:
+        self.source, self.patches = batches, patches
+
+    def __iter__(self) -> Iterator[Batch]:
+        source = self.source
+        orders = random_orders(np.random.default_rng(0), source.total, self.patches)[source.share]
+        parts = to_device(orders, source.labels.device).split(source.batch_size)
+        for (images, _), order in zip(source, parts, strict=True):
+            yield images, order
+
+
+class Autoregress(PixelTask):
+    """Task with the mean squared error of the patches that are not given as its loss.
+
+    The images themselves are the targets.
+    """
+
+    columns = ("original", "given", "completion", "one step ahead")
+
+    config: AutoregressConfig
+
+    def build_model(self) -> nn.Module:
+        channels, size, _ = self.image_shape
+        depth, rows = self.config.decoder_depth, self.config.given_rows
+        return Autoregressor(self.vit, depth, size, channels, rows)
+
+    def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean squared error of each image's predicted values: (B,1)."""
+        predicted = model(images).float()  # (B,M,C·P²), the last M patches
+        truth = patchify(images, self.vit.patch_size)[:, -predicted.shape[1] :]
+        return (predicted - truth).square().mean(dim=(1, 2)).unsqueeze(1)
+
+    def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
+        """Return the original, its given rows, and two predictions of the rest.
+
+        The completion predicts each patch from its own earlier predictions; one step ahead predicts
+        it from the true earlier patches.
+        """
+        assert isinstance(model, Autoregressor)
+        patches = patchify(images, self.vit.patch_size)
+        given = patches.clone()
+        given[:, model.given :] = 0
+        ahead = patches.clone()
+        ahead[:, model.given :] = model.forward(images).float()
+        size = self.vit.patch_size
+        completion = model.generate(images)
+        return [images, unpatchify(given, size), completion, unpatchify(ahead, size)]

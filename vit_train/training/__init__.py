@@ -1,0 +1,1 @@
+"""Training one run: `vit-train`, and previews of it: `vit-augment`, `vit-inspect`."""

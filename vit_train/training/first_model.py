@@ -1,0 +1,236 @@
+"""The model at the first step: its weights, and the images it must not be tested on."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vit_train.data.config import DataConfig, FolderConfig
+from vit_train.data.dataset import Dataset, Seen, Source, Statistics, are_among, image_keys, without
+from vit_train.data.folder import reread
+from vit_train.data.splits import Splits
+from vit_train.engine.distributed import Processes
+from vit_train.engine.precision import has_batch_norm
+from vit_train.files.text import counted
+from vit_train.interop.layout import first_three
+from vit_train.interop.pretrained import Pretrained, pretrained
+from vit_train.model.config import ViTConfig, differences, require_vit
+from vit_train.model.layers import Dropout, DropPath
+from vit_train.model.pos_embed import resize_positions
+from vit_train.model.vit import Encoder
+from vit_train.runs.config import TrainConfig, vit_presets
+from vit_train.runs.load import encoder_of
+from vit_train.tasks.task import Task
+
+logger = logging.getLogger(__name__)
+
+HEAD = ("head.", "pre_head.")
+
+
+class Origin(NamedTuple):
+    """Where a model's first weights come from, in words, and what is known of their images."""
+
+    words: str = ""
+    statistics: Statistics | None = None
+    seen: Seen | None = None
+
+
+def start_from(source: str, found: Pretrained, model: nn.Module, classes: list[str]) -> Origin:
+    """Copy the weights `found` in `source` into the model; return what was taken and what not.
+
+    Learned positions are resized if the images have another size. The head is reused if it knows
+    the same classes, by their names or, where these are not known, by their number. Raise
+    ValueError if the encoders differ.
+    """
+    ours = encoder_of(model)
+    assert ours is not None
+    require_fit(source, found, ours)
+    fresh = why_fresh(found, ours, classes)
+    state = resize_positions(found.state, ours)
+    if fresh:
+        state = {key: value for key, value in state.items() if not key.startswith(HEAD)}
+    ours.load_state_dict(state, strict=False)
+    return Origin(describe(source, found, ours, fresh), found.statistics, found.seen)
+
+
+def require_fit(source: str, found: Pretrained, ours: Encoder) -> None:
+    """Raise ValueError, with the settings that would fit, if the encoders differ."""
+    differing = differences(found.config, ours.config)
+    if found.channels != ours.image_shape[0]:
+        raise ValueError(
+            f"init_from={source} is for images of {found.channels} channels, these have "
+            f"{ours.image_shape[0]}"
+        )
+    if differing:
+        preset = preset_of(found.config)
+        hint = "" if preset is None else f" (or model={preset})"
+        raise ValueError(
+            f"init_from={source} has another encoder than this model, which fits with "
+            f"{' '.join(differing)}{hint}"
+        )
+
+
+def preset_of(config: ViTConfig) -> str | None:
+    """Return the name of a model in conf/model with the same encoder, or None."""
+    presets = vit_presets().items()
+    return next((name for name, preset in presets if not differences(config, preset)), None)
+
+
+def why_fresh(found: Pretrained, ours: Encoder, classes: list[str]) -> str:
+    """Return why the head is not reused; "" if it is."""
+    head = getattr(ours, "head", None)
+    if head is None:
+        return "this task has none"
+    theirs = found.state.get("head.weight")
+    if theirs is None:
+        return "there is none"
+    if len(theirs) != len(classes):
+        return f"it knows {counted(len(theirs), 'class')}, the data have {len(classes):,}"
+    if found.classes is not None and found.classes != classes:
+        return "its classes have other names"
+    return "" if found.config.head == ours.config.head else f"it is model.head={found.config.head}"
+
+
+def describe(source: str, found: Pretrained, ours: Encoder, fresh: str) -> str:
+    """Say what was taken, what not, and why."""
+    layout = f" ({found.layout}'s layout)" if found.layout else ""
+    lines = [f"starts from the encoder of {source}{layout}"]
+    theirs = found.state.get("pos_embed.0.weight")
+    table = ours.state_dict().get("pos_embed.0.weight")
+    if theirs is not None and table is not None and theirs.shape != table.shape:
+        lines[0] += f", its {theirs.shape[1]} positions resized to {table.shape[1]}"
+    if fresh:
+        lines.append(f"its head is not reused: {fresh}")
+    else:
+        unknown = "the same number of classes, whose names are not known"
+        lines.append(f"its head is reused, for {'the same classes' if found.classes else unknown}")
+    if found.left:
+        lines.append(f"left out: {first_three(found.left)}")
+    if found.assumed:
+        values = " ".join(f"model.{key}={getattr(found.config, key)}" for key in found.assumed)
+        lines.append(f"assumed, because the file does not say it: {values}")
+    return "; ".join(lines)
+
+
+def first_weights(config: TrainConfig, resumes: bool) -> Pretrained | None:
+    """Return the weights that `init_from` names, None if there are none or the run has its own."""
+    if config.init_from is None or resumes:
+        return None
+    return pretrained(config.init_from, require_vit(config.model, f"init_from={config.init_from}"))
+
+
+def with_norm_eps(config: TrainConfig, found: Pretrained | None) -> TrainConfig:
+    """Set model.norm_eps, unless it is set, to that of the weights or, without any, the usual."""
+    model = config.model
+    if not isinstance(model, ViTConfig) or model.norm_eps is not None:
+        return config
+    eps = (found.config if found else model).eps
+    return replace(config, model=replace(model, norm_eps=eps))
+
+
+def first_model(
+    config: TrainConfig,
+    task: Task,
+    data: Dataset,
+    processes: Processes,
+    found: Pretrained | None,
+) -> tuple[nn.Module, Origin]:
+    """Build the model, with the weights `found`, if any.
+
+    Raise ValueError if several processes cannot train it.
+    """
+    model, origin = task.build_model(), Origin()
+    if processes.count > 1 and has_batch_norm(model):
+        raise ValueError(
+            f"model.name={config.model.name} has BatchNorm, which needs the whole batch: train it "
+            "in one process"
+        )
+    if found is not None:
+        origin = start_from(str(config.init_from), found, model, list(data.classes))
+    if config.train.freeze == "encoder":
+        freeze_encoder(model, config)
+    return model, origin
+
+
+def describe_origin(origin: Origin, config: TrainConfig, statistics: Statistics) -> str:
+    """Say where the weights come from, and what becomes of them; "" for random ones."""
+    if not origin.words:
+        return ""
+    if statistics is origin.statistics:
+        normalized = "; images are normalized as for that model"
+    elif origin.statistics is None and config.data.mean is None:
+        normalized = (
+            "; how its images were normalized is not known: data.mean= and data.std= set it"
+        )
+    else:
+        normalized = ""
+    frozen = "; the encoder is not trained" if config.train.freeze else ""
+    return f"{origin.words}{normalized}{frozen}"
+
+
+def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
+    """Let training leave the encoder as it is; raise ValueError if there is none to keep."""
+    encoder = encoder_of(model)
+    if encoder is None:
+        raise ValueError(
+            f"train.freeze=encoder needs a Vision Transformer, but model.name={config.model.name}"
+        )
+    if config.init_from is None:
+        raise ValueError("train.freeze=encoder needs pretrained weights to keep: init_from=RUN")
+    for module in encoder.modules():  # or the head would learn from noise
+        if isinstance(module, Dropout | DropPath):
+            module.rate = 0.0
+    kept = encoder.encoder_state()
+    for name, parameter in encoder.named_parameters():
+        parameter.requires_grad_(name not in kept)
+
+
+def inherited(models: Sequence[Seen | None], data: Dataset, config: DataConfig) -> Tensor | None:
+    """Return the keys of all images that models have seen, None if they are known of no model.
+
+    Test images that were seen at another size have the keys of this size among them.
+    """
+    known = [seen for seen in models if seen is not None]
+    keys = [seen.keys for seen in known]
+    for seen in known:
+        if isinstance(config, FolderConfig) and seen.image_size != config.image_size:
+            then = reread(data.test, replace(config, image_size=seen.image_size))
+            keys.append(image_keys(data.test.images[are_among(then.images, seen.keys)]))
+    return torch.cat(keys).unique() if keys else None
+
+
+def unseen_test(data: Dataset, seen: Tensor | None) -> Dataset:
+    """Return the data without the test images whose keys these are; raise ValueError if all are."""
+    test = without(data.test, seen)
+    if not len(test):
+        raise ValueError(
+            f"all {counted(len(data.test), 'test image')} were seen in the training or validation "
+            "of a model that this run learns from: add other images for testing"
+        )
+    if left := len(data.test) - len(test):
+        logger.warning(
+            f"{counted(left, 'test image')} left out, seen in the training or validation of a "
+            "model that this run learns from"
+        )
+    return replace(data, test=test)
+
+
+def known_source(
+    data: Dataset, splits: Splits, config: DataConfig, seen_before: Tensor | None
+) -> Source:
+    """Return the data's metadata without the images, of which the splits hold copies."""
+    before = [] if seen_before is None else [seen_before]
+    if not isinstance(config, FolderConfig):
+        return data.source._replace(seen=seen_before, seen_before=seen_before)
+    validated = [] if splits.val is None or config.val == "test" else [splits.val]
+    seen = torch.cat([image_keys(part.images) for part in (splits.train, *validated)])
+    copies = int(are_among(splits.test.images, seen).sum())
+    if copies:
+        logger.warning(
+            f"copies of {counted(copies, 'test image')} are among the images to train or validate "
+            "on, which flatters the test: remove them"
+        )
+    return data.source._replace(seen=torch.cat([seen, *before]), seen_before=seen_before)

@@ -1,0 +1,316 @@
+"""A run's folder and everything that is written into it, from the config to the summary."""
+
+import logging
+import math
+import shlex
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from PIL import Image
+from torch import nn
+
+from vit_train.data.batches import Batch
+from vit_train.engine.metrics import Evaluation
+from vit_train.engine.trainer import Callback, Trainer
+from vit_train.figures.gallery import draw_gallery, gallery_size
+from vit_train.figures.measures import figures, result_dict
+from vit_train.files.writing import remove_partial, replacing, require_own_folder, write_text
+from vit_train.runs import provenance
+from vit_train.runs.checkpoint import Checkpoint, newest_intact
+from vit_train.runs.load import load
+from vit_train.runs.paths import CHECKPOINTS, CONFIG, SUMMARY, resume_command
+from vit_train.training.announce import (
+    next_steps,
+    opening,
+    origin,
+    result_lines,
+    uneven_classes,
+    without_same,
+    written,
+)
+from vit_train.training.callbacks import AfterEpochs, BadBatchSaver, ContinueOnDiskError
+from vit_train.training.checkpoint_manager import CheckpointManager
+from vit_train.training.earlier import (
+    Earlier,
+    refusing_other_runs,
+    reports,
+    require_same_run,
+    truncate_reports,
+)
+from vit_train.training.figures import draw_first_batch, validation_figures
+from vit_train.training.metrics_csv import MetricsCsv
+from vit_train.training.run_summary import RunSummary, in_sweep
+from vit_train.training.setup import Setup
+from vit_train.training.tensorboard import TensorBoard
+from vit_train.training.terminal import Terminal
+
+logger = logging.getLogger(__name__)
+
+# The files of a finished run that its last lines name.
+SHOWN = (SUMMARY, "metrics.csv", "train.log", "pictures.png")
+
+
+class RunOutput:
+    """What a run writes: nothing, in processes other than the main one."""
+
+    @property
+    def best_score(self) -> float | None:
+        return None
+
+    def callbacks(self) -> list[Callback]:
+        return []
+
+    def open(self) -> None: ...
+    def bar(self) -> AbstractContextManager[object]:
+        """Show a progress bar within the block."""
+        return nullcontext()
+
+    def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None: ...
+    def write_summary(self, status: str, **results: Any) -> None: ...
+    def best_weights(self) -> dict[str, Any] | None:
+        return None
+
+    def advice(self) -> str:
+        return ""
+
+
+class RunFolder(RunOutput):
+    """The folder of a new or `resumed` run, which goes on from what is `earlier`, if anything."""
+
+    def __init__(self, setup: Setup, path: Path, earlier: Earlier | None, resumed: bool) -> None:
+        self.setup, self.config, self.path = setup, setup.config, path
+        self.settings = asdict(self.config)
+        self.origin = origin(setup, earlier)
+        self.earlier, self.resumed = earlier, resumed
+        state = earlier.state if earlier and not earlier.folder else None
+        self.from_the_beginning = state is None
+        self.written = state.written if state else {}
+        require_own_folder(path / CHECKPOINTS)
+        extends = earlier.chain if earlier else []
+        self.summary = RunSummary(path / SUMMARY, setup, extends, resumed)
+        make_checkpoint = partial(
+            Checkpoint,
+            config=self.settings,
+            classes=list(setup.data.classes),
+            image_shape=setup.data.image_shape,
+            mean=setup.statistics.mean,
+            std=setup.statistics.std,
+            versions=provenance.versions(),
+            fingerprint=setup.data.fingerprint,
+            seen=setup.data.seen,
+            seen_before=setup.data.seen_before,
+            extends=extends,
+            teacher=setup.teacher,
+        )
+        self.board = TensorBoard(path)
+        self.checkpoints = CheckpointManager(
+            path / CHECKPOINTS, make_checkpoint, self.config.checkpoint, self
+        )
+        if state:
+            self.checkpoints.restore(state)
+        self.csv = MetricsCsv(path / "metrics.csv")
+        self.unwritten_picture: Image.Image | None = None
+        last = (extends[-1].epochs if extends else 0) + self.config.train.epochs
+        step = earlier.state.step if earlier else 0
+        self.terminal = Terminal(len(setup.image_loader), last, step)
+
+    @property
+    def best_score(self) -> float | None:
+        score = self.checkpoints.best_score
+        return None if score is None or not math.isfinite(score) else score
+
+    def bar(self) -> AbstractContextManager[object]:
+        return self.terminal
+
+    def lengths(self) -> dict[str, int]:
+        lengths = {path.name: path.stat().st_size for path in reports(self.path)}
+        lengths |= {each.path.name: each.length for each in (self.board.file, self.csv)}
+        return {name: length for name, length in lengths.items() if length}
+
+    def flush(self) -> None:
+        """Write all reports to the disk, or raise OSError, and ValueError if the folder is gone."""
+        try:
+            (self.path / CONFIG).stat()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ValueError(
+                f"{self.path} has been deleted, moved or unmounted: nothing is written in its "
+                f"place. Once it is back, resume with: {resume_command(self.path)}"
+            ) from error
+        self.board.file.flush()
+        self.csv.flush()
+        if self.unwritten_picture is not None:
+            with replacing(self.path / "pictures.png") as file:
+                self.unwritten_picture.save(file, "PNG")
+            self.unwritten_picture = None
+
+    def callbacks(self) -> list[Callback]:
+        """Return the callbacks.
+
+        Those that write are last: they write what the others report of a step, too.
+        """
+        shown: list[Callback] = [self.terminal, self.board, self.csv]
+        setup = self.setup
+        if setup.task.columns and gallery_size(setup.task, setup.model):
+            batch = next(iter(setup.shown_loader))
+            if len(batch[0]):  # of few images, this process may have none
+                shown.append(AfterEpochs(partial(self.show_gallery, batch)))
+        shown.append(AfterEpochs(self.show_validation))
+        writing: list[Callback] = [BadBatchSaver(self.path), self.checkpoints]
+        if self.config.checkpoint.on_error == "continue":
+            writing = [ContinueOnDiskError(writing)]
+        return [*shown, *writing]
+
+    def show_gallery(
+        self, batch: Batch, model: nn.Module, val: Evaluation | None, step: int
+    ) -> None:
+        """Show what the model makes of a batch of images, and keep the latest picture in a file."""
+        picture = draw_gallery(self.setup.task, model, batch, self.setup.normalize)
+        self.unwritten_picture = picture
+        self.board.picture("val/pictures", picture, step)
+
+    def show_validation(self, model: nn.Module, val: Evaluation | None, step: int) -> None:
+        for name, figure in validation_figures(self.setup, model, val):
+            self.board.figure(f"val/{name}", figure, step)
+
+    def open(self) -> None:
+        """Write everything that is known before the first step, after the reports so far.
+
+        No report changes before: only now it is certain that the state fits this run.
+        """
+        if self.resumed:
+            remove_partial(self.path / CHECKPOINTS)
+            remove_partial(self.path, seconds=60)  # vit-eval may be writing there now
+            truncate_reports(self.path, self.written)
+        self.csv.open(self.earlier.curve() if self.earlier else "")
+        text = OmegaConf.to_yaml(OmegaConf.create(self.settings))
+        if self.from_the_beginning:
+            self.board.begin(text, self.setup.task.measures)
+            sheet = draw_first_batch(self.setup)
+            self.board.figure("train/augmented", sheet)
+        write_text(self.path / CONFIG, text)
+        self.write_summary("running")
+        self.flush()
+        logger.info(opening(self.setup, self.path, self.origin))
+        if warning := uneven_classes(self.setup):
+            logger.warning(warning)
+
+    def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
+        """Write everything that is known after the last step.
+
+        Empty results mean that the run was stopped early, for this reason.
+        """
+        for line in result_lines(results, self.config.data.selected_on):
+            logger.info(line)
+        if results:
+            self.show_test(results, trainer.step)
+        self.close_board(results)
+        self.flush()
+        if results and trainer.stopped_early:
+            logger.info(
+                f"stopped early after epoch {trainer.epoch}: no better epoch in the last "
+                f"{trainer.patience.epochs} (train.patience)"
+            )
+        self.write_summary(  # written last, because a "finished" run cannot be resumed
+            "finished" if results else "interrupted",
+            stopped_early=trainer.stopped_early,
+            epochs=trainer.epoch,
+            steps=trainer.step,
+            images_seen=trainer.images_seen,
+            training_tflop=self.setup.training_tflop(trainer.images_seen),
+            steps_left_out=trainer.nonfinite.skipped,
+            evaluated_weights="ema" if trainer.ema else "raw",
+            best_val=self.checkpoints.best,
+            selected_on=self.config.data.selected_on,
+            test={name: result_dict(result) for name, result in results.items()},
+            seconds=round(trainer.seconds, 1),
+        )
+        if results:
+            files = sorted(file.name for file in self.path.iterdir() if file.name in SHOWN)
+            logger.info(written(self.path, [*files, f"{CHECKPOINTS}/"]))
+            if not in_sweep():  # which says at its end what to do next with all its runs
+                logger.info(next_steps(self.setup, self.path))
+        else:
+            logger.info(
+                f"stopped after step {trainer.step}, {reason}. "
+                f"Resume with: {resume_command(self.path)}"
+            )
+
+    def close_board(self, results: dict[str, Evaluation]) -> None:
+        """Add TensorBoard's table of settings; what it cannot hold costs no run its results."""
+        try:
+            self.board.close(self.settings, self.final_metrics(results), self.chosen)
+        except (TypeError, ValueError) as error:
+            logger.warning(f"TensorBoard has no table of the settings: {error}")
+
+    def write_summary(self, status: str, **results: Any) -> None:
+        self.summary.write(status, **results)
+
+    def show_test(self, results: dict[str, Evaluation], step: int) -> None:
+        """Show the test results in TensorBoard, with their figures."""
+        self.board.results(results, step)
+        test, classes = self.setup.splits.test, self.setup.data.classes
+        for name, result in without_same(results).items():
+            for metric, figure in figures(result, test.images, classes, test.all_names.tolist()):
+                self.board.figure(f"{test_tag(name)}/{metric}", figure, step)
+
+    @property
+    def chosen(self) -> list[str]:
+        """Return the settings that the run's command sets."""
+        return [word.partition("=")[0].lstrip("+") for word in shlex.split(self.summary.command)]
+
+    def final_metrics(self, results: dict[str, Evaluation]) -> dict[str, float]:
+        """Return, by tag, what compares runs in TensorBoard's table of hyperparameters."""
+        metrics = {
+            f"{test_tag(name)}/{result.best_by}": result.values[result.best_by]
+            for name, result in results.items()
+        }
+        if results and self.checkpoints.best:
+            by = results["final"].best_by
+            metrics[f"val/best_{by}"] = self.checkpoints.best.get(by, math.nan)
+        return metrics
+
+    def best_weights(self) -> dict[str, Any] | None:
+        """Return the weights with the best validation score and their epoch, or None."""
+        path, best = self.checkpoints.best_path, self.checkpoints.best
+        if best is None or not path.exists():
+            return None
+        try:
+            model, meta = load(path)
+        except ValueError as error:
+            logger.warning(f"the best weights are lost: {error}")
+            return None
+        if meta.epoch != best["epoch"]:  # of steps that this run took again, after older ones
+            logger.warning(f"{path} is of epoch {meta.epoch}, not of the best, {best['epoch']:.0f}")
+            return None
+        return {"epoch": meta.epoch, "weights": model.state_dict()}
+
+    def advice(self) -> str:
+        """Return how to resume after an error, as the end of a message, or "" if impossible."""
+        whole = newest_intact(self.path / CHECKPOINTS)
+        if whole is None:
+            return ""
+        run = self.path if whole == self.checkpoints.last_path else whole
+        return f". {whole} is intact; resume with: {resume_command(run)}"
+
+
+def test_tag(weights: str) -> str:
+    """Return what the tags of the "final" or "best" weights' test results begin with."""
+    return "test" if weights == "final" else f"test/{weights}"
+
+
+def open_folder(setup: Setup, path: Path, earlier: Earlier | None, resumed: bool) -> RunOutput:
+    """Open the run's folder in the main process.
+
+    Raise ValueError if what is `earlier` is of other images.
+    """
+    parts = setup, path, earlier, resumed
+    make = partial(RunFolder, *parts) if setup.processes.is_main else RunOutput
+    if earlier is None:
+        return make()
+    with refusing_other_runs(earlier.argument):
+        require_same_run(setup, earlier.state)
+        return make()

@@ -1,0 +1,129 @@
+"""Previews of a run: `vit-augment` draws its images, `vit-inspect` describes its model."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from vit_train.data.batches import Normalize, TrainBatches
+from vit_train.data.dataset import channel_statistics
+from vit_train.data.splits import make_splits
+from vit_train.figures.charts import save
+from vit_train.figures.heatmaps import MOST_PLACES, draw_positions
+from vit_train.figures.sheet import image_grid, label_lines
+from vit_train.files.memory import require_attention_fits, require_images_fit, require_memory
+from vit_train.files.text import counted
+from vit_train.model.config import ViTConfig
+from vit_train.model.cost import bytes_of, count_flops, counting_bytes, on_meta, parameter_breakdown
+from vit_train.model.pos_embed import chosen_positions
+from vit_train.model.vit import Encoder
+from vit_train.runs.settings import InspectConfig, SheetConfig
+
+logger = logging.getLogger(__name__)
+
+DRAWN_BYTES = 40  # per pixel of a picture, while matplotlib scales it
+
+
+def draw_contact_sheet(config: SheetConfig) -> None:
+    """Draw one row per image: the original, then `variants` augmented versions."""
+    data = config.data.load()
+    train = make_splits(data, config.data).train
+    pictures, size = config.images * (1 + config.variants), data.image_shape[1]
+    require_images_fit(
+        pictures, size, f"images={config.images}, variants={config.variants}", DRAWN_BYTES
+    )
+    normalize = Normalize(channel_statistics(train.images))
+    batches = TrainBatches(
+        train,
+        len(data.classes),
+        normalize,
+        config.augment,
+        config.images,
+        config.seed,
+        torch.device("cpu"),
+    )
+    chosen = torch.from_numpy(batches.generator().permutation(len(train))[: config.images])
+    columns = [(train.images[chosen], train.labels[chosen])]
+    for variant in range(config.variants):
+        pixels, targets = batches.batch(*batches.draw(chosen, batches.generator(variant)))
+        columns.append((normalize.undo(pixels), targets))
+
+    images = torch.stack([images for images, _ in columns], dim=1).flatten(0, 1)
+    labels = [
+        label_lines(targets[row], data.classes)
+        for row in range(len(chosen))
+        for _, targets in columns
+    ]
+    out = Path(config.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    save(image_grid(images, labels, columns=len(columns)), out)
+    logger.info(f"{counted(len(chosen), 'image')} of {config.data.title} written to {config.out}")
+
+
+def inspect_model(config: InspectConfig) -> None:
+    """Print a new model's parameters, arithmetic and symmetry, and draw its position table."""
+    if isinstance(config.model, ViTConfig):
+        chosen_positions(config.model)  # may raise ValueError
+    image_shape, classes = subject(config)
+    task = config.task.make(config.model, image_shape, classes)
+    # Below, a second one is built, in float64.
+    shapes = on_meta(task.build_model, config.model, config.task.layers)
+    needed = 3 * bytes_of(shapes.parameters())
+    require_memory(needed, config.model.size_settings, "choose a smaller model")
+    require_attention_fits(counting_bytes(config.model, image_shape[-1]), image_shape[-1])
+    torch.manual_seed(config.seed)
+    model = task.build_model()
+    logger.info(parameter_breakdown(model))
+    if not task.needs_labels:  # PyTorch's counter takes no decoder's targets
+        return
+    flops = count_flops(config.model, image_shape, classes).forward
+    logger.info(f"{flops / 1e9:.3f} GFLOP for a forward pass of one image")
+    if not isinstance(model, Encoder) or not isinstance(config.model, ViTConfig):
+        return
+    bare = replace(config.model, positions="none", positions_at="stem").build(image_shape, classes)
+    assert isinstance(bare, Encoder)
+    logger.info(
+        "permutation test, the largest difference between encoding permuted patches and permuting "
+        f"encoded patches: {order_error(bare):.0e} without positions, {order_error(model):.0e} "
+        f"with model.positions={config.model.positions}"
+    )
+    if len(model.pos_embed) and model.grid**2 <= MOST_PLACES:
+        out = Path(config.out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        save(draw_positions(model), out)
+        logger.info(f"positions in {out}")
+
+
+def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
+    """Return the shape of the images (C,S,S) and the number of classes that a model is for.
+
+    Raise ValueError if they are only known once the images are loaded.
+    """
+    data = config.data
+    size = config.image_size or data.image_size or data.own_size
+    classes = config.classes or data.class_count
+    if size is None or classes is None:
+        known = {"image_size": size, "classes": classes}
+        needed = " ".join(f"{key}=N" for key, value in known.items() if value is None)
+        raise ValueError(f"data={data.name} is not loaded: set {needed}")
+    return (3, size, size), classes
+
+
+@torch.no_grad()
+def order_error(encoder: Encoder) -> float:
+    """Return max |f(Px) − P f(x)| of all blocks f for some tokens x and permutation P of patches.
+
+    It is 0, to rounding, exactly if the blocks do not know the places of the patches. The class
+    token keeps its place.
+    """
+    generator = torch.Generator().manual_seed(0)
+    config = encoder.config
+    patches, first = encoder.grid**2, int(config.has_class_token)
+    x = torch.randn(1, patches + first, config.embed_dim, generator=generator, dtype=torch.float64)
+    order = torch.randperm(patches, generator=generator) + first
+    order = torch.cat((torch.arange(first), order))
+    encoder.double().eval()
+    permuted, _ = encoder.encode(x[:, order])
+    straight, _ = encoder.encode(x)
+    return (permuted - straight[:, order]).abs().max().item()

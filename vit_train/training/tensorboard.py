@@ -1,0 +1,207 @@
+"""TensorBoard: curves, pictures, the config, final metrics."""
+
+import io
+import os
+import socket
+import textwrap
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+from torch.utils.tensorboard.summary import custom_scalars, hparams, scalar, text
+
+from vit_train.engine.metrics import Evaluation
+from vit_train.engine.trainer import Callback, Trainer, TrainLog
+from vit_train.figures.charts import Figure, ignore_missing_glyphs
+from vit_train.figures.measures import all_values
+from vit_train.files.reading import flatten
+from vit_train.files.text import printable
+from vit_train.files.writing import write_from
+
+
+class EventFile:
+    """A new file of events; they stay in memory until `flush` has written them.
+
+    The file is made by the first `flush`; its folder is not.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        now = f"{time.time():017.6f}"  # by their names files are in the order of their beginning
+        self.path = folder / f"events.out.tfevents.{now}.{socket.gethostname()}.{os.getpid()}"
+        self.written, self.unwritten = 0, bytearray()
+        self._add(Event(file_version="brain.Event:2"))
+
+    @property
+    def length(self) -> int:
+        """Return the file's length in bytes once everything is written."""
+        return self.written + len(self.unwritten)
+
+    def add(self, summary: Summary, step: int = 0) -> None:
+        self._add(Event(summary=summary, step=step))
+
+    def _add(self, event: Event) -> None:
+        event.wall_time = time.time()
+        record = io.BytesIO()
+        RecordWriter(record).write(event.SerializeToString())
+        self.unwritten += record.getvalue()
+
+    def flush(self) -> None:
+        """Write what is not written; after an OSError, which this raises, everything still is."""
+        if self.unwritten:
+            write_from(self.path, self.written, self.unwritten)
+            self.written, self.unwritten = self.length, bytearray()
+
+
+def layer_norms(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, tuple[float, float]]:
+    """Return the Euclidean norms of the weights and of the gradient of each layer.
+
+    A layer is a part of the model or, if the part is a list of them, one block: "blocks.3". This
+    waits for the device once.
+    """
+    layers: dict[str, list[nn.Parameter]] = {}
+    for name, parameter in named:
+        if parameter.grad is not None:
+            layers.setdefault(layer_of(name), []).append(parameter)
+    pairs = [
+        torch.stack([get_total_norm(tensors) for tensors in (weights, gradients_of(weights))])
+        for weights in layers.values()
+    ]
+    if not pairs:
+        return {}
+    values = torch.stack(pairs).tolist()
+    return {layer: (weight, grad) for layer, (weight, grad) in zip(layers, values, strict=True)}
+
+
+def layer_of(parameter: str) -> str:
+    first, *rest = parameter.split(".")
+    return f"{first}.{rest[0]}" if rest and rest[0].isdecimal() else first
+
+
+def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    return [each.grad for each in parameters if each.grad is not None]
+
+
+HOW_TO_READ = """\
+- **Custom scalars** reads from top to bottom: loss, accuracy, learning rate, norms, speed, with
+  training and validation of each measure in one chart. **Time series** and **Scalars** have every
+  curve by itself. Steps are optimizer steps; `train/images_seen` counts the images.
+- Training is measured on augmented images while the weights change, validation on whole images
+  after each epoch.
+- Norms: of the weights of each layer, and of the gradient, after clipping, in a single step.
+- **Images**: augmented training images; after epochs, what the validation confuses, its most wrong
+  answers, and what raised the class that the model says; at the end, the figures of the test.
+- **Text**: the test results (`test`), and every setting (`config`).
+- **HParams** compares the runs below one folder: the settings that were chosen come first.
+"""
+# TensorBoard sorts groups of curves by name and opens the first two. So each measure that training
+# and validation share is a group, `acc/train` beside `acc/val`, and the norms come last.
+GRADIENT, WEIGHT = "weight gradient norm", "weight norm"
+# Charts below those of the measures: each has its title and its tags, as regular expressions.
+CHARTS = {
+    "schedule": {"learning rate": ["train/lr"]},
+    "norms": {
+        "gradient norm of each layer": [f"{GRADIENT}/.*"],
+        "weight norm of each layer": [f"{WEIGHT}/.*"],
+    },
+    "speed": {"images per second": ["train/images_per_s"]},
+}
+
+
+class TensorBoard(Callback):
+    """Adds what happens to an event file, which it does not write itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = EventFile(folder)
+
+    def begin(self, config: str, measures: Sequence[str]) -> None:
+        """Write what is known before the first step; `measures` are those of the objective."""
+        self.file.add(text("how to read this page", HOW_TO_READ))
+        # A code block by indentation, because a setting's value could end a fenced one.
+        self.file.add(text("config", textwrap.indent(printable(config, keep="\n"), " " * 4)))
+        both = {
+            name: {"training and validation": [f"{name}/train", f"{name}/val"]} for name in measures
+        }
+        charts = {
+            category: {title: ["Multiline", tags] for title, tags in each.items()}
+            for category, each in (both | CHARTS).items()
+        }
+        self.file.add(custom_scalars(charts))
+
+    def figure(self, tag: str, figure: Figure, step: int = 0) -> None:
+        png = io.BytesIO()
+        with ignore_missing_glyphs():
+            figure.savefig(png, format="png")
+        self.image(tag, png, step)
+
+    def picture(self, tag: str, picture: Image.Image, step: int) -> None:
+        png = io.BytesIO()
+        picture.save(png, "PNG")
+        self.image(tag, png, step)
+
+    def image(self, tag: str, png: io.BytesIO, step: int) -> None:
+        width, height = Image.open(png).size
+        image = Summary.Image(width=width, height=height, encoded_image_string=png.getvalue())
+        self.file.add(Summary(value=[Summary.Value(tag=tag, image=image)]), step)
+
+    def on_log(self, trainer: Trainer, log: TrainLog) -> None:
+        for name, value in log.values.items():
+            self.scalar(f"{name}/train", value, log.step)
+        counts = {"lr": log.lr, "images_per_s": log.images_per_s, "images_seen": log.images_seen}
+        for name, value in counts.items():
+            self.scalar(f"train/{name}", value, log.step)
+        for layer, (weight, gradient) in layer_norms(trainer.model.named_parameters()).items():
+            self.scalar(f"{WEIGHT}/{layer}", weight, log.step)
+            self.scalar(f"{GRADIENT}/{layer}", gradient, log.step)
+
+    def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
+        if log.step < trainer.loop.log_every:  # the beginning, or all of a very short run
+            self.on_log(trainer, log)
+        if val is not None:
+            for name, value in all_values(val).items():
+                tag = f"{name}/val" if name in log.values else f"val/{name}"
+                self.scalar(tag, value, log.step)
+
+    def results(self, results: Mapping[str, Evaluation], step: int) -> None:
+        """Write the test results, by weights, as a table: as curves they would be single dots."""
+        names = list(dict.fromkeys(name for each in results.values() for name in all_values(each)))
+        rows = [["test images", *names], ["---"] * (1 + len(names))]
+        for weights, result in results.items():
+            values = all_values(result)
+            rows.append([f"{weights} weights", *(f"{values[name]:.4f}" for name in names)])
+        self.file.add(text("test", "\n".join(f"| {' | '.join(row)} |" for row in rows)), step)
+
+    def scalar(self, tag: str, value: float, step: int) -> None:
+        self.file.add(scalar(tag, value), step)
+
+    def close(
+        self, config: dict[str, Any], metrics: dict[str, float], chosen: Collection[str] = ()
+    ) -> None:
+        """Add the hyperparameters with the final metrics, by tag.
+
+        TensorBoard finds metrics only among the curves, where these are single dots. It shows
+        first, and by default, the settings that it is told to differ between runs: those `chosen`.
+        """
+        # A path need not be UTF-8, which TensorBoard's texts must be.
+        settings = {
+            key: printable(value) if isinstance(value, str) else value
+            for key, value in flatten(config)
+        }
+        experiment, *session = hparams(settings, metrics)
+        plugin = experiment.value[0].metadata.plugin_data
+        content = HParamsPluginData.FromString(plugin.content)
+        for info in content.experiment.hparam_infos:
+            info.differs = info.name in chosen
+        plugin.content = content.SerializeToString()
+        for summary in (experiment, *session):
+            self.file.add(summary)
+        for name, value in metrics.items():
+            self.scalar(name, value, 0)

@@ -1,0 +1,198 @@
+"""The work of `vit-train` in its run's folder: set up, train, report."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vit_train.engine import trainer_state
+from vit_train.engine.compile import compiles
+from vit_train.engine.distributed import join_processes, leave_processes
+from vit_train.engine.interruption import Deadline, stop_on_signals
+from vit_train.engine.metrics import Evaluation
+from vit_train.engine.nonfinite import NonFinite
+from vit_train.engine.precision import (
+    choose_algorithms,
+    has_batch_norm,
+    keep_freed_memory,
+    pick_device,
+    require_precision,
+)
+from vit_train.engine.trainer import Callback, Trainer
+from vit_train.files.memory import is_out_of_memory
+from vit_train.files.text import counted
+from vit_train.runs.config import TrainConfig, readable, with_defaults
+from vit_train.runs.lock import new_run
+from vit_train.runs.paths import run_at
+from vit_train.training.earlier import Earlier, read_earlier, refusing_other_runs
+from vit_train.training.folder import RunOutput, open_folder
+from vit_train.training.setup import Setup, set_up
+from vit_train.training.teacher import load_teacher, with_teacher
+from vit_train.training.terminal import logged_to, shown_on_terminal
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run's exit status (128 and a signal's number, else 0), best validation score and folder.
+
+    A run that was stopped, perhaps because its time was over, is not `finished`.
+    """
+
+    exit_status: int
+    score: float | None
+    finished: bool
+    folder: Path
+
+
+def train(config: TrainConfig, folder: str | Path) -> Outcome:
+    """Train as configured and write everything into a new folder.
+
+    A config that chooses no model, task or data gets a ViT, classification and the built-in shapes.
+    Raise InUse if the folder is in use or already holds a run, ValueError for problems that the
+    user can fix, NonFinite if training diverges, and OSError if the disk fails.
+    """
+    for key, run in (("resume", config.resume), ("extend", config.extend)):
+        if run is not None:  # the command takes the run's own settings
+            raise ValueError(f"{key}={run} is for the command: vit-train {key}=RUN")
+    config = readable(with_defaults(config))
+    with new_run(Path(folder), named=True) as path, shown_on_terminal():
+        return train_in_held_folder(config, path)
+
+
+def train_in_held_folder(
+    config: TrainConfig, path: Path, checkpoint: Path | None = None, resumed: bool = False
+) -> Outcome:
+    """Train as configured and write everything into the folder `path`, which the caller holds.
+
+    A `resumed` run continues from `checkpoint` or, without one, starts from its beginning. Raise
+    ValueError for problems that the user can fix, NonFinite if training diverges, and OSError if
+    the disk fails.
+    """
+    began = time.monotonic()
+    keep_freed_memory()
+    device = pick_device(config.device)
+    require_precision(config.precision, device)
+    if device.type != "cpu":
+        choose_algorithms(config.deterministic)
+    processes = join_processes(device, config.distributed)
+    try:
+        with logged_to(path / "train.log") if processes.is_main else nullcontext():
+            checkpoint = processes.broadcast(checkpoint)
+            earlier = read_earlier(config, checkpoint)
+            if earlier is None:
+                config = with_named_run(config)
+            state = earlier.state if earlier else None
+            teacher = load_teacher(config.task, device)
+            teacher_seen = teacher[1].meta.all_seen if teacher else None
+            setup = set_up(config, device, processes, state, teacher_seen)
+            setup = with_teacher(setup, teacher)
+            folder = open_folder(setup, path, earlier, resumed)
+            return run(setup, folder, path, earlier, began)
+    finally:
+        leave_processes()
+
+
+def with_named_run(config: TrainConfig) -> TrainConfig:
+    """Resolve init_from= to one run now.
+
+    A folder of runs means the newest finished one, which may be another one later.
+    """
+    if config.init_from is None:
+        return config
+    try:
+        return replace(config, init_from=str(run_at(Path(config.init_from))))
+    except ValueError as error:
+        raise ValueError(f"init_from={config.init_from}: {error}") from error
+
+
+def run(
+    setup: Setup, folder: RunOutput, path: Path, earlier: Earlier | None, began: float
+) -> Outcome:
+    """Train from the first step, or the one after `earlier`, to the end and write the summary.
+
+    `path` is where the `folder` is, and `began` the time.monotonic() of the start.
+    """
+    trainer = Trainer(
+        model=setup.model,
+        objective=setup.task,
+        train_loader=setup.train_loader,
+        val_loader=setup.val_loader,
+        config=setup.config,
+        precision=setup.precision,
+        callbacks=[*deadline(setup, began), *folder.callbacks()],
+        processes=setup.processes,
+    )
+    if compiles(setup.config.compile, setup.device):
+        with with_advice(trainer, setup, folder):
+            compile_step(trainer, setup)
+    if earlier:
+        with refusing_other_runs(earlier.argument):
+            go_on = trainer_state.extend if earlier.folder else trainer_state.restore
+            go_on(trainer, earlier.state)
+    folder.open()
+    with with_advice(trainer, setup, folder):
+        with folder.bar(), stop_on_signals(trainer) as interruption:
+            trainer.fit()
+            stopped = setup.processes.any(trainer.stop_requested)
+            results = {} if stopped else test_results(trainer, setup, folder)
+        elsewhere = interruption.signal is None and not trainer.stop_requested
+        reason = "as another process was told to" if elsewhere else interruption.reason
+        folder.close(trainer, results, reason)
+    return Outcome(interruption.exit_status, folder.best_score, not stopped, path)
+
+
+def deadline(setup: Setup, began: float) -> list[Callback]:
+    """Return what stops the run in time; of several processes the main one stops them all."""
+    minutes = setup.config.train.max_minutes
+    if minutes is None or not setup.processes.is_main:
+        return []
+    return [Deadline(began + 60 * minutes)]
+
+
+def compile_step(trainer: Trainer, setup: Setup) -> None:
+    """Compile the model; without success, divide a step among threads as for one that is not."""
+    images, targets = next(setup.train_loader.epoch(0))
+    with trainer.workers:  # compiled code depends on the number of threads
+        compiled = trainer.compile(images, targets)
+    if not compiled:
+        trainer.choose_workers(compiled=False)
+
+
+def test_results(trainer: Trainer, setup: Setup, folder: RunOutput) -> dict[str, Evaluation]:
+    """Evaluate the final and, with validation, the best weights on the test set.
+
+    This is the only use of the test set in a run.
+    """
+    loader = setup.unaugmented(setup.splits.test)
+    best = setup.processes.broadcast(folder.best_weights())
+    with trainer.workers:
+        results = {"final": trainer.evaluate(trainer.eval_model, loader)}
+        if best is not None and best["epoch"] == trainer.epoch:
+            results["best"] = results["final"]
+        elif best is not None:
+            model = setup.task.build_model().to(setup.device)
+            model.load_state_dict(best["weights"])
+            results["best"] = trainer.evaluate(model, loader)
+    return results
+
+
+@contextmanager
+def with_advice(trainer: Trainer, setup: Setup, folder: RunOutput) -> Iterator[None]:
+    """Add to the message of an error that ends the run what the user can do about it."""
+    try:
+        yield
+    except NonFinite:
+        folder.write_summary("diverged")
+        raise
+    except OSError as error:
+        raise OSError(f"{error}{folder.advice()}") from error
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        tried = trainer.workers.micro_batch or trainer.loop.batch_size
+        key = "train.batch_size" if has_batch_norm(setup.model) else "train.micro_batch"
+        less = f"{key}={tried // 2}" if tried > 1 else "a smaller model or image size"
+        raise ValueError(
+            f"out of memory with {counted(tried, 'image')} at once: set {less}{folder.advice()}"
+        ) from error
