@@ -34,8 +34,8 @@ from vit_train.figures.confidence import Calibration, Coverage
 from vit_train.figures.measures import Confusion
 from vit_train.model.cost import Flops
 from vit_train.results import table as gathering
-from vit_train.training import figures as validating
 from vit_train.training import folder, setup
+from vit_train.training import tensorboard as validating
 
 PRODUCT_SPEEDUP = precision.product_speedup  # which tests replace
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")

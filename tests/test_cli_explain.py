@@ -13,13 +13,18 @@ from small_sets import small_cifar
 from torchvision.datasets import CIFAR10
 
 import vit_train
-from vit_train.data.splits import sample
+from vit_train.data.dataset import sample
 from vit_train.engine.precision import Precision
 from vit_train.explain import explainer as explaining
-from vit_train.explain.decoder import masked, most_central, on_grid
+from vit_train.explain.attribution import (
+    middle_share,
+    patches_of_half,
+    pointing_hits,
+    without_patches,
+)
+from vit_train.explain.explain import masked, most_central, on_grid
 from vit_train.explain.explainer import Explainer
-from vit_train.explain.scoring import middle_share, patches_of_half, pointing_hits, without_patches
-from vit_train.figures.heatmaps import map_title
+from vit_train.figures.maps import map_title
 from vit_train.model import cost as memory
 from vit_train.model.config import CnnConfig
 from vit_train.model.vit import VisionTransformer

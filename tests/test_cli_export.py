@@ -16,7 +16,8 @@ import vit_train
 from vit_train.files.reading import read_json
 from vit_train.files.writing import write_json
 from vit_train.interop import export as exporting
-from vit_train.interop import formats, model_card
+from vit_train.interop import export as model_card
+from vit_train.interop import formats
 from vit_train.interop.deployed import deployed
 from vit_train.interop.formats import WRITERS
 from vit_train.interop.pretrained import pretrained

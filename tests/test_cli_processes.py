@@ -156,7 +156,7 @@ def test_torchrun_restarts_what_was_killed_and_leaves_no_folders(tmp_path: Path)
     program = (
         "import os, signal, sys\n"
         "from vit_train.commands.train import main\n"
-        "from vit_train.training.checkpoint_manager import CheckpointManager\n"
+        "from vit_train.training.checkpoints import CheckpointManager\n"
         "def killed(self, trainer):\n"
         "    rank, attempt = os.environ['RANK'], os.environ['TORCHELASTIC_RESTART_COUNT']\n"
         "    if trainer.step == 8 and attempt == '0': os.kill(os.getpid(), signal.SIGKILL)\n"

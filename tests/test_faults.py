@@ -23,7 +23,9 @@ from vit_train.runs.checkpoint import Checkpoint
 from vit_train.tasks.classify import Classify
 from vit_train.training import callbacks as after_epochs
 from vit_train.training import callbacks as disk_errors
-from vit_train.training import checkpoint_manager, folder, metrics_csv
+from vit_train.training import callbacks as metrics_csv
+from vit_train.training import checkpoints as checkpoint_manager
+from vit_train.training import folder
 from vit_train.training import tensorboard as event_file
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

@@ -13,7 +13,7 @@ from conftest import SMALL, Run, SmallRun
 from test_resume import assert_same_run
 
 from vit_train.runs.checkpoint import Checkpoint
-from vit_train.training import checkpoint_manager
+from vit_train.training import checkpoints as checkpoint_manager
 
 
 def mount(*options: str) -> bool:

@@ -23,7 +23,8 @@ from vit_train.files.reading import read_json
 from vit_train.files.writing import generations, write_json
 from vit_train.results.summaries import settings_of
 from vit_train.runs.checkpoint import Checkpoint, apart
-from vit_train.training import checkpoint_manager, run_summary
+from vit_train.training import checkpoints as checkpoint_manager
+from vit_train.training import run_summary
 
 # 5 steps an epoch; points of the curves and checkpoints fall on different steps.
 STEPS = ["train.epochs=3", "train.log_every=2", "checkpoint.every_steps=3"]

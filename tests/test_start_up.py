@@ -18,7 +18,7 @@ from vit_train.training import train as training
 # What a start-up goes through, each as the function in which the signal comes.
 PHASES = {
     "reading the settings": "vit_train.commands.train.typed",
-    "taking the folder": "vit_train.runs.lock.sole_writer",
+    "taking the folder": "vit_train.runs.paths.sole_writer",
     "loading the data": "vit_train.data.shapes.load_shapes",
     "building the model": "vit_train.tasks.classify.Classify",
     "opening the reports": "vit_train.training.folder.TensorBoard",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import vit_train
 from vit_train.data.config import ShapesConfig
-from vit_train.data.splits import make_splits
+from vit_train.data.dataset import make_splits
 from vit_train.files.reading import read_json
 from vit_train.runs.checkpoint import Checkpoint
 

@@ -127,11 +127,9 @@ def test_a_checkpoints_words_do_nothing_to_the_terminal(run: Run, small_run: Sma
 def test_names_of_folders_do_nothing_to_the_terminal(run: Run, small_run: SmallRun) -> None:
     evil = "\x1b[2Jrun"
     small_run("finished", evil)
-    Path(evil, "page.md").write_text("<!-- vit-results *run -->\n<!-- end -->\n", encoding="utf-8")
     for arguments in (
         ["vit-train", f"resume={evil}"],
         ["vit-results", evil],
-        ["vit-results", f"--update={evil}/page.md"],
         ["vit-results", evil, f"--{evil}"],
     ):
         outcome = run(*arguments)

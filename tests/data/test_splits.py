@@ -2,8 +2,15 @@ import pytest
 import torch
 
 from vit_train.data.config import DataConfig
-from vit_train.data.dataset import Dataset, ImageSet
-from vit_train.data.splits import Splits, make_splits, sample, set_apart, stratified
+from vit_train.data.dataset import (
+    Dataset,
+    ImageSet,
+    Splits,
+    make_splits,
+    sample,
+    set_apart,
+    stratified,
+)
 
 
 def numbered(count: int, offset: int) -> ImageSet:

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from vit_train.engine import trainer_state
 from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.metrics import Evaluation
-from vit_train.engine.nonfinite import NonFinite
 from vit_train.engine.precision import Precision
-from vit_train.engine.schedule import Start, learning_rate
+from vit_train.engine.schedule import NonFinite, Start, learning_rate
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
 from vit_train.model.config import ModelConfig
 from vit_train.model.layers import Dropout

@@ -5,7 +5,7 @@ import pytest
 import torch
 from conftest import SMALL, Run
 
-from vit_train.figures.heatmaps import draw_positions, mosaic, similarity
+from vit_train.figures.maps import draw_positions, mosaic, similarity
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.tasks.classify import class_token_maps

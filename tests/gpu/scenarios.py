@@ -31,7 +31,7 @@ from vit_train.engine import trainer_state
 from vit_train.engine.config import AdamWConfig, LoopConfig, MuonConfig
 from vit_train.engine.precision import Precision, choose_algorithms, pick_device
 from vit_train.engine.trainer import Trainer
-from vit_train.figures.gallery import draw_gallery
+from vit_train.figures.maps import draw_gallery
 from vit_train.model.config import CnnConfig, ResNetConfig, ViTConfig
 from vit_train.runs.config import TrainConfig
 from vit_train.tasks.config import AutoregressConfig, ClassifyConfig, ReconstructConfig

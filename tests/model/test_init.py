@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
-from vit_train.model.init import init_mimetic
-from vit_train.model.vit import Encoder, VisionTransformer
+from vit_train.model.vit import Encoder, VisionTransformer, init_mimetic
 
 DIM = 96
 

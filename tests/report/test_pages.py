@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from vit_train.engine.metrics import Answers, Classification, Evaluation, Paired
+from vit_train.evaluation.comparison import Pair
 from vit_train.evaluation.findings import Findings
 from vit_train.evaluation.pages import comparison_page, evaluation_page
-from vit_train.evaluation.paired import Pair
-from vit_train.explain.scoring import Focus
+from vit_train.explain.attribution import Focus
 
 NAMES = ["<b>cat</b>", "dog & co", '"><script>alert(1)</script>']
 FACTS = {
@@ -76,7 +76,9 @@ def test_no_text_is_markup_and_nothing_is_loaded() -> None:
     one = evaluation_page(found(focus=focus), summary, pictures)
     pair = Pair(*NAMES[:2], Paired(30, 3, 4), 0.5)
     settings, pictures = [("seed", "0", NAMES[2])], dict.fromkeys(NAMES[1:], b"png")
-    both = comparison_page(NAMES[:2], [found()] * 2, [pair], settings, pictures, ["<i>seen</i>"])
+    both = comparison_page(
+        NAMES[:2], [found()] * 2, [pair.in_words, "<i>seen</i>"], settings, pictures
+    )
     for page in map(Page, (one, both)):
         tags = [tag for tag, _ in page.tags]
         assert not {"script", "b", "svg", "i", "link", "iframe"} & set(tags)

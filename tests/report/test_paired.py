@@ -11,15 +11,16 @@ import torch
 from scipy.stats import binomtest
 
 from vit_train.engine.metrics import Answers, Classification, Paired, Z
-from vit_train.evaluation.comparison import distinct, require_same_images
-from vit_train.evaluation.findings import Findings
-from vit_train.evaluation.paired import (
+from vit_train.evaluation.comparison import (
     Pair,
     adjusted,
     differences,
+    distinct,
     draw_differences,
+    require_same_images,
     where_they_differ,
 )
+from vit_train.evaluation.findings import Findings
 from vit_train.files.text import csv_text
 
 CLASSES = ("cat", "a, b", "<b>$x$</b>")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.config import ShapesConfig
-from vit_train.data.splits import make_splits
+from vit_train.data.dataset import make_splits
 from vit_train.runs.settings import SheetConfig
 from vit_train.training.preview import draw_contact_sheet
 

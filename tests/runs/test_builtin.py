@@ -11,7 +11,7 @@ from small_sets import small_cifar
 from torchvision.datasets import CIFAR10
 
 import vit_train
-from vit_train.evaluation import bundle
+from benchmarks import pack_builtin as bundle
 from vit_train.files.reading import read_json
 from vit_train.files.writing import write_json
 from vit_train.runs import paths as builtin

@@ -15,8 +15,8 @@ from vit_train.engine.trainer import TrainLog
 from vit_train.engine.trainer_state import TrainerState
 from vit_train.files.writing import save_archive
 from vit_train.runs.checkpoint import Checkpoint
-from vit_train.training import checkpoint_manager
-from vit_train.training.checkpoint_manager import CheckpointManager
+from vit_train.training import checkpoints as checkpoint_manager
+from vit_train.training.checkpoints import CheckpointManager
 
 LOG = TrainLog(1, 1, 1, {}, 0.1, 1.0)
 MAKE = partial(Checkpoint, **ABOUT)

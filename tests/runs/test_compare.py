@@ -1,5 +1,4 @@
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -347,54 +346,9 @@ def test_results_stand_beside_what_was_given(tmp_path: Path, run: Run) -> None:
 
 def test_an_empty_argument_is_not_the_current_folder(tmp_path: Path, run: Run) -> None:
     written(tmp_path, summary(0.5))
-    for arguments in ([""], ["0", "--out", ""], ["--update", ""]):
+    for arguments in ([""], ["0", "--out", ""]):
         outcome = run("vit-results", *arguments)
         assert outcome.status == 2 and "no folder is given: the argument is empty" in outcome.err
-
-
-def test_the_marked_tables_of_a_page_are_written_anew(tmp_path: Path, run: Run) -> None:
-    written(tmp_path / "runs", summary(0.5), summary(0.7, 1), summary(0.9, depth=2))
-    page = Path("page.md")
-    page.write_text(
-        "# Title\n<!-- vit-results runs/[01] -->\nold\n<!-- end -->\nText.\n"
-        "<!-- vit-results runs -->\n<!-- end -->\n",
-        encoding="utf-8",
-    )
-    outcome = run("vit-results", "--update", "page.md")
-    assert outcome.status == 0 and outcome.out == "tables up to date in page.md: 2\n"
-    text = page.read_text(encoding="utf-8")
-    first, second = re.findall(r"-->\n\n(\|.+?)\n\n<!-- end", text, re.DOTALL)
-    assert [len(cells(each)) for each in (first, second)] == [1, 2] and "60.00 ± 14.14" in first
-    assert text.startswith("# Title\n") and "old" not in text and "\nText.\n" in text
-    assert run("vit-results", "--update", "page.md").status == 0
-    assert page.read_text(encoding="utf-8") == text
-    page.write_bytes(text.replace("\n", "\r\n").encode())
-    assert run("vit-results", "--update", "page.md").out.endswith("page.md: 2\n")
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        "",
-        "<!-- vit-results a -->\n",
-        "<!-- vit-results a -->\n<!-- vit-results a -->\n<!-- end -->",
-        "<!-- vit-results 'a -->\n<!-- end -->",
-        "<!-- vit-results  -->\n<!-- end -->",
-        "<!-- vit-results a-->\n<!-- end -->",
-        100_000 * "<!-- vit-results ",
-        50_000 * "<!-- vit-results a -->\n",
-    ],
-    ids=range(8),
-)
-def test_a_page_without_a_whole_marker_is_refused(page: str, run: Run) -> None:
-    Path("a").mkdir()
-    written(Path("a"), summary(0.5))
-    Path("page.md").write_text(page, encoding="utf-8")
-    outcome = run("vit-results", "--update", "page.md")
-    words = "No closing quotation" if "'" in page else "page.md needs lines"
-    assert outcome.status == 1 and words in outcome.err
-    assert Path("page.md").read_text(encoding="utf-8") == page
-    assert run("vit-results").status == 2 and run("vit-results", "a", "--update", "b").status == 2
 
 
 def cells(text: str) -> list[dict[str, str]]:

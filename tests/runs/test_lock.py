@@ -8,8 +8,8 @@ import pytest
 from conftest import posix
 
 from vit_train.files.locking import exclusive
-from vit_train.runs import lock
-from vit_train.runs.lock import InUse, new_run, sole_writer
+from vit_train.runs import paths as lock
+from vit_train.runs.paths import InUse, new_run, sole_writer
 
 
 def begin(folder: Path) -> None:

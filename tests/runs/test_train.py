@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import vit_train
 from vit_train.data.config import ShapesConfig
-from vit_train.data.splits import make_splits
+from vit_train.data.dataset import make_splits
 from vit_train.engine.config import LoopConfig
 from vit_train.engine.interruption import Deadline
 from vit_train.engine.metrics import Classification, wilson_interval

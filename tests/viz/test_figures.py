@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import vit_train
 from vit_train.figures.charts import colors
-from vit_train.figures.heatmaps import draw_distances, draw_filters, draw_maps
+from vit_train.figures.maps import draw_distances, draw_filters, draw_maps
 from vit_train.figures.sheet import SIDE, Labelled, class_line, draw_sheet, fitted_end, image_grid
 from vit_train.files.text import shortened
 

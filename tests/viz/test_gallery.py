@@ -4,8 +4,16 @@ from torch import Tensor, nn
 
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import Statistics
-from vit_train.figures.gallery import ACROSS, GAP, IMAGES, TITLE, WIDE_GAP, draw_gallery
-from vit_train.figures.heatmaps import color_scale, covered
+from vit_train.figures.maps import (
+    ACROSS,
+    GAP,
+    IMAGES,
+    TITLE,
+    WIDE_GAP,
+    color_scale,
+    covered,
+    draw_gallery,
+)
 
 
 class Doubling:

@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from vit_train.figures.gallery import GAP, TITLE, WIDE_GAP, side_by_side
+from vit_train.figures.maps import GAP, TITLE, WIDE_GAP, side_by_side
 
 
 def test_every_picture_stands_in_its_place_unchanged() -> None:

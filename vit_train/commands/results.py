@@ -40,26 +40,12 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=version_line())
-    parser.add_argument("runs", nargs="*", type=given, help="run folders, or folders of them")
+    parser.add_argument("runs", nargs="+", type=given, help="run folders, or folders of them")
     parser.add_argument("--out", type=given, help="write into this folder instead")
-    parser.add_argument(
-        "--update",
-        metavar="PAGE",
-        type=given,
-        help="rewrite only the tables in this Markdown page, each between the lines "
-        "<!-- vit-results RUNS --> and <!-- end -->",
-    )
     arguments = parser.parse_args()
-    if bool(arguments.runs) == bool(arguments.update) or (arguments.update and arguments.out):
-        parser.error("give run folders, or --update=PAGE alone")
     with short_errors("vit-results"):
-        from vit_train.results.page import update_page
         from vit_train.results.table import gather
 
-        if arguments.update:
-            done = f"tables up to date in {arguments.update}: {update_page(arguments.update)}"
-            print(printable(done))
-            return
         text, out = gather(arguments.runs, arguments.out)
         print(text)
         print(printable(f"written to {out}/: results.md and its pictures"), file=sys.stderr)

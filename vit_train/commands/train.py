@@ -25,14 +25,16 @@ from vit_train.commands.resuming import (
 from vit_train.commands.sweep import Sweep
 from vit_train.files.text import printable
 from vit_train.runs.config import CONF_DIR, GROUPS, TrainConfig, register_schemas, typed
-from vit_train.runs.lock import new_run, removed_if_empty, sole_writer
 from vit_train.runs.paths import (
     SUMMARY,
     for_shell,
     holds_run,
     is_finished,
     last_checkpoint,
+    new_run,
+    removed_if_empty,
     resumed_run,
+    sole_writer,
 )
 
 if TYPE_CHECKING:

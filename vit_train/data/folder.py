@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from vit_train.data.config import FolderConfig
-from vit_train.data.dataset import Dataset, ImageSet
+from vit_train.data.dataset import Dataset, ImageSet, set_apart
 from vit_train.data.image_files import (
     MUCH,
     NAMED_AT_MOST,
@@ -24,7 +24,6 @@ from vit_train.data.image_files import (
     warn_of_passed_over,
 )
 from vit_train.data.images import SUFFIXES, Decoded, decode, decode_cached
-from vit_train.data.splits import set_apart
 from vit_train.files.memory import SPLIT_BYTES, require_images_fit
 from vit_train.files.text import printable
 

@@ -17,11 +17,10 @@ from vit_train.engine.compile import GraphedStep, compile_model, compiles
 from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.distributed import ALONE, Processes, joined_zeros
 from vit_train.engine.metrics import Evaluation
-from vit_train.engine.nonfinite import NonFiniteGuard
 from vit_train.engine.objective import Batch, Objective, TrainLoader, evaluate
 from vit_train.engine.optim import Optimizers, rate_scales
 from vit_train.engine.precision import Precision, batch_norms
-from vit_train.engine.schedule import FRESH, Patience, learning_rate
+from vit_train.engine.schedule import FRESH, NonFiniteGuard, Patience, learning_rate
 from vit_train.engine.workers import make_workers
 from vit_train.model.layers import per_image_generators
 

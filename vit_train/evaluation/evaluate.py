@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit_train.data.config import DataConfig
-from vit_train.data.dataset import ImageSet
-from vit_train.data.splits import sample
+from vit_train.data.dataset import ImageSet, sample
 from vit_train.engine.config import BEST
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.precision import Precision, keep_freed_memory, pick_device, pick_precision
@@ -20,8 +19,7 @@ from vit_train.evaluation.findings import Findings, write_evaluation
 from vit_train.evaluation.pages import evaluation_page
 from vit_train.explain.explainer import TOO_LARGE, Explainer, true_classes
 from vit_train.figures.charts import curves, save
-from vit_train.figures.gallery import draw_gallery, gallery_size
-from vit_train.figures.heatmaps import MOST_PLACES, draw_positions
+from vit_train.figures.maps import MOST_PLACES, draw_gallery, draw_positions, gallery_size
 from vit_train.figures.measures import class_table, result_line
 from vit_train.files.memory import require_images_fit
 from vit_train.files.reading import read_object
@@ -33,8 +31,15 @@ from vit_train.results.summaries import read_curve, validated_on
 from vit_train.runs import provenance
 from vit_train.runs.images import evaluated_images
 from vit_train.runs.load import encoder_of, load
-from vit_train.runs.lock import removed_if_empty
-from vit_train.runs.paths import PREFIX, SUMMARY, is_builtin, is_finished, run_folder, summary_file
+from vit_train.runs.paths import (
+    PREFIX,
+    SUMMARY,
+    is_builtin,
+    is_finished,
+    removed_if_empty,
+    run_folder,
+    summary_file,
+)
 from vit_train.runs.settings import EvalConfig
 from vit_train.runs.trained import Meta, Trained
 

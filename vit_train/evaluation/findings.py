@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from vit_train.engine.metrics import Answers, Classification, Evaluation
-from vit_train.explain.scoring import Focus
+from vit_train.explain.attribution import Focus
 from vit_train.figures.charts import draw_robustness, save
 from vit_train.figures.confidence import calibration_error, cooled
 from vit_train.figures.measures import ClassReport, averages, class_reports, figures, result_dict

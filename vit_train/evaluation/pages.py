@@ -13,7 +13,6 @@ import numpy as np
 
 from vit_train.engine.metrics import Classification, is_uneven
 from vit_train.evaluation.findings import Findings, mean_accuracy
-from vit_train.evaluation.paired import Pair
 from vit_train.figures.confidence import calibration_error
 from vit_train.figures.measures import ClassReport, averages
 from vit_train.files.text import counted, printable
@@ -181,12 +180,14 @@ def minutes(seconds: object) -> str | None:
 def comparison_page(
     names: Sequence[str],
     found: Sequence[Findings],
-    pairs: Sequence[Pair],
+    verdicts: Sequence[str],
     settings: Sequence[Sequence[str]],
     pictures: Mapping[str, bytes],
-    warnings: Sequence[str],
 ) -> str:
-    """Return the page of several; `settings` are those that differ, with each model's value."""
+    """Return the page of several models.
+
+    `verdicts` compare them in words; `settings` are those that differ, with each model's value.
+    """
     first = found[0]
     return render(
         "comparison.html",
@@ -194,7 +195,7 @@ def comparison_page(
         lead=f"{len(found)} models on the same {counted(first.result.count, 'image')}.",
         names=names,
         models=[row(name, each) for name, each in zip(names, found, strict=True)],
-        verdicts=[*(pair.in_words for pair in pairs), *warnings],
+        verdicts=verdicts,
         settings=settings,
         pictures=pictures,
     )

@@ -12,21 +12,19 @@ from vit_train.data.dataset import ImageSet
 from vit_train.engine.metrics import Paired, wilson_interval
 from vit_train.engine.precision import Precision
 from vit_train.explain.attribution import (
+    Focus,
     answer_maps,
     attention_distances,
     even_distance,
     layer_index,
-    principal_filters,
-)
-from vit_train.explain.scoring import (
-    Focus,
     middle_share,
     patches_of_half,
     pointing_hits,
+    principal_filters,
     without_patches,
 )
 from vit_train.figures.charts import save
-from vit_train.figures.heatmaps import draw_distances, draw_filters, draw_maps, map_title
+from vit_train.figures.maps import draw_distances, draw_filters, draw_maps, map_title
 from vit_train.files.text import counted, listed, shortened
 from vit_train.model.cost import images_at_once
 from vit_train.model.patches import PatchEmbed

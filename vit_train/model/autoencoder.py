@@ -8,11 +8,10 @@ from torch import Tensor, nn
 
 from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
-from vit_train.model.init import init_weights
 from vit_train.model.layers import Dropout, Mlp, init_normal, norms_of
 from vit_train.model.patches import patchify, unpatchify
 from vit_train.model.pos_embed import POSITIONS, AbsolutePositions, chosen_positions
-from vit_train.model.vit import Encoder
+from vit_train.model.vit import Encoder, init_weights
 
 # Each layer's self-attention (B,H,N,N) and attention to the encoder's tokens (B,H,N,T).
 DecoderAttention = list[tuple[Tensor, Tensor]]

@@ -13,9 +13,8 @@ from vit_train.data.config import (
     FolderConfig,
     ShapesConfig,
 )
-from vit_train.data.dataset import Dataset, ImageSet, are_among, without
+from vit_train.data.dataset import Dataset, ImageSet, are_among, make_splits, subset, without
 from vit_train.data.folder import class_folders, find_parts, load_part, reread, split_off_test
-from vit_train.data.splits import make_splits, subset
 from vit_train.engine.config import BEST
 from vit_train.files.text import counted, listed, printable
 from vit_train.runs.config import preset_urls

@@ -17,7 +17,7 @@ from vit_train.model.config import ViTConfig, differences
 from vit_train.model.cost import parameter_breakdown
 from vit_train.runs.config import DEFAULT_MODEL, default_settings, vit_presets
 from vit_train.tasks.config import ClassifyConfig
-from vit_train.training.earlier import Earlier
+from vit_train.training.checkpoints import Earlier
 from vit_train.training.setup import Setup, class_counts, makes_up
 
 # The width of lines, and of the words that begin them.

@@ -9,9 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.data.config import DataConfig, FolderConfig
-from vit_train.data.dataset import Dataset, Seen, Source, Statistics, are_among, image_keys, without
+from vit_train.data.dataset import (
+    Dataset,
+    Seen,
+    Source,
+    Splits,
+    Statistics,
+    are_among,
+    image_keys,
+    without,
+)
 from vit_train.data.folder import reread
-from vit_train.data.splits import Splits
 from vit_train.engine.distributed import Processes
 from vit_train.engine.precision import has_batch_norm
 from vit_train.files.text import counted

@@ -16,7 +16,7 @@ from torch import nn
 from vit_train.data.batches import Batch
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Callback, Trainer
-from vit_train.figures.gallery import draw_gallery, gallery_size
+from vit_train.figures.maps import draw_gallery, gallery_size
 from vit_train.figures.measures import figures, result_dict
 from vit_train.files.writing import remove_partial, replacing, require_own_folder, write_text
 from vit_train.runs import provenance
@@ -32,20 +32,18 @@ from vit_train.training.announce import (
     without_same,
     written,
 )
-from vit_train.training.callbacks import AfterEpochs, BadBatchSaver, ContinueOnDiskError
-from vit_train.training.checkpoint_manager import CheckpointManager
-from vit_train.training.earlier import (
+from vit_train.training.callbacks import AfterEpochs, BadBatchSaver, ContinueOnDiskError, MetricsCsv
+from vit_train.training.checkpoints import (
+    CheckpointManager,
     Earlier,
     refusing_other_runs,
     reports,
     require_same_run,
     truncate_reports,
 )
-from vit_train.training.figures import draw_first_batch, validation_figures
-from vit_train.training.metrics_csv import MetricsCsv
 from vit_train.training.run_summary import RunSummary, in_sweep
 from vit_train.training.setup import Setup
-from vit_train.training.tensorboard import TensorBoard
+from vit_train.training.tensorboard import TensorBoard, draw_first_batch, validation_figures
 from vit_train.training.terminal import Terminal
 
 logger = logging.getLogger(__name__)

@@ -7,10 +7,9 @@ from pathlib import Path
 import torch
 
 from vit_train.data.batches import Normalize, TrainBatches
-from vit_train.data.dataset import channel_statistics
-from vit_train.data.splits import make_splits
+from vit_train.data.dataset import channel_statistics, make_splits
 from vit_train.figures.charts import save
-from vit_train.figures.heatmaps import MOST_PLACES, draw_positions
+from vit_train.figures.maps import MOST_PLACES, draw_positions
 from vit_train.figures.sheet import image_grid, label_lines
 from vit_train.files.memory import require_attention_fits, require_images_fit, require_memory
 from vit_train.files.text import counted

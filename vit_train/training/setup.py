@@ -11,8 +11,15 @@ from torch import Tensor, nn
 
 from vit_train.data.batches import Batch, EvalBatches, Normalize, TrainBatches
 from vit_train.data.config import DataConfig
-from vit_train.data.dataset import ImageSet, Seen, Source, Statistics, channel_statistics
-from vit_train.data.splits import Splits, make_splits
+from vit_train.data.dataset import (
+    ImageSet,
+    Seen,
+    Source,
+    Splits,
+    Statistics,
+    channel_statistics,
+    make_splits,
+)
 from vit_train.engine.distributed import Processes
 from vit_train.engine.metrics import is_uneven
 from vit_train.engine.objective import TrainLoader

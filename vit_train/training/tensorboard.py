@@ -5,7 +5,7 @@ import os
 import socket
 import textwrap
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,20 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 from torch.utils.tensorboard.summary import custom_scalars, hparams, scalar, text
 
-from vit_train.engine.metrics import Evaluation
+from vit_train.data.dataset import ImageSet, sample
+from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
+from vit_train.explain.attribution import answer_maps
 from vit_train.figures.charts import Figure, ignore_missing_glyphs
-from vit_train.figures.measures import all_values
+from vit_train.figures.maps import draw_maps, map_title
+from vit_train.figures.measures import METRICS, all_values
+from vit_train.figures.sheet import draw_mistakes, image_grid, label_lines
 from vit_train.files.reading import flatten
 from vit_train.files.text import printable
 from vit_train.files.writing import write_from
+from vit_train.model.cost import images_at_once
+from vit_train.model.vit import VisionTransformer
+from vit_train.training.setup import Setup
 
 
 class EventFile:
@@ -205,3 +212,43 @@ class TensorBoard(Callback):
             self.file.add(summary)
         for name, value in metrics.items():
             self.scalar(name, value, 0)
+
+
+# Images of the first batch that are shown.
+FIRST = 18
+# Images that are shown with what their predictions come from, one below the other: a card of
+# TensorBoard is as wide as one of them.
+SHOWN = 4
+
+
+def draw_first_batch(setup: Setup) -> Figure:
+    """Draw the first augmented images of epoch 0 with their labels."""
+    pixels, targets = next(setup.image_loader.epoch(0))
+    labels = [label_lines(target, setup.data.classes) for target in targets[:FIRST]]
+    return image_grid(setup.normalize.undo(pixels[:FIRST]), labels)
+
+
+def validation_figures(
+    setup: Setup, model: nn.Module, result: Evaluation | None
+) -> Iterator[tuple[str, Figure]]:
+    """Yield what is confused, the most wrong answers, and where some predictions come from."""
+    images, classes = setup.splits.val, setup.data.classes
+    if images is None or not isinstance(result, Classification):
+        return
+    yield "confusion", METRICS["confusion"].draw(result.answers, classes)
+    names = images.all_names.tolist()
+    yield "mistakes", draw_mistakes(result.answers, images.images, classes, names)
+    if isinstance(model, VisionTransformer) and (most := images_at_once(model)):
+        yield "relevance", draw_relevance(setup, model, sample(images, min(SHOWN, most)))
+
+
+def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> Figure:
+    """Draw how much each patch of some images raised the predicted class."""
+    classes = setup.data.classes
+    batch = setup.normalize(shown.images.to(setup.device))
+    maps, _, predicted = answer_maps(model, batch, model.config.has_class_token)
+    titles = [
+        map_title(f"true: {classes[label]}", classes[answer])
+        for label, answer in zip(shown.labels.tolist(), predicted.tolist(), strict=True)
+    ]
+    return draw_maps(shown.images, maps, titles, "what raised the class", columns=1)

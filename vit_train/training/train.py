@@ -11,7 +11,6 @@ from vit_train.engine.compile import compiles
 from vit_train.engine.distributed import join_processes, leave_processes
 from vit_train.engine.interruption import Deadline, stop_on_signals
 from vit_train.engine.metrics import Evaluation
-from vit_train.engine.nonfinite import NonFinite
 from vit_train.engine.precision import (
     choose_algorithms,
     has_batch_norm,
@@ -19,13 +18,13 @@ from vit_train.engine.precision import (
     pick_device,
     require_precision,
 )
+from vit_train.engine.schedule import NonFinite
 from vit_train.engine.trainer import Callback, Trainer
 from vit_train.files.memory import is_out_of_memory
 from vit_train.files.text import counted
 from vit_train.runs.config import TrainConfig, readable, with_defaults
-from vit_train.runs.lock import new_run
-from vit_train.runs.paths import run_at
-from vit_train.training.earlier import Earlier, read_earlier, refusing_other_runs
+from vit_train.runs.paths import new_run, run_at
+from vit_train.training.checkpoints import Earlier, read_earlier, refusing_other_runs
 from vit_train.training.folder import RunOutput, open_folder
 from vit_train.training.setup import Setup, set_up
 from vit_train.training.teacher import load_teacher, with_teacher

@@ -51,7 +51,6 @@ def test_crops_are_distributed_as_torchvisions(share: tuple[float, float]) -> No
     theirs = zip(
         *(RandomResizedCrop.get_params(image, share, CROP_ASPECTS) for _ in range(COUNT)),
         strict=True,
-        strict=True,
     )
     for ours, other in zip(boxes, theirs, strict=True):
         torch.testing.assert_close(moments(ours.tolist()), moments(other), rtol=0.03, atol=0.1)

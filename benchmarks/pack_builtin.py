@@ -1,6 +1,6 @@
-"""How a model gets into the box of `builtin.py`: its weights in half precision, and its card.
+"""Pack a trained model into the package, as `builtin:NAME`, in half precision and with a card.
 
-`python -m vit_train.evaluation.bundle RUN NAME` packs a finished run's last weights, evaluates
+`python -m benchmarks.pack_builtin RUN NAME` packs a finished run's last weights, evaluates
 them as they are now, in fp32 and in the run's precision, and writes the card from what was found.
 """
 
