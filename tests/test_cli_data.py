@@ -86,7 +86,7 @@ def test_all_mirrors_down_is_one_message(run: Run) -> None:
         url = web.url("/down", server.failing(503))
         outcome = run(*TRAIN, "data=cifar10", "data.download=true", f"data.urls=[{url}]")
     assert outcome.status == 1 and "Traceback" not in outcome.err
-    assert f"{url}: HTTP 503" in outcome.err and "by hand" in outcome.err
+    assert f"{url}: HTTP Error 503" in outcome.err and "by hand" in outcome.err
     assert outcome.err.startswith("vit-train: could not download cifar-10-python.tar.gz")
 
 

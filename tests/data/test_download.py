@@ -1,27 +1,35 @@
 """Everything a network does to a download, done to it by a server on this machine."""
 
-import contextlib
 import hashlib
 import random
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-import loopback
 import loopback as server
 import pytest
 from conftest import posix
-from loopback import Loopback
+from loopback import Answer, Loopback
 
-from vit_train.data.download import DownloadError, MirroredStream, Stalled, StallLimits, fetch_file
+from vit_train.data import download as module
+from vit_train.data.download import chunks_of, download
 
 CONTENT = random.Random(0).randbytes(3_000_000)
 MD5 = hashlib.md5(CONTENT).hexdigest()
-IMPATIENT = StallLimits(min_bytes_per_s=100_000, window_s=0.4, pause_s=0.01)
+LIMIT = 2 * len(CONTENT)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STALL_SECONDS", 0.4)
+
+
+def fetch(target: Path, *urls: str) -> None:
+    download(list(urls), target, MD5, LIMIT)
 
 
 @pytest.fixture
@@ -38,7 +46,7 @@ def assert_whole(target: Path) -> None:
 
 
 def test_fresh(web: Loopback, target: Path) -> None:
-    fetch_file([web.url("/a", server.whole(CONTENT))], target, MD5)
+    fetch(target, web.url("/a", server.whole(CONTENT)))
     assert_whole(target)
     assert web.requests == [("/a", None)]
 
@@ -46,7 +54,7 @@ def test_fresh(web: Loopback, target: Path) -> None:
 def test_a_cut_connection_is_resumed_at_the_same_mirror(web: Loopback, target: Path) -> None:
     cut = server.cut_once(CONTENT, 2_000_000, then=server.whole(CONTENT))
     urls = [web.url("/a", cut), web.url("/b", server.whole(CONTENT))]
-    fetch_file(urls, target, MD5, IMPATIENT)
+    fetch(target, *urls)
     assert_whole(target)
     assert web.requests == [("/a", None), ("/a", "bytes=2000000-")]
 
@@ -54,30 +62,24 @@ def test_a_cut_connection_is_resumed_at_the_same_mirror(web: Loopback, target: P
 def test_what_a_mirror_began_the_next_one_completes(web: Loopback, target: Path) -> None:
     cut = server.cut_once(CONTENT, 500_000, then=server.failing(503))
     urls = [web.url("/a", cut), web.url("/b", server.whole(CONTENT))]
-    fetch_file(urls, target, MD5, IMPATIENT)
+    fetch(target, *urls)
     assert_whole(target)
     assert web.requests == [("/a", None), ("/b", "bytes=500000-")]
 
 
 def test_a_part_file_of_an_earlier_run_is_continued(web: Loopback, target: Path) -> None:
     part_of(target).write_bytes(CONTENT[:1234])
-    fetch_file([web.url("/a", server.whole(CONTENT))], target, MD5)
+    fetch(target, web.url("/a", server.whole(CONTENT)))
     assert_whole(target)
     assert web.requests == [("/a", "bytes=1234-")]
 
 
 def test_a_server_without_ranges_sends_again_what_is_there(web: Loopback, target: Path) -> None:
     part_of(target).write_bytes(CONTENT[:1_000_001])
-    fetch_file([web.url("/a", server.without_ranges(CONTENT))], target, MD5)
+    fetch(target, web.url("/a", server.without_ranges(CONTENT)))
     assert_whole(target)
     # At once: no second request, as it would take to mend bytes that came twice.
     assert web.requests == [("/a", "bytes=1000001-")]
-
-
-def test_a_stream_begins_where_it_is_told_with_and_without_ranges(web: Loopback) -> None:
-    for path, answer in (("/a", server.whole(CONTENT)), ("/b", server.without_ranges(CONTENT))):
-        with MirroredStream([web.url(path, answer)], "x", start=1_000_001) as stream:
-            assert stream.read() == CONTENT[1_000_001:]
 
 
 @pytest.mark.parametrize("part", [b"rubbish", CONTENT + b"more", CONTENT[:-1] + b"?"])
@@ -85,7 +87,7 @@ def test_a_part_file_of_other_bytes_is_thrown_away(
     web: Loopback, target: Path, part: bytes
 ) -> None:
     part_of(target).write_bytes(part)
-    fetch_file([web.url("/a", server.whole(CONTENT))], target, MD5)
+    fetch(target, web.url("/a", server.whole(CONTENT)))
     assert_whole(target)
 
 
@@ -94,7 +96,7 @@ def test_wrong_bytes_first_then_right_ones(web: Loopback, target: Path) -> None:
         web.url("/a", server.whole(b"<html>sign in</html>")),
         web.url("/b", server.whole(CONTENT)),
     ]
-    fetch_file(urls, target, MD5)
+    fetch(target, *urls)
     assert_whole(target)
     assert web.requests == [("/a", None), ("/b", None)]
 
@@ -104,7 +106,7 @@ def test_wrong_bytes_of_a_mirror_that_hangs_up_are_not_for_the_next(
 ) -> None:
     cut = server.cut_once(bytes(len(CONTENT)), 500_000, then=server.failing(503))
     urls = [web.url("/a", cut), web.url("/b", server.whole(CONTENT))]
-    fetch_file(urls, target, MD5, IMPATIENT)
+    fetch(target, *urls)
     assert_whole(target)
 
 
@@ -115,22 +117,11 @@ def test_a_page_instead_of_the_rest_loses_nothing(web: Loopback, target: Path) -
         web.url("/a", server.without_ranges(b"<html>sign in</html>")),
         web.url("/b", server.whole(CONTENT)),
     ]
-    with pytest.raises(DownloadError, match="sent 20 bytes, fewer than the 1,000 before"):
-        fetch_file(urls[:1], target, MD5, IMPATIENT)
+    with pytest.raises(ValueError, match="fewer than the 1,000 bytes that are there"):
+        fetch(target, urls[0])
     assert part_of(target).read_bytes() == CONTENT[:1000]
-    fetch_file(urls, target, MD5, IMPATIENT)
+    fetch(target, *urls)
     assert_whole(target)
-
-
-def test_a_stalled_mirror_is_left_for_the_next(web: Loopback, target: Path) -> None:
-    trickle = web.url("/trickle", server.whole(CONTENT, bytes_per_s=10_000))
-    silent = web.url("/silent", server.silent(2))
-    good = web.url("/good", server.whole(CONTENT))
-    began = time.monotonic()
-    fetch_file([silent, trickle, good], target, MD5, IMPATIENT)
-    assert time.monotonic() - began < 30  # whole(…, 10_000) would take 300
-    assert_whole(target)
-    assert [path for path, _ in web.requests] == ["/silent", "/trickle", "/good"]
 
 
 def dripping(handler: BaseHTTPRequestHandler) -> None:
@@ -143,45 +134,35 @@ def dripping(handler: BaseHTTPRequestHandler) -> None:
         time.sleep(0.02)
 
 
-def dripping_its_head(handler: BaseHTTPRequestHandler) -> None:
-    while True:
-        handler.wfile.write(b"H")
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize("drip", [dripping, dripping_its_head])
-def test_a_mirror_has_a_few_seconds_for_its_first_megabyte(
-    web: Loopback, target: Path, drip: loopback.Answer, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("stalled", [dripping, server.silent(2)])
+def test_a_stalled_mirror_is_left_for_the_next(
+    web: Loopback, target: Path, stalled: Answer, impatient: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A low rate over a long window is only for when no mirror is faster."""
-    limits = StallLimits(min_bytes_per_s=10, window_s=60, pause_s=0.01, first_s=0.3)
-    urls = [web.url("/drip", drip), web.url("/good", server.whole(CONTENT))]
-    began = time.monotonic()
-    fetch_file(urls, target, MD5, limits)
-    assert time.monotonic() - began < 10
+    urls = [web.url("/stalled", stalled), web.url("/good", server.whole(CONTENT))]
+    fetch(target, *urls)
     assert_whole(target)
-    assert [path for path, _ in web.requests].count("/drip") == 1
+    assert [path for path, _ in web.requests].count("/stalled") == 1
     assert caplog.text.count(urls[0]) == 1 and urls[1] not in caplog.text
 
 
-def test_a_drip_is_no_progress(web: Loopback, target: Path) -> None:
-    with pytest.raises(DownloadError, match=r"/drip: only 0\.[01] kB/s") as caught:
-        fetch_file([web.url("/drip", dripping)], target, MD5, replace(IMPATIENT, first_s=0.2))
-    assert str(caught.value).count("/drip") == 1
+def test_a_drip_is_no_progress(web: Loopback, target: Path, impatient: None) -> None:
+    with pytest.raises(ValueError, match=r"/drip: too slow: 0\.[01] kB/s"):
+        fetch(target, web.url("/drip", dripping))
+    assert len(web.requests) == 1
 
 
-def test_a_slow_line_is_given_time(web: Loopback, target: Path) -> None:
-    """Of all mirrors, none is quick."""
-    limits = StallLimits(min_bytes_per_s=10_000, window_s=1, pause_s=0.01, first_s=0.2)
+def test_the_last_mirror_may_be_slow(
+    web: Loopback, target: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MIN_RATE", 10**9)
     slow = server.whole(CONTENT, bytes_per_s=3_000_000)
-    fetch_file([web.url("/a", slow), web.url("/b", slow)], target, MD5, limits)
+    fetch(target, web.url("/a", slow), web.url("/b", slow))
     assert_whole(target)
 
 
 @pytest.mark.parametrize(
     "status, name, value",
     [
-        (206, "Content-Range", f"bytes {'9' * 5000}-5/6"),
         (200, "Content-Length", "9" * 5000),
         (302, "Location", "http://[/"),
     ],
@@ -195,16 +176,35 @@ def test_an_answer_that_cannot_be_read_is_the_mirrors_fault(
         handler.end_headers()
 
     urls = [web.url("/odd", answer), web.url("/good", server.whole(CONTENT))]
-    with pytest.raises(DownloadError, match="/odd: ") as caught:
-        fetch_file(urls[:1], target, MD5, IMPATIENT)
-    assert "integer string conversion" not in str(caught.value)
-    fetch_file(urls, target, MD5, IMPATIENT)
+    with pytest.raises(ValueError, match="/odd: "):
+        fetch(target, urls[0])
+    fetch(target, *urls)
+    assert_whole(target)
+
+
+def test_bytes_left_out_are_noticed_and_fetched(web: Loopback, target: Path) -> None:
+    def later(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(206)
+        handler.end_headers()
+        handler.wfile.write(CONTENT[2000:])
+
+    part_of(target).write_bytes(CONTENT[:1000])
+    fetch(target, web.url("/later", later), web.url("/good", server.whole(CONTENT)))
+    assert_whole(target)
+
+
+def test_a_mirror_that_sends_too_much_is_left_for_the_next(web: Loopback, target: Path) -> None:
+    endless = server.whole(bytes(5 * LIMIT))
+    with pytest.raises(ValueError, match="/endless: sent another file"):
+        fetch(target, web.url("/endless", endless))
+    assert not part_of(target).exists()
+    fetch(target, web.url("/endless", endless), web.url("/good", server.whole(CONTENT)))
     assert_whole(target)
 
 
 def test_a_redirect_is_followed(web: Loopback, target: Path) -> None:
     real = web.url("/real", server.whole(CONTENT))
-    fetch_file([web.url("/old", server.redirect(real))], target, MD5)
+    fetch(target, web.url("/old", server.redirect(real)))
     assert_whole(target)
 
 
@@ -215,39 +215,28 @@ def test_all_down_says_what_each_mirror_answered(web: Loopback, target: Path) ->
         web.url("/c", server.whole(b"something else")),
         "http://127.0.0.1:1/closed",
     ]
-    with pytest.raises(DownloadError) as caught:
-        fetch_file(urls, target, MD5, IMPATIENT)
+    with pytest.raises(ValueError) as caught:
+        fetch(target, *urls)
     lines = str(caught.value).splitlines()
     assert "could not download archive.tar.gz" in lines[0]
-    for url, words in zip(urls, ("HTTP 503", "HTTP 404", MD5, "refused"), strict=True):
+    for url, words in zip(urls, ("503", "404", MD5, "refused"), strict=True):
         assert any(url in line and words in line for line in lines), lines
     assert not target.exists()
 
 
 def test_an_interrupted_download_gives_up_with_its_bytes_kept(web: Loopback, target: Path) -> None:
     cut = server.cut_once(CONTENT, 700_000, then=server.failing(500))
-    with pytest.raises(DownloadError):
-        fetch_file([web.url("/a", cut)], target, MD5, IMPATIENT)
+    with pytest.raises(ValueError):
+        fetch(target, web.url("/a", cut))
     assert part_of(target).read_bytes() == CONTENT[:700_000] and not target.exists()
-
-
-def test_a_mirror_that_comes_back_is_tried_again(web: Loopback) -> None:
-    def back_again(handler: object) -> None:
-        first = len(web.requests) == 2
-        (server.failing(502) if first else server.whole(CONTENT))(handler)  # type: ignore[arg-type]
-
-    url = web.url("/a", server.cut_once(CONTENT, 300_000, then=back_again))
-    with MirroredStream([url], "x", limits=IMPATIENT) as stream:
-        assert stream.read() == CONTENT
-    assert web.ranges("/a") == [None, "bytes=300000-", "bytes=300000-"]
 
 
 FETCH = """
 import sys
 from pathlib import Path
-from vit_train.data.download import fetch_file
+from vit_train.data.download import download
 assert "torch" not in sys.modules
-fetch_file([sys.argv[1]], Path(sys.argv[2]), sys.argv[3])
+download([sys.argv[1]], Path(sys.argv[2]), sys.argv[3], 10**7)
 """
 
 
@@ -266,23 +255,9 @@ def test_killed_half_way_then_run_again(web: Loopback, target: Path) -> None:
     left = part_of(target).stat().st_size
     assert not target.exists() and left < len(CONTENT)
     web.answers["/a"] = server.whole(CONTENT)
-    fetch_file([slow], target, MD5)
+    fetch(target, slow)
     assert_whole(target)
     assert web.ranges("/a") == [None, f"bytes={left}-"]
-
-
-def test_a_mirror_that_leaves_bytes_out_is_left_for_the_next(web: Loopback, target: Path) -> None:
-    def later(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(206)
-        handler.send_header("Content-Range", f"bytes 2000-{len(CONTENT) - 1}/{len(CONTENT)}")
-        handler.end_headers()
-        handler.wfile.write(CONTENT[2000:])
-
-    part_of(target).write_bytes(CONTENT[:1000])
-    urls = [web.url("/later", later), web.url("/good", server.whole(CONTENT))]
-    fetch_file(urls, target, MD5, IMPATIENT)
-    assert_whole(target)
-    assert web.requests == [("/later", "bytes=1000-"), ("/good", "bytes=1000-")]
 
 
 @pytest.mark.parametrize(
@@ -301,14 +276,7 @@ def test_a_connection_is_stalled_below_a_rate_over_a_window(
             now += 1
             return bytes(left.pop(0)) if left else b""
 
-    class Bar:
-        def update(self, count: int) -> None:
-            pass
-
     monkeypatch.setattr("time.monotonic", lambda: now)
-    stream = MirroredStream([], "x", limits=StallLimits(1000, 20, 0))
-    stream._bar = Bar()
-    with contextlib.nullcontext() if patient else pytest.raises(Stalled, match=r"0\.9 kB/s"):
-        received = list(map(len, stream._watched(Response(), patience=20)))
-        assert received == rates
-    stream._bar = None
+    monkeypatch.setattr(module, "STALL_SECONDS", 20)
+    with nullcontext() if patient else pytest.raises(OSError, match=r"0\.9 kB/s"):
+        assert [len(chunk) for chunk in chunks_of(Response(), min_rate=1000)] == rates

@@ -97,7 +97,7 @@ def test_stl10_unlabelled_images_stay_on_disk(
     assert small is not None and small.shape == (40, 3, 8, 8)
 
 
-def test_stl10_is_streamed_and_only_what_is_asked_for_is_kept(
+def test_only_the_files_of_stl10_that_are_asked_for_are_kept(
     web: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = tar_gz(small_stl10(monkeypatch, tmp_path / "made"))

@@ -1,31 +1,26 @@
-"""Data sets published as one .tar.gz: downloaded if needed, unpacked safely, always checked."""
+"""Data sets published as one .tar.gz: obtained once, unpacked, every file checked.
+
+Only the published archive, recognized by its MD5, is ever unpacked: a hostile one is refused before
+any of its headers is read.
+"""
 
 import logging
+import shutil
+import tarfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import IO
 
 from vit_train.data.config import ArchiveConfig
-from vit_train.data.download import (
-    DownloadError,
-    MirroredStream,
-    fetch_file,
-    has_md5,
-    new_md5,
-    warn_of_others,
-)
-from vit_train.data.targz import DamagedArchive, Unpacked, files
+from vit_train.data.download import download, has_md5
 from vit_train.files.locking import Taken, exclusive
-from vit_train.files.reading import open_regular
 from vit_train.files.writing import remove_partial, replacing
 
 logger = logging.getLogger(__name__)
-
-# Seconds between two looks at whether another process has fetched the data.
+# Seconds between two checks for whether another process has released the lock.
 POLL = 0.1
 
 
@@ -36,149 +31,95 @@ class Archive:
     title: str
     filename: str
     md5: str
-    size: str
+    size: str  # for people
     folder: str
     members: dict[str, str]  # name → MD5
-    max_bytes: int  # an archive that unpacks to more is not the real one
-    # Unpack while downloading and do not keep it: for one much larger than the needed members.
-    streamed: bool = False
+    max_bytes: int  # neither the archive nor a member is larger
 
 
 def obtain(archive: Archive, config: ArchiveConfig) -> Path:
     """Return the folder that holds the archive's members, each with the right MD5.
 
     Missing or damaged members are unpacked from the archive if it is in config.root, or else
-    downloaded if config.download is set. One process at a time does this; a member appears under
-    its name only when it is complete. If it fails, raise ValueError with what the user can do.
+    downloaded if config.download is set. One process at a time does this. If it fails, raise
+    ValueError with what the user can do.
     """
     root = Path(config.root)
     if root.name == archive.folder and root.is_dir():
         raise ValueError(
             f"data.root={root}: give the folder that holds it, data.root={root.parent}"
         )
-    if not (wanted := missing(archive, root)):
+    if not (lacking := missing(archive, root)):
         return root / archive.folder
     if not config.download and not (root / archive.filename).is_file():
-        raise ValueError(how_to_get(archive, root, wanted))
+        raise ValueError(how_to_get(archive, root, lacking))
     root.mkdir(parents=True, exist_ok=True)
     with locked(root / f".{archive.folder}.lock"):
-        if (root / archive.folder).is_dir():
-            remove_partial(root / archive.folder)  # left by a killed process
-        # Check again: another process may have fetched them during the wait.
-        if wanted := missing(archive, root):
-            unpack_or_fetch(archive, config, root, wanted)
+        if missing(archive, root):  # no other process has fetched them during the wait
+            unpack_or_download(archive, config, root)
     return root / archive.folder
 
 
-def missing(archive: Archive, root: Path) -> dict[str, str]:
-    """Return the members that are absent or damaged: path inside the archive → MD5."""
-    paths = {f"{archive.folder}/{name}": md5 for name, md5 in archive.members.items()}
-    return {
-        path: md5 for path, md5 in paths.items() if not has_md5(root / path, md5, archive.max_bytes)
-    }
+def missing(archive: Archive, root: Path) -> list[str]:
+    """Return the names of the members that are absent or damaged."""
+    folder, limit = root / archive.folder, archive.max_bytes
+    return [name for name, md5 in archive.members.items() if not has_md5(folder / name, md5, limit)]
 
 
-def unpack_or_fetch(
-    archive: Archive, config: ArchiveConfig, root: Path, wanted: dict[str, str]
-) -> None:
+def unpack_or_download(archive: Archive, config: ArchiveConfig, root: Path) -> None:
+    """Unpack the archive in `root`, or else download one, which is deleted after unpacking."""
     local = root / archive.filename
-    if local.is_file():
-        try:
-            return extract_file(local, root, wanted, archive.max_bytes)
-        except DamagedArchive as error:
-            if not config.download:
-                raise DamagedArchive(
-                    f"{local}: {error}\nSet data.download=true to download another"
-                ) from error
-            logger.warning(f"{local}: {error}; downloading another")
-    if not config.urls:
-        raise ValueError("data.urls is empty: there is nothing to download from")
-    try:
-        if archive.streamed:
-            stream_from_mirrors(archive, config.urls, root, wanted)
-        else:
-            fetch_file(config.urls, local, archive.md5, max_bytes=archive.max_bytes)
-            extract_file(local, root, wanted, archive.max_bytes)
-    except DownloadError as error:
-        raise DownloadError(
-            f"{error}\nOr put {archive.filename} (MD5 {archive.md5}) at {local.resolve()} "
-            "by hand, and run the same command again"
-        ) from error
+    if has_md5(local, archive.md5, archive.max_bytes):
+        return unpack(archive, root)
+    if not config.download:
+        raise ValueError(
+            f"{local} is damaged or another archive: its MD5 is not {archive.md5}\n"
+            "Set data.download=true to download the right one"
+        )
+    download(config.urls, local, archive.md5, archive.max_bytes)
+    unpack(archive, root)
+    local.unlink()
 
 
-def stream_from_mirrors(
-    archive: Archive, urls: list[str], root: Path, wanted: dict[str, str]
-) -> None:
-    """Unpack while downloading; if a mirror sends wrong bytes, try the next one.
-
-    Raise DownloadError if no mirror delivers the members.
-    """
-    for i, url in enumerate(urls):
-        try:
-            with MirroredStream(urls[i:], archive.filename) as stream:
-                extract(stream, root, wanted, archive.max_bytes)
-                return warn_of_others(stream.failures, stream)
-        except DamagedArchive as error:
-            logger.warning(f"{url}: {error}")
-    raise DownloadError(f"no mirror delivered an undamaged {archive.filename}")
-
-
-def extract_file(path: Path, root: Path, wanted: dict[str, str], max_bytes: int) -> None:
-    logger.info(f"unpacking {path}")
-    with open_regular(path) as file:
-        extract(file, root, wanted, max_bytes)
-
-
-def extract(
-    compressed: IO[bytes] | MirroredStream, root: Path, wanted: dict[str, str], max_bytes: int
-) -> None:
-    """Write the wanted members (path → MD5) of a .tar.gz below root, and stop reading after them.
+def unpack(archive: Archive, root: Path) -> None:
+    """Write the members below `root`, each complete or not at all.
 
     Only regular files whose path is wanted are written, so that links, devices and paths that
-    climb out of root have no effect. Raise DamagedArchive if a member is missing or damaged.
+    climb out of root have no effect.
     """
-    still = dict(wanted)
-    for path, content in files(Unpacked(compressed, max_bytes)):
-        if path in still:
-            write_member(content, root / path, still.pop(path))
-        if not still:
-            return
-    raise DamagedArchive(f"the archive is damaged: it lacks {', '.join(still)}")
-
-
-def write_member(content: Iterable[bytes], target: Path, md5: str) -> None:
-    """Write a member whole or not at all; raise DamagedArchive if the MD5 is wrong."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    digest = new_md5()
-    with replacing(target) as file:
-        for chunk in content:
-            digest.update(chunk)
-            file.write(chunk)
-        if digest.hexdigest() != md5:
-            raise DamagedArchive(f"{target.name} in it has MD5 {digest.hexdigest()}, not {md5}")
+    path, folder = root / archive.filename, root / archive.folder
+    logger.info(f"unpacking {path}")
+    folder.mkdir(exist_ok=True)
+    remove_partial(folder)  # left by a killed process
+    wanted = {f"{archive.folder}/{name}": folder / name for name in missing(archive, root)}
+    with tarfile.open(path, "r:gz") as tar:
+        for member in tar:
+            target = wanted.get(member.name.removeprefix("./"))
+            if target and member.isreg() and (content := tar.extractfile(member)):
+                with replacing(target) as file:
+                    shutil.copyfileobj(content, file)
+    if lacking := missing(archive, root):
+        raise ValueError(f"{path} does not contain the right {', '.join(lacking)}")
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock file, waiting for it if needed; a killed process releases it, too."""
     with ExitStack() as held:
-        for waits in count():
+        for attempt in count():
             try:
                 held.enter_context(exclusive(path))
                 break
             except Taken as taken:
-                if not waits:
-                    logger.info(
-                        f"{taken.holder} is fetching the same data: waiting for it{taken.remedy}"
-                    )
+                if attempt == 0:
+                    logger.info(f"{taken.holder} is fetching this data: waiting{taken.remedy}")
                 time.sleep(POLL)
         yield
 
 
-def how_to_get(archive: Archive, root: Path, wanted: Iterable[str]) -> str:
+def how_to_get(archive: Archive, root: Path, lacking: list[str]) -> str:
     """Say that these members are missing or damaged, and what can be done."""
     folder = root.resolve() / archive.folder
-    lacking = [path.rpartition("/")[2] for path in wanted]
     fault = f"{', '.join(lacking)} missing or damaged" if folder.is_dir() else "no such folder"
     return (
         f"cannot read {archive.title} from {folder}: {fault}\n"

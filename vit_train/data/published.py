@@ -41,6 +41,7 @@ def load_cifar(config: ArchiveConfig) -> Dataset:
 
 
 SIZE = Stl10Config.own_size
+ARCHIVE_MD5 = "91f7769df0f17e558f3565bffb0c7dfb"
 LABELLED = {
     "train_X.bin": "918c2871b30a85fa023e0c44e0bee87f",
     "train_y.bin": "5a34089d4802c674881badbb80307741",
@@ -60,12 +61,11 @@ def load_stl10(config: Stl10Config) -> Dataset:
     archive = Archive(
         title="STL-10",
         filename="stl10_binary.tar.gz",
-        md5="91f7769df0f17e558f3565bffb0c7dfb",
-        size="2.6 GB, unpacked to 0.4 GB, or 3.1 GB with data.unlabelled=true",
+        md5=ARCHIVE_MD5,
+        size="2.6 GB, and 0.4 GB unpacked, or 3.1 GB with data.unlabelled=true",
         folder="stl10_binary",
         members=LABELLED | (UNLABELLED if config.unlabelled else {}),
         max_bytes=4 * 10**9,
-        streamed=True,
     )
     folder = obtain(archive, config)
     train = read_part(folder, "train", config.image_size)
