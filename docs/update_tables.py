@@ -6,20 +6,23 @@ A table stands between the lines `<!-- vit-results PATHS -->` and `<!-- end -->`
 patterns relative to the current folder.
 """
 
+import glob
 import re
+import shlex
 import sys
 from pathlib import Path
 
 from vit_train.results.table import read_groups, table
 
-TABLE = re.compile(r"(<!-- vit-results (.+) -->\n).*?(<!-- end -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- vit-results ([^\n]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def updated(text: str) -> str:
     """Return the text of a page with its tables made anew."""
 
     def made(found: re.Match[str]) -> str:
-        files = [file for pattern in found[2].split() for file in sorted(Path().glob(pattern))]
+        patterns = shlex.split(found[2])
+        files = [Path(file) for pattern in patterns for file in sorted(glob.glob(pattern))]
         return f"{found[1]}\n{table(read_groups(files))}\n\n{found[3]}"
 
     return TABLE.sub(made, text)

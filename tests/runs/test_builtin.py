@@ -77,8 +77,6 @@ def test_packing_keeps_the_answers_and_forgets_the_machine(
     box.mkdir()
     for module in (builtin, bundle):
         monkeypatch.setattr(module, "FOLDER", box)
-    for name in ("load", "evaluation.evaluate"):
-        monkeypatch.setattr(f"vit_train.runs.{name}.BUILTIN", box, raising=False)
     small_run("averaged")
     summary = read_json(Path("run/summary.json"))
     write_json(Path("run/summary.json"), summary | {"precision": "bf16"})

@@ -8,7 +8,7 @@ from vit_train.figures.maps import (
     ACROSS,
     GAP,
     IMAGES,
-    TITLE,
+    TITLE_HEIGHT,
     WIDE_GAP,
     color_scale,
     covered,
@@ -34,9 +34,9 @@ def test_the_first_images_are_shown_as_the_model_sees_them_in_evaluation() -> No
     sheet = np.asarray(draw_gallery(Doubling(), model, batch, normalize))
     across = ACROSS // 2
     step = 2 * (96 + GAP) + WIDE_GAP
-    assert sheet.shape[0] == TITLE + 2 * (96 + WIDE_GAP)  # 12 images in rows of 6
+    assert sheet.shape[0] == TITLE_HEIGHT + 2 * (96 + WIDE_GAP)  # 12 images in rows of 6
     for image in range(IMAGES):
-        top = TITLE + (image // across) * (96 + WIDE_GAP)
+        top = TITLE_HEIGHT + (image // across) * (96 + WIDE_GAP)
         for kind in range(2):
             left = (image % across) * step + kind * (96 + GAP)
             assert (sheet[top : top + 96, left : left + 96] == image).all()
@@ -61,12 +61,15 @@ def test_a_map_lies_over_its_image_in_the_colors_of_the_scale_below() -> None:
     lowest, highest = color_scale()[[0, -1]].astype(int)
     # The second image's map, scaled to its own highest value.
     left = 2 * (96 + GAP) + WIDE_GAP + 96 + GAP
-    shown, gray = sheet[TITLE : TITLE + 96, left : left + 96], np.full((96, 96, 3), 20, np.uint8)
+    shown, gray = (
+        sheet[TITLE_HEIGHT : TITLE_HEIGHT + 96, left : left + 96],
+        np.full((96, 96, 3), 20, np.uint8),
+    )
     assert np.abs(shown[5, 5] - (0.3 * lowest + 0.7 * 20)).max() < 1
     assert np.abs(shown[90, 90] - (0.8 * highest + 0.2 * 20)).max() < 1
     assert np.array_equal(shown, covered(gray, np.eye(4)[3:] * np.eye(4)[:, 3:]))
     # The scale: its first and last color, and words, below the last row of images.
-    below = sheet[TITLE + 2 * (96 + WIDE_GAP) :].reshape(-1, 3)
+    below = sheet[TITLE_HEIGHT + 2 * (96 + WIDE_GAP) :].reshape(-1, 3)
     for color in (lowest, highest):
         assert (below == color).all(axis=1).any()
-    assert (sheet[-TITLE:] < 128).any()
+    assert (sheet[-TITLE_HEIGHT:] < 128).any()
