@@ -166,23 +166,6 @@ def test_an_image_bomb_is_refused_by_its_header_alone(
     assert "more than max_pixels" in broken[0]
 
 
-def test_a_jpeg_of_hundreds_of_scans_is_refused_and_one_with_a_film_is_not(tmp_path: Path) -> None:
-    """Each scan takes as long as a picture; those in metadata and behind the end are none."""
-    buffer = io.BytesIO()
-    Image.fromarray(noise(16, 16)).save(buffer, "JPEG", progressive=True)
-    picture = buffer.getvalue()
-    last = picture[picture.rindex(b"\xff\xda") : -2]
-    (tmp_path / "bomb.jpg").write_bytes(picture[:-2] + 100 * last + picture[-2:])
-    many = 200 * b"\xff\xda\x00\x02"
-    metadata = b"\xff\xe5" + (2 + len(many)).to_bytes(2, "big") + many
-    (tmp_path / "film.jpg").write_bytes(picture[:2] + metadata + picture[2:] + many)
-    (tmp_path / "usual.jpg").write_bytes(picture)
-    paths = [tmp_path / f"{name}.jpg" for name in ("bomb", "film", "usual")]
-    decoded = decode(paths, 8, LIMIT)
-    assert list(decoded.broken) == [0] and "more than 100 scans" in decoded.broken[0]
-    assert torch.equal(decoded.images[1], decoded.images[2]) and decoded.images[1].any()
-
-
 def test_the_setting_rules_and_not_the_limit_of_the_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

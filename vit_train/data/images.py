@@ -6,7 +6,6 @@ A file that cannot be decoded is reported with the reason.
 import hashlib
 import logging
 import os
-import re
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,6 @@ import numpy as np
 import PIL
 import torch
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
-from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 from tqdm import tqdm
 
@@ -35,11 +33,6 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 # Limit of a file's size: the bytes per pixel of uncompressed 16-bit RGBA, and some metadata.
 # It is needed because decoders read each part of a file into memory whole.
 BYTES_PER_PIXEL, METADATA = 8, 1 << 24
-# Scans of a JPEG: encoders write ten, and each takes as long as a whole picture.
-MOST_SCANS = 100
-# What begins a part of a JPEG: a byte 255 and another, unless that belongs to the pixels.
-MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])")
-SCAN, END, ALONE = 0xDA, 0xD9, (0x01, 0xD8)  # the last are followed by no length
 # An image that is so many times as long as wide is cropped before it is converted: a line of one
 # pixel takes the memory of several. Others stay whole, because scaling reads a bit beyond the crop.
 LONG = 100
@@ -117,23 +110,6 @@ def require_reasonable(path: Path, max_pixels: int) -> None:
         raise BrokenImage(f"{size:,} bytes are more than an image of max_pixels={max_pixels} takes")
 
 
-def require_few_scans(jpeg: bytes) -> None:
-    """Raise BrokenImage for a JPEG of so many scans that decoding it takes minutes.
-
-    What looks like a scan inside metadata, or behind the picture, such as a phone's film, is none.
-    """
-    place = scans = 0
-    if jpeg.count(bytes([0xFF, SCAN])) <= MOST_SCANS:
-        return
-    while (found := MARKER.search(jpeg, place)) and (kind := found[1][0]) != END:
-        scans += kind == SCAN
-        if scans > MOST_SCANS:
-            raise BrokenImage(f"more than {MOST_SCANS} scans, which would take minutes to decode")
-        place = found.end()
-        if kind not in ALONE:
-            place += max(2, int.from_bytes(jpeg[place : place + 2], "big"))
-
-
 def read_image(path: Path, size: int, max_pixels: int) -> tuple[np.ndarray, float]:
     """Return a file as uint8 (size,size,3): rotated per its EXIF, scaled and center-cropped.
 
@@ -149,8 +125,6 @@ def read_image(path: Path, size: int, max_pixels: int) -> tuple[np.ndarray, floa
                 raise BrokenImage(
                     f"{width} by {height} pixels are more than max_pixels={max_pixels}"
                 )
-            if isinstance(image, JpegImageFile):  # also those that hold several pictures
-                require_few_scans(path.read_bytes())
             # Decode a large JPEG at reduced size; twice the target size loses no detail.
             image.draft("RGB", (2 * size, 2 * size))
             return square(image, size), 1 - min(width, height) / max(width, height)
