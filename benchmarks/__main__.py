@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.contender import HELP, PRECISIONS, Contender
+from benchmarks.models import HELP, PRECISIONS, Contender
 from vit_train.runs import provenance
 
 # A timing counts as disturbed if other programs used more than this share of a core.
@@ -23,10 +23,7 @@ Turns = dict[str, list[dict[str, Any]]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        "python -m benchmarks", description=__doc__, epilog=HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__, epilog=HELP)
     parser.add_argument("contenders", nargs="*", default=["vit_train", "timm"], metavar="CONTENDER")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
@@ -95,8 +92,8 @@ def turn(
 
 
 def spread(values: list[float], digits: int = 0) -> str:
-    low, high = min(values), max(values)
-    return f"{median(values):,.{digits}f} ({low:,.{digits}f}–{high:,.{digits}f})"
+    middle, low, high = (f"{f(values):,.{digits}f}" for f in (median, min, max))
+    return f"{middle} ({low}–{high})"
 
 
 def table(size: int, contenders: list[Contender], found: Turns) -> str:
@@ -108,14 +105,16 @@ def table(size: int, contenders: list[Contender], found: Turns) -> str:
     ours = [each for each in contenders if each.is_ours and found[each.name]]
     kinds = list(KINDS)[: 3 if ours else 2]
     columns = [f"{KINDS[kind]}, images/s" for kind in kinds]
-    rows = [
-        [f"batch {size}", *columns, "speed-up, training", "speed-up, inference", "first step, s"]
-    ]
+    speed_ups = ("speed-up, training", "speed-up, inference")
+    rows = [[f"batch {size}", *columns, *speed_ups, "first step, s"]]
     measured = disturbed = unstable = 0
+    sizes = {
+        each.name: found[each.name][0]["parameters"] for each in contenders if found[each.name]
+    }
     notes = [
-        f"{each.name} is another model: {found[each.name][0]['parameters']:,} parameters"
-        for each in contenders
-        if ours and found[each.name] and differs(found[each.name][0], found[ours[0].name][0])
+        f"{name} is another model: {size:,} parameters"
+        for name, size in sizes.items()
+        if ours and abs(size / sizes[ours[0].name] - 1) > 0.01
     ]
     for contender in contenders:
         turns = found[contender.name]
@@ -142,11 +141,6 @@ def table(size: int, contenders: list[Contender], found: Turns) -> str:
         f"{unstable} of {measured} warm-ups ended before the speed was stable",
     ]
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)])
-
-
-def differs(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether two models' numbers of parameters differ by more than 1 %."""
-    return abs(one["parameters"] / other["parameters"] - 1) > 0.01
 
 
 if __name__ == "__main__":

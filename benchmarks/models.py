@@ -1,4 +1,4 @@
-"""The models that are timed, and the work that is timed with them."""
+"""The contenders, PACKAGE:WORD:WORD, and the work that is timed with them."""
 
 import tempfile
 from collections.abc import Callable
@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.contender import Contender
 from vit_train.engine.compile import GraphedStep, compiles
 from vit_train.engine.distributed import ALONE
 from vit_train.engine.precision import (
@@ -29,7 +28,51 @@ from vit_train.training.setup import set_up
 from vit_train.training.tensorboard import TensorBoard
 from vit_train.training.terminal import Terminal
 
+PRECISIONS = ("fp32", "bf16", "fp16", "tf32")
+# What each package can be asked for besides a precision.
+PEER = ("allocator", "compiled", "cudagraphs", "no_cudnn")
+WORDS = {
+    "vit_train": ("scratch", "fused", "compiled", "eager"),
+    "timm": (*PEER, "written_out"),
+    "torchvision": PEER,
+    "vit-pytorch": PEER,
+}
+HELP = """\
+A contender is PACKAGE or PACKAGE:WORD:WORD. Packages: vit_train, timm, torchvision, vit-pytorch.
+Words: fp32, bf16, fp16, tf32 (else --precision), compiled; for vit_train scratch, fused, eager; for
+the others allocator (our memory settings), written_out (timm), no_cudnn, cudagraphs (GPU)."""
 LOOP_STEPS = {"cpu": 8, "cuda": 200}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A package and its variant; `precision` is never "auto"."""
+
+    package: str
+    precision: str
+    words: tuple[str, ...] = ()
+
+    @staticmethod
+    def parse(text: str, precision: str = "fp32") -> "Contender":
+        """Return the contender that a text describes; raise ValueError for an unknown word."""
+        package, *words = text.split(":")
+        if package not in WORDS:
+            raise ValueError(f"{text}: {package} must be one of: {', '.join(WORDS)}")
+        for word in words:
+            if word in PRECISIONS:
+                precision = word
+            elif word not in WORDS[package]:
+                known = ", ".join((*PRECISIONS, *WORDS[package]))
+                raise ValueError(f"{text}: {word} must be one of: {known}")
+        return Contender(package, precision, tuple(w for w in words if w not in PRECISIONS))
+
+    @property
+    def is_ours(self) -> bool:
+        return self.package == "vit_train"
+
+    @property
+    def name(self) -> str:
+        return ":".join((self.package, self.precision, *self.words))
 
 
 @dataclass
@@ -80,8 +123,7 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
     )
     setup.model.train()
     exit.enter_context(trainer.workers)
-    batch = next(setup.train_loader.epoch(0))
-    images_, targets = (each.clone() for each in batch)
+    images_, targets = (each.clone() for each in next(setup.train_loader.epoch(0)))
     step = GraphedStep(
         lambda schedule: trainer.take_step(schedule, images_, targets),
         device,

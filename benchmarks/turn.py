@@ -2,8 +2,6 @@
 
 import json
 import os
-import re
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -15,15 +13,14 @@ from typing import Any
 import torch
 from hydra import compose, initialize_config_dir
 
-from benchmarks.contender import Contender
-from benchmarks.models import Subject, build
+from benchmarks.models import Contender, Subject, build
 from vit_train.runs.config import CONF_DIR, TrainConfig, register_schemas, typed
 
 # A warm-up ends when two windows, each this share of the time, agree to the tolerance.
 WINDOWS, TOLERANCE = 8, 0.05
 # On a GPU, calls are queued one after the other, as in training, and waited for together.
 QUEUED = 10
-STAT, STATUS = Path("/proc/stat"), Path("/proc/self/status")
+STAT = Path("/proc/stat")
 
 
 def composed(overrides: list[str]) -> TrainConfig:
@@ -46,7 +43,6 @@ def measure(contender: Contender, overrides: list[str], seconds: float) -> dict[
             took, stable, others = time_calls(work, subject.device, seconds)
             images = config.train.batch_size * subject.batches.get(name, 1)
             found[name] = {"images_per_s": images / took, "stable": stable, "others": others}
-            found.setdefault("peak_memory", peak_memory(subject.device))  # of training, the first
     return found
 
 
@@ -122,15 +118,6 @@ def busy_seconds() -> float | None:
     fields = STAT.read_text(encoding="utf-8").split("\n")[0].split()[1:9]
     user, nice, system, _idle, _wait, *interrupts = map(int, fields)
     return sum((user, nice, system, *interrupts)) / os.sysconf("SC_CLK_TCK")
-
-
-def peak_memory(device: torch.device) -> int:
-    """Return the peak in bytes of the GPU's memory, or without one of the whole process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated()
-    if STATUS.exists():  # on Linux getrusage counts the process that started this one, too
-        return 1024 * int(re.findall(r"VmHWM:\s*(\d+) kB", STATUS.read_text(encoding="utf-8"))[0])
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 if __name__ == "__main__":
