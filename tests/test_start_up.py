@@ -19,8 +19,8 @@ from vit_train.runs.training import train as training
 PHASES = {
     "reading the settings": "vit_train.commands.train.typed",
     "taking the folder": "vit_train.runs.lock.sole_writer",
-    "loading the data": "vit_train.data.shapes.load_shapes",
-    "building the model": "vit_train.tasks.classify.Classify",
+    "loading the data": "vit_train.runs.training.setup.load_dataset",
+    "building the model": "vit_train.runs.training.setup.make_task",
     "opening the reports": "vit_train.runs.training.folder.TensorBoard",
     "the last moment": "vit_train.runs.training.train.stop_on_signals",
 }

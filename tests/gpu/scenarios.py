@@ -35,6 +35,7 @@ from vit_train.engine.device import Precision, choose_algorithms, pick_device
 from vit_train.engine.trainer import Trainer
 from vit_train.model.config import CnnConfig, ResNetConfig, ViTConfig
 from vit_train.tasks.config import AutoregressConfig, ClassifyConfig, ReconstructConfig
+from vit_train.tasks.make import make_task
 from vit_train.tasks.task import Task
 from vit_train.viz.gallery import draw_gallery
 
@@ -79,7 +80,7 @@ def make(
     device = pick_device("cuda")
     torch.manual_seed(0)
     model, task = model or small(), task or ClassifyConfig()
-    learned = task.make(model, (3, 32, 32), 10)
+    learned = make_task(task, model, (3, 32, 32), 10)
     normalize = Normalize(STATISTICS, device)
     augmented = AugmentConfig(**augment or {})
     batches = TrainBatches(DATA, 10, normalize, augmented, batch_size, 0, device)

@@ -6,6 +6,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from vit_train.config import CONF_DIR, TrainConfig, register_schemas, typed
+from vit_train.model.build import build
 from vit_train.model.memory import on_meta
 
 # At 32×32×3 and 10 classes. With patch P, width D, depth L, hidden width F and N = (32/P)²:
@@ -38,7 +39,7 @@ def test_table_lists_exactly_the_files_in_conf_model():
 @pytest.mark.parametrize("preset", PARAMETERS)
 def test_preset_has_exactly_this_many_parameters(preset):
     config = load(preset)
-    model = on_meta(lambda: config.build((3, 32, 32), 10), config)
+    model = on_meta(lambda: build(config, (3, 32, 32), 10), config)
     assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[preset]
 
 

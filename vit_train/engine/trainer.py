@@ -25,6 +25,7 @@ from vit_train.engine.metrics import Evaluation
 from vit_train.engine.nonfinite import NonFiniteGuard
 from vit_train.engine.objective import Objective
 from vit_train.engine.optim import Optimizers
+from vit_train.engine.optimizers import make_optimizers
 from vit_train.engine.patience import Patience
 from vit_train.engine.schedule import FRESH, learning_rate
 from vit_train.engine.train_loader import Batch, TrainLoader
@@ -73,7 +74,7 @@ class Trainer:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.statistics = [b for norm in batch_norms(model) for b in norm.buffers()]
         scales = rate_scales(model, self.optim)
-        self.optimizers = Optimizers(self.optim.make(model), self.parameters, scales)
+        self.optimizers = Optimizers(make_optimizers(model, self.optim), self.parameters, scales)
         self.choose_workers(compiles(config.compile, precision.device))
         # What a step sums over micro-batches and processes: the gradients, and the step sums (M,).
         count = len(objective.measures) + objective.weighs

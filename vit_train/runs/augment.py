@@ -8,6 +8,7 @@ import torch
 from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics
 from vit_train.data.memory import require_images_fit
+from vit_train.data.sources import load_dataset
 from vit_train.data.splits import make_splits
 from vit_train.report.figure_file import save
 from vit_train.runs.config import SheetConfig
@@ -21,7 +22,7 @@ DRAWN_BYTES = 40  # per pixel of a picture, while matplotlib scales it
 
 def draw_contact_sheet(config: SheetConfig) -> None:
     """Draw one row per image: the original, then `variants` augmented versions."""
-    data = config.data.load()
+    data = load_dataset(config.data)
     train = make_splits(data, config.data).train
     pictures, size = config.images * (1 + config.variants), data.image_shape[1]
     require_images_fit(

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from vit_train.limits import require_attention_fits, require_memory
+from vit_train.model.build import build
 from vit_train.model.config import ViTConfig
 from vit_train.model.flops import count_flops, counting_bytes
 from vit_train.model.memory import bytes_of, on_meta
@@ -15,6 +16,7 @@ from vit_train.model.vit import Encoder
 from vit_train.report.figure_file import save
 from vit_train.report.terminal import parameter_breakdown
 from vit_train.runs.config import InspectConfig
+from vit_train.tasks.make import make_task
 from vit_train.viz.positions import MOST_PLACES, draw_positions
 
 logger = logging.getLogger(__name__)
@@ -25,7 +27,7 @@ def inspect_model(config: InspectConfig) -> None:
     if isinstance(config.model, ViTConfig):
         chosen_positions(config.model)  # may raise ValueError
     image_shape, classes = subject(config)
-    task = config.task.make(config.model, image_shape, classes)
+    task = make_task(config.task, config.model, image_shape, classes)
     # Below, a second one is built, in float64.
     shapes = on_meta(task.build_model, config.model, config.task.layers)
     needed = 3 * bytes_of(shapes.parameters())
@@ -40,7 +42,7 @@ def inspect_model(config: InspectConfig) -> None:
     logger.info(f"{flops / 1e9:.3f} GFLOP for a forward pass of one image")
     if not isinstance(model, Encoder) or not isinstance(config.model, ViTConfig):
         return
-    bare = replace(config.model, positions="none", positions_at="stem").build(image_shape, classes)
+    bare = build(replace(config.model, positions="none", positions_at="stem"), image_shape, classes)
     assert isinstance(bare, Encoder)
     logger.info(
         "permutation test, the largest difference between encoding permuted patches and permuting "

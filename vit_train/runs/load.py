@@ -11,7 +11,6 @@ from torch import nn
 
 from vit_train.config import PREDICTING, TrainConfig, from_checkpoint
 from vit_train.data.dataset import Seen, Statistics
-from vit_train.engine.config import require_choice
 from vit_train.files.plain_values import Refused, require_config
 from vit_train.files.reading import read_json
 from vit_train.limits import is_out_of_memory, require_memory
@@ -23,6 +22,7 @@ from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import WEIGHTS
 from vit_train.runs.paths import calibration_file, checkpoint_at, run_at
 from vit_train.runs.trained import Trained
+from vit_train.tasks.make import make_task
 from vit_train.tasks.task import Task
 from vit_train.text import counted
 
@@ -175,7 +175,7 @@ def checked_task(
 
     def at_size(size: int) -> tuple[Task, nn.Module]:
         """Return the task, and its model on the meta device, which holds shapes only."""
-        task = config.task.make(config.model, (channels, size, size), num_classes)
+        task = make_task(config.task, config.model, (channels, size, size), num_classes)
         return task, on_meta(task.build_model, config.model, config.task.layers)
 
     task, shapes = at_size(trained_size)
@@ -257,7 +257,8 @@ def require_bounded_memory(
 
 def pick_weights(checkpoint: Checkpoint, asked: str) -> str:
     """Return "ema" or "raw"; raise ValueError if the choice is unknown or not in the checkpoint."""
-    require_choice("weights", asked, WEIGHTS)
+    if asked not in WEIGHTS:
+        raise ValueError(f"weights={asked} must be one of: {', '.join(WEIGHTS)}")
     averaged = checkpoint.ema is not None
     if asked == "ema" and not averaged:
         raise ValueError("weights=ema, but this run kept no average (train.ema_decay)")

@@ -8,6 +8,7 @@ from vit_train.engine.answers import Answers
 from vit_train.engine.metrics import Classification
 from vit_train.engine.objective import Forward
 from vit_train.explain.attention import class_token_maps
+from vit_train.model.build import build
 from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.tasks.config import ClassifyConfig, LabelsConfig
 from vit_train.tasks.task import Task
@@ -51,7 +52,7 @@ class Classify(Task):
             self.legend = "attention of the class token in the last layer"
 
     def build_model(self) -> nn.Module:
-        return self.model.build(self.image_shape, self.num_classes)
+        return build(self.model, self.image_shape, self.num_classes)
 
     def prepare(self, labels: Tensor) -> None:
         if self.given_weights == "auto":

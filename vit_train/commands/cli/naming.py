@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hydra.conf import HydraConf
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from vit_train.commands.cli.arguments import parsed
 from vit_train.runs.paths import CONFIG
 from vit_train.text import file_name
 
@@ -18,7 +18,7 @@ def run_name(overrides: Sequence[str], choices: Mapping[str, str], root: str | N
     `choices` are those of the groups, and `root` is the folder of the data, if they have one.
     """
     chosen, otherwise = None, what_on_what(choices, root)
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
+    for override in parsed(overrides):
         value = override.value()
         if override.key_or_group == "extend" and isinstance(value, str):
             path = Path(value).resolve()

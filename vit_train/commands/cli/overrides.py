@@ -1,4 +1,4 @@
-"""Arguments as Hydra wants them: settings before flags, and paths with any character quoted."""
+"""Arguments as Hydra wants them: settings apart from flags, and paths with any character quoted."""
 
 import re
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ FLAGS = (
 KEY = r"\+{0,2}[A-Za-z_][\w./@-]*"
 
 
-def settings_first(arguments: Sequence[str]) -> list[str]:
-    """Move the flags behind the settings, which Hydra wants side by side.
+def settings_and_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the settings and Hydra's flags, which may stand anywhere among them.
 
     `experiment=null` becomes `~experiment`, because Hydra knows no null group on the command line.
     Raise ValueError for a setting without a value.
@@ -34,7 +34,7 @@ def settings_first(arguments: Sequence[str]) -> list[str]:
             raise ValueError(f"{argument} has no value: write {argument}=VALUE")
         else:
             settings.append("~experiment" if argument == "experiment=null" else argument)
-    return settings + flags
+    return settings, flags
 
 
 def is_sweep(arguments: Sequence[str]) -> bool:

@@ -23,6 +23,7 @@ from vit_train.files.writing import new_folder, replacing, write_json, write_tex
 from vit_train.layouts.huggingface import HUGGING_FACE
 from vit_train.layouts.layout import Layout
 from vit_train.layouts.timm import TIMM
+from vit_train.model.build import build
 from vit_train.model.config import ViTConfig
 from vit_train.runs.export.deployed import Deployed
 from vit_train.runs.pretrained.pretrained import OWN, pretrained
@@ -240,7 +241,7 @@ def reopened(path: Path, model: Deployed) -> Answer:
     assert isinstance(config, ViTConfig)
     found = pretrained(str(path), config)
     quick = replace(found.config, init="torch")  # the weights come below
-    network = quick.build(model.meta.image_shape, len(found.state["head.weight"]))
+    network = build(quick, model.meta.image_shape, len(found.state["head.weight"]))
     network.load_state_dict(found.state)
     assert found.statistics is not None
     normalize = Normalize(found.statistics)

@@ -20,6 +20,7 @@ from vit_train.data.dataset import (
     channel_statistics,
 )
 from vit_train.data.memory import require_images_fit
+from vit_train.data.sources import load_dataset
 from vit_train.data.splits import Splits, make_splits
 from vit_train.engine.device import Precision
 from vit_train.engine.distributed import Processes
@@ -42,6 +43,7 @@ from vit_train.runs.training.first_model import (
 )
 from vit_train.runs.training.seen import inherited, known_source, unseen_test
 from vit_train.tasks.config import ClassifyConfig
+from vit_train.tasks.make import make_task
 from vit_train.tasks.task import Task
 
 logger = logging.getLogger(__name__)
@@ -150,9 +152,9 @@ def set_up(
         chosen_positions(config.model)
         if config.data.image_size is not None:
             require_whole_patches(config.model.patch_size, config.data.image_size)
-    data = config.data.load()
+    data = load_dataset(config.data)
     size, num_classes = data.image_shape[-1], len(data.classes)
-    task = config.task.make(config.model, data.image_shape, num_classes)
+    task = make_task(config.task, config.model, data.image_shape, num_classes)
     require_room(config, task, size)
     model, origin = first_model(config, task, data, processes, found)
     if earlier is None:
