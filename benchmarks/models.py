@@ -12,8 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vit_train.data.sources import load_dataset
 from vit_train.engine.compile import GraphedStep, compiles
 from vit_train.engine.distributed import ALONE
+from vit_train.engine.optimizers import make_optimizers
 from vit_train.engine.precision import (
     choose_algorithms,
     keep_freed_memory,
@@ -164,10 +166,10 @@ def peer(contender: Contender, config: TrainConfig) -> Subject:
     if "no_cudnn" in contender.words:
         torch.backends.cuda.enable_cudnn_sdp(False)
     vit = require_vit(config.model, contender.name)
-    source = config.data.load().source
+    source = load_dataset(config.data).source
     model = make_peer(contender, vit, source.image_shape[1], len(source.classes))
     model.to(device).train()
-    optimizers = config.optim.make(model)
+    optimizers = make_optimizers(model, config.optim)
     if {"compiled", "cudagraphs"}.intersection(contender.words):
         graphs = "cudagraphs" in contender.words
         model.compile(dynamic=False, mode="reduce-overhead" if graphs else "default")

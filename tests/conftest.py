@@ -17,9 +17,6 @@ import pytest
 import torch
 import yaml
 from filelock import FileLock
-from hydra._internal.config_repository import ConfigRepository
-from hydra._internal.hydra import Hydra
-from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from matplotlib.figure import Figure
 
@@ -117,33 +114,6 @@ def no_leftover_logging() -> Iterator[None]:
             root.removeHandler(handler)
             handler.close()
     logging.getLogger("vit_train").setLevel(logging.NOTSET)
-
-
-@pytest.fixture(autouse=True)
-def hydra_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what Hydra and a command do again for every command of a process."""
-    get_mode, store = Hydra.get_mode, ConfigStore.store
-
-    def get_mode_if_set(self: Hydra, config_name: str | None, overrides: list[str]) -> object:
-        """Hydra composes all settings for hydra.mode alone, which experiments set."""
-        sets_it = any(word in each for each in overrides for word in ("experiment", "hydra.mode"))
-        return get_mode(self, config_name, overrides) if sets_it else None
-
-    def store_once(
-        self: ConfigStore, name: str, node: object, group: str | None = None, **more: str | None
-    ) -> None:
-        if STORED.get((group, name)) is not node:
-            store(self, name, node, group, **more)
-            STORED[group, name] = node
-
-    monkeypatch.setattr(Hydra, "get_mode", get_mode_if_set)
-    monkeypatch.setattr(ConfigStore, "store", store_once)
-    # Of the repository, Hydra only replaces the list of sources; a deep copy has all schemas.
-    shallow = lambda self, memo: copy.copy(self)  # noqa: E731
-    monkeypatch.setattr(ConfigRepository, "__deepcopy__", shallow, raising=False)
-
-
-STORED: dict[tuple[str | None, str], object] = {}
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ from torchvision.datasets import CIFAR10
 
 import vit_train
 from vit_train.data.config import MAX_PIXELS, ArchiveConfig, Cifar10Config
+from vit_train.data.sources import load_dataset
 from vit_train.files.reading import read_json
 from vit_train.runs.config import preset_urls
 from vit_train.runs.images import configured
@@ -98,7 +99,7 @@ def test_the_same_images_as_files_train_the_same(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_cifar(monkeypatch, tmp_path, CIFAR10)
-    data = Cifar10Config(root=str(tmp_path)).load()
+    data = load_dataset(Cifar10Config(root=str(tmp_path)))
     for part, images in (("train", data.train), ("test", data.test)):
         for i, (image, label) in enumerate(zip(images.images, images.labels, strict=True)):
             path = Path("png", part, data.classes[label], f"{i:03d}.png")

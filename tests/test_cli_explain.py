@@ -14,6 +14,7 @@ from torchvision.datasets import CIFAR10
 
 import vit_train
 from vit_train.data.dataset import sample
+from vit_train.data.sources import load_dataset
 from vit_train.engine.precision import Precision
 from vit_train.explain import explainer as explaining
 from vit_train.explain.attribution import (
@@ -26,6 +27,7 @@ from vit_train.explain.explain import masked, most_central, on_grid
 from vit_train.explain.explainer import Explainer
 from vit_train.figures.maps import map_title
 from vit_train.model import cost as memory
+from vit_train.model.build import build
 from vit_train.model.config import CnnConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.settings import METHODS
@@ -45,7 +47,7 @@ def test_each_method_is_drawn_and_measured(run: Run, small_run: SmallRun, method
     said = re.search(r"pointing game, \w+: ([\d.]+)% of 30 images", outcome.out)
     trained = vit_train.load("run")
     explainer = Explainer(trained, method)
-    part = sample(trained.meta.config.data.load().test, 30)
+    part = sample(load_dataset(trained.meta.config.data).test, 30)
     hits, _ = pointing_hits(explainer.explained(part.images)[0], part.masks)
     assert said and float(said[1]) == pytest.approx(100 * hits.double().mean().item(), abs=0.06)
     for order in (f"{method}'s order", "random order"):
@@ -91,7 +93,7 @@ def test_what_cannot_be_explained_is_said(run: Run, small_run: SmallRun) -> None
     }.items():
         outcome = run("vit-explain", "ckpt=run", *wrong.split())
         assert outcome.status == 1 and message in outcome.err, outcome.err
-    cnn = CnnConfig().build((3, 32, 32), 10)
+    cnn = build(CnnConfig(), (3, 32, 32), 10)
     with pytest.raises(ValueError, match="needs a classifier with attention"):
         Explainer(Trained(cnn, vit_train.load("run").meta))
 

@@ -21,10 +21,12 @@ from vit_train.interop import formats
 from vit_train.interop.deployed import deployed
 from vit_train.interop.formats import WRITERS
 from vit_train.interop.pretrained import pretrained
-from vit_train.model.config import CHOICES, CnnConfig, ModelConfig, ViTConfig
+from vit_train.model.build import build
+from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
 from vit_train.runs.paths import FOLDER
 from vit_train.runs.trained import Trained
 from vit_train.tasks.config import ReconstructConfig
+from vit_train.tasks.make import make_task
 from vit_train.tasks.task import Task
 
 SAID = "the same top-1 on 256 of 256 random images, logits to"
@@ -118,7 +120,7 @@ def test_what_a_format_cannot_hold_is_refused_with_those_that_can(
 ) -> None:
     _, meta = vit_train.load("builtin:cifar10")
     meta = replace(meta, config=replace(meta.config, model=config))
-    model = Trained(config.build(meta.image_shape, 10), meta)
+    model = Trained(build(config, meta.image_shape, 10), meta)
     with pytest.raises(ValueError, match=f"format={form} has no place for {words}"):
         exporting.require_room_for(deployed(model, True), WRITERS[form], form)
 
@@ -129,7 +131,7 @@ def test_only_classifiers_are_exported(run: Run) -> None:
     outcome = run("vit-export", "ckpt=run/checkpoints/last.safetensors", "format=hf")
     assert outcome.status == 1 and "format=hf has no place for model.head=gap: " in outcome.err
     model, meta = vit_train.load("builtin:cifar10")
-    task: Task = ReconstructConfig().make(meta.config.model, meta.image_shape, 10)
+    task: Task = make_task(ReconstructConfig(), meta.config.model, meta.image_shape, 10)
     with pytest.raises(ValueError, match="only classifiers are exported"):
         deployed(Trained(model, replace(meta, task=task)), True)
 
@@ -164,7 +166,9 @@ def test_an_activation_that_a_library_lacks_is_refused(
     form: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program of one's own may add one."""
-    monkeypatch.setitem(CHOICES, "activation", ("gelu", "gelu_tanh", "silu"))
+    activation = ViTConfig.__dataclass_fields__["activation"]
+    choices = {"choices": ("gelu", "gelu_tanh", "silu")}
+    monkeypatch.setattr(activation, "metadata", choices)
     chosen = [*SMALL, "train.epochs=1", "model.activation=silu"]
     assert run("vit-train", *chosen, "hydra.run.dir=run").status == 0
     outcome = run("vit-export", "ckpt=run", f"format={form}")

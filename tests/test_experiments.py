@@ -11,6 +11,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
+from vit_train.model.build import build
 from vit_train.model.config import ViTConfig
 from vit_train.model.cost import count_flops
 from vit_train.results.table import (
@@ -23,6 +24,7 @@ from vit_train.results.table import (
     tflop,
 )
 from vit_train.runs.config import CONF_DIR, TrainConfig, register_schemas, typed
+from vit_train.tasks.make import make_task
 
 ROOT = Path(__file__).parent.parent
 
@@ -115,14 +117,14 @@ def test_the_reference_systems_have_their_number_of_parameters(
 ) -> None:
     config = composed(experiment)
     with torch.device("meta"):
-        task = config.task.make(config.model, (3, image_size, image_size), classes)
+        task = make_task(config.task, config.model, (3, image_size, image_size), classes)
         model = task.build_model()
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
 def test_the_decoder_of_system_d_has_its_number_of_parameters_and_its_mask_token() -> None:
     config = composed("system_d_decoder")
-    model = config.task.make(config.model, (3, 32, 32), 10).build_model()
+    model = make_task(config.task, config.model, (3, 32, 32), 10).build_model()
     decoder = model.get_submodule("decoder")
     assert sum(parameter.numel() for parameter in decoder.parameters()) == 1_066_880
     assert not decoder.get_parameter("mask_token").any()
@@ -222,5 +224,5 @@ def test_a_recipe_keeps_to_its_budget(
     flops = count_flops(config.model, shape, 10).training
     assert images * config.train.epochs * flops / 1e12 <= tflop
     with torch.device("meta"):
-        model = config.model.build(shape, 10)
+        model = build(config.model, shape, 10)
     assert sum(parameter.numel() for parameter in model.parameters()) < parameters

@@ -1,68 +1,53 @@
-"""--help: every setting with what the source says of it, and unchanged values."""
+"""--help: every setting with its text, and unchanged values."""
 
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import get_type_hints
 
 import pytest
 import yaml
 from conftest import MAINS, Run
+from omegaconf import DictConfig, OmegaConf
 
-from vit_train.commands.described import comments, described
+from vit_train.commands.help import described
+from vit_train.data.config import FolderConfig
+from vit_train.engine.config import MuonConfig
+from vit_train.files.setting import Settings, setting
 from vit_train.runs import settings as after
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 
 
 @dataclass
-class Inner:
-    # Not a comment of this field, because a line is between.
-
+class Inner(Settings):
     plain: int = 1
-    beside: int = 2  # what stands beside
-    # Two lines:
-    # "quoted" and x: y.
-    above: str = "a"
+    text: str = setting("a", 'Two lines: "quoted" and x: y. ' + "word " * 30)
 
 
 @dataclass
-class Outer:
+class Outer(Settings):
     inner: Inner = field(default_factory=Inner)
-    # The last.
-    last: list[int] = field(default_factory=list)
+    last: list[int] = setting(list, "The last.")
 
 
-def test_the_comments_above_a_field_describe_it() -> None:
-    assert comments(Inner) == {
-        "plain": "",
-        "beside": "what stands beside",
-        "above": 'Two lines: "quoted" and x: y.',
-    }
-    text = "inner:\n  plain: 1\n  beside: 2\n  above: 'a: # b'\nlast:\n- 1\n- 2\n"
-    shown = described(text, Outer)
-    assert yaml.safe_load(shown) == yaml.safe_load(text)
-    lines = shown.splitlines()
-    assert lines[lines.index("  above: 'a: # b'") - 1] == '  # Two lines: "quoted" and x: y.'
+def test_the_text_of_a_setting_is_above_it() -> None:
+    values = {"inner": {"text": "a: # b"}, "last": [1, 2]}
+    config = OmegaConf.merge(OmegaConf.structured(Outer), values)
+    assert isinstance(config, DictConfig)
+    lines = "\n".join(described(config)).splitlines()
+    assert yaml.safe_load("\n".join(lines)) == OmegaConf.to_container(config)
     assert lines[lines.index("last:") - 1] == "# The last."
+    place = lines.index("  text: 'a: # b'")
+    assert lines[place - 2].startswith('  # Two lines: "quoted" and x: y. word')
+    assert lines[place - 3] == "  plain: 1" and all(len(line) <= 96 for line in lines)
 
 
-def test_a_choice_has_its_own_settings_described(run: Run) -> None:
+def test_a_choice_has_its_own_settings_explained(run: Run) -> None:
     outcome = run("vit-train", "optim=muon", "data=folder", "data.root=x", "--help")
     assert outcome.status == 0
-    for name, comment in comments(TrainConfig).items():
-        assert comment.split(".")[0][:60] in " ".join(
-            line.strip("# ") for line in outcome.out.splitlines()
-        ), name
-    assert "# Applied to matrices only" in outcome.out  # a field of a base of Muon's settings
-    assert "# Files that cannot be decoded" in outcome.out
-
-
-# Settings that the comment above their neighbor explains, too.
-SHARED = {
-    *("min_lr", "warmup_epochs", "beta2", "every_minutes", "max_skips", "seconds"),
-    *("embed_dim", "depth", "num_heads", "mlp_dim", "proj_bias", "mlp_bias"),
-    *("positions_at", "cls_std", "pos_std", "blocks", "train_images", "test_images", "draw_seed"),
-    *("std", "val_fraction", "cv_fold", "val_subset", "test_subset", "layer", "variants"),
-    *("num_ops", "magnitude", "erase_area", "cutmix_alpha", "mix_prob", "classes"),
-}
+    shown = " ".join(line.strip("# ") for line in outcome.out.splitlines())
+    for kind in (TrainConfig, MuonConfig, FolderConfig):
+        for each in fields(kind):
+            assert each.metadata.get("help", "") in shown, each.name
+    assert "Weight decay of matrices" in shown  # a field of a base of Muon's settings
 
 
 def test_every_setting_is_explained() -> None:
@@ -74,9 +59,10 @@ def test_every_setting_is_explained() -> None:
             asked += [each for each in get_type_hints(kind).values() if is_dataclass(each)]
     assert len(kinds) > 25
     for kind in kinds:
-        for name, comment in comments(kind).items():
-            part = is_dataclass(get_type_hints(kind)[name])
-            assert comment or part or name == "name" or name in SHARED, (kind.__name__, name)
+        for each in fields(kind):
+            part = is_dataclass(get_type_hints(kind)[each.name])
+            chosen = each.name == "name" and hasattr(kind, "group") and kind.group in CHOSEN_BY_NAME
+            assert each.metadata.get("help") or part or chosen, (kind.__name__, each.name)
 
 
 @pytest.mark.parametrize("command", sorted(MAINS.keys() - {"vit-results"}))

@@ -20,6 +20,7 @@ from vit_train.engine.averages import AveragesState
 from vit_train.files import memory as limits
 from vit_train.files.reading import read_json
 from vit_train.files.writing import write_json
+from vit_train.model.build import build
 from vit_train.model.config import CnnConfig
 from vit_train.model.cost import forward_bytes
 from vit_train.model.vit import VisionTransformer
@@ -168,7 +169,7 @@ def test_one_image_may_not_take_more_than_the_machine_has(monkeypatch: pytest.Mo
     """Neither the weights of a CNN nor its patches grow with its images."""
     monkeypatch.setattr(limits, "memory_bytes", lambda: 1e12)
     config = TrainConfig(model=CnnConfig(), task=ClassifyConfig(), data=ShapesConfig())
-    model = config.model.build((3, 32, 32), 10)
+    model = build(config.model, (3, 32, 32), 10)
     with pytest.raises(ValueError, match=r"an image of 60000 by 60000, .*5,627 GB of memory"):
         require_bounded_memory(config, model, (3, 60_000, 60_000))
 

@@ -1,6 +1,5 @@
 """Parts of every kind, registered from outside the package, as CONTRIBUTING.md says."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,13 +15,17 @@ import vit_train
 from vit_train.commands.command import make_command
 from vit_train.data.config import DATA_CONFIGS, DataConfig, ShapesConfig
 from vit_train.data.dataset import Dataset, ImageSet
+from vit_train.data.sources import LOADERS, load_dataset
 from vit_train.engine import workers
 from vit_train.engine.config import OPTIM_CONFIGS, AdamWConfig, LoopConfig, OptimConfig
 from vit_train.engine.metrics import Answers
 from vit_train.engine.optim import Optimizer, Optimizers, make_adamw
+from vit_train.engine.optimizers import OPTIMIZERS
 from vit_train.figures.measures import METRICS
 from vit_train.files.reading import read_json
+from vit_train.files.setting import setting
 from vit_train.model.attention import Attention
+from vit_train.model.build import BUILDERS
 from vit_train.model.config import MODEL_CONFIGS, ModelConfig, ViTConfig
 from vit_train.model.layers import bernoulli
 from vit_train.model.pos_embed import POSITIONS, AttentionPositions, State
@@ -30,6 +33,7 @@ from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 from vit_train.tasks.classify import Classify
 from vit_train.tasks.config import TASK_CONFIGS, LabelsConfig
+from vit_train.tasks.make import TASKS
 
 
 class Rotary(AttentionPositions):
@@ -109,16 +113,18 @@ class SgdConfig(OptimConfig):
     name: str = "sgd"
     momentum: float = 0.9
 
-    def make(self, model: nn.Module) -> list[Optimizer]:
-        head = [p for name, p in model.named_parameters() if name.startswith("head")]
-        body = [p for name, p in model.named_parameters() if not name.startswith("head")]
-        scaled = [{"params": head, "lr_scale": 10.0}]
-        return [SGD(each, self.lr, self.momentum) for each in (scaled, body)]
+
+def make_sgd(model: nn.Module, config: SgdConfig) -> list[Optimizer]:
+    head = [p for name, p in model.named_parameters() if name.startswith("head")]
+    body = [p for name, p in model.named_parameters() if not name.startswith("head")]
+    scaled = [{"params": head, "lr_scale": 10.0}]
+    return [SGD(each, config.lr, config.momentum) for each in (scaled, body)]
 
 
 def test_optimizers_side_by_side(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of them, with a learning rate of their own, stop and resume as if they had not."""
     monkeypatch.setitem(OPTIM_CONFIGS, "sgd", SgdConfig)
+    monkeypatch.setitem(OPTIMIZERS, SgdConfig, make_sgd)
     chosen = [*SMALL, "optim=sgd", "optim.momentum=0.5", "optim.lr=0.01"]
     assert run("vit-train", *chosen, "hydra.run.dir=whole").status == 0
     assert run("vit-train", *chosen, "hydra.run.dir=run", "train.max_minutes=1e-9").status == 0
@@ -138,9 +144,6 @@ def test_optimizers_side_by_side(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
 class Renamed(AdamWConfig):
     """An optimizer that would be read back as plain AdamW."""
 
-    def make(self, model: nn.Module) -> list[Optimizer]:
-        return SgdConfig().make(model)
-
 
 def test_every_parameter_has_one_optimizer() -> None:
     model = nn.Linear(2, 2)
@@ -155,24 +158,26 @@ class StripesConfig(DataConfig):
     """Stripes across or down, of random colors."""
 
     name: str = "stripes"
-    count: int = 100
+    count: int = setting(100, "Training images to draw.", at_least=2)
 
-    def load(self) -> Dataset:
-        generator = torch.Generator().manual_seed(0)
 
-        def drawn(count: int) -> ImageSet:
-            labels = torch.arange(count) % 2
-            lines = torch.randint(0, 256, (count, 3, 8, 1), generator=generator, dtype=torch.uint8)
-            across = lines.expand(-1, -1, -1, 8)
-            down = across.transpose(2, 3)
-            return ImageSet(across.where(labels.view(-1, 1, 1, 1) == 0, down), labels)
+def load_stripes(config: StripesConfig) -> Dataset:
+    generator = torch.Generator().manual_seed(0)
 
-        return Dataset(drawn(self.count), drawn(40), ("across", "down"))
+    def drawn(count: int) -> ImageSet:
+        labels = torch.arange(count) % 2
+        lines = torch.randint(0, 256, (count, 3, 8, 1), generator=generator, dtype=torch.uint8)
+        across = lines.expand(-1, -1, -1, 8)
+        down = across.transpose(2, 3)
+        return ImageSet(across.where(labels.view(-1, 1, 1, 1) == 0, down), labels)
+
+    return Dataset(drawn(config.count), drawn(40), ("across", "down"))
 
 
 def test_a_data_source(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is chosen by its name, split, trained on, evaluated, drawn and listed in the help."""
     monkeypatch.setitem(DATA_CONFIGS, "stripes", StripesConfig)
+    monkeypatch.setitem(LOADERS, StripesConfig, load_stripes)
     chosen = ["data=stripes", "data.count=60"]
     assert run("vit-train", *chosen, *SMALL_MODEL, "hydra.run.dir=run").status == 0
     outcome = run("vit-eval", "ckpt=run")
@@ -189,7 +194,9 @@ def test_predictions_need_no_optimizer_and_no_data_source(
 ) -> None:
     """A run with its own can be used and tabulated without them; images can be named."""
     monkeypatch.setitem(OPTIM_CONFIGS, "sgd", SgdConfig)
+    monkeypatch.setitem(OPTIMIZERS, SgdConfig, make_sgd)
     monkeypatch.setitem(DATA_CONFIGS, "stripes", StripesConfig)
+    monkeypatch.setitem(LOADERS, StripesConfig, load_stripes)
     chosen = ["data=stripes", "data.image_size=8", "optim=sgd", *SMALL_MODEL]
     assert run("vit-train", *chosen, "hydra.run.dir=runs/own").status == 0
     monkeypatch.delitem(OPTIM_CONFIGS, "sgd")
@@ -234,6 +241,8 @@ def test_what_could_not_be_read_back_is_not_trained(
         vit_train.train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     monkeypatch.setitem(CHOSEN_BY_NAME[group], part.name, type(part))
+    monkeypatch.setitem(OPTIMIZERS, SgdConfig, make_sgd)
+    monkeypatch.setitem(LOADERS, StripesConfig, load_stripes)
     vit_train.train(config, tmp_path / "run")
     assert getattr(vit_train.load(tmp_path / "run").meta.config, group) == part
 
@@ -241,10 +250,12 @@ def test_what_could_not_be_read_back_is_not_trained(
 class NoisyMlp(nn.Module):
     """A hidden layer of which training hides a part that each image draws for itself."""
 
-    def __init__(self, pixels: int, width: int, num_classes: int, noise: str) -> None:
+    def __init__(
+        self, config: "MlpConfig", image_size: int, in_channels: int, num_classes: int
+    ) -> None:
         super().__init__()
-        self.hidden, self.head = nn.Linear(pixels, width), nn.Linear(width, num_classes)
-        self.noise = noise
+        self.hidden = nn.Linear(in_channels * image_size**2, config.width)
+        self.head, self.noise = nn.Linear(config.width, num_classes), config.noise
 
     def forward(self, images: Tensor) -> Tensor:
         hidden = self.hidden(images.flatten(1)).relu()
@@ -264,9 +275,6 @@ class MlpConfig(ModelConfig):
     width: int = 8
     noise: str = "own"
 
-    def build(self, image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
-        return NoisyMlp(math.prod(image_shape), self.width, num_classes, self.noise)
-
     @property
     def layers(self) -> int:
         return 2
@@ -282,11 +290,6 @@ class FocalConfig(LabelsConfig):
 
     name: str = "focal"
     gamma: float = 2.0
-
-    def make(
-        self, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
-    ) -> Classify:
-        return Focal(self, model, image_shape, num_classes)
 
 
 class Focal(Classify):
@@ -306,7 +309,9 @@ SMALL_MLP = [
 def test_a_model_and_a_task(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are chosen by their names, counted, trained, resumed, used, exported and listed."""
     monkeypatch.setitem(MODEL_CONFIGS, "mlp", MlpConfig)
+    monkeypatch.setitem(BUILDERS, MlpConfig, NoisyMlp)
     monkeypatch.setitem(TASK_CONFIGS, "focal", FocalConfig)
+    monkeypatch.setitem(TASKS, FocalConfig, Focal)
     chosen = [*SMALL_MLP, "task=focal", "task.gamma=1"]
     assert run("vit-train", *chosen, "hydra.run.dir=run", "train.max_minutes=1e-9").status == 0
     for command in (
@@ -334,6 +339,7 @@ def test_equal_runs_of_an_own_model_that_draws_are_equal_or_refused(
     """With several threads, PyTorch's generator would be drawn from in whatever order they take."""
     monkeypatch.setattr(workers, "CORES", 2)
     monkeypatch.setitem(MODEL_CONFIGS, "mlp", MlpConfig)
+    monkeypatch.setitem(BUILDERS, MlpConfig, NoisyMlp)
     for folder in ("a", "b"):
         assert run("vit-train", *SMALL_MLP, f"hydra.run.dir={folder}").status == 0
     one, other = (
@@ -384,7 +390,7 @@ def test_a_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has typed settings and groups, a help, and short messages for what is wrong."""
 
     def count(config: CountConfig) -> None:
-        print(config.times * len(config.data.load().train))
+        print(config.times * len(load_dataset(config.data).train))
 
     main = make_command("vit-count", CountConfig, "vit-count: count.", count, {"data": "shapes"})
     monkeypatch.setitem(MAINS, "vit-count", main)

@@ -19,8 +19,8 @@ from vit_train.training import train as training
 PHASES = {
     "reading the settings": "vit_train.commands.train.typed",
     "taking the folder": "vit_train.runs.paths.sole_writer",
-    "loading the data": "vit_train.data.shapes.load_shapes",
-    "building the model": "vit_train.tasks.classify.Classify",
+    "loading the data": "vit_train.training.setup.load_dataset",
+    "building the model": "vit_train.training.setup.make_task",
     "opening the reports": "vit_train.training.folder.TensorBoard",
     "the last moment": "vit_train.training.train.stop_on_signals",
 }

@@ -14,6 +14,7 @@ from torch import Tensor
 import vit_train
 from vit_train.data.config import ShapesConfig
 from vit_train.data.dataset import make_splits
+from vit_train.data.sources import load_dataset
 from vit_train.files.reading import read_json
 from vit_train.runs.checkpoint import Checkpoint
 
@@ -55,7 +56,7 @@ def test_a_student_learns_from_a_finished_run(run: Run) -> None:
 
     # Its loss, computed here once more.
     data = ShapesConfig(train_images=200, test_images=60)
-    splits = make_splits(data.load(), data)
+    splits = make_splits(load_dataset(data), data)
     s, t = (logits_of(each, splits.train.images) for each in ("student", teacher))
     labels = F.cross_entropy(s, splits.train.labels, label_smoothing=0.1)
     p, q = (t / 2).softmax(1), (s / 2).softmax(1)

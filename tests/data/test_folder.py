@@ -17,6 +17,7 @@ from vit_train.data.config import Cifar10Config, FolderConfig, Stl10Config
 from vit_train.data.dataset import resize
 from vit_train.data.image_files import WRONG_FORMAT, image_files
 from vit_train.data.images import BrokenImage, Decoded, decode, decode_cached, read_image, square
+from vit_train.data.sources import load_dataset
 
 LIMIT = 10**7
 RNG = np.random.default_rng(0)
@@ -55,7 +56,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_train_and_test_folders_come_exactly_and_in_order(tmp_path: Path) -> None:
-    data = config(tree(tmp_path, "train", "test")).load()
+    data = load_dataset(config(tree(tmp_path, "train", "test")))
     assert data.classes == ("cat", "dog") and data.val is None
     for part, images in (("train", data.train), ("test", data.test)):
         assert images.labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -73,7 +74,7 @@ def test_train_and_test_folders_come_exactly_and_in_order(tmp_path: Path) -> Non
 def test_which_parts_of_the_tree_are_what(
     tmp_path: Path, parts: tuple[str, ...], test_images: int, val: bool
 ) -> None:
-    data = config(tree(tmp_path, *parts)).load()
+    data = load_dataset(config(tree(tmp_path, *parts)))
     assert len(data.test) == test_images and (data.val is not None) == val
     if test_images == 1:  # carved from the one tree, a tenth
         assert len(data.train) == 7
@@ -83,7 +84,7 @@ def test_one_tree_is_split_by_the_seed_and_nothing_is_lost(tmp_path: Path) -> No
     tree(tmp_path, count=10)
 
     def split(seed: int) -> tuple[set[bytes], set[bytes]]:
-        data = config(tmp_path, split_seed=seed, test_fraction=0.3).load()
+        data = load_dataset(config(tmp_path, split_seed=seed, test_fraction=0.3))
         train, test = (
             {image.numpy().tobytes() for image in part.images} for part in (data.train, data.test)
         )
@@ -99,13 +100,13 @@ def test_names_with_spaces_and_other_letters_and_nested_folders(tmp_path: Path) 
     save(tmp_path / ".hidden" / "0.png")
     save(tmp_path / "犬" / ".hidden.png")
     save(tmp_path / "犬" / ".hidden" / "0.png")
-    data = config(tmp_path).load()
+    data = load_dataset(config(tmp_path))
     assert data.classes == ("a b", "große Katze", "犬")
     assert len(data.train) + len(data.test) == 13
 
 
 def test_a_class_called_train_is_a_class(tmp_path: Path) -> None:
-    assert config(tree(tmp_path, classes=("car", "train"))).load().classes == (
+    assert load_dataset(config(tree(tmp_path, classes=("car", "train")))).classes == (
         "car",
         "train",
     )
@@ -138,7 +139,7 @@ BROKEN = ["cut.jpg", "empty.png", "gif.png", "text.jpeg", "dangling.jpg", "pipe.
 
 def test_broken_files_are_named_counted_and_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError) as caught:
-        config(damaged_tree(tmp_path)).load()
+        load_dataset(config(damaged_tree(tmp_path)))
     message = str(caught.value)
     assert "6 of 14 image files cannot be used" in message and "data.on_error=skip" in message
     for name in BROKEN:
@@ -151,7 +152,7 @@ def test_broken_files_are_skipped_if_asked(
 ) -> None:
     (tmp_path / "nothing here").mkdir()
     with caplog.at_level("INFO"):
-        data = config(damaged_tree(tmp_path), on_error="skip").load()
+        data = load_dataset(config(damaged_tree(tmp_path), on_error="skip"))
     assert data.classes == ("cat", "dog") and len(data.train) + len(data.test) == 8
     for words in (*BROKEN, "6 of 14", "2 files passed over", "nothing here"):
         assert words in caplog.text
@@ -225,7 +226,7 @@ def test_a_tree_that_makes_no_sense_is_refused(tmp_path: Path, case: str) -> Non
         else:
             save(root / name)
     with pytest.raises(ValueError, match=words):
-        config(root, **settings).load()
+        load_dataset(config(root, **settings))
 
 
 def test_images_beside_the_class_folders_are_named_and_a_single_class_is_warned_of(
@@ -235,7 +236,7 @@ def test_images_beside_the_class_folders_are_named_and_a_single_class_is_warned_
         save(tmp_path / name)
     (tmp_path / "notes.txt").write_text("my cats", encoding="utf-8")
     with caplog.at_level("INFO"):
-        config(tmp_path).load()
+        load_dataset(config(tmp_path))
     assert f"1 file passed over, in no class's folder, {tmp_path}/loose.png" in caplog.text
     assert f"1 file passed over, {WRONG_FORMAT}, {tmp_path}/notes.txt" in caplog.text
     assert "all images are of one class, cat" in caplog.text
@@ -248,7 +249,7 @@ def test_folders_that_are_not_read_are_named(
         for name in "ab":
             for number in range(3):
                 save(tmp_path / part / name / f"{number}.png")
-    data = config(tmp_path).load()
+    data = load_dataset(config(tmp_path))
     assert (len(data.train), len(data.test)) == (6, 6)  # valid/ is for testing without test/
     assert f"beside train/:\n  - {tmp_path}/evaluation" in caplog.text
 
@@ -277,12 +278,12 @@ def test_a_class_that_loses_its_only_image_is_named(tmp_path: Path) -> None:
     (tmp_path / "train" / "emu").mkdir()
     (tmp_path / "train" / "emu" / "1.png").write_bytes(b"")
     with pytest.raises(ValueError, match="class emu has no training image"):
-        config(tmp_path, on_error="skip").load()
+        load_dataset(config(tmp_path, on_error="skip"))
 
 
 def test_control_characters_in_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
     tree(tmp_path, classes=("a\x1b[31m", "b"))
-    assert config(tmp_path).load().classes == ("a\\x1b[31m", "b")
+    assert load_dataset(config(tmp_path)).classes == ("a\\x1b[31m", "b")
 
 
 # Pixels.
@@ -380,16 +381,16 @@ def test_the_cache_gives_the_same_without_decoding(
 ) -> None:
     root = damaged_tree(tmp_path / "root")
     settings = {"cache": True, "on_error": "skip"}
-    first = config(root, **settings).load()
+    first = load_dataset(config(root, **settings))
     assert [path.suffix for path in entries(cache)] == [".pt"]
     decoded: list[Path] = []
     monkeypatch.setattr(cache_module, "decode", lambda paths, *_: noted(decoded, paths))
-    second = config(root, **settings).load()
+    second = load_dataset(config(root, **settings))
     assert len(decoded) == 6  # only what is broken
     assert torch.equal(first.train.images, second.train.images)
     assert torch.equal(first.test.labels, second.test.labels)
     with pytest.raises(ValueError, match="6 of 14"):
-        config(root, cache=True).load()
+        load_dataset(config(root, cache=True))
 
 
 def noted(decoded: list[Path], paths: list[Path]) -> Decoded:
@@ -420,7 +421,7 @@ def test_a_part_without_a_file_that_can_be_read_is_refused(tmp_path: Path) -> No
     for path in (root / "test").rglob("*.png"):
         path.write_bytes(b"no image")
     with pytest.raises(ValueError, match="none of the image files in"):
-        config(root, on_error="skip").load()
+        load_dataset(config(root, on_error="skip"))
 
 
 def test_a_linked_folder_inside_a_class_is_named(
@@ -430,11 +431,11 @@ def test_a_linked_folder_inside_a_class_is_named(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     save(elsewhere / "more.png")
-    before = len(config(root).load().train)
+    before = len(load_dataset(config(root)).train)
     link = root / "train/cat/more"
     link.symlink_to(elsewhere)
     (root / "train/cat/linked.png").symlink_to(elsewhere / "more.png")  # links of files are read
-    assert len(config(root).load().train) == before + 1
+    assert len(load_dataset(config(root)).train) == before + 1
     assert f"linked folders that are not read:\n  - {link}" in caplog.text
 
 
@@ -451,7 +452,7 @@ def test_a_folder_that_cannot_be_read_is_named(
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refusing)
-    data = config(tmp_path).load()
+    data = load_dataset(config(tmp_path))
     assert len(data.train) + len(data.test) == 8
     assert f"{locked}: Permission denied" in caplog.text
     caplog.clear()
@@ -464,9 +465,9 @@ def test_the_cache_is_off_unless_asked_and_never_inside_the_data(
 ) -> None:
     root = tree(tmp_path / "root")
     before = sorted(root.rglob("*"))
-    config(root).load()
+    load_dataset(config(root))
     assert entries(cache) == []
-    config(root, cache=True).load()
+    load_dataset(config(root, cache=True))
     assert len(entries(cache)) == 1 and sorted(root.rglob("*")) == before
 
 
@@ -563,7 +564,7 @@ def test_what_is_left_after_broken_files_has_its_own_labels(tmp_path: Path) -> N
     for broken in ("a/0.png", "b/1.png"):
         (tmp_path / "train" / broken).write_bytes(b"no image")
     tree(tmp_path, "test", classes=("a", "b", "c"))
-    train = config(tmp_path, on_error="skip").load().train
+    train = load_dataset(config(tmp_path, on_error="skip")).train
     assert train.labels.tolist() == [0, 0, 1, 1, 2, 2, 2]
     assert train.images.amax((1, 2, 3)).tolist() == train.labels.tolist()
 

@@ -12,6 +12,7 @@ from torchvision.datasets import CIFAR10, CIFAR100, STL10
 
 from vit_train.data.config import Cifar10Config, Cifar100Config, ShapesConfig, Stl10Config
 from vit_train.data.dataset import make_splits, resize
+from vit_train.data.sources import load_dataset
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ def test_cifar_comes_as_it_is_in_the_files(
     train: int,
 ) -> None:
     pixels = small_cifar(monkeypatch, tmp_path, kind, labels_key)
-    data = config(root=str(tmp_path)).load()
+    data = load_dataset(config(root=str(tmp_path)))
     assert torch.equal(data.train.images, torch.from_numpy(pixels[:train]))
     assert torch.equal(data.test.images, torch.from_numpy(pixels[train:]))
     assert data.train.labels.tolist() == sorted(i % 10 for i in range(train))
@@ -37,13 +38,13 @@ def test_cifar_comes_as_it_is_in_the_files(
 
 def test_cifar10_is_resized_once_at_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_cifar(monkeypatch, tmp_path, CIFAR10)
-    data = Cifar10Config(root=str(tmp_path), image_size=16).load()
+    data = load_dataset(Cifar10Config(root=str(tmp_path), image_size=16))
     assert data.train.images.shape == (100, 3, 16, 16)
 
 
 def test_missing_data_says_where_it_looked_and_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ValueError) as caught:
-        Cifar10Config(root=str(tmp_path / "absent")).load()
+        load_dataset(Cifar10Config(root=str(tmp_path / "absent")))
     message = str(caught.value)
     assert str(tmp_path / "absent" / "cifar-10-batches-py") in message
     for remedy in ("data.download=true", "data.root=", "data=shapes"):
@@ -51,14 +52,14 @@ def test_missing_data_says_where_it_looked_and_what_to_do(tmp_path: Path) -> Non
 
 
 def test_shapes_test_images_are_not_training_images() -> None:
-    data = ShapesConfig(train_images=50, test_images=50, num_classes=4).load()
+    data = load_dataset(ShapesConfig(train_images=50, test_images=50, num_classes=4))
     assert data.classes == ("disc", "ring", "square", "triangle")
     assert data.test.masks is not None and not torch.equal(data.train.images, data.test.images)
 
 
 def test_stl10_is_what_torchvision_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_stl10(monkeypatch, tmp_path)
-    data = Stl10Config(root=str(tmp_path), unlabelled=True).load()
+    data = load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True))
     assert data.classes == tuple(f"class{i}" for i in range(10))
     for part, split in ((data.train, "train"), (data.test, "test")):
         theirs = STL10(tmp_path, split)
@@ -68,7 +69,7 @@ def test_stl10_is_what_torchvision_reads(tmp_path: Path, monkeypatch: pytest.Mon
     assert data.unlabelled is not None
     assert torch.equal(data.unlabelled, torch.from_numpy(theirs.data.copy()))
     for fold in range(10):
-        part = Stl10Config(root=str(tmp_path), fold=fold).load().train
+        part = load_dataset(Stl10Config(root=str(tmp_path), fold=fold)).train
         images = torch.from_numpy(STL10(tmp_path, "train", folds=fold).data.copy())
         assert len(part) == 6 and torch.equal(part.images, images)
 
@@ -77,9 +78,9 @@ def test_stl10_needs_no_unlabelled_images_unless_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (small_stl10(monkeypatch, tmp_path) / "unlabeled_X.bin").unlink()
-    assert Stl10Config(root=str(tmp_path)).load().unlabelled is None
+    assert load_dataset(Stl10Config(root=str(tmp_path))).unlabelled is None
     with pytest.raises(ValueError, match=r"unlabeled_X\.bin missing"):
-        Stl10Config(root=str(tmp_path), unlabelled=True).load()
+        load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True))
 
 
 def test_stl10_unlabelled_images_stay_on_disk(
@@ -87,13 +88,13 @@ def test_stl10_unlabelled_images_stay_on_disk(
 ) -> None:
     file = small_stl10(monkeypatch, tmp_path) / "unlabeled_X.bin"
     before = file.read_bytes()
-    images = Stl10Config(root=str(tmp_path), unlabelled=True).load().unlabelled
+    images = load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True)).unlabelled
     assert images is not None and images.shape == (40, 3, 96, 96)
     if sys.platform == "linux":
         assert str(file) in Path("/proc/self/maps").read_text(encoding="utf-8")
     images.zero_()  # a private copy of the pages: the file keeps its bytes
     assert file.read_bytes() == before
-    small = Stl10Config(root=str(tmp_path), unlabelled=True, image_size=8).load().unlabelled
+    small = load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True, image_size=8)).unlabelled
     assert small is not None and small.shape == (40, 3, 8, 8)
 
 
@@ -103,24 +104,24 @@ def test_only_the_files_of_stl10_that_are_asked_for_are_kept(
     archive = tar_gz(small_stl10(monkeypatch, tmp_path / "made"))
     urls = [web.url("/stl", server.whole(archive))]
     root = tmp_path / "new"
-    data = Stl10Config(root=str(root), download=True, urls=urls).load()
+    data = load_dataset(Stl10Config(root=str(root), download=True, urls=urls))
     assert len(data.train) == 30 and data.unlabelled is None
     kept = {path.name for path in root.rglob("*") if path.suffix in (".bin", ".txt", ".gz")}
     assert "train_X.bin" in kept and "unlabeled_X.bin" not in kept
     assert "stl10_binary.tar.gz" not in kept
-    data = Stl10Config(root=str(root), download=True, urls=urls, unlabelled=True).load()
+    data = load_dataset(Stl10Config(root=str(root), download=True, urls=urls, unlabelled=True))
     assert data.unlabelled is not None and len(web.requests) == 2
 
 
 @pytest.mark.parametrize("fold", [-1, 10])
 def test_a_fold_that_does_not_exist_is_refused(fold: int) -> None:
-    with pytest.raises(ValueError, match="0 to 9"):
+    with pytest.raises(ValueError, match="at least 0 and at most 9"):
         Stl10Config(fold=fold)
 
 
 def test_a_source_with_validation_images_of_its_own_uses_them() -> None:
-    data = ShapesConfig(train_images=50, test_images=20).load()
-    own = ShapesConfig(train_images=10, test_images=5, draw_seed=1).load().train
+    data = load_dataset(ShapesConfig(train_images=50, test_images=20))
+    own = load_dataset(ShapesConfig(train_images=10, test_images=5, draw_seed=1)).train
     splits = make_splits(replace(data, val=own), ShapesConfig())
     assert splits.val is own and len(splits.train) == 50
     assert make_splits(replace(data, val=own), ShapesConfig(val="none")).val is None
@@ -129,7 +130,7 @@ def test_a_source_with_validation_images_of_its_own_uses_them() -> None:
 def test_every_part_of_stl10_is_resized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_stl10(monkeypatch, tmp_path)
     whole, small = (
-        Stl10Config(root=str(tmp_path), unlabelled=True, image_size=size).load()
+        load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True, image_size=size))
         for size in (None, 24)
     )
     for one, other in (
@@ -144,7 +145,7 @@ def test_sets_of_other_seeds_share_no_image() -> None:
     sets = [
         images
         for seed in range(3)
-        for data in [ShapesConfig(train_images=9, test_images=9, draw_seed=seed).load()]
+        for data in [load_dataset(ShapesConfig(train_images=9, test_images=9, draw_seed=seed))]
         for images in (data.train.images, data.test.images)
     ]
     assert len(torch.cat(sets).flatten(1).unique(dim=0)) == 6 * 9
@@ -154,7 +155,7 @@ def test_the_folder_inside_the_root_is_no_root(tmp_path: Path) -> None:
     inner = tmp_path / "cifar-10-batches-py"
     inner.mkdir()
     with pytest.raises(ValueError, match=f"give the folder that holds it, data.root={tmp_path}"):
-        Cifar10Config(root=str(inner)).load()
+        load_dataset(Cifar10Config(root=str(inner)))
 
 
 def test_an_empty_variable_means_the_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from vit_train.engine.config import AdamWConfig, MuonConfig, OptimConfig
 from vit_train.engine.optim import Optimizers, rate_scales
+from vit_train.engine.optimizers import make_optimizers
 from vit_train.model.autoencoder import MaskedAutoencoder
 from vit_train.model.cnn import SimpleCnn
 from vit_train.model.config import CnnConfig, ViTConfig
@@ -51,7 +52,7 @@ def test_a_scaled_weight_takes_the_step_of_another_learning_rate(config: OptimCo
         for own, other in zip(twin.parameters(), model.parameters(), strict=True):
             own.grad = other.grad
         chosen = rate_scales(twin, config) if scaled else {}
-        optimizers = Optimizers(config.make(twin), twin.parameters(), chosen)
+        optimizers = Optimizers(make_optimizers(twin, config), twin.parameters(), chosen)
         optimizers.set_lr(torch.tensor(lr))
         optimizers.step(torch.tensor(True))
         return twin

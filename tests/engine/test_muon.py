@@ -12,6 +12,7 @@ from vit_train.engine.muon import Muon, make_muon, newton_schulz
 from vit_train.engine.optim import Optimizers, restore_moments
 from vit_train.engine.precision import Precision
 from vit_train.engine.workers import Workers
+from vit_train.model.build import build
 from vit_train.model.config import CnnConfig, ViTConfig
 from vit_train.model.vit import VisionTransformer
 
@@ -112,7 +113,7 @@ def test_it_has_the_blocks_matrices_and_adamw_the_rest() -> None:
 
 
 def test_a_model_without_such_matrices_is_refused() -> None:
-    cnn = CnnConfig(widths=[4]).build((3, 8, 8), 2)
+    cnn = build(CnnConfig(widths=[4]), (3, 8, 8), 2)
     with pytest.raises(ValueError, match="use optim=adamw"):
         make_muon(cnn, MuonConfig())
 

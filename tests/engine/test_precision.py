@@ -9,10 +9,11 @@ from torch import nn
 
 from vit_train.engine import precision as module
 from vit_train.engine.precision import Precision, bf16_speedup, pick_precision, set_precision
+from vit_train.model.build import build
 from vit_train.model.config import CnnConfig, ViTConfig
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-WIDE = ViTConfig(embed_dim=48, depth=1).build((3, 32, 32), 10)
+WIDE = build(ViTConfig(embed_dim=48, depth=1), (3, 32, 32), 10)
 
 
 def test_auto_is_bf16_where_a_gpu_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +48,7 @@ def test_the_largest_product_is_measured_in_the_threads_of_a_worker(
     speedup = lambda *sides, threads: asked.append((*sides, threads)) or 2.0  # noqa: E731
     monkeypatch.setattr(module, "product_speedup", speedup)
     bf16_speedup(WIDE)
-    bf16_speedup(CnnConfig(widths=[4, 8]).build((3, 32, 32), 10))  # whole batches, in all threads
+    bf16_speedup(build(CnnConfig(widths=[4, 8]), (3, 32, 32), 10))  # whole batches, in all threads
     bf16_speedup(nn.ReLU())  # a model of one's own, without products
     assert asked == [(192, 48, 1), (8, 36, 7), (1, 1, 1)]
 

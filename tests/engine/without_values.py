@@ -41,6 +41,7 @@ from vit_train.tasks.config import (
     ReconstructConfig,
     TaskConfig,
 )
+from vit_train.tasks.make import make_task
 from vit_train.tasks.task import Task
 
 GPU = torch.device("cuda:0")
@@ -95,7 +96,7 @@ def step(
     **loop: Any,
 ) -> Callable[[], None]:
     """Return a function that makes a batch and takes a step on it, after one such step."""
-    learned = task.make(model, (3, 32, 32), 10)
+    learned = make_task(task, model, (3, 32, 32), 10)
     draws = next(loader_on(torch.device("cpu"), learned, augment).draws(0))
     config = TrainConfig(optim=optim or AdamWConfig(), train=LoopConfig(batch_size=16, **loop))
     with FakeTensorMode(allow_non_fake_inputs=True) as shapes_alone:
@@ -142,7 +143,7 @@ def whole_step(model: ModelConfig, task: TaskConfig, augment: AugmentConfig, **l
 
 def gradients(model: ModelConfig, task: TaskConfig, augment: AugmentConfig, **loop: Any) -> None:
     """Take the gradients of a batch, where nothing may wait or be moved."""
-    learned = task.make(model, (3, 32, 32), 10)
+    learned = make_task(task, model, (3, 32, 32), 10)
     batch = next(loader_on(torch.device("cpu"), learned, augment).epoch(0))
     images, targets = (each.to("meta") for each in batch)
     prepare(learned, torch.device("meta"))

@@ -35,6 +35,7 @@ from vit_train.figures.maps import draw_gallery
 from vit_train.model.config import CnnConfig, ResNetConfig, ViTConfig
 from vit_train.runs.config import TrainConfig
 from vit_train.tasks.config import AutoregressConfig, ClassifyConfig, ReconstructConfig
+from vit_train.tasks.make import make_task
 from vit_train.tasks.task import Task
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -78,7 +79,7 @@ def make(
     device = pick_device("cuda")
     torch.manual_seed(0)
     model, task = model or small(), task or ClassifyConfig()
-    learned = task.make(model, (3, 32, 32), 10)
+    learned = make_task(task, model, (3, 32, 32), 10)
     normalize = Normalize(STATISTICS, device)
     augmented = AugmentConfig(**augment or {})
     batches = TrainBatches(DATA, 10, normalize, augmented, batch_size, 0, device)

@@ -27,6 +27,7 @@ from vit_train.model.config import ViTConfig
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
 from vit_train.tasks.config import ClassifyConfig
+from vit_train.tasks.make import make_task
 
 pytestmark = [
     pytest.mark.gpu,
@@ -208,7 +209,7 @@ def trainer_of(data: ImageSet, **loop: Any) -> Trainer:
     normalize = Normalize(channel_statistics(pictures().images), GPU)
     batches = TrainBatches(data, 10, normalize, AugmentConfig(), 50, 0, GPU)
     torch.manual_seed(0)
-    task = ClassifyConfig().make(ViTConfig(embed_dim=32, depth=2), (3, 32, 32), 10)
+    task = make_task(ClassifyConfig(), ViTConfig(embed_dim=32, depth=2), (3, 32, 32), 10)
     config = TrainConfig(
         optim=AdamWConfig(), train=LoopConfig(epochs=4, batch_size=50, **loop), compile=False
     )

@@ -31,6 +31,7 @@ from interop.models import (
 )
 from vit_train.interop.known import layout_of
 from vit_train.interop.pretrained import pretrained
+from vit_train.model.build import build
 from vit_train.model.config import ViTConfig
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import VisionTransformer
@@ -148,7 +149,7 @@ def test_a_preset_is_timms_model_of_the_same_name() -> None:
 
     preset = "vit_tiny_patch16_224"
     theirs = perturbed(timm.create_model(preset, pretrained=False))
-    model = vit_presets()[preset].build((3, 224, 224), 1000).double().eval()
+    model = build(vit_presets()[preset], (3, 224, 224), 1000).double().eval()
     model.load_state_dict(layout_of(theirs.state_dict()).to_ours(theirs.state_dict())[0])
     with torch.no_grad():
         expected, given = theirs(images(224)), model(images(224))

@@ -19,6 +19,7 @@ from vit_train.model.patches import PatchEmbed
 from vit_train.model.pos_embed import chosen_positions
 from vit_train.model.vit import Block, VisionTransformer
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig
+from vit_train.tasks.make import make_task
 
 # What another program may call its maps.
 QKV = ("query", "key", "value")
@@ -283,4 +284,4 @@ def test_shapes_alone_are_sketched_without_pytorchs_compiler(
     config = ViTConfig(positions=positions, embed_dim=16, depth=2)
     for task in (ClassifyConfig(), ReconstructConfig()):
         if not (positions == "relative" and isinstance(task, ReconstructConfig)):
-            on_meta(task.make(config, (3, 8, 8), 10).build_model, config)
+            on_meta(make_task(task, config, (3, 8, 8), 10).build_model, config)

@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 from hydra import compose, initialize_config_dir
 
+from vit_train.model.build import build
 from vit_train.model.cost import on_meta
 from vit_train.runs.config import CONF_DIR, TrainConfig, register_schemas, typed
 
@@ -38,7 +39,7 @@ def test_table_lists_exactly_the_files_in_conf_model():
 @pytest.mark.parametrize("preset", PARAMETERS)
 def test_preset_has_exactly_this_many_parameters(preset):
     config = load(preset)
-    model = on_meta(lambda: config.build((3, 32, 32), 10), config)
+    model = on_meta(lambda: build(config, (3, 32, 32), 10), config)
     assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[preset]
 
 

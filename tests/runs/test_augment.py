@@ -9,6 +9,7 @@ from torch import Tensor
 from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.config import ShapesConfig
 from vit_train.data.dataset import make_splits
+from vit_train.data.sources import load_dataset
 from vit_train.runs.settings import SheetConfig
 from vit_train.training.preview import draw_contact_sheet
 
@@ -36,7 +37,7 @@ def test_a_row_is_an_image_as_it_is_and_then_in_other_variants(
     for column in range(4):
         for other in range(column):
             assert not torch.equal(images[:, column], images[:, other])
-    source = data.load()
+    source = load_dataset(data)
     train = make_splits(source, data).train
     for row in range(5):
         (place,) = (train.images == images[row, 0]).flatten(1).all(1).nonzero()

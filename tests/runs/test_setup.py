@@ -7,9 +7,12 @@ import torch
 
 from vit_train.data.config import ShapesConfig
 from vit_train.data.dataset import Dataset
+from vit_train.data.shapes import load_shapes
+from vit_train.data.sources import LOADERS, load_dataset
 from vit_train.engine import precision
 from vit_train.engine.distributed import ALONE, Processes
 from vit_train.files import memory as limits
+from vit_train.model.build import build
 from vit_train.model.config import ViTConfig
 from vit_train.runs.config import TrainConfig
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig, TaskConfig
@@ -86,15 +89,15 @@ def test_the_training_images_are_held_once() -> None:
 
 def test_the_images_that_were_split_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left are the parts, which are copies."""
-    load, sources = ShapesConfig.load, []
+    sources = []
 
     def loaded(config: ShapesConfig) -> Dataset:
-        data = load(config)
+        data = load_shapes(config)
         assert data.train.masks is None  # which nothing would look at
         sources.append(weakref.ref(data.train.images))
         return data
 
-    monkeypatch.setattr(ShapesConfig, "load", loaded)
+    monkeypatch.setitem(LOADERS, ShapesConfig, loaded)
     monkeypatch.setattr(setup, "chosen_statistics", lambda *_: pytest.fail(str(sources[0]())))
     with pytest.raises(pytest.fail.Exception, match="None"):
         parts()
@@ -108,7 +111,7 @@ def test_the_copy_of_a_split_is_counted(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_frozen_encoder_gives_the_head_the_same_features_every_time() -> None:
     config = ViTConfig(embed_dim=8, depth=2, num_heads=1, patch_size=8, dropout=0.3, drop_path=0.3)
-    model = config.build((3, 16, 16), 10).train()
+    model = build(config, (3, 16, 16), 10).train()
     torch.nn.init.normal_(model.head.weight)
     images = torch.randn(4, 3, 16, 16)
     assert not torch.equal(model(images), model(images))
@@ -117,7 +120,7 @@ def test_a_frozen_encoder_gives_the_head_the_same_features_every_time() -> None:
 
 
 def test_each_split_is_what_it_is_called() -> None:
-    run, data = parts(), ShapesConfig(train_images=60, test_images=20, image_size=16).load()
+    run, data = parts(), load_dataset(ShapesConfig(train_images=60, test_images=20, image_size=16))
     assert torch.equal(run.splits.test.images, data.test.images)
     seen = torch.cat([labels for _, labels in run.val_loader or []])
     assert run.splits.val is not None and torch.equal(seen, run.splits.val.labels)
@@ -147,9 +150,10 @@ def test_the_seed_draws_the_weights_and_the_order_but_not_the_splits() -> None:
 def test_images_without_labels_are_trained_on_and_have_a_part_in_the_statistics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    data = ShapesConfig(train_images=60, test_images=20, image_size=16).load()
+    data = load_dataset(ShapesConfig(train_images=60, test_images=20, image_size=16))
     unlabelled = torch.full((30, 3, 16, 16), 250, dtype=torch.uint8)
-    monkeypatch.setattr(ShapesConfig, "load", lambda _: replace(data, unlabelled=unlabelled))
+    more = replace(data, unlabelled=unlabelled)
+    monkeypatch.setitem(LOADERS, ShapesConfig, lambda _: more)
     for task, count in ((ReconstructConfig(), 84), (ClassifyConfig(), 54)):
         run = parts(task=task)
         images = run.splits.train.images

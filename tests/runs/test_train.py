@@ -17,6 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import vit_train
 from vit_train.data.config import ShapesConfig
 from vit_train.data.dataset import make_splits
+from vit_train.data.sources import load_dataset
 from vit_train.engine.config import LoopConfig
 from vit_train.engine.interruption import Deadline
 from vit_train.engine.metrics import Classification, wilson_interval
@@ -34,7 +35,7 @@ def figures(checkpoint: Path, weights: str, split: str) -> dict[str, Any]:
     """Of these weights on this split, without anything of the package but the model's forward."""
     model, _ = vit_train.load(checkpoint)
     model.load_state_dict(getattr(Checkpoint.load(checkpoint), weights))
-    splits = make_splits(DATA.load(), DATA)
+    splits = make_splits(load_dataset(DATA), DATA)
     train, part = splits.train.images / 255, splits.named(split)
     mean, std = (getattr(train, name)((0, 2, 3)).view(-1, 1, 1) for name in ("mean", "std"))
     with torch.no_grad():

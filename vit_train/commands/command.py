@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from vit_train.commands.errors import short_errors
 from vit_train.commands.help import run_or_help
 from vit_train.commands.overrides import is_sweep, quote_values
-from vit_train.runs.config import CONF_DIR, GROUPS, register_schemas, typed
+from vit_train.runs.config import CONF_DIR, register_schemas, typed
 
 Config = TypeVar("Config")
 NO_GROUPS: Mapping[str, str | None] = {}
@@ -46,9 +46,8 @@ def make_command(
         register_schemas()
         with short_errors(name):
             refuse_sweep(sys.argv[1:])
-            refuse_groups(sys.argv[1:], [group for group in GROUPS if group not in groups])
             sys.argv[1:] = quote_values(sys.argv[1:], paths)
-            run_or_help(job, about, groups, settings)
+            run_or_help(job, config_name, about, settings, groups)
 
     return main
 
@@ -69,17 +68,6 @@ def refuse_sweep(arguments: Sequence[str]) -> None:
             "only vit-train sweeps over settings (-m): run this once for each, or compare runs by "
             "vit-eval 'ckpt=[A,B]'"
         )
-
-
-def refuse_groups(arguments: Sequence[str], groups: Sequence[str]) -> None:
-    """Raise ValueError for a choice of these groups, which only other commands have."""
-    for argument in arguments:
-        group, _, value = argument.lstrip("+~").partition("=")
-        if group in groups and value[:1] != "{":  # data={root:X} sets what is in it
-            raise ValueError(
-                f"there is no group {group} here: what belongs to a run comes from it (--help "
-                "lists the settings)"
-            )
 
 
 def register_command(config_name: str, settings: type, groups: Mapping[str, str | None]) -> None:

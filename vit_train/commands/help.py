@@ -1,53 +1,60 @@
-"""`--help`: a command's purpose, its groups, and the current values of all its settings.
+"""`--help`: a command's purpose, its groups, and the current values of all its settings."""
 
-Hydra's own help copies its config repository once per group, which takes seconds.
-"""
-
-import argparse
-import contextlib
-import io
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
-from vit_train.commands.described import described
-from vit_train.commands.overrides import settings_first
-from vit_train.runs.config import CHOSEN_BY_NAME, CONF_DIR
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
 
-FLAGS = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-FLAGS.add_argument("--help", "-h", action="store_true")
-FLAGS.add_argument("--config-dir", "-cd", type=Path)
-# Accepted together with --help, but without effect there.
-FLAGS.add_argument("--run", "-r", "--multirun", "-m", action="store_true")
+from vit_train.commands.arguments import check, choices, preset_folders
+from vit_train.commands.overrides import quoted, settings_and_flags
+from vit_train.runs.config import CONF_DIR
+
+WIDTH = 96
 
 
-def run_or_help(job: Callable[[], object], about: str, groups: Collection[str], kind: type) -> None:
-    """Run the job, or print its help or the version if the arguments ask for it.
+def run_or_help(
+    job: Callable[[], object], config_name: str, about: str, kind: type, groups: Collection[str]
+) -> None:
+    """Check the arguments and run the job, or print its help or the version if they ask for it.
 
-    `groups` are those it has, and `kind` is the dataclass of its settings.
+    `kind` is the dataclass of its settings, and `groups` are those that it has.
     """
-    sys.argv[1:] = settings_first(sys.argv[1:])
-    if "--version" in sys.argv[1:]:
+    arguments, flags = settings_and_flags(sys.argv[1:])
+    if "--version" in flags:
         print(version_line())
         return
-    if not {"--help", "-h"} & set(sys.argv[1:]):
-        job()
+    check(arguments, flags, kind, groups)
+    if {"--help", "-h"} & set(flags):
+        print_help(config_name, about, groups, arguments, flags)
         return
-    flags, rest = FLAGS.parse_known_args(sys.argv[1:])
-    folders = [CONF_DIR, *([flags.config_dir] if flags.config_dir else [])]
-    if flags.config_dir:
-        rest += ["--config-dir", str(flags.config_dir)]
-    sys.argv[1:] = [*rest, "--cfg", "job"]
-    with contextlib.redirect_stdout(io.StringIO()) as settings:
-        job()
+    sys.argv[1:] = [*arguments, *flags]
+    job()
+
+
+def print_help(
+    config_name: str,
+    about: str,
+    groups: Collection[str],
+    arguments: Sequence[str],
+    flags: Sequence[str],
+) -> None:
+    folders = preset_folders(arguments, flags)
+    added = ",".join(quoted(f"file://{folder.absolute()}") for folder in folders[1:])
+    own = [each for each in arguments if not each.startswith("hydra.searchpath=")]
+    with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        config = compose(config_name, [*own, f"hydra.searchpath=[{added}]"])
     print(about)
     if groups:
         print("\n== Groups, chosen by group=name ==")
-        print(*group_lines(folders, groups), sep="\n")
+    for group in sorted(groups):
+        print(f"{group}: {', '.join(choices(group, folders))}")
     print("\n== Current settings (change them with key=value) ==")
-    print(described(settings.getvalue(), kind))
-    print("Add --cfg job to print the settings alone, --hydra-help for Hydra's own flags.")
+    print(*described(config), sep="\n")
+    print("\nAdd --cfg job to print the settings alone, --hydra-help for Hydra's own flags.")
 
 
 def version_line() -> str:
@@ -57,10 +64,18 @@ def version_line() -> str:
         return "vit_train, not installed"
 
 
-def group_lines(folders: Sequence[Path], groups: Collection[str]) -> Iterable[str]:
-    """Yield one line per group with its choices: presets of all folders, and registered names."""
-    choices = {group: set(classes) for group, classes in CHOSEN_BY_NAME.items()}
-    for file in (file for folder in folders for file in folder.glob("*/*.yaml")):
-        choices.setdefault(file.parent.name, set()).add(file.stem)
-    for group in sorted(choices.keys() & groups):
-        yield f"{group}: {', '.join(sorted(choices[group]))}"
+def described(config: DictConfig, indent: str = "") -> Iterator[str]:
+    """Yield the lines of a config as YAML, with the help text of each setting above it."""
+    kind, container = OmegaConf.get_type(config), OmegaConf.to_container(config)
+    assert is_dataclass(kind) and isinstance(container, dict)
+    texts = {each.name: each.metadata.get("help", "") for each in fields(kind)}
+    comment = f"{indent}# "
+    for key, value in container.items():
+        yield from textwrap.wrap(
+            texts[str(key)], WIDTH, initial_indent=comment, subsequent_indent=comment
+        )
+        if isinstance(value, dict):
+            yield f"{indent}{key!s}:"
+            yield from described(config[key], f"{indent}  ")
+        else:
+            yield textwrap.indent(OmegaConf.to_yaml({key: value}).rstrip(), indent)

@@ -1,4 +1,4 @@
-"""Arguments as Hydra wants them: settings before flags, and paths with any character quoted."""
+"""Arguments as Hydra wants them: settings apart from flags, and paths with any character quoted."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,9 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from hydra.conf import HydraConf
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from vit_train.commands.arguments import parsed
 from vit_train.files.text import file_name
 from vit_train.runs.paths import CONFIG
 
@@ -25,8 +25,8 @@ FLAGS = (
 KEY = r"\+{0,2}[A-Za-z_][\w./@-]*"
 
 
-def settings_first(arguments: Sequence[str]) -> list[str]:
-    """Move the flags behind the settings, which Hydra wants side by side.
+def settings_and_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the settings and Hydra's flags, which may stand anywhere among them.
 
     `experiment=null` becomes `~experiment`, because Hydra knows no null group on the command line.
     Raise ValueError for a setting without a value.
@@ -41,7 +41,7 @@ def settings_first(arguments: Sequence[str]) -> list[str]:
             raise ValueError(f"{argument} has no value: write {argument}=VALUE")
         else:
             settings.append("~experiment" if argument == "experiment=null" else argument)
-    return settings + flags
+    return settings, flags
 
 
 def is_sweep(arguments: Sequence[str]) -> bool:
@@ -96,7 +96,7 @@ def run_name(overrides: Sequence[str], choices: Mapping[str, str], root: str | N
     `choices` are those of the groups, and `root` is the folder of the data, if they have one.
     """
     chosen, otherwise = None, what_on_what(choices, root)
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
+    for override in parsed(overrides):
         value = override.value()
         if override.key_or_group == "extend" and isinstance(value, str):
             path = Path(value).resolve()

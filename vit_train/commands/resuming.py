@@ -5,10 +5,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from vit_train.commands.arguments import parsed
 from vit_train.files.reading import flatten
 from vit_train.runs.config import (
     INCIDENTAL,
@@ -19,7 +18,6 @@ from vit_train.runs.config import (
     from_checkpoint,
     is_among,
     preset_urls,
-    require_known,
 )
 from vit_train.runs.paths import finished_run, for_shell, last_checkpoint
 from vit_train.runs.saved import own_settings
@@ -44,7 +42,7 @@ def resume_argument(arguments: Sequence[str]) -> str | None:
     given = [argument for argument in arguments if argument.startswith("resume=")]
     if not given:
         return None
-    override = OverridesParser.create().parse_overrides(given)[-1]
+    *_, override = parsed(given)
     if override.is_sweep_override():
         raise ValueError(f"{given[-1]}: only one run can be resumed at a time")
     value = override.value()
@@ -116,7 +114,6 @@ def changed(
 
     Raise ValueError, with the advice, for any other.
     """
-    require_known(composed)
     settings = OmegaConf.create(stored)
     OmegaConf.resolve(composed)
     doing = {"resume": "resuming", "extend": "extending"}[argument]
@@ -162,10 +159,6 @@ def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) 
 def keys_of(overrides: Sequence[str]) -> list[str]:
     """Return the settings and groups that these arguments name."""
     return [override.key_or_group for override in parsed(overrides)]
-
-
-def parsed(overrides: Sequence[str]) -> list[Override]:
-    return OverridesParser.create().parse_overrides(list(overrides))
 
 
 def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:

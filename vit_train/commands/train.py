@@ -170,7 +170,7 @@ def main() -> None:
             folder, _ = resumed_run(resume)
         sys.argv[1:] += for_hydra(folder)
         try:
-            run_or_help(job, ABOUT, GROUPS, TrainConfig)
+            run_or_help(job, "train", ABOUT, TrainConfig, GROUPS)
         except ValueError:
             SWEEP.report()  # why a search found nothing, if its jobs failed
             raise

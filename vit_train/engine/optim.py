@@ -1,7 +1,4 @@
-"""The optimizers of a run, stepped as one.
-
-A new optimizer is a config class with a `make`, and a line in OPTIM_CONFIGS (engine/config.py).
-"""
+"""The optimizers of a run, stepped as one."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

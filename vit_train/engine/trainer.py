@@ -19,6 +19,7 @@ from vit_train.engine.distributed import ALONE, Processes, joined_zeros
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Batch, Objective, TrainLoader, evaluate
 from vit_train.engine.optim import Optimizers, rate_scales
+from vit_train.engine.optimizers import make_optimizers
 from vit_train.engine.precision import Precision, batch_norms
 from vit_train.engine.schedule import FRESH, NonFiniteGuard, Patience, learning_rate
 from vit_train.engine.workers import make_workers
@@ -102,7 +103,7 @@ class Trainer:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.statistics = [b for norm in batch_norms(model) for b in norm.buffers()]
         scales = rate_scales(model, self.optim)
-        self.optimizers = Optimizers(self.optim.make(model), self.parameters, scales)
+        self.optimizers = Optimizers(make_optimizers(model, self.optim), self.parameters, scales)
         self.choose_workers(compiles(config.compile, precision.device))
         # What a step sums over micro-batches and processes: the gradients, and the step sums (M,).
         count = len(objective.measures) + objective.weighs

@@ -1,43 +1,8 @@
 """The machine's memory, checked before anything is allocated."""
 
-import math
 import os
-from collections.abc import Iterator
-from typing import Any
 
 from vit_train.files.text import counted
-
-# Far above any real count.
-LARGEST = 10**12
-# About the largest 32-bit float.
-LARGEST_FLOAT = 1e38
-# The largest seed that random number generators accept.
-LARGEST_SEED = 2**63 - 1
-
-
-def require_in_bounds(settings: dict[str, Any]) -> None:
-    """Raise ValueError, naming the setting, for NaN, infinity and numbers out of bounds.
-
-    Nested settings are checked at any depth.
-    """
-    for key, value in numbers(settings):
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{key}={value} must be a finite number")
-        largest = LARGEST_FLOAT if isinstance(value, float) else LARGEST
-        low, high = (0, LARGEST_SEED) if key.endswith("seed") else (-largest, largest)
-        if not low <= value <= high:
-            raise ValueError(f"{key}={value} must be between {low} and {high}")
-
-
-def numbers(settings: dict[str, Any] | list[Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield each number with its dotted key; numbers in a list have the list's key."""
-    pairs = settings.items() if isinstance(settings, dict) else ((None, item) for item in settings)
-    for key, value in pairs:
-        dotted = prefix if key is None else f"{prefix}.{key}".removeprefix(".")
-        if isinstance(value, dict | list):
-            yield from numbers(value, dotted)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield dotted, value
 
 
 def memory_bytes() -> float:

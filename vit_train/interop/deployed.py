@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from vit_train.interop.layout import Layout, Subject
 from vit_train.model.attention import Attention
+from vit_train.model.build import build
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs import provenance
@@ -103,7 +104,7 @@ def deployed(trained: Trained, normalize: bool) -> Deployed:
     config = meta.config.model
     if isinstance(config, ViTConfig):
         config = replace(config, kernels="fused", init="torch")  # quick; the weights come below
-    fused = config.build(meta.image_shape, len(meta.classes))
+    fused = build(config, meta.image_shape, len(meta.classes))
     fused.load_state_dict(trained.model.state_dict())
     for part in fused.modules():
         # PyTorch's ONNX exporter fails on its own fused attention with a bias.

@@ -26,6 +26,7 @@ from vit_train.interop.layout import Layout
 from vit_train.interop.pretrained import OWN, pretrained
 from vit_train.interop.timm import TIMM
 from vit_train.interop.weight_files import WEIGHT_FILES
+from vit_train.model.build import build
 from vit_train.model.config import ViTConfig
 
 # Of images, as the network takes them, the logits.
@@ -240,7 +241,7 @@ def reopened(path: Path, model: Deployed) -> Answer:
     assert isinstance(config, ViTConfig)
     found = pretrained(str(path), config)
     quick = replace(found.config, init="torch")  # the weights come below
-    network = quick.build(model.meta.image_shape, len(found.state["head.weight"]))
+    network = build(quick, model.meta.image_shape, len(found.state["head.weight"]))
     network.load_state_dict(found.state)
     assert found.statistics is not None
     normalize = Normalize(found.statistics)

@@ -40,6 +40,7 @@ from vit_train.interop.layout import (
 )
 from vit_train.interop.timm import POOLING
 from vit_train.interop.weight_files import CONFIG_FILES, read_weights, weights_file
+from vit_train.model.build import build
 from vit_train.model.config import ViTConfig, require_vit
 from vit_train.model.cost import on_meta
 from vit_train.model.vit import VisionTransformer
@@ -278,7 +279,7 @@ def require_whole(
     A head is not needed.
     """
     classes = len(state["head.weight"]) if "head.weight" in state else 1
-    expected = on_meta(partial(config.build, image_shape, classes), config).state_dict()
+    expected = on_meta(partial(build, config, image_shape, classes), config).state_dict()
     if "head.weight" not in state:
         expected = {key: value for key, value in expected.items() if "head." not in key}
     lacking = [each for key in expected if key not in state for each in names(key)]

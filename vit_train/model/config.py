@@ -1,25 +1,15 @@
-"""The models: their settings, and how each is built.
+"""Settings of the models.
 
-A new model is a config class with a `build`, and a line in MODEL_CONFIGS.
-Torch is imported only when one is built, so that bad values are rejected at once.
+A new model is a config class, with a line in MODEL_CONFIGS here and its constructor in BUILDERS of
+build.py.
 """
 
-import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from torch import nn
+from vit_train.files.setting import Settings, setting
 
-CHOICES = {
-    "kernels": ("auto", "scratch", "fused"),
-    "activation": ("gelu", "gelu_tanh"),
-    "positions_at": ("stem", "layers", "shared"),
-    "head": ("token", "token_mlp", "gap"),
-    "init": ("xavier", "mimetic", "torch"),
-    "stem": ("patches", "normed_patches", "conv"),
-}
-# What LayerNorms add to the variance, unless it is set or pretrained weights need another value.
+# The epsilon of LayerNorms, unless it is set or pretrained weights need another value.
 NORM_EPS = 1e-5
 # The fields on which the meaning of an encoder's weights depends.
 ENCODER_SHAPE = (
@@ -31,17 +21,15 @@ ENCODER_SHAPE = (
 
 
 @dataclass
-class ModelConfig:
+class ModelConfig(Settings):
     """A model's config; `name` selects the model.
 
     Image size, channels and classes come from the data.
     """
 
-    name: str = "???"
+    group: ClassVar[str] = "model"
 
-    def build(self, image_shape: tuple[int, int, int], num_classes: int) -> "nn.Module":
-        """Build a classifier of images (C,S,S) with newly initialized weights."""
-        raise NotImplementedError
+    name: str = "???"
 
     @property
     def layers(self) -> int:
@@ -59,94 +47,120 @@ class ViTConfig(ModelConfig):
     """The Vision Transformer and its variants."""
 
     name: str = "vit"
-    # Pixels of a patch's side; the width of a token; the number of blocks, and of the attention
-    # heads in each.
-    patch_size: int = 4
-    embed_dim: int = 128
-    depth: int = 6
-    num_heads: int = 4
-    # The MLP's hidden width: mlp_dim or, if that is null, mlp_ratio · embed_dim.
-    mlp_ratio: float = 4.0
-    mlp_dim: int | None = None
-    # gelu, or gelu_tanh, its approximation.
-    activation: str = "gelu"
-    # True: x + f(LN(x)). False: LN(x + f(x)), as in the first Transformers.
-    pre_norm: bool = True
-    # A LayerNorm after the last block. Post-LN blocks end with one of their own.
-    final_norm: bool = True
-    # Learned scale and shift in the LayerNorms.
-    norm_affine: bool = True
-    # What all LayerNorms add to the variance; null: 1e-5 or, with init_from=, as in that model.
-    norm_eps: float | None = None
-    # What makes tokens of the image: patches, each mapped linearly; the same with a LayerNorm
-    # before and after (normed_patches); or for patches of 4 two convolutions (conv).
-    stem: str = "patches"
-    # Pixels by which patches reach into their neighbors on every side.
-    patch_overlap: int = 0
-    # LayerNorm of the queries and keys of each head.
-    qk_norm: bool = False
-    # LayerScale: multiply each value of a residual branch by a learned factor, at first this one.
-    layer_scale: float | None = None
-    # Initialize the last layer of each residual branch to zero.
-    zero_branches: bool = False
-    # Biases of the layers that make queries, keys and values, of the one after attention, and of
-    # the MLP.
-    qkv_bias: bool = True
-    proj_bias: bool = True
-    mlp_bias: bool = True
-    # Position embeddings: learned, learned_2d, sinusoidal, sincos_2d, relative, rotary_2d, none, or
-    # one that your program registers. Absolute ones are added once after the patch embedding
-    # (stem), or before every layer, with a separate table for each layer (layers) or one for all
-    # of them (shared).
-    positions: str = "learned"
-    positions_at: str = "stem"
-    # Input of the classifier: the class token (token), the class token through a hidden tanh layer
-    # (token_mlp), or, without a class token, the mean of all patches (gap).
-    head: str = "token"
-    # Applied after the positions and all linear layers but those to queries, keys, values and
-    # classes.
-    dropout: float = 0.0
-    # Applied only to the outputs of the two residual branches.
-    branch_dropout: float = 0.0
-    # Probability of skipping a residual branch: 0 in the first block, rising to this in the last.
-    drop_path: float = 0.0
-    # Linear layers: Xavier-uniform with zero biases and a zero head (xavier), the same but with
-    # attention that looks trained (mimetic), or PyTorch's default (torch). Class token and
-    # positions: normal, with the standard deviations below.
-    init: str = "xavier"
-    cls_std: float = 0.02
-    pos_std: float = 0.02
-    # Standard deviation of a decoder's mask token; null: pos_std.
-    mask_std: float | None = None
-    # Implementation of LayerNorm, GELU and attention: this package's own (scratch) or PyTorch's
-    # (fused; auto, too), which were faster on most CPUs measured. They agree to rounding.
-    kernels: str = "auto"
+    patch_size: int = setting(4, "Pixels of a patch's side.", at_least=1)
+    embed_dim: int = setting(
+        128, "Width of a token, a multiple of the number of heads.", at_least=1
+    )
+    depth: int = setting(6, "Number of blocks.", at_least=1)
+    num_heads: int = setting(4, "Number of attention heads in each block.", at_least=1)
+    mlp_ratio: float = setting(4.0, "Hidden width of the MLP, over embed_dim.", above=0)
+    mlp_dim: int | None = setting(
+        None, "Hidden width of the MLP; null: mlp_ratio · embed_dim.", at_least=1
+    )
+    activation: str = setting(
+        "gelu", "gelu, or its approximation gelu_tanh.", choices=("gelu", "gelu_tanh")
+    )
+    pre_norm: bool = setting(
+        True, "true: x + f(LN(x)); false: LN(x + f(x)), as in the first Transformers."
+    )
+    final_norm: bool = setting(
+        True, "A LayerNorm after the last block; post-LN blocks end with one of their own."
+    )
+    norm_affine: bool = setting(True, "Learned scale and shift in the LayerNorms.")
+    norm_eps: float | None = setting(
+        None,
+        "Epsilon of all LayerNorms; null: 1e-5 or, with init_from=, that of the pretrained model.",
+        above=0,
+    )
+    stem: str = setting(
+        "patches",
+        "From the image to tokens: patches, each mapped linearly; normed_patches, the same with a "
+        "LayerNorm before and after; conv, two convolutions, for patches of 4.",
+        choices=("patches", "normed_patches", "conv"),
+    )
+    patch_overlap: int = setting(
+        0, "Pixels by which patches reach into their neighbors on every side.", at_least=0
+    )
+    qk_norm: bool = setting(False, "LayerNorm of the queries and keys of each head.")
+    layer_scale: float | None = setting(
+        None,
+        "LayerScale: initial value of a learned factor for each channel of a residual branch; "
+        "null: no factors.",
+        above=0,
+    )
+    zero_branches: bool = setting(
+        False, "Initialize the last layer of each residual branch to zero."
+    )
+    qkv_bias: bool = setting(True, "Biases of the layers that make queries, keys and values.")
+    proj_bias: bool = setting(True, "Bias of the layer after attention.")
+    mlp_bias: bool = setting(True, "Biases of the MLP.")
+    positions: str = setting(
+        "learned",
+        "Position embeddings: learned, learned_2d, sinusoidal, sincos_2d, relative, rotary_2d, "
+        "none, or one that your program registers.",
+    )
+    positions_at: str = setting(
+        "stem",
+        "Add absolute positions once after the patch embedding (stem), or before every layer, "
+        "from a separate table for each layer (layers) or one for all of them (shared).",
+        choices=("stem", "layers", "shared"),
+    )
+    head: str = setting(
+        "token",
+        "Input of the classifier: the class token (token), the class token through a hidden tanh "
+        "layer (token_mlp), or the mean of all patches, without a class token (gap).",
+        choices=("token", "token_mlp", "gap"),
+    )
+    dropout: float = setting(
+        0.0,
+        "Dropout after the positions and after all linear layers except those to queries, keys, "
+        "values and classes.",
+        at_least=0,
+        below=1,
+    )
+    branch_dropout: float = setting(
+        0.0, "Dropout of the outputs of the two residual branches.", at_least=0, below=1
+    )
+    drop_path: float = setting(
+        0.0,
+        "Stochastic depth: probability of skipping a residual branch, 0 in the first block and "
+        "rising to this in the last.",
+        at_least=0,
+        below=1,
+    )
+    init: str = setting(
+        "xavier",
+        "Initial linear layers: xavier, Xavier-uniform with zero biases and a zero head; mimetic, "
+        "the same with attention initialized to resemble trained attention; torch, PyTorch's.",
+        choices=("xavier", "mimetic", "torch"),
+    )
+    cls_std: float = setting(0.02, "Standard deviation of the initial class token.", at_least=0)
+    pos_std: float = setting(
+        0.02, "Standard deviation of the initial learned positions.", at_least=0
+    )
+    mask_std: float | None = setting(
+        None,
+        "Standard deviation of a decoder's initial mask token; null: pos_std.",
+        at_least=0,
+    )
+    kernels: str = setting(
+        "auto",
+        "LayerNorm, GELU and attention: this package's own (scratch) or PyTorch's (fused; auto, "
+        "too), which were faster on most CPUs measured. They agree to rounding.",
+        choices=("auto", "scratch", "fused"),
+    )
 
     def __post_init__(self) -> None:
-        for field in ("patch_size", "embed_dim", "depth", "num_heads"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"model.{field}={getattr(self, field)} must be at least 1")
+        super().__post_init__()
         if self.embed_dim % self.num_heads:
             raise ValueError(
                 f"model.embed_dim={self.embed_dim} must be a multiple of "
                 f"model.num_heads={self.num_heads}: each head takes an equal share"
             )
-        if not 0 < self.mlp_ratio < float("inf"):
-            raise ValueError(f"model.mlp_ratio={self.mlp_ratio} must be positive")
-        if not self.hidden_dim >= 1:
+        if self.hidden_dim < 1:
             raise ValueError(
-                f"model.mlp_ratio={self.mlp_ratio}, model.mlp_dim={self.mlp_dim}: the MLP has no "
-                "hidden unit"
+                f"model.mlp_ratio={self.mlp_ratio}: the MLP has no hidden unit; choose a larger one"
             )
-        for field in ("dropout", "branch_dropout", "drop_path"):
-            if not 0 <= getattr(self, field) < 1:
-                raise ValueError(f"model.{field}={getattr(self, field)} must be in [0, 1)")
-        if not self.eps > 0:
-            raise ValueError(f"model.norm_eps={self.norm_eps} must be positive")
-        if self.layer_scale is not None and not self.layer_scale > 0:
-            raise ValueError(f"model.layer_scale={self.layer_scale} must be positive, or null")
-        if self.patch_overlap < 0:
-            raise ValueError(f"model.patch_overlap={self.patch_overlap} must not be negative")
         if self.stem == "conv" and (self.patch_size != 4 or self.patch_overlap):
             raise ValueError(
                 "model.stem=conv has patches of 4 that overlap in its own way: set "
@@ -154,21 +168,6 @@ class ViTConfig(ModelConfig):
             )
         if self.stem == "normed_patches" and self.patch_overlap:
             raise ValueError("model.stem=normed_patches needs model.patch_overlap=0")
-        for field in ("cls_std", "pos_std", "mask_std"):
-            value = getattr(self, field)
-            if value is not None and value < 0:
-                raise ValueError(f"model.{field}={value} must not be negative")
-        for field, choices in CHOICES.items():
-            if getattr(self, field) not in choices:
-                raise ValueError(
-                    f"model.{field}={getattr(self, field)} must be one of: {', '.join(choices)}"
-                )
-
-    def build(self, image_shape: tuple[int, int, int], num_classes: int) -> "nn.Module":
-        from vit_train.model.vit import VisionTransformer
-
-        channels, size, _ = image_shape
-        return VisionTransformer(self, size, channels, num_classes)
 
     @property
     def hidden_dim(self) -> int:
@@ -177,7 +176,7 @@ class ViTConfig(ModelConfig):
 
     @property
     def eps(self) -> float:
-        """Return what the LayerNorms add to the variance."""
+        """Return the epsilon of the LayerNorms."""
         return NORM_EPS if self.norm_eps is None else self.norm_eps
 
     @property
@@ -200,21 +199,15 @@ class ViTConfig(ModelConfig):
 
 
 @dataclass
-class CnnConfig(ModelConfig):
-    """A plain CNN with one convolution for each width."""
+class WidthsConfig(ModelConfig):
+    """Base of the models whose parts have a width each."""
 
-    name: str = "cnn"
-    # The channels of each convolution.
-    widths: list[int] = dataclasses.field(default_factory=lambda: [32, 32, 64, 64, 128])
+    widths: list[int] = setting(list, "Channels of each part.", at_least=1)
 
     def __post_init__(self) -> None:
-        require_widths(self.widths)
-
-    def build(self, image_shape: tuple[int, int, int], num_classes: int) -> "nn.Module":
-        from vit_train.model.cnn import SimpleCnn
-
-        channels, size, _ = image_shape
-        return SimpleCnn(self, size, channels, num_classes)
+        super().__post_init__()
+        if not self.widths:
+            raise ValueError("model.widths=[] must be one or more numbers, each at least 1")
 
     @property
     def layers(self) -> int:
@@ -222,46 +215,35 @@ class CnnConfig(ModelConfig):
 
     @property
     def size_settings(self) -> str:
-        return widths_setting(self.widths)
+        more = [] if len(self.widths) <= 10 else ["…"]
+        return f"model.widths=[{','.join([*map(str, self.widths[:10]), *more])}]"
 
 
 @dataclass
-class ResNetConfig(ModelConfig):
+class CnnConfig(WidthsConfig):
+    """A plain CNN with one convolution for each width."""
+
+    name: str = "cnn"
+    widths: list[int] = setting(
+        lambda: [32, 32, 64, 64, 128], "Channels of each convolution.", at_least=1
+    )
+
+
+@dataclass
+class ResNetConfig(WidthsConfig):
     """A residual network with one stage of `blocks` blocks for each width."""
 
     name: str = "resnet"
-    # The channels of each stage, and its residual blocks.
-    widths: list[int] = dataclasses.field(default_factory=lambda: [16, 32, 64])
-    blocks: int = 2
-
-    def __post_init__(self) -> None:
-        require_widths(self.widths)
-        if self.blocks < 1:
-            raise ValueError(f"model.blocks={self.blocks} must be at least 1")
-
-    def build(self, image_shape: tuple[int, int, int], num_classes: int) -> "nn.Module":
-        from vit_train.model.cnn import SmallResNet
-
-        channels, size, _ = image_shape
-        return SmallResNet(self, size, channels, num_classes)
+    widths: list[int] = setting(lambda: [16, 32, 64], "Channels of each stage.", at_least=1)
+    blocks: int = setting(2, "Residual blocks of each stage.", at_least=1)
 
     @property
     def layers(self) -> int:
-        return len(self.widths) * self.blocks
+        return super().layers * self.blocks
 
     @property
     def size_settings(self) -> str:
-        return f"{widths_setting(self.widths)} model.blocks={self.blocks}"
-
-
-def widths_setting(widths: list[int]) -> str:
-    more = [] if len(widths) <= 10 else ["…"]
-    return f"model.widths=[{','.join([*map(str, widths[:10]), *more])}]"
-
-
-def require_widths(widths: list[int]) -> None:
-    if not widths or min(widths) < 1:
-        raise ValueError(f"model.widths={widths} must be one or more numbers, each at least 1")
+        return f"{super().size_settings} model.blocks={self.blocks}"
 
 
 MODEL_CONFIGS: dict[str, type[ModelConfig]] = {

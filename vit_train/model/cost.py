@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from vit_train.model.build import build
 from vit_train.model.config import CnnConfig, ModelConfig, ResNetConfig, ViTConfig
 from vit_train.model.vit import VisionTransformer
 
@@ -34,7 +35,7 @@ def count_flops(config: ModelConfig, image_shape: tuple[int, int, int], num_clas
     if isinstance(config, ViTConfig):  # only explicit products are counted on every machine
         config = replace(config, kernels="scratch", init="torch")
     with torch.random.fork_rng(devices=[]):
-        model: nn.Module = config.build(image_shape, num_classes).eval()
+        model: nn.Module = build(config, image_shape, num_classes).eval()
     with FlopCounterMode(display=False) as counter:
         result = model(torch.zeros(1, *image_shape)).sum()
         forward = int(counter.get_total_flops())

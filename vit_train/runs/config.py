@@ -1,8 +1,7 @@
 """The composed, typed config of each command, and the folder of the YAML files."""
 
-import difflib
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ from vit_train.data.augment.config import AugmentConfig
 from vit_train.data.config import DATA_CONFIGS, DataConfig, ShapesConfig
 from vit_train.engine.config import (
     COMPILE,
+    DEVICE_TEXT,
     DEVICES,
     OPTIM_CONFIGS,
     PRECISIONS,
@@ -22,9 +22,8 @@ from vit_train.engine.config import (
     DistributedConfig,
     LoopConfig,
     OptimConfig,
-    require_choice,
 )
-from vit_train.files.memory import require_in_bounds
+from vit_train.files.setting import Settings, seed_setting, setting
 from vit_train.model.config import MODEL_CONFIGS, NORM_EPS, ModelConfig, ViTConfig
 from vit_train.tasks.config import TASK_CONFIGS, ClassifyConfig, TaskConfig
 
@@ -59,23 +58,13 @@ NEEDED = {
     "images": "FILES, a folder, or - for paths on standard input",
     "task.teacher": "RUN, a trained classifier",
 }
-# What is called otherwise here than in timm, where no similar name is the same setting.
-TIMM_NAMES = {
-    "model.drop_rate": "model.dropout",
-    "model.drop_path_rate": "model.drop_path",
-    "model.img_size": "data.image_size",
-    "data.img_size": "data.image_size",
-    "train.lr": "optim.lr",
-    "train.num_epochs": "train.epochs",
-}
-NOT_TAKEN_AWAY = "a setting can be changed, but not removed"
 PACKAGE = Path(__file__).parents[1]
 # In the wheel conf/ is a subpackage; in a checkout it is at the top level.
 CONF_DIR = next(path for path in (PACKAGE / "conf", PACKAGE.parent / "conf") if path.is_dir())
 
 
 @dataclass
-class TrainConfig:
+class TrainConfig(Settings):
     """All settings of `vit-train`."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -86,38 +75,49 @@ class TrainConfig:
     train: LoopConfig = field(default_factory=LoopConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
-    # Resume this run (its folder, or one of its checkpoints) with its own settings.
-    resume: str | None = None
-    # Train this finished run for train.epochs more epochs, in a new folder, with its own settings.
-    extend: str | None = None
-    # Start from these weights instead of random ones: of a run (its folder or a checkpoint), of
-    # another library (a file or a folder), timm:NAME, or builtin:cifar10.
-    init_from: str | None = None
-    # Seed of the first weights, the order of the images, augmentation and dropout.
-    seed: int = 0
-    # Where to compute: auto (a GPU if there is one), cpu or cuda.
-    device: str = "auto"
-    # auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs); auto: bf16 on a GPU that has
-    # it, and on a CPU that multiplies at least 1.2 times as fast in it (measured); else fp32.
-    precision: str = "auto"
-    # Compile the model first, which takes up to a minute on a CPU, where steps were no faster (not
-    # measured on a GPU): true, false, or auto, which does so only on a GPU.
-    compile: bool | str = "auto"
-    # Make runs on a GPU reproducible to the bit, which is slower; on the same CPU model
-    # with the same number of cores they always are.
-    deterministic: bool = False
+    resume: str | None = setting(
+        None, "Resume this run (its folder, or one of its checkpoints) with its own settings."
+    )
+    extend: str | None = setting(
+        None,
+        "Train this finished run for train.epochs more epochs, in a new folder, with its own "
+        "settings.",
+    )
+    init_from: str | None = setting(
+        None,
+        "Start from these weights: of a run (its folder or a checkpoint), of another library (a "
+        "file or a folder), timm:NAME, or builtin:cifar10; null: random weights.",
+    )
+    seed: int = seed_setting(
+        0, "Seed of the initial weights, the order of the images, augmentation and dropout."
+    )
+    device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
+    precision: str = setting(
+        "auto",
+        "auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs). auto: bf16 on a GPU that has it, "
+        "and on a CPU that multiplies at least 1.2 times as fast in it (measured at the start); "
+        "else fp32.",
+        choices=PRECISIONS,
+    )
+    compile: bool | str = setting(
+        "auto",
+        "Compile the model first, which takes up to a minute on a CPU, where it made steps no "
+        "faster (not measured on a GPU): true, false, or auto (only on a GPU).",
+        choices=COMPILE,
+    )
+    deterministic: bool = setting(
+        False,
+        "Make runs on a GPU reproducible to the bit, which is slower; on the same CPU model with "
+        "the same number of cores they always are.",
+    )
 
     def __post_init__(self) -> None:
-        require_choice("device", self.device, DEVICES)
-        require_choice("precision", self.precision, PRECISIONS)
+        super().__post_init__()
         if self.data.sampler == "balanced" and getattr(self.task, "class_weights", None) == "auto":
             raise ValueError(
                 "task.class_weights=auto and data.sampler=balanced each make up for uneven "
                 "classes: choose one of them"
             )
-        compiled = str(self.compile).lower()
-        require_choice("compile", compiled, COMPILE)
-        self.compile = compiled if compiled == "auto" else compiled == "true"
         if self.train.patience is not None and self.data.val == "none":
             raise ValueError(
                 f"train.patience={self.train.patience} needs validation images: data.val=none has "
@@ -153,6 +153,10 @@ def readable(config: TrainConfig) -> TrainConfig:
     return from_checkpoint(asdict(config))
 
 
+# Storing takes Hydra milliseconds each, and a program may call several commands.
+store = cache(ConfigStore.instance().store)
+
+
 def is_among(key: str, names: Iterable[str]) -> bool:
     """Return whether a setting is one of these; a name that ends with a dot means all below it."""
     return any(key == name or (name[-1] == "." and key.startswith(name)) for name in names)
@@ -160,13 +164,12 @@ def is_among(key: str, names: Iterable[str]) -> bool:
 
 def register_schemas() -> None:
     """Register the dataclasses with Hydra, so that the YAML files hold presets but no defaults."""
-    store = ConfigStore.instance()
-    store.store(name="train_schema", node=TrainConfig)
+    store(name="train_schema", node=TrainConfig)
     for group, classes in CHOSEN_BY_NAME.items():
         for name, node in classes.items():
-            store.store(name=f"{group}_{name}_schema", node=node)
+            store(name=f"{group}_{name}_schema", node=node)
             if not (CONF_DIR / group / f"{name}.yaml").exists():
-                store.store(group=group, name=name, node=node)
+                store(group=group, name=name, node=node)
 
 
 def vit_presets() -> dict[str, ViTConfig]:
@@ -199,8 +202,6 @@ def typed(config: DictConfig, kind: type[Config]) -> Config:
         settings = (key.removesuffix(".name") for key in missing)
         needed = (f"{setting}={NEEDED.get(setting, 'VALUE')}" for setting in settings)
         raise ValueError(f"missing: {', '.join(needed)}")
-    require_known(config)
-    require_in_bounds(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
     result = OmegaConf.to_object(config)
     assert isinstance(result, kind)
     for group, classes in CHOSEN_BY_NAME.items():
@@ -209,41 +210,6 @@ def typed(config: DictConfig, kind: type[Config]) -> Config:
         if type(part) in classes.values() and classes.get(name) is not type(part):
             raise ValueError(f"{group}.name={name} cannot be set: choose with {group}=")
     return result
-
-
-def require_known(config: DictConfig, prefix: str = "") -> None:
-    """Raise ValueError for unknown settings added by `+` and for those removed by `~`.
-
-    OmegaConf passes the former on unchecked and gives the latter their defaults. Nested settings
-    are checked, too.
-    """
-    kind = OmegaConf.get_type(config)
-    if is_dataclass(kind):
-        known = [field.name for field in fields(kind)]
-        present = [str(key) for key in config]
-        for added in (key for key in present if key not in known):
-            raise ValueError(no_such_setting(prefix + added, known))
-        for removed in (key for key in known if key not in present):
-            raise ValueError(f"{NOT_TAKEN_AWAY} ({prefix}{removed})")
-    for key in config:
-        if not OmegaConf.is_missing(config, key) and isinstance(config[key], DictConfig):
-            require_known(config[key], f"{prefix}{key!s}.")
-
-
-def no_such_setting(asked: str, known: Sequence[str]) -> str:
-    """Return the message for a misspelled key: the nearest key that exists, or all of them."""
-    if known and asked in TIMM_NAMES:
-        return f"there is no setting {asked}: did you mean {TIMM_NAMES[asked]}?"
-    parent, _, key = asked.rpartition(".")
-    known = [each for each in known if each != "name"]  # which its group chooses
-    kinds = CHOSEN_BY_NAME.get(parent, {}).items()
-    others = [name for name, kind in kinds if key in {field.name for field in fields(kind)}]
-    if others:
-        return f"there is no setting {asked} here: {parent}={' or '.join(others)} has it"
-    near = difflib.get_close_matches(key, known, n=1)
-    prefix = f"{parent}." if parent else ""
-    hint = f"did you mean {prefix}{near[0]}?" if near else f"choose from: {', '.join(known)}"
-    return f"there is no setting {asked}: {hint}"
 
 
 def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictConfig:

@@ -15,6 +15,7 @@ from vit_train.data.config import (
 )
 from vit_train.data.dataset import Dataset, ImageSet, are_among, make_splits, subset, without
 from vit_train.data.folder import class_folders, find_parts, load_part, reread, split_off_test
+from vit_train.data.sources import load_dataset
 from vit_train.engine.config import BEST
 from vit_train.files.text import counted, listed, printable
 from vit_train.runs.config import preset_urls
@@ -159,7 +160,7 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
 
     Those of another size are others, because the temperature that is fitted on them is.
     """
-    data = config.load()
+    data = load_dataset(config)
     if meta.task.needs_labels and list(data.classes) != meta.classes:
         raise ValueError(
             f"the data's classes are {listed(data.classes)}, the model's {listed(meta.classes)}"

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from vit_train.data.dataset import Statistics
-from vit_train.engine.config import require_choice
 from vit_train.files.memory import is_out_of_memory, require_memory
 from vit_train.files.reading import Refused, read_json, require_config
 from vit_train.files.text import counted
@@ -22,6 +21,7 @@ from vit_train.runs.config import PREDICTING, TrainConfig, from_checkpoint
 from vit_train.runs.paths import builtin_checkpoint, calibration_file, checkpoint_at, run_at
 from vit_train.runs.settings import WEIGHTS
 from vit_train.runs.trained import Meta, Trained
+from vit_train.tasks.make import make_task
 from vit_train.tasks.task import Task
 
 # Of the images of all sources, and of the files that are classified.
@@ -137,7 +137,7 @@ def checked_task(
 
     def at_size(size: int) -> tuple[Task, nn.Module]:
         """Return the task, and its model on the meta device, which holds shapes only."""
-        task = config.task.make(config.model, (channels, size, size), num_classes)
+        task = make_task(config.task, config.model, (channels, size, size), num_classes)
         return task, on_meta(task.build_model, config.model, config.task.layers)
 
     task, shapes = at_size(trained_size)
@@ -219,7 +219,8 @@ def require_bounded_memory(
 
 def pick_weights(checkpoint: Checkpoint, asked: str) -> str:
     """Return "ema" or "raw"; raise ValueError if the choice is unknown or not in the checkpoint."""
-    require_choice("weights", asked, WEIGHTS)
+    if asked not in WEIGHTS:
+        raise ValueError(f"weights={asked} must be one of: {', '.join(WEIGHTS)}")
     averaged = checkpoint.ema is not None
     if asked == "ema" and not averaged:
         raise ValueError("weights=ema, but this run kept no average (train.ema_decay)")

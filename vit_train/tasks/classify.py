@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from vit_train.data.batches import Normalize
 from vit_train.engine.metrics import Answers, Classification
 from vit_train.engine.objective import Forward
+from vit_train.model.build import build
 from vit_train.model.config import ModelConfig, ViTConfig
 from vit_train.tasks.config import ClassifyConfig, DistillConfig, LabelsConfig
 from vit_train.tasks.task import Task
@@ -52,7 +53,7 @@ class Classify(Task):
             self.legend = "attention of the class token in the last layer"
 
     def build_model(self) -> nn.Module:
-        return self.model.build(self.image_shape, self.num_classes)
+        return build(self.model, self.image_shape, self.num_classes)
 
     def prepare(self, labels: Tensor) -> None:
         if self.given_weights == "auto":

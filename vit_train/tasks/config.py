@@ -1,32 +1,25 @@
-"""The tasks: their settings, and how each is made.
+"""Settings of the tasks.
 
-A new task is a config class with a `make`, and a line in TASK_CONFIGS. Torch is imported only when
-one is made, so that bad values are rejected at once.
+A new task is a config class, with a line in TASK_CONFIGS here and its constructor in TASKS of
+make.py.
 """
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
-from vit_train.model.config import ModelConfig
-
-if TYPE_CHECKING:
-    from vit_train.tasks.task import Task
+from vit_train.files.setting import Settings, setting
 
 DISTILLATIONS = ("soft", "hard")
 
 
 @dataclass
-class TaskConfig:
+class TaskConfig(Settings):
     """A task's config; `name` selects the task."""
 
-    name: str = "???"
+    group: ClassVar[str] = "task"
 
-    def make(
-        self, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
-    ) -> "Task":
-        """Make the task; raise ValueError if this model or these images (C,S,S) do not fit it."""
-        raise NotImplementedError
+    name: str = "???"
 
     @property
     def layers(self) -> int:
@@ -38,12 +31,12 @@ class TaskConfig:
 class LabelsConfig(TaskConfig):
     """Base of the tasks that classify images."""
 
-    # The share of the target that is spread evenly over all classes (Szegedy et al. 2016).
-    label_smoothing: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"task.label_smoothing={self.label_smoothing} must be in [0, 1)")
+    label_smoothing: float = setting(
+        0.1,
+        "Share of the target that is spread evenly over all classes (Szegedy et al. 2016).",
+        at_least=0,
+        below=1,
+    )
 
 
 @dataclass
@@ -51,26 +44,22 @@ class ClassifyConfig(LabelsConfig):
     """Classification of images."""
 
     name: str = "classify"
-    # A weight for each class in the loss: auto, inversely to the number of its training images, or
-    # a list with one number per class. A step's loss is the weighted mean over its images.
-    class_weights: Any = None
+    class_weights: Any = setting(
+        None,
+        "A weight for each class in the loss: auto, inversely to the number of its training "
+        "images, or a list with one number per class. A step's loss is the weighted mean over its "
+        "images.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         weights = self.class_weights
-        listed = isinstance(weights, list) and bool(weights) and all(map(is_positive, weights))
-        if not (weights in (None, "auto") or listed):
+        is_list = isinstance(weights, list) and bool(weights) and all(map(is_positive, weights))
+        if not (weights in (None, "auto") or is_list):
             raise ValueError(
                 f"task.class_weights={weights} must be auto, null, or a list with one positive "
                 "number per class, such as [1,2.5,1]"
             )
-
-    def make(
-        self, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
-    ) -> "Task":
-        from vit_train.tasks.classify import Classify
-
-        return Classify(self, model, image_shape, num_classes)
 
 
 @dataclass
@@ -78,34 +67,26 @@ class DistillConfig(LabelsConfig):
     """Classification, learned from labels and from a trained classifier, the teacher."""
 
     name: str = "distill"
-    # The teacher: a run (its folder or a checkpoint) or builtin:NAME, of any model, with the same
-    # classes and image size.
-    teacher: str = "???"
-    # What is learned from it: soft, its probabilities (Hinton et al. 2015), or hard, the class that
-    # it predicts (Touvron et al. 2021).
-    distillation: str = "soft"
-    # The share of the loss that the teacher has; the labels have the rest.
-    alpha: float = 0.5
-    # Divides the logits of both in soft distillation: higher shows more of what the teacher thinks
-    # of the other classes.
-    temperature: float = 3.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.distillation not in DISTILLATIONS:
-            choices = ", ".join(DISTILLATIONS)
-            raise ValueError(f"task.distillation={self.distillation} must be one of: {choices}")
-        if not 0 < self.alpha <= 1:
-            raise ValueError(f"task.alpha={self.alpha} must be greater than 0, and at most 1")
-        if not self.temperature > 0:
-            raise ValueError(f"task.temperature={self.temperature} must be positive")
-
-    def make(
-        self, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
-    ) -> "Task":
-        from vit_train.tasks.classify import Distill
-
-        return Distill(self, model, image_shape, num_classes)
+    teacher: str = setting(
+        "???",
+        "The teacher: a run (its folder or a checkpoint) or builtin:NAME, of any model, with the "
+        "same classes and image size.",
+    )
+    distillation: str = setting(
+        "soft",
+        "Targets from the teacher: soft, its probabilities (Hinton et al. 2015), or hard, its "
+        "predicted class (Touvron et al. 2021).",
+        choices=DISTILLATIONS,
+    )
+    alpha: float = setting(
+        0.5, "The teacher's share of the loss; the labels have the rest.", above=0, at_most=1
+    )
+    temperature: float = setting(
+        3.0,
+        "Temperature of soft distillation: divides both models' logits; a higher one gives more "
+        "weight to the teacher's less probable classes.",
+        above=0,
+    )
 
 
 def is_positive(value: object) -> bool:
@@ -118,12 +99,9 @@ def is_positive(value: object) -> bool:
 class DecodeConfig(TaskConfig):
     """Base of the tasks that predict pixels."""
 
-    # The number of the decoder's blocks; null means as many as the encoder has.
-    decoder_depth: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.decoder_depth is not None and self.decoder_depth < 1:
-            raise ValueError(f"task.decoder_depth={self.decoder_depth} must be at least 1, or null")
+    decoder_depth: int | None = setting(
+        None, "Number of the decoder's blocks; null: as many as the encoder's.", at_least=1
+    )
 
     @property
     def layers(self) -> int:
@@ -135,23 +113,12 @@ class ReconstructConfig(DecodeConfig):
     """Masked autoencoder: prediction of an image's hidden patches from the visible ones."""
 
     name: str = "reconstruct"
-    # The share of the patches that is hidden.
-    mask_ratio: float = 0.75
-    # Predict each patch after subtracting its own mean and dividing by its own standard deviation:
-    # better features, but pictures without the patches' colors (He et al. 2022, section 3).
-    normalise_target: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.mask_ratio < 1:
-            raise ValueError(f"task.mask_ratio={self.mask_ratio} must be between 0 and 1")
-
-    def make(
-        self, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
-    ) -> "Task":
-        from vit_train.tasks.pixels import Reconstruct
-
-        return Reconstruct(self, model, image_shape, num_classes)
+    mask_ratio: float = setting(0.75, "Share of the patches that is hidden.", above=0, below=1)
+    normalise_target: bool = setting(
+        False,
+        "Predict patches normalized by their own mean and standard deviation: better features, "
+        "but pictures without the patches' colors (He et al. 2022, section 3).",
+    )
 
 
 @dataclass
@@ -159,20 +126,11 @@ class AutoregressConfig(DecodeConfig):
     """Autoregression: prediction of each patch from those before it."""
 
     name: str = "autoregress"
-    # The number of first rows of patches that the encoder sees; 0 generates images from nothing.
-    given_rows: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.given_rows < 0:
-            raise ValueError(f"task.given_rows={self.given_rows} must not be negative")
-
-    def make(
-        self, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
-    ) -> "Task":
-        from vit_train.tasks.pixels import Autoregress
-
-        return Autoregress(self, model, image_shape, num_classes)
+    given_rows: int = setting(
+        4,
+        "First rows of patches that the encoder sees; 0: images are generated from nothing.",
+        at_least=0,
+    )
 
 
 TASK_CONFIGS: dict[str, type[TaskConfig]] = {

@@ -8,16 +8,19 @@ import torch
 
 from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics, make_splits
+from vit_train.data.sources import load_dataset
 from vit_train.figures.charts import save
 from vit_train.figures.maps import MOST_PLACES, draw_positions
 from vit_train.figures.sheet import image_grid, label_lines
 from vit_train.files.memory import require_attention_fits, require_images_fit, require_memory
 from vit_train.files.text import counted
+from vit_train.model.build import build
 from vit_train.model.config import ViTConfig
 from vit_train.model.cost import bytes_of, count_flops, counting_bytes, on_meta, parameter_breakdown
 from vit_train.model.pos_embed import chosen_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.settings import InspectConfig, SheetConfig
+from vit_train.tasks.make import make_task
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +29,7 @@ DRAWN_BYTES = 40  # per pixel of a picture, while matplotlib scales it
 
 def draw_contact_sheet(config: SheetConfig) -> None:
     """Draw one row per image: the original, then `variants` augmented versions."""
-    data = config.data.load()
+    data = load_dataset(config.data)
     train = make_splits(data, config.data).train
     pictures, size = config.images * (1 + config.variants), data.image_shape[1]
     require_images_fit(
@@ -65,7 +68,7 @@ def inspect_model(config: InspectConfig) -> None:
     if isinstance(config.model, ViTConfig):
         chosen_positions(config.model)  # may raise ValueError
     image_shape, classes = subject(config)
-    task = config.task.make(config.model, image_shape, classes)
+    task = make_task(config.task, config.model, image_shape, classes)
     # Below, a second one is built, in float64.
     shapes = on_meta(task.build_model, config.model, config.task.layers)
     needed = 3 * bytes_of(shapes.parameters())
@@ -80,7 +83,7 @@ def inspect_model(config: InspectConfig) -> None:
     logger.info(f"{flops / 1e9:.3f} GFLOP for a forward pass of one image")
     if not isinstance(model, Encoder) or not isinstance(config.model, ViTConfig):
         return
-    bare = replace(config.model, positions="none", positions_at="stem").build(image_shape, classes)
+    bare = build(replace(config.model, positions="none", positions_at="stem"), image_shape, classes)
     assert isinstance(bare, Encoder)
     logger.info(
         "permutation test, the largest difference between encoding permuted patches and permuting "

@@ -20,6 +20,7 @@ from vit_train.data.dataset import (
     channel_statistics,
     make_splits,
 )
+from vit_train.data.sources import load_dataset
 from vit_train.engine.distributed import Processes
 from vit_train.engine.metrics import is_uneven
 from vit_train.engine.objective import TrainLoader
@@ -46,6 +47,7 @@ from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
 from vit_train.runs.load import checked_keys, statistics_of
 from vit_train.tasks.config import ClassifyConfig
+from vit_train.tasks.make import make_task
 from vit_train.tasks.task import Task
 from vit_train.training.first_model import (
     describe_origin,
@@ -163,9 +165,9 @@ def set_up(
         chosen_positions(config.model)
         if config.data.image_size is not None:
             require_whole_patches(config.model.patch_size, config.data.image_size)
-    data = config.data.load()
+    data = load_dataset(config.data)
     size, num_classes = data.image_shape[-1], len(data.classes)
-    task = config.task.make(config.model, data.image_shape, num_classes)
+    task = make_task(config.task, config.model, data.image_shape, num_classes)
     require_room(config, task, size)
     model, origin = first_model(config, task, data, processes, found)
     if earlier is None:

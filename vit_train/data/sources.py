@@ -1,0 +1,23 @@
+"""The data sources by their settings: a new source adds its line to LOADERS."""
+
+from collections.abc import Callable
+from typing import Any
+
+from vit_train.data.config import Cifar10Config, DataConfig, FolderConfig, ShapesConfig, Stl10Config
+from vit_train.data.dataset import Dataset
+from vit_train.data.folder import load_folder
+from vit_train.data.published import load_cifar, load_stl10
+from vit_train.data.shapes import load_shapes
+from vit_train.files.setting import registered
+
+LOADERS: dict[type, Callable[[Any], Dataset]] = {
+    Cifar10Config: load_cifar,
+    Stl10Config: load_stl10,
+    FolderConfig: load_folder,
+    ShapesConfig: load_shapes,
+}
+
+
+def load_dataset(config: DataConfig) -> Dataset:
+    """Load the images; raise ValueError with advice for the user if that fails."""
+    return registered(LOADERS, config)(config)

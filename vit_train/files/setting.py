@@ -1,0 +1,103 @@
+"""Settings as data: dataclass fields with a help text and bounds, checked when one is made."""
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from types import NoneType
+from typing import Any, ClassVar, TypeVar, get_args
+
+# Far above any real count.
+LARGEST = 10**12
+# About the largest 32-bit float.
+LARGEST_FLOAT = 1e38
+# The largest seed that random number generators accept.
+LARGEST_SEED = 2**63 - 1
+# The bounds that a number can have: in words, and as a comparison.
+BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "at_least": ("at least", operator.ge),
+    "above": ("greater than", operator.gt),
+    "at_most": ("at most", operator.le),
+    "below": ("less than", operator.lt),
+}
+Entry = TypeVar("Entry")
+
+
+def setting(
+    default: Any,
+    text: str,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    choices: tuple[object, ...] = (),
+) -> Any:
+    """Return a field of a dataclass with its help text and the values that it may have.
+
+    Bounds hold for each number of a list, and not for None. A callable default makes the value.
+    """
+    bounds = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
+    metadata = {
+        "help": text,
+        "choices": choices,
+        "bounds": {name: limit for name, limit in bounds.items() if limit is not None},
+    }
+    if callable(default):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def seed_setting(default: int, text: str) -> Any:
+    """Return the field of a seed."""
+    return setting(default, text, at_least=0, at_most=LARGEST_SEED)
+
+
+@dataclass
+class Settings:
+    """Base of all settings, which raises ValueError for values that a field may not have."""
+
+    # What precedes the names of these settings on the command line; "" for nothing.
+    group: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            or_null = ", or null" if NoneType in get_args(each.type) else ""
+            name = f"{self.group}.{each.name}".removeprefix(".")
+            require_allowed(name, getattr(self, each.name), each.metadata, or_null)
+
+
+def require_allowed(name: str, value: Any, metadata: Mapping[str, Any], or_null: str) -> None:
+    """Raise ValueError if the value, or one in a list of values, is not allowed."""
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            require_allowed(f"{name}[{number}]", item, metadata, "")
+    elif value is not None and (allowed := what_is_allowed(value, metadata)):
+        raise ValueError(f"{name}={value} must be {allowed}{or_null}")
+
+
+def what_is_allowed(value: Any, metadata: Mapping[str, Any]) -> str:
+    """Return the requirement that the value does not meet, in words; "" if it meets all."""
+    choices, bounds = metadata.get("choices"), metadata.get("bounds", {})
+    if choices and value not in choices:
+        return f"one of: {', '.join(str(choice).lower() for choice in choices)}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "a finite number"
+    if not all(BOUNDS[bound][1](value, limit) for bound, limit in bounds.items()):
+        return " and ".join(f"{BOUNDS[bound][0]} {limit}" for bound, limit in bounds.items())
+    largest = max(bounds.get("at_most", 0), LARGEST_FLOAT if isinstance(value, float) else LARGEST)
+    return "" if abs(value) <= largest else f"between {-largest} and {largest}"
+
+
+def registered(table: Mapping[type, Entry], settings: object) -> Entry:
+    """Return the entry of the settings' class, or else of its nearest base that has one.
+
+    Raise ValueError if there is no entry for any of them.
+    """
+    kind = type(settings)
+    for base in kind.__mro__:
+        if base in table:
+            return table[base]
+    raise ValueError(f"{kind.__name__} has no constructor: register one beside those of the others")
