@@ -3,26 +3,22 @@
 import argparse
 import difflib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, get_args, get_type_hints
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override
-from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import ValidationError
 
-from vit_train.commands.overrides import is_sweep
+from vit_train.commands.overrides import is_sweep, parsed
 from vit_train.runs.config import CHOSEN_BY_NAME, CONF_DIR, GROUPS
 
 # The folder of the user's own presets, in Hydra's flags.
 FLAGS = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
 FLAGS.add_argument("--config-dir", "-cd")
-GRAMMAR = "key=value; quote a value with special characters: key='a, b'"
-DEEP = "an argument or a config file is nested too deeply"
 # The requirement of each type, in words.
 WORDS: dict[object, str] = {
     int: "a whole number",
@@ -128,21 +124,6 @@ def require_choice(group: str, value: Any, folders: Sequence[Path]) -> None:
         files = (folder / group / f"{name}.yaml" for folder in folders)
         if name not in CHOSEN_BY_NAME.get(group, {}) and not any(map(Path.is_file, files)):
             raise ValueError(no_such_choice(group, name, choices(group, folders)))
-
-
-def parsed(arguments: Iterable[str]) -> Iterator[Override]:
-    """Yield the arguments, read by Hydra's grammar; raise ValueError for those that it lacks."""
-    parser = OverridesParser.create()
-    for argument in arguments:
-        try:
-            (override,) = parser.parse_overrides([argument])
-        except RecursionError:
-            raise ValueError(DEEP) from None
-        except OverrideParseException:
-            raise ValueError(f"{argument} cannot be read as {GRAMMAR}") from None
-        except ValueError:  # of Python
-            raise ValueError("an argument has a number with too many digits") from None
-        yield override
 
 
 def values(override: Override) -> list[Any]:

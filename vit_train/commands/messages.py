@@ -6,7 +6,8 @@ from pathlib import Path
 from hydra.errors import MissingConfigException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from vit_train.commands.arguments import DEEP, no_such_choice, no_such_setting, schema
+from vit_train.commands.arguments import no_such_choice, no_such_setting, schema
+from vit_train.commands.overrides import DEEP
 from vit_train.files.memory import gigabytes, is_out_of_memory
 from vit_train.runs.config import TrainConfig
 

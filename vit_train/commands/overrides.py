@@ -1,17 +1,21 @@
 """Arguments as Hydra wants them: settings apart from flags, and paths with any character quoted."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from hydra.conf import HydraConf
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 
-from vit_train.commands.arguments import parsed
 from vit_train.files.text import file_name
 from vit_train.runs.paths import CONFIG
 
+GRAMMAR = "key=value; quote a value with special characters: key='a, b'"
+DEEP = "an argument or a config file is nested too deeply"
 # Hydra's flags that may be followed by a value, but not --experimental-rerun: it unpickles a file,
 # which could run any code.
 TAKE_VALUE = (
@@ -23,6 +27,21 @@ FLAGS = (
     *("--shell-completion", *(flag for flag in TAKE_VALUE if flag.startswith("--"))),
 )
 KEY = r"\+{0,2}[A-Za-z_][\w./@-]*"
+
+
+def parsed(arguments: Iterable[str]) -> Iterator[Override]:
+    """Yield the arguments, read by Hydra's grammar; raise ValueError for those that it lacks."""
+    parser = OverridesParser.create()
+    for argument in arguments:
+        try:
+            (override,) = parser.parse_overrides([argument])
+        except RecursionError:
+            raise ValueError(DEEP) from None
+        except OverrideParseException:
+            raise ValueError(f"{argument} cannot be read as {GRAMMAR}") from None
+        except ValueError:  # of Python
+            raise ValueError("an argument has a number with too many digits") from None
+        yield override
 
 
 def settings_and_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

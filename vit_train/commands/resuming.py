@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from vit_train.commands.arguments import parsed
+from vit_train.commands.overrides import parsed
 from vit_train.files.reading import flatten
 from vit_train.runs.config import (
     INCIDENTAL,
