@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from vit_train.base.writing import save_archive
 from vit_train.engine.averages import AveragesState
 from vit_train.engine.schedule import PatienceState, Start
 from vit_train.engine.trainer_state import TrainerState, random_state
-from vit_train.files.writing import save_archive
 from vit_train.runs import checkpoint
 from vit_train.runs.checkpoint import Checkpoint
 

@@ -11,9 +11,9 @@ from small_sets import small_cifar, small_stl10, tar_gz
 from torchvision.datasets import CIFAR10
 
 import vit_train
+from vit_train.base.reading import read_json
 from vit_train.data.config import MAX_PIXELS, ArchiveConfig, Cifar10Config
 from vit_train.data.sources import load_dataset
-from vit_train.files.reading import read_json
 from vit_train.runs.config import preset_urls
 from vit_train.runs.images import configured
 from vit_train.runs.settings import EvalDataConfig

@@ -13,8 +13,8 @@ from conftest import SMALL, Run, SmallRun
 from safetensors import safe_open
 
 import vit_train
-from vit_train.files.reading import read_json
-from vit_train.files.writing import write_json
+from vit_train.base.reading import read_json
+from vit_train.base.writing import write_json
 from vit_train.interop import export as exporting
 from vit_train.interop import export as model_card
 from vit_train.interop import formats

@@ -19,12 +19,12 @@ from PIL import Image
 from torch.testing import assert_close
 
 import vit_train
+from vit_train.base.reading import read_json
 from vit_train.data.image_files import image_files
 from vit_train.engine import precision
 from vit_train.engine.precision import Precision
 from vit_train.evaluation import evaluator, predict
 from vit_train.figures.sheet import Labelled
-from vit_train.files.reading import read_json
 from vit_train.runs.load import temperature_key
 from vit_train.runs.paths import FOLDER
 from vit_train.runs.settings import PredictConfig

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import vit_train
-from vit_train.files.reading import read_json
+from vit_train.base.reading import read_json
 from vit_train.interop.huggingface import HUGGING_FACE
 from vit_train.interop.pretrained import pretrained
 from vit_train.interop.timm import TIMM

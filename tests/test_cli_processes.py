@@ -11,8 +11,8 @@ import torch
 from conftest import SMALL, Run, SmallRun, posix
 
 import vit_train
+from vit_train.base.reading import read_json
 from vit_train.commands import train
-from vit_train.files.reading import read_json
 
 pytestmark = posix  # torchrun
 

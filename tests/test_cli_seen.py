@@ -8,7 +8,7 @@ import pytest
 from conftest import SMALL_MODEL, Run, csv_rows
 from test_cli_predict import CLASSES, write_photo
 
-from vit_train.files.reading import read_json
+from vit_train.base.reading import read_json
 
 
 def photos(numbers: range) -> list[str]:

@@ -10,7 +10,7 @@ from small_sets import small_stl10
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
-from vit_train.files.reading import read_json
+from vit_train.base.reading import read_json
 
 
 def train(run: Run, folder: str, *arguments: str) -> dict[str, object]:

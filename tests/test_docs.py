@@ -19,11 +19,11 @@ from small_sets import small_cifar, small_stl10
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from docs.update_tables import updated
+from vit_train.base.reading import read_json
 from vit_train.commands.arguments import choices
 from vit_train.data.config import ShapesConfig
 from vit_train.engine import config as engine_settings
 from vit_train.engine.config import LoopConfig
-from vit_train.files.reading import read_json
 from vit_train.model import pos_embed
 from vit_train.runs.config import CONF_DIR, GROUPS, TrainConfig, register_schemas, typed
 from vit_train.runs.settings import (

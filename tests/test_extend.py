@@ -11,8 +11,8 @@ from checkpoints import rewrite
 from conftest import SMALL_MODEL, Run, SmallRun
 from test_resume import Killed, assert_same_run, dies_after, rows, scalars
 
+from vit_train.base.reading import read_json
 from vit_train.commands.resuming import may_change
-from vit_train.files.reading import read_json
 from vit_train.runs.checkpoint import Checkpoint, Extended
 from vit_train.runs.config import TrainConfig, with_defaults
 from vit_train.training.checkpoints import recipe

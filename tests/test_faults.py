@@ -16,9 +16,9 @@ from checkpoints import write
 from conftest import SMALL, Run, SmallRun
 from test_resume import assert_same_run
 
+from vit_train.base.reading import read_json
+from vit_train.base.writing import save_archive
 from vit_train.data.config import ShapesConfig
-from vit_train.files.reading import read_json
-from vit_train.files.writing import save_archive
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.tasks.classify import Classify
 from vit_train.training import callbacks as after_epochs

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from conftest import posix
 
-from vit_train.files import reading as plain_values
-from vit_train.files.reading import (
+from vit_train.base import reading as plain_values
+from vit_train.base.reading import (
     Refused,
     near_path,
     open_regular,
@@ -20,7 +20,7 @@ from vit_train.files.reading import (
     require_config,
     require_plain,
 )
-from vit_train.files.writing import (
+from vit_train.base.writing import (
     new_folder,
     open_to_append,
     remove_partial,

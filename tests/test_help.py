@@ -8,10 +8,10 @@ import yaml
 from conftest import MAINS, Run
 from omegaconf import DictConfig, OmegaConf
 
-from vit_train.commands.help import described
+from vit_train.base.setting import Settings, setting
+from vit_train.commands.command import described
 from vit_train.data.config import FolderConfig
 from vit_train.engine.config import MuonConfig
-from vit_train.files.setting import Settings, setting
 from vit_train.runs import settings as after
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 

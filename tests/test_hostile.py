@@ -14,12 +14,12 @@ from conftest import SMALL, Run, SmallRun, posix
 from torch import Tensor
 
 import vit_train
+from vit_train.base import memory as limits
+from vit_train.base.reading import read_json
+from vit_train.base.writing import write_json
 from vit_train.data import folder, shapes
 from vit_train.data.config import ShapesConfig
 from vit_train.engine.averages import AveragesState
-from vit_train.files import memory as limits
-from vit_train.files.reading import read_json
-from vit_train.files.writing import write_json
 from vit_train.model.build import build
 from vit_train.model.config import CnnConfig
 from vit_train.model.cost import forward_bytes

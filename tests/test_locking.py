@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import SMALL, Run, SmallRun, posix
 
-from vit_train.files import locking
-from vit_train.files.locking import Taken, exclusive
+from vit_train.base import locking
+from vit_train.base.locking import Taken, exclusive
 
 pytestmark = posix
 OWNER = Path("run/.lock-owner")

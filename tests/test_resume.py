@@ -18,9 +18,9 @@ from conftest import SMALL, Run, SmallRun, csv_rows, posix
 from filelock import FileLock
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from vit_train.base.reading import read_json
+from vit_train.base.writing import generations, write_json
 from vit_train.engine import precision, workers
-from vit_train.files.reading import read_json
-from vit_train.files.writing import generations, write_json
 from vit_train.results.summaries import settings_of
 from vit_train.runs.checkpoint import Checkpoint, apart
 from vit_train.training import checkpoints as checkpoint_manager

@@ -12,6 +12,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 import vit_train
+from vit_train.base.reading import read_json
+from vit_train.base.rng import bernoulli
+from vit_train.base.setting import setting
 from vit_train.commands.command import make_command
 from vit_train.data.config import DATA_CONFIGS, DataConfig, ShapesConfig
 from vit_train.data.dataset import Dataset, ImageSet
@@ -22,12 +25,9 @@ from vit_train.engine.metrics import Answers
 from vit_train.engine.optim import Optimizer, Optimizers, make_adamw
 from vit_train.engine.optimizers import OPTIMIZERS
 from vit_train.figures.measures import METRICS
-from vit_train.files.reading import read_json
-from vit_train.files.setting import setting
 from vit_train.model.attention import Attention
 from vit_train.model.build import BUILDERS
 from vit_train.model.config import MODEL_CONFIGS, ModelConfig, ViTConfig
-from vit_train.model.layers import bernoulli
 from vit_train.model.pos_embed import POSITIONS, AttentionPositions, State
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
@@ -347,7 +347,7 @@ def test_equal_runs_of_an_own_model_that_draws_are_equal_or_refused(
     )
     assert all(torch.equal(one[key], other[key]) for key in one)
     outcome = run("vit-train", *SMALL_MLP, "model.noise=shared")
-    assert outcome.status == 1 and "draw by vit_train.model.layers.bernoulli" in outcome.err
+    assert outcome.status == 1 and "draw by vit_train.base.rng.bernoulli" in outcome.err
     monkeypatch.setattr(workers, "CORES", 1)
     assert run("vit-train", *SMALL_MLP, "model.noise=shared").status == 0
 

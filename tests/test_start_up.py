@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import SMALL, Run, SmallRun, posix
 
-from vit_train.files.memory import memory_bytes, require_memory
+from vit_train.base.memory import memory_bytes, require_memory
 from vit_train.training import train as training
 
 # What a start-up goes through, each as the function in which the signal comes.

@@ -13,7 +13,7 @@ from hydra.utils import get_class
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from vit_train.files.reading import read_json
+from vit_train.base.reading import read_json
 
 
 def composed(run: Run, *arguments: str) -> dict:

@@ -12,10 +12,10 @@ from PIL import Image
 from torch import Tensor
 
 import vit_train
+from vit_train.base.reading import read_json
 from vit_train.data.config import ShapesConfig
 from vit_train.data.dataset import make_splits
 from vit_train.data.sources import load_dataset
-from vit_train.files.reading import read_json
 from vit_train.runs.checkpoint import Checkpoint
 
 DATA = ["data.train_images=200", "data.test_images=60"]

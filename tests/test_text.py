@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from vit_train.files.reading import read_json
-from vit_train.files.text import (
+from vit_train.base.reading import read_json
+from vit_train.base.text import (
     counted,
     csv_text,
     file_name,

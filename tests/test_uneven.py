@@ -8,7 +8,7 @@ from conftest import SMALL, Run, csv_rows
 from PIL import Image
 
 import vit_train
-from vit_train.files.reading import read_json
+from vit_train.base.reading import read_json
 
 WAYS = ("data.sampler=balanced", "task.class_weights=auto")
 

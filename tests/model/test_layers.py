@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from vit_train.base.rng import per_image_generators
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import (
     Dropout,
@@ -13,7 +14,6 @@ from vit_train.model.layers import (
     LayerNorm,
     Mlp,
     norms_of,
-    per_image_generators,
     scratch_gelu,
     scratch_layer_norm,
 )

@@ -9,6 +9,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from sklearn import metrics as sk
 
+from vit_train.base.text import csv_text
 from vit_train.engine.metrics import Answers, Classification
 from vit_train.evaluation.findings import predictions
 from vit_train.figures.confidence import (
@@ -25,7 +26,6 @@ from vit_train.figures.confidence import (
 )
 from vit_train.figures.measures import Confusion, averages, class_reports
 from vit_train.figures.sheet import draw_mistakes, most_doubtful, most_wrong
-from vit_train.files.text import csv_text
 
 CLASSES = 7
 NAMES = [f"class {number}" for number in range(CLASSES)]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
+from vit_train.base.text import csv_text
 from vit_train.engine.metrics import Answers, Classification, Paired, Z
 from vit_train.evaluation.comparison import (
     Pair,
@@ -21,7 +22,6 @@ from vit_train.evaluation.comparison import (
     where_they_differ,
 )
 from vit_train.evaluation.findings import Findings
-from vit_train.files.text import csv_text
 
 CLASSES = ("cat", "a, b", "<b>$x$</b>")
 

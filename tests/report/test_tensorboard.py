@@ -15,10 +15,10 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.plugins.hparams.backend_context import _sort_and_reduce_to_hparams_limit
 from torch import nn
 
+from vit_train.base.writing import write_from
 from vit_train.engine.config import LoopConfig
 from vit_train.engine.metrics import Answers, Classification
 from vit_train.engine.trainer import TrainLog
-from vit_train.files.writing import write_from
 from vit_train.training import tensorboard as event_file
 from vit_train.training.tensorboard import TensorBoard
 

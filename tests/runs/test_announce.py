@@ -9,8 +9,8 @@ import pytest
 from conftest import SMALL, SMALL_MODEL, Run
 from PIL import Image
 
+from vit_train.base.reading import read_json
 from vit_train.engine import precision
-from vit_train.files.reading import read_json
 
 
 @pytest.mark.parametrize(

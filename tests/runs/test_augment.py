@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.config import ShapesConfig
+from vit_train.data.config import AugmentConfig, ShapesConfig
 from vit_train.data.dataset import make_splits
 from vit_train.data.sources import load_dataset
 from vit_train.runs.settings import SheetConfig

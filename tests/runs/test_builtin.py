@@ -12,8 +12,8 @@ from torchvision.datasets import CIFAR10
 
 import vit_train
 from benchmarks import pack_builtin as bundle
-from vit_train.files.reading import read_json
-from vit_train.files.writing import write_json
+from vit_train.base.reading import read_json
+from vit_train.base.writing import write_json
 from vit_train.runs import paths as builtin
 from vit_train.runs.paths import builtin_checkpoint, builtin_names
 

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 import torch
 
+from vit_train.base import memory as limits
 from vit_train.data.config import ShapesConfig
 from vit_train.data.dataset import Dataset
 from vit_train.data.shapes import load_shapes
 from vit_train.data.sources import LOADERS, load_dataset
 from vit_train.engine import precision
 from vit_train.engine.distributed import ALONE, Processes
-from vit_train.files import memory as limits
 from vit_train.model.build import build
 from vit_train.model.config import ViTConfig
 from vit_train.runs.config import TrainConfig

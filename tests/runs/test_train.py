@@ -15,13 +15,13 @@ from conftest import SMALL, Run, SmallRun, csv_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
+from vit_train.base.reading import read_json
 from vit_train.data.config import ShapesConfig
 from vit_train.data.dataset import make_splits
 from vit_train.data.sources import load_dataset
 from vit_train.engine.config import LoopConfig
 from vit_train.engine.interruption import Deadline
 from vit_train.engine.metrics import Classification, wilson_interval
-from vit_train.files.reading import read_json
 from vit_train.model.config import ViTConfig
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig

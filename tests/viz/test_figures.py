@@ -9,10 +9,10 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import vit_train
+from vit_train.base.text import shortened
 from vit_train.figures.charts import colors
 from vit_train.figures.maps import draw_distances, draw_filters, draw_maps
 from vit_train.figures.sheet import SIDE, Labelled, class_line, draw_sheet, fitted_end, image_grid
-from vit_train.files.text import shortened
 
 PACKAGE = Path(vit_train.__file__).parents[1]
 

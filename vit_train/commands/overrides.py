@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 
-from vit_train.files.text import file_name
+from vit_train.base.text import file_name
 from vit_train.runs.paths import CONFIG
 
 GRAMMAR = "key=value; quote a value with special characters: key='a, b'"

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from vit_train.base.text import printable
+from vit_train.commands.command import version_line
 from vit_train.commands.errors import short_errors
-from vit_train.commands.help import version_line
-from vit_train.files.text import printable
 
 WRITES = """\
 It writes into the folder given, or the one that holds all that are given:

@@ -7,8 +7,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from vit_train.base.reading import flatten
 from vit_train.commands.overrides import parsed
-from vit_train.files.reading import flatten
 from vit_train.runs.config import (
     INCIDENTAL,
     ROUNDING,
@@ -17,10 +17,10 @@ from vit_train.runs.config import (
     default_settings,
     from_checkpoint,
     is_among,
+    own_settings,
     preset_urls,
 )
 from vit_train.runs.paths import finished_run, for_shell, last_checkpoint
-from vit_train.runs.saved import own_settings
 
 # What an extended run may change. The optimizer's kind and groups and the average of the weights
 # cannot, because their state goes on, nor what an epoch is (the batch size).

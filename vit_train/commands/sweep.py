@@ -9,9 +9,8 @@ from pathlib import Path
 
 from hydra.conf import HydraConf
 
-from vit_train.commands.errors import EXPECTED
-from vit_train.commands.messages import explain
-from vit_train.files.text import printable
+from vit_train.base.text import printable
+from vit_train.commands.errors import EXPECTED, explain
 
 
 class Sweep:

@@ -12,9 +12,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from vit_train.commands.command import require_base
+from vit_train.base.text import printable
+from vit_train.commands.command import require_base, run_or_help
 from vit_train.commands.errors import short_errors
-from vit_train.commands.help import run_or_help
 from vit_train.commands.overrides import is_named, is_sweep, quote_values, quoted, register_run_name
 from vit_train.commands.resuming import (
     begun_config,
@@ -23,7 +23,6 @@ from vit_train.commands.resuming import (
     resumed_config,
 )
 from vit_train.commands.sweep import Sweep
-from vit_train.files.text import printable
 from vit_train.runs.config import CONF_DIR, GROUPS, TrainConfig, register_schemas, typed
 from vit_train.runs.paths import (
     SUMMARY,

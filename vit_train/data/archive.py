@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from vit_train.base.locking import Taken, exclusive
+from vit_train.base.writing import remove_partial, replacing
 from vit_train.data.config import ArchiveConfig
 from vit_train.data.download import download, has_md5
-from vit_train.files.locking import Taken, exclusive
-from vit_train.files.writing import remove_partial, replacing
 
 logger = logging.getLogger(__name__)
+
 # Seconds between two checks for whether another process has released the lock.
 POLL = 0.1
 

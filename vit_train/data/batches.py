@@ -7,20 +7,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.augment.geometry import (
+from vit_train.data.augment.operations import Round, apply_round
+from vit_train.data.augment.policies import POLICIES
+from vit_train.data.augment.regions import (
     Cropper,
     Cuts,
     Eraser,
+    Mixer,
+    Mixture,
     Rectangles,
     ResizedCropper,
     pack,
     resized_crop,
     unpack,
 )
-from vit_train.data.augment.mixing import Mixer, Mixture
-from vit_train.data.augment.operations import Round, apply_round
-from vit_train.data.augment.policies import POLICIES
+from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, Statistics, place, to_device
 
 

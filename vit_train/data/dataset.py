@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vit_train.base.memory import SPLIT_BYTES, gigabytes, require_images_fit
 from vit_train.data.config import DataConfig
-from vit_train.files.memory import SPLIT_BYTES, gigabytes, require_images_fit
 
 logger = logging.getLogger(__name__)
 

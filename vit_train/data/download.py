@@ -14,6 +14,7 @@ from urllib.request import Request, urlopen
 from tqdm import tqdm
 
 logger = logging.getLogger(__name__)
+
 CHUNK = 1 << 18  # bytes
 # A connection that delivered this many bytes before it broke is resumed at the same mirror.
 WORTH_RESUMING = 1 << 20

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vit_train.base.memory import SPLIT_BYTES, require_images_fit
+from vit_train.base.text import printable
 from vit_train.data.config import FolderConfig
 from vit_train.data.dataset import Dataset, ImageSet, set_apart
 from vit_train.data.image_files import (
@@ -24,8 +26,6 @@ from vit_train.data.image_files import (
     warn_of_passed_over,
 )
 from vit_train.data.images import SUFFIXES, Decoded, decode, decode_cached
-from vit_train.files.memory import SPLIT_BYTES, require_images_fit
-from vit_train.files.text import printable
 
 logger = logging.getLogger(__name__)
 

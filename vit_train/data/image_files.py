@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
+from vit_train.base.text import counted, printable
 from vit_train.data.images import SUFFIXES
-from vit_train.files.text import counted, printable
 
 logger = logging.getLogger(__name__)
 

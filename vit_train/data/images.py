@@ -22,7 +22,7 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from tqdm import tqdm
 
-from vit_train.files.writing import replacing
+from vit_train.base.writing import replacing
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vit_train.base.memory import SPLIT_BYTES, require_images_fit
 from vit_train.data.config import ShapesConfig
 from vit_train.data.dataset import CHUNK_PIXELS, Dataset, ImageSet
-from vit_train.files.memory import SPLIT_BYTES, require_images_fit
 
 # A figure maps coordinates (n,S,S), in units of its radius, to the approximate distance from its
 # edge: negative inside, positive outside.

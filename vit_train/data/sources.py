@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+from vit_train.base.setting import registered
 from vit_train.data.config import Cifar10Config, DataConfig, FolderConfig, ShapesConfig, Stl10Config
 from vit_train.data.dataset import Dataset
 from vit_train.data.folder import load_folder
 from vit_train.data.published import load_cifar, load_stl10
 from vit_train.data.shapes import load_shapes
-from vit_train.files.setting import registered
 
 LOADERS: dict[type, Callable[[Any], Dataset]] = {
     Cifar10Config: load_cifar,

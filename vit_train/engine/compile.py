@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
+from vit_train.base.text import reason
 from vit_train.engine.objective import Objective
 from vit_train.engine.precision import Precision
-from vit_train.files.text import reason
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vit_train.files.setting import Settings, setting
+from vit_train.base.setting import Settings, setting
 
 DEVICES = ("auto", "cpu", "cuda")
 DEVICE_TEXT = "auto (a GPU if there is one), cpu or cuda."

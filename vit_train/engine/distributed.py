@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from vit_train.base.text import reason
 from vit_train.engine.config import DistributedConfig
-from vit_train.files.text import reason
 
 Content = TypeVar("Content")
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from torch import nn
 
+from vit_train.base.setting import registered
 from vit_train.engine.config import AdamWConfig, MuonConfig, OptimConfig
 from vit_train.engine.muon import make_muon
 from vit_train.engine.optim import Optimizer, make_adamw
-from vit_train.files.setting import registered
 
 OPTIMIZERS: dict[type, Callable[[nn.Module, Any], list[Optimizer]]] = {
     AdamWConfig: lambda model, config: [make_adamw(model, config)],

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from vit_train.base.rng import per_image_generators
 from vit_train.engine.averages import Averages, WeightAverage
 from vit_train.engine.compile import GraphedStep, compile_model, compiles
 from vit_train.engine.config import LoopConfig, OptimConfig
@@ -23,7 +24,6 @@ from vit_train.engine.optimizers import make_optimizers
 from vit_train.engine.precision import Precision, batch_norms
 from vit_train.engine.schedule import FRESH, NonFiniteGuard, Patience, learning_rate
 from vit_train.engine.workers import make_workers
-from vit_train.model.layers import per_image_generators
 
 logger = logging.getLogger(__name__)
 

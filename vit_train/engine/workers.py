@@ -78,7 +78,7 @@ class Workers:
         if not self.draws_nothing and not torch.equal(state, torch.get_rng_state()):
             raise ValueError(
                 "the model draws from PyTorch's random generator in several threads, so that equal "
-                "runs would differ: draw by vit_train.model.layers.bernoulli, or set "
+                "runs would differ: draw by vit_train.base.rng.bernoulli, or set "
                 "OMP_NUM_THREADS=1"
             )
         self.draws_nothing = True

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vit_train.base.text import counted, csv_text, file_name, printable
+from vit_train.base.writing import require_own_folder, write_json, write_text
 from vit_train.engine.metrics import Answers, Classification, Integers, Paired
 from vit_train.evaluation.evaluate import Evaluated, display_name, evaluate_loaded, load_for
 from vit_train.evaluation.findings import Findings
@@ -20,8 +22,6 @@ from vit_train.evaluation.pages import comparison_page
 from vit_train.figures.charts import Figure, save
 from vit_train.figures.measures import result_dict
 from vit_train.figures.sheet import RIGHT, WRONG, Labelled, class_line, draw_sheet
-from vit_train.files.text import counted, csv_text, file_name, printable
-from vit_train.files.writing import require_own_folder, write_json, write_text
 from vit_train.results.summaries import settings_of
 from vit_train.runs.paths import CHECKPOINTS
 from vit_train.runs.settings import EvalConfig

@@ -9,6 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vit_train.base.memory import require_images_fit
+from vit_train.base.reading import read_object
+from vit_train.base.text import counted, file_name
+from vit_train.base.writing import make_folder, replacing, require_own_folder, write_text
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import ImageSet, sample
 from vit_train.engine.config import BEST
@@ -21,10 +25,6 @@ from vit_train.explain.explainer import TOO_LARGE, Explainer, true_classes
 from vit_train.figures.charts import curves, save
 from vit_train.figures.maps import MOST_PLACES, draw_gallery, draw_positions, gallery_size
 from vit_train.figures.measures import class_table, result_line
-from vit_train.files.memory import require_images_fit
-from vit_train.files.reading import read_object
-from vit_train.files.text import counted, file_name
-from vit_train.files.writing import make_folder, replacing, require_own_folder, write_text
 from vit_train.model.cost import images_at_once
 from vit_train.model.vit import VisionTransformer
 from vit_train.results.summaries import read_curve, validated_on

@@ -9,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vit_train.base.memory import require_memory
+from vit_train.base.text import counted
+from vit_train.base.writing import write_json
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
 from vit_train.engine.metrics import Answers, Classification, Evaluation
@@ -17,9 +20,6 @@ from vit_train.engine.precision import Precision
 from vit_train.engine.workers import make_workers
 from vit_train.figures.confidence import COLDEST, fitted_temperature
 from vit_train.figures.measures import result_line
-from vit_train.files.memory import require_memory
-from vit_train.files.text import counted
-from vit_train.files.writing import write_json
 from vit_train.runs.load import noted_temperatures, temperature_key
 from vit_train.runs.paths import calibration_file
 from vit_train.runs.trained import Meta, Trained

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from vit_train.base.text import csv_text, printable
+from vit_train.base.writing import write_json, write_text
 from vit_train.engine.metrics import Answers, Classification, Evaluation
 from vit_train.explain.attribution import Focus
 from vit_train.figures.charts import draw_robustness, save
 from vit_train.figures.confidence import calibration_error, cooled
 from vit_train.figures.measures import ClassReport, averages, class_reports, figures, result_dict
-from vit_train.files.text import csv_text, printable
-from vit_train.files.writing import write_json, write_text
 
 # Classes that are named for each image.
 TOP = 5

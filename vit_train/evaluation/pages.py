@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from vit_train.base.text import counted, printable
 from vit_train.engine.metrics import Classification, is_uneven
 from vit_train.evaluation.findings import Findings, mean_accuracy
 from vit_train.figures.confidence import calibration_error
 from vit_train.figures.measures import ClassReport, averages
-from vit_train.files.text import counted, printable
 
 TEMPLATES = Path(__file__).with_name("templates")
 # Pairs of classes that are named as confused.

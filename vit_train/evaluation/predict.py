@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shortened
+from vit_train.base.writing import replacing
 from vit_train.data.image_files import Doubts, image_files
 from vit_train.data.images import BrokenImage
 from vit_train.engine.precision import keep_freed_memory, pick_device
 from vit_train.explain.explainer import Explainer
-from vit_train.files.text import CLASS_NAME, counted, csv_text, printable, shortened
-from vit_train.files.writing import replacing
 from vit_train.runs.load import load
 from vit_train.runs.paths import run_folder
 from vit_train.runs.settings import PredictConfig

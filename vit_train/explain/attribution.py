@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vit_train.files.text import counted
+from vit_train.base.text import counted
 
 
 def layer_index(layer: int, depth: int, owner: str) -> int:

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vit_train.base.text import file_name
+from vit_train.base.writing import make_folder, require_own_folder
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet, sample
 from vit_train.data.image_files import Doubts, image_files
@@ -16,8 +18,6 @@ from vit_train.explain.attribution import layer_index
 from vit_train.explain.explainer import WRITTEN, Explainer, true_classes
 from vit_train.figures.charts import save
 from vit_train.figures.maps import draw_maps
-from vit_train.files.text import file_name
-from vit_train.files.writing import make_folder, require_own_folder
 from vit_train.model.autoencoder import Autoencoder, Autoregressor
 from vit_train.runs.images import evaluated_images
 from vit_train.runs.load import load

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vit_train.base.text import counted, listed, shortened
 from vit_train.data.dataset import ImageSet
 from vit_train.engine.metrics import Paired, wilson_interval
 from vit_train.engine.precision import Precision
@@ -25,7 +26,6 @@ from vit_train.explain.attribution import (
 )
 from vit_train.figures.charts import save
 from vit_train.figures.maps import draw_distances, draw_filters, draw_maps, map_title
-from vit_train.files.text import counted, listed, shortened
 from vit_train.model.cost import images_at_once
 from vit_train.model.patches import PatchEmbed
 from vit_train.model.vit import VisionTransformer

@@ -18,8 +18,8 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator
 
-from vit_train.files.text import printable
-from vit_train.files.writing import replacing
+from vit_train.base.text import printable
+from vit_train.base.writing import replacing
 
 
 @contextmanager

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vit_train.base.text import CLASS_NAME, counted, shortened
 from vit_train.engine.metrics import Answers, Classification, Evaluation, Floats
 from vit_train.figures.charts import Figure, colormaps
 from vit_train.figures.confidence import Calibration, Coverage
 from vit_train.figures.sheet import draw_mistakes
-from vit_train.files.text import CLASS_NAME, counted, shortened
 
 MOST_NAMED = 20  # With more classes, names and numbers would be too small to read.
 MOST_CELLS = 1000  # The drawing has no more pixels in a row.

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
+from vit_train.base.text import printable
 from vit_train.engine.metrics import Answers, Integers
 from vit_train.figures.charts import PALETTE, Figure, width
-from vit_train.files.text import printable
 
 COLUMNS = 6
 # The colors of right and of wrong predictions.

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vit_train.base.reading import read_json
+from vit_train.base.text import counted, markdown_cell, printable, reason
+from vit_train.base.writing import make_folder, require_own_folder
 from vit_train.engine.precision import keep_freed_memory
-from vit_train.files.reading import read_json
-from vit_train.files.text import counted, markdown_cell, printable, reason
-from vit_train.files.writing import make_folder, require_own_folder
 from vit_train.interop.deployed import Deployed, deployed
 from vit_train.interop.formats import WRITERS, Answer, Format
 from vit_train.runs.images import evaluated_images

@@ -17,9 +17,9 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from vit_train.base.text import reason
+from vit_train.base.writing import new_folder, replacing, write_json, write_text
 from vit_train.data.batches import Normalize
-from vit_train.files.text import reason
-from vit_train.files.writing import new_folder, replacing, write_json, write_text
 from vit_train.interop.deployed import Deployed
 from vit_train.interop.huggingface import HUGGING_FACE
 from vit_train.interop.layout import Layout

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit_train.data.dataset import Seen, Statistics
-from vit_train.files.reading import (
+from vit_train.base.reading import (
     JSON_NODES,
     Refused,
     read_object,
@@ -26,7 +25,8 @@ from vit_train.files.reading import (
     require_plain,
     typed,
 )
-from vit_train.files.text import reason
+from vit_train.base.text import reason
+from vit_train.data.dataset import Seen, Statistics
 from vit_train.interop.huggingface import KINDS
 from vit_train.interop.known import layout_of, unwrapped
 from vit_train.interop.layout import (

@@ -10,8 +10,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vit_train.files.reading import JSON_NODES, Refused, open_regular, require_plain
-from vit_train.files.text import reason
+from vit_train.base.reading import JSON_NODES, Refused, open_regular, require_plain
+from vit_train.base.text import reason
 from vit_train.runs.checkpoint import is_checkpoint
 from vit_train.runs.paths import SUMMARY, holds_run
 

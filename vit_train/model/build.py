@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from vit_train.files.setting import registered
+from vit_train.base.setting import registered
 from vit_train.model.cnn import SimpleCnn, SmallResNet
 from vit_train.model.config import CnnConfig, ModelConfig, ResNetConfig, ViTConfig
 from vit_train.model.vit import VisionTransformer

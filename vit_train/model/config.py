@@ -7,7 +7,7 @@ build.py.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vit_train.files.setting import Settings, setting
+from vit_train.base.setting import Settings, setting
 
 # The epsilon of LayerNorms, unless it is set or pretrained weights need another value.
 NORM_EPS = 1e-5

@@ -1,66 +1,18 @@
 """LayerNorm, GELU, dropout, stochastic depth, the MLP and the linear head."""
 
-import contextlib
 import math
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from vit_train.base.rng import PER_IMAGE, bernoulli
 from vit_train.model.config import ViTConfig
 from vit_train.model.functional import gelu_tanh
-
-
-class ThreadGenerators(threading.local):
-    """What seeds this thread's generators, one per image, and these once one is needed.
-
-    No seeds stand for PyTorch's global generator, which all threads share.
-    """
-
-    seeds: list[tuple[int, int, int]] | None = None
-    generators: list[torch.Generator] | None = None
-
-
-PER_IMAGE = ThreadGenerators()
-
-
-@contextlib.contextmanager
-def per_image_generators(seed: int, step: int, indices: Iterable[int]) -> Iterator[None]:
-    """Give each of this thread's images its own generator within the block.
-
-    `indices` are the images' indices in the whole batch. A generator is a pure function of the
-    seed, the step and the image's index, so that an image has the same dropout however the batch is
-    split.
-    """
-    PER_IMAGE.seeds = [(seed, step, index) for index in indices]
-    try:
-        yield
-    finally:
-        PER_IMAGE.seeds = PER_IMAGE.generators = None
-
-
-def seeded_generator(seed: int, *key: int) -> torch.Generator:
-    """Make a generator that is a pure function of these numbers (NumPy's SeedSequence)."""
-    state = np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)[0]
-    return torch.Generator().manual_seed(int(state >> np.uint64(1)))
-
-
-def bernoulli(like: Tensor, probability: float) -> Tensor:
-    """Draw ones with this probability, else zeros, in the shape of `like` (B,…)."""
-    drawn = torch.empty_like(like)
-    if PER_IMAGE.seeds is None:
-        return drawn.bernoulli_(probability)
-    if PER_IMAGE.generators is None:  # making them takes time, which most models need not spend
-        PER_IMAGE.generators = [seeded_generator(*key) for key in PER_IMAGE.seeds]
-    for image, generator in zip(drawn, PER_IMAGE.generators, strict=True):
-        image.bernoulli_(probability, generator=generator)
-    return drawn
 
 
 class LayerNormFunction(torch.autograd.Function):

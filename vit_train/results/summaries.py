@@ -9,8 +9,8 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from vit_train.files.reading import Refused, flatten, read_json, read_text
-from vit_train.files.text import printable, shortened
+from vit_train.base.reading import Refused, flatten, read_json, read_text
+from vit_train.base.text import printable, shortened
 from vit_train.runs.config import INCIDENTAL, ROUNDING, default_settings, is_among
 from vit_train.runs.paths import SUMMARY, resume_command
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from vit_train.base.text import markdown_cell, printable
+from vit_train.base.writing import write_text
 from vit_train.engine.metrics import interval_of_mean, is_uneven
 from vit_train.figures.charts import Figure, Series, bars, curves, lines, save
-from vit_train.files.text import markdown_cell, printable
-from vit_train.files.writing import write_text
 from vit_train.results.summaries import (
     Group,
     group_runs,

@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from vit_train.base.reading import Refused, near_path, open_regular, require_plain, typed
 from vit_train.engine.trainer_state import State, TrainerState
-from vit_train.files.reading import Refused, near_path, open_regular, require_plain, typed
 from vit_train.runs.paths import resume_command
 
 FORMAT = "vit_train checkpoint 3"

@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.config import DATA_CONFIGS, DataConfig, ShapesConfig
+from vit_train.base.reading import read_config, require_config
+from vit_train.base.setting import Settings, seed_setting, setting
+from vit_train.base.text import reason
+from vit_train.data.config import DATA_CONFIGS, AugmentConfig, DataConfig, ShapesConfig
 from vit_train.engine.config import (
     COMPILE,
     DEVICE_TEXT,
@@ -23,8 +25,8 @@ from vit_train.engine.config import (
     LoopConfig,
     OptimConfig,
 )
-from vit_train.files.setting import Settings, seed_setting, setting
 from vit_train.model.config import MODEL_CONFIGS, NORM_EPS, ModelConfig, ViTConfig
+from vit_train.runs.paths import CONFIG
 from vit_train.tasks.config import TASK_CONFIGS, ClassifyConfig, TaskConfig
 
 # The only classes that the field `name` of a group can select.
@@ -265,3 +267,36 @@ def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
     if settings["model"].get("norm_eps", NORM_EPS) is None:
         settings["model"]["norm_eps"] = NORM_EPS
     return settings
+
+
+def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
+    """Return the settings in the run's folder or, if that file is lost, in the checkpoint.
+
+    Raise ValueError if they cannot be read.
+    """
+    path = folder / CONFIG
+    try:
+        if checkpoint is not None and not path.is_file():
+            from vit_train.runs.checkpoint import Checkpoint
+
+            path = checkpoint
+            stored = Checkpoint.load(checkpoint).config
+        else:
+            stored = yaml_values(read_config(path), path)
+        require_config(stored, str(path))
+        return stored
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def yaml_values(text: str, path: Path) -> Any:
+    """Return the values in the text of a config.yaml; raise ValueError, naming the file, if none.
+
+    PyYAML raises any kind of error for a value that is not what its tag says, as in !!bool foo.
+    """
+    try:
+        return OmegaConf.to_container(OmegaConf.create(text))
+    except MemoryError:  # which says nothing about the file
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read: {reason(error)}") from error

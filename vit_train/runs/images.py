@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vit_train.base.text import counted, listed, printable
 from vit_train.data.config import (
     DATA_CONFIGS,
     MAX_PIXELS,
@@ -17,7 +18,6 @@ from vit_train.data.dataset import Dataset, ImageSet, are_among, make_splits, su
 from vit_train.data.folder import class_folders, find_parts, load_part, reread, split_off_test
 from vit_train.data.sources import load_dataset
 from vit_train.engine.config import BEST
-from vit_train.files.text import counted, listed, printable
 from vit_train.runs.config import preset_urls
 from vit_train.runs.paths import is_builtin
 from vit_train.runs.settings import EvalDataConfig

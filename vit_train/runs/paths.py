@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from vit_train.base.locking import Taken, exclusive
+from vit_train.base.reading import near_path, read_json
+from vit_train.base.writing import generations
 from vit_train.engine.config import BEST, LAST
-from vit_train.files.locking import Taken, exclusive
-from vit_train.files.reading import near_path, read_json
-from vit_train.files.writing import generations
 
 logger = logging.getLogger(__name__)
 

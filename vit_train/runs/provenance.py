@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from vit_train.files.text import printable
+from vit_train.base.text import printable
 
 CPUINFO = Path("/proc/cpuinfo")
 # On which the speed and the rounding of matrix products depend.

@@ -11,6 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from vit_train.base.memory import memory_bytes
+from vit_train.base.text import counted
 from vit_train.data.batches import Normalize
 from vit_train.data.config import MAX_PIXELS
 from vit_train.data.dataset import Seen, Statistics
@@ -18,8 +20,6 @@ from vit_train.data.image_files import Doubts
 from vit_train.data.images import BrokenImage, only_our_limits, read_image, square
 from vit_train.engine.precision import Precision, pick_precision
 from vit_train.engine.workers import make_workers
-from vit_train.files.memory import memory_bytes
-from vit_train.files.text import counted
 from vit_train.model.cost import forward_bytes
 from vit_train.runs.config import TrainConfig
 from vit_train.tasks.task import Task

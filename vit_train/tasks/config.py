@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vit_train.files.setting import Settings, setting
+from vit_train.base.setting import Settings, setting
 
 DISTILLATIONS = ("soft", "hard")
 

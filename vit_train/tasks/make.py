@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from vit_train.files.setting import registered
+from vit_train.base.setting import registered
 from vit_train.model.config import ModelConfig
 from vit_train.tasks.classify import Classify, Distill
 from vit_train.tasks.config import (

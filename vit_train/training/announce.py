@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from vit_train.base.text import counted, printable
 from vit_train.data.batches import TrainBatches
 from vit_train.data.config import FolderConfig
 from vit_train.engine.metrics import Evaluation, is_uneven
 from vit_train.engine.precision import bf16_speedup, pick_precision
 from vit_train.engine.schedule import warmup_steps
 from vit_train.figures.measures import result_line
-from vit_train.files.text import counted, printable
 from vit_train.model.config import ViTConfig, differences
 from vit_train.model.cost import parameter_breakdown
 from vit_train.runs.config import DEFAULT_MODEL, default_settings, vit_presets

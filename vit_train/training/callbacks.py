@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from vit_train.base.reading import read_text
+from vit_train.base.writing import replacing, write_text
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
 from vit_train.figures.measures import all_values
-from vit_train.files.reading import read_text
-from vit_train.files.writing import replacing, write_text
 from vit_train.results.summaries import CSV_BYTES
 
 logger = logging.getLogger(__name__)

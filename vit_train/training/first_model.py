@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from vit_train.base.text import counted
 from vit_train.data.config import DataConfig, FolderConfig
 from vit_train.data.dataset import (
     Dataset,
@@ -22,7 +23,6 @@ from vit_train.data.dataset import (
 from vit_train.data.folder import reread
 from vit_train.engine.distributed import Processes
 from vit_train.engine.precision import has_batch_norm
-from vit_train.files.text import counted
 from vit_train.interop.layout import first_three
 from vit_train.interop.pretrained import Pretrained, pretrained
 from vit_train.model.config import ViTConfig, differences, require_vit

@@ -13,12 +13,12 @@ from omegaconf import OmegaConf
 from PIL import Image
 from torch import nn
 
+from vit_train.base.writing import remove_partial, replacing, require_own_folder, write_text
 from vit_train.data.batches import Batch
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Callback, Trainer
 from vit_train.figures.maps import draw_gallery, gallery_size
 from vit_train.figures.measures import figures, result_dict
-from vit_train.files.writing import remove_partial, replacing, require_own_folder, write_text
 from vit_train.runs import provenance
 from vit_train.runs.checkpoint import Checkpoint, newest_intact
 from vit_train.runs.load import load

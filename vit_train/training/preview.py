@@ -6,14 +6,14 @@ from pathlib import Path
 
 import torch
 
+from vit_train.base.memory import require_attention_fits, require_images_fit, require_memory
+from vit_train.base.text import counted
 from vit_train.data.batches import Normalize, TrainBatches
 from vit_train.data.dataset import channel_statistics, make_splits
 from vit_train.data.sources import load_dataset
 from vit_train.figures.charts import save
 from vit_train.figures.maps import MOST_PLACES, draw_positions
 from vit_train.figures.sheet import image_grid, label_lines
-from vit_train.files.memory import require_attention_fits, require_images_fit, require_memory
-from vit_train.files.text import counted
 from vit_train.model.build import build
 from vit_train.model.config import ViTConfig
 from vit_train.model.cost import bytes_of, count_flops, counting_bytes, on_meta, parameter_breakdown

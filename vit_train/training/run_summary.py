@@ -7,9 +7,9 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
+from vit_train.base.reading import read_object
+from vit_train.base.writing import write_json
 from vit_train.engine.precision import bf16_speedup
-from vit_train.files.reading import read_object
-from vit_train.files.writing import write_json
 from vit_train.runs import provenance
 from vit_train.runs.checkpoint import Extended
 from vit_train.training.setup import Setup

@@ -9,6 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vit_train.base.memory import (
+    memory_bytes,
+    require_attention_fits,
+    require_images_fit,
+    require_memory,
+)
 from vit_train.data.batches import Batch, EvalBatches, Normalize, TrainBatches
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import (
@@ -25,12 +31,6 @@ from vit_train.engine.distributed import Processes
 from vit_train.engine.metrics import is_uneven
 from vit_train.engine.objective import TrainLoader
 from vit_train.engine.precision import Precision, pick_precision
-from vit_train.files.memory import (
-    memory_bytes,
-    require_attention_fits,
-    require_images_fit,
-    require_memory,
-)
 from vit_train.model.config import ViTConfig
 from vit_train.model.cost import (
     Flops,

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from vit_train.base.text import listed
 from vit_train.engine.metrics import Classification
 from vit_train.engine.objective import evaluate
-from vit_train.files.text import listed
 from vit_train.runs.load import load
 from vit_train.runs.paths import run_at
 from vit_train.runs.trained import Meta, Trained

@@ -19,6 +19,9 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 from torch.utils.tensorboard.summary import custom_scalars, hparams, scalar, text
 
+from vit_train.base.reading import flatten
+from vit_train.base.text import printable
+from vit_train.base.writing import write_from
 from vit_train.data.dataset import ImageSet, sample
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
@@ -27,9 +30,6 @@ from vit_train.figures.charts import Figure, ignore_missing_glyphs
 from vit_train.figures.maps import draw_maps, map_title
 from vit_train.figures.measures import METRICS, all_values
 from vit_train.figures.sheet import draw_mistakes, image_grid, label_lines
-from vit_train.files.reading import flatten
-from vit_train.files.text import printable
-from vit_train.files.writing import write_from
 from vit_train.model.cost import images_at_once
 from vit_train.model.vit import VisionTransformer
 from vit_train.training.setup import Setup

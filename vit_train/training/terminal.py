@@ -11,10 +11,10 @@ from types import TracebackType
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from vit_train.base.text import PrintableFormatter
+from vit_train.base.writing import open_to_append
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
-from vit_train.files.text import PrintableFormatter
-from vit_train.files.writing import open_to_append
 
 logger = logging.getLogger(__name__)
 

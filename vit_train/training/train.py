@@ -6,6 +6,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vit_train.base.memory import is_out_of_memory
+from vit_train.base.text import counted
 from vit_train.engine import trainer_state
 from vit_train.engine.compile import compiles
 from vit_train.engine.distributed import join_processes, leave_processes
@@ -20,8 +22,6 @@ from vit_train.engine.precision import (
 )
 from vit_train.engine.schedule import NonFinite
 from vit_train.engine.trainer import Callback, Trainer
-from vit_train.files.memory import is_out_of_memory
-from vit_train.files.text import counted
 from vit_train.runs.config import TrainConfig, readable, with_defaults
 from vit_train.runs.paths import new_run, run_at
 from vit_train.training.checkpoints import Earlier, read_earlier, refusing_other_runs

@@ -7,16 +7,17 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandomErasing, RandomResizedCrop, functional
 from torchvision.transforms import v2 as transforms
 
-from vit_train.data.augment.config import AugmentConfig
-from vit_train.data.augment.geometry import (
+from vit_train.data.augment.regions import (
     CROP_ASPECTS,
     Eraser,
+    Mixer,
+    Mixture,
     Rectangles,
     ResizedCropper,
     random_rectangles,
     resized_crop,
 )
-from vit_train.data.augment.mixing import Mixer, Mixture
+from vit_train.data.config import AugmentConfig
 
 SIZE, COUNT = 24, 5000
 

@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 from torture.kills import SMALL, VIT
 from torture.place import Place
+from vit_train.base.reading import flatten
 from vit_train.data.config import ShapesConfig
-from vit_train.files.reading import flatten
 from vit_train.model.config import ViTConfig
 from vit_train.runs.config import TrainConfig
 from vit_train.tasks.config import ReconstructConfig

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vit_train.data.augment.geometry import per_image
+from vit_train.data.augment.regions import per_image
 
 BOUND = 255
 

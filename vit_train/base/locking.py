@@ -10,8 +10,8 @@ from pathlib import Path
 
 from filelock import FileLock, SoftFileLock, Timeout
 
-from vit_train.files.reading import read_text
-from vit_train.files.writing import NO_LINK, require_own_file
+from vit_train.base.reading import read_text
+from vit_train.base.writing import NO_LINK, require_own_file
 
 logger = logging.getLogger(__name__)
 

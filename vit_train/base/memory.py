@@ -2,7 +2,7 @@
 
 import os
 
-from vit_train.files.text import counted
+from vit_train.base.text import counted
 
 
 def memory_bytes() -> float:

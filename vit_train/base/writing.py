@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from vit_train.files.reading import Refused, naming
+from vit_train.base.reading import Refused, naming
 
 # Errors of the disk: it or the user's share of it is full, the file too large, or the disk bad or
 # read-only.

@@ -1,1 +1,0 @@
-"""Text, files and memory: what the rest of the package stands on."""
