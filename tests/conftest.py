@@ -20,7 +20,7 @@ from filelock import FileLock
 from hydra.core.global_hydra import GlobalHydra
 from matplotlib.figure import Figure
 
-from vit_train.commands import augment, evaluate, explain, export, inspect, predict, results, train
+from vit_train.commands import others, results, train
 from vit_train.commands.errors import FULL_ERROR
 from vit_train.engine import precision
 from vit_train.evaluation import comparison as comparing
@@ -58,12 +58,12 @@ def web() -> Iterator[loopback.Loopback]:
 
 MAINS = {
     "vit-train": train.main,
-    "vit-eval": evaluate.main,
-    "vit-predict": predict.main,
-    "vit-explain": explain.main,
-    "vit-augment": augment.main,
-    "vit-inspect": inspect.main,
-    "vit-export": export.main,
+    "vit-eval": others.vit_eval,
+    "vit-predict": others.vit_predict,
+    "vit-explain": others.vit_explain,
+    "vit-augment": others.vit_augment,
+    "vit-inspect": others.vit_inspect,
+    "vit-export": others.vit_export,
     "vit-results": results.main,
 }
 SMALL_MODEL = [

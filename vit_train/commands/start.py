@@ -34,16 +34,16 @@ def ended_by_interrupt(command: str) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def start(command: str, module: str) -> None:
+def start(command: str, module: str, function: str = "main") -> None:
     with ended_by_interrupt(command):
-        import_module(f"vit_train.commands.{module}").main()
+        getattr(import_module(f"vit_train.commands.{module}"), function)()
 
 
 train = partial(start, "vit-train", "train")
-evaluate = partial(start, "vit-eval", "evaluate")
-predict = partial(start, "vit-predict", "predict")
-explain = partial(start, "vit-explain", "explain")
 results = partial(start, "vit-results", "results")
-augment = partial(start, "vit-augment", "augment")
-inspect = partial(start, "vit-inspect", "inspect")
-export = partial(start, "vit-export", "export")
+evaluate = partial(start, "vit-eval", "others", "vit_eval")
+predict = partial(start, "vit-predict", "others", "vit_predict")
+explain = partial(start, "vit-explain", "others", "vit_explain")
+export = partial(start, "vit-export", "others", "vit_export")
+augment = partial(start, "vit-augment", "others", "vit_augment")
+inspect = partial(start, "vit-inspect", "others", "vit_inspect")

@@ -1,0 +1,142 @@
+"""All commands but vit-train and vit-results: each does its work with its typed settings.
+
+The functions import what they call, so that mistakes are answered without torch.
+"""
+
+from vit_train.commands.command import make_command
+from vit_train.runs.settings import (
+    EvalConfig,
+    ExplainConfig,
+    ExportConfig,
+    InspectConfig,
+    PredictConfig,
+    SheetConfig,
+)
+
+
+def evaluate(config: EvalConfig) -> None:
+    from vit_train.evaluation.comparison import compare_checkpoints
+    from vit_train.evaluation.evaluate import evaluate_checkpoint
+
+    if isinstance(config.ckpt, list):
+        compare_checkpoints(config)
+    else:
+        evaluate_checkpoint(config)
+
+
+vit_eval = make_command(
+    "vit-eval",
+    EvalConfig,
+    """\
+vit-eval: evaluate a checkpoint, a run's best one, or the newest finished run in a folder.
+
+  vit-eval ckpt=outputs/cifar10-tiny split=test
+  vit-eval 'ckpt=[outputs/cifar10-tiny,outputs/cifar10-small]'""",
+    evaluate,
+    paths=("ckpt", "data.root"),
+)
+
+
+def predict(config: PredictConfig) -> None:
+    from vit_train.evaluation.predict import predict_images
+
+    predict_images(config)
+
+
+vit_predict = make_command(
+    "vit-predict",
+    PredictConfig,
+    """\
+vit-predict: classify images of any size with a trained model.
+
+  vit-predict ckpt=outputs/cifar10-tiny images=photo.jpg
+  vit-predict ckpt=outputs/cifar10-tiny images=photos out=predictions.csv""",
+    predict,
+    paths=("images", "ckpt", "out"),
+)
+
+
+def explain(config: ExplainConfig) -> None:
+    from vit_train.explain.explain import explain_answers
+
+    explain_answers(config)
+
+
+vit_explain = make_command(
+    "vit-explain",
+    ExplainConfig,
+    """\
+vit-explain: draw which parts of an image a prediction comes from.
+
+  vit-explain ckpt=outputs/cifar10-tiny
+  vit-explain ckpt=outputs/cifar10-tiny images=photo.jpg method=rollout""",
+    explain,
+    paths=("images", "ckpt", "data.root", "out"),
+)
+
+
+def export(config: ExportConfig) -> None:
+    from vit_train.interop.export import export
+
+    export(config)
+
+
+vit_export = make_command(
+    "vit-export",
+    ExportConfig,
+    """\
+vit-export: write a trained model as ONNX, torch.export, safetensors, or for timm or Hugging Face.
+
+  vit-export ckpt=outputs/cifar10-tiny format=onnx
+  vit-export ckpt=outputs/cifar10-tiny format=hf out=my_model""",
+    export,
+    paths=("ckpt", "out", "data.root"),
+)
+
+
+def draw(config: SheetConfig) -> None:
+    from vit_train.training.preview import draw_contact_sheet
+
+    draw_contact_sheet(config)
+
+
+vit_augment = make_command(
+    "vit-augment",
+    SheetConfig,
+    """\
+vit-augment: draw some training images as they are, and augmented.
+
+  vit-augment data=cifar10 augment=strong out=augmented.png""",
+    draw,
+    groups={"data": "shapes", "augment": "strong"},
+    paths=("data.root", "out"),
+)
+
+
+def inspect(config: InspectConfig) -> None:
+    from vit_train.training.preview import inspect_model
+
+    inspect_model(config)
+
+
+vit_inspect = make_command(
+    "vit-inspect",
+    InspectConfig,
+    """\
+vit-inspect: a new model's parameters, arithmetic, symmetry and position table.
+
+  vit-inspect model=tiny model.positions=sinusoidal image_size=32 out=positions.png
+  vit-inspect experiment=stl10_vit
+
+It takes the settings of vit-train, and reads no images.""",
+    inspect,
+    groups={
+        "model": "tiny",
+        "task": "classify",
+        "data": "shapes",
+        "augment": "light",
+        "optim": "adamw",
+        "experiment": None,
+    },
+    paths=("out", "data.root"),
+)
