@@ -13,7 +13,7 @@ from torchvision.datasets import CIFAR10
 import vit_train
 from vit_train.base.reading import read_json
 from vit_train.data.config import MAX_PIXELS, ArchiveConfig, Cifar10Config
-from vit_train.data.sources import load_dataset
+from vit_train.data.sources import LOADERS, load_dataset
 from vit_train.runs.config import preset_urls
 from vit_train.runs.images import configured
 from vit_train.runs.settings import EvalDataConfig
@@ -43,8 +43,8 @@ def test_a_strangers_run_downloads_nothing_from_its_own_addresses(
 ) -> None:
     small_cifar(monkeypatch, tmp_path / "data", CIFAR10)
     asked: list[Cifar10Config] = []
-    load = Cifar10Config.load
-    monkeypatch.setattr(Cifar10Config, "load", lambda self: asked.append(self) or load(self))
+    load = LOADERS[Cifar10Config]
+    monkeypatch.setitem(LOADERS, Cifar10Config, lambda given: asked.append(given) or load(given))
     fetching = ["data=cifar10", "data.download=true", "data.urls=[https://evil.example/x.tar.gz]"]
     more = ["train.epochs=1", "train.max_minutes=1e-9"]
     assert run(*TRAIN, *fetching, *more).status == 0

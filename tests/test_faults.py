@@ -19,6 +19,7 @@ from test_resume import assert_same_run
 from vit_train.base.reading import read_json
 from vit_train.base.writing import save_archive
 from vit_train.data.config import ShapesConfig
+from vit_train.data.sources import LOADERS
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.tasks.classify import Classify
 from vit_train.training import callbacks as after_epochs
@@ -334,7 +335,7 @@ def test_an_allocator_that_fails_is_quoted_in_gigabytes(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As under `ulimit -v`, where the machine has more than the process may take."""
-    monkeypatch.setattr(ShapesConfig, "load", lambda self: torch.empty(2**50, dtype=torch.uint8))
+    monkeypatch.setitem(LOADERS, ShapesConfig, lambda _: torch.empty(2**50, dtype=torch.uint8))
     outcome = run("vit-train", *SMALL)
     assert outcome.status == 1
     said = "out of memory: 1,125,900 GB more cannot be had: choose fewer or smaller images"

@@ -19,6 +19,7 @@ from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
 from vit_train.data import folder, shapes
 from vit_train.data.config import ShapesConfig
+from vit_train.data.sources import LOADERS
 from vit_train.engine.averages import AveragesState
 from vit_train.model.build import build
 from vit_train.model.config import CnnConfig
@@ -136,7 +137,7 @@ def test_a_small_file_takes_neither_memory_nor_time(
     name: str, checkpoint: bytes, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET", "hunter2")
-    monkeypatch.setattr(ShapesConfig, "load", None)
+    monkeypatch.delitem(LOADERS, ShapesConfig)
     way, value, words = HARMFUL[name]
 
     def change(content: dict[str, Any], tensors: dict[str, Tensor]) -> None:

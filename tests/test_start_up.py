@@ -13,6 +13,8 @@ import torch
 from conftest import SMALL, Run, SmallRun, posix
 
 from vit_train.base.memory import memory_bytes, require_memory
+from vit_train.data.config import ShapesConfig
+from vit_train.data.sources import LOADERS
 from vit_train.training import train as training
 
 # What a start-up goes through, each as the function in which the signal comes.
@@ -167,10 +169,9 @@ def test_out_of_memory_in_set_up_is_a_short_message(
     def exhausted(*what: Any) -> None:
         raise error
 
-    from vit_train.data import shapes
     from vit_train.evaluation import evaluate
 
-    monkeypatch.setattr(shapes, "load_shapes", exhausted)
+    monkeypatch.setitem(LOADERS, ShapesConfig, exhausted)
     monkeypatch.setattr(evaluate, "load", exhausted)
     outcome = run(command, *(["ckpt=x"] if command == "vit-eval" else []))
     assert outcome.status == 1 and outcome.err.startswith(f"{command}: out of memory")
