@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from vit_train.base.setting import LARGEST, LARGEST_SEED, Settings, registered, setting
 from vit_train.data.config import FolderConfig, ShapesConfig
-from vit_train.runs import config as after
+from vit_train.runs import settings as after
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig, typed
 from vit_train.tasks.config import DistillConfig
 
