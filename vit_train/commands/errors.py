@@ -14,10 +14,10 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from vit_train.base.memory import gigabytes, is_out_of_memory
 from vit_train.base.text import print_signs_in_any_encoding, printable
-from vit_train.commands.arguments import no_such_choice, no_such_setting, schema
+from vit_train.commands.arguments import choices, no_such_choice, no_such_setting, schema
 from vit_train.commands.overrides import DEEP
 from vit_train.commands.start import ended_by_interrupt
-from vit_train.runs.config import TrainConfig
+from vit_train.runs.config import CONF_DIR, TrainConfig
 
 PLUGINS = "pip install -e '.[sweeps]' in the checkout adds Optuna and Slurm"
 # Hydra, its plugins, and what they stand on.
@@ -54,10 +54,11 @@ def describe(error: BaseException) -> str:
             return where + no_such_setting(cause.full_key, schema(TrainConfig))
         if isinstance(cause, MissingConfigException):
             group, _, choice = str(cause.missing_cfg_file).rpartition("/")
-            if cause.options is None:
+            if not group:
                 return f"there is no {choice}.yaml"
+            known = sorted(cause.options or choices(group, [CONF_DIR]))
             plugins = f"\n{PLUGINS}" if group.startswith("hydra/") else ""
-            return where + no_such_choice(group, choice, sorted(cause.options)) + plugins
+            return where + no_such_choice(group, choice, known) + plugins
         if isinstance(cause, OmegaConfBaseException):  # in a config file
             return f"{where}{cause.full_key}: {str(cause.msg).splitlines()[0]}"
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
