@@ -146,10 +146,10 @@ def test_an_encoder_that_does_not_fit_is_refused_by_what_differs(
 def test_what_a_task_cannot_do_is_refused(run: Run) -> None:
     refused = {
         "model.positions=none task=reconstruct": "a decoder needs absolute positions",
-        "task=reconstruct task.mask_ratio=1": "task.mask_ratio=1.0 must be between 0 and 1",
+        "task=reconstruct task.mask_ratio=1": "task.mask_ratio=1.0 must be greater than 0",
         "task=autoregress task.given_rows=8": "leaves nothing to predict",
         "task=autoregress task.decoder_depth=0": "task.decoder_depth=0 must be at least 1",
-        "task.label_smoothing=1": "task.label_smoothing=1.0 must be in [0, 1)",
+        "task.label_smoothing=1": "task.label_smoothing=1.0 must be at least 0 and less than 1",
         "task=denoise": "autoregress",
         "task=reconstruct task.given_rows=3": "there is no setting task.given_rows",
     }

@@ -51,7 +51,9 @@ def test_optuna_looks_for_the_best_validation(run: Run) -> None:
         "hydra.sweeper.params={optim.lr:'choice(-1,-2)'}",
     )  # fmt: skip
     assert (
-        outcome.status == 1 and "failed jobs" in outcome.err and "must be greater than 0" in outcome.err
+        outcome.status == 1
+        and "failed jobs" in outcome.err
+        and "must be greater than 0" in outcome.err
     )
 
 
