@@ -64,7 +64,7 @@ def test_the_teacher_reads_the_images_as_it_was_trained_to() -> None:
 @pytest.mark.parametrize(
     "settings, words",
     [
-        ({"alpha": 0}, "task.alpha=0 must be greater than 0, and at most 1"),
+        ({"alpha": 0}, "task.alpha=0 must be greater than 0 and at most 1"),
         ({"alpha": 1.5}, "task.alpha=1.5 must be greater than 0"),
         ({"temperature": 0}, "task.temperature=0 must be greater than 0"),
         ({"distillation": "warm"}, "task.distillation=warm must be one of: soft, hard"),
