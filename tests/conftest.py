@@ -108,12 +108,16 @@ def a_cpu_that_is_slow_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_leftover_logging() -> Iterator[None]:
     """Hydra configures logging for the process; put it back, so that no file stays open."""
     yield
+    remove_handlers()
+    logging.getLogger("vit_train").setLevel(logging.NOTSET)
+
+
+def remove_handlers() -> None:
     root = logging.getLogger()
     for handler in root.handlers[:]:
         if type(handler) in (logging.StreamHandler, logging.FileHandler):
             root.removeHandler(handler)
             handler.close()
-    logging.getLogger("vit_train").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(autouse=True)
@@ -202,6 +206,7 @@ def run(
     def call(command: str, *arguments: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", [command, *arguments])
         GlobalHydra.instance().clear()
+        remove_handlers()
         capfd.readouterr()
         status = 0
         try:

@@ -408,10 +408,10 @@ def test_a_current_folder_that_was_deleted_is_said(
     assert outcome.err == f"{command}: the current folder was deleted: change to another one (cd)\n"
 
 
-@pytest.mark.parametrize("command, base", [("vit-train", "train"), ("vit-eval", "vit_eval")])
-def test_a_config_of_ones_own_is_told_what_it_must_build_on(
-    run: Run, command: str, base: str
-) -> None:
+def test_a_config_of_ones_own_is_told_what_it_must_build_on(run: Run) -> None:
+    command, base = "vit-train", "train"
+    outcome = run("vit-eval", "--config-dir", "some", "--config-name", "config")
+    assert outcome.status == 1 and "--config-name is for vit-train alone" in outcome.err
     Path("some").mkdir()
     for content in ("device: cpu\n", "device: cpu\nresume: null\n"):  # as a run's config.yaml
         Path("some/config.yaml").write_text(content, encoding="utf-8")

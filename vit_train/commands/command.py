@@ -7,12 +7,11 @@ from dataclasses import fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TypeVar
 
-import hydra
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from vit_train.base.log import shown_on_terminal
 from vit_train.commands.arguments import check, choices, preset_folders
 from vit_train.commands.errors import short_errors
 from vit_train.commands.overrides import is_sweep, quote_values, quoted, settings_and_flags
@@ -21,45 +20,47 @@ from vit_train.runs.config import CONF_DIR, register_schemas, typed
 WIDTH = 96
 
 
-def run_or_help(
-    job: Callable[[], object], config_name: str, about: str, kind: type, groups: Collection[str]
-) -> None:
-    """Check the arguments and run the job, or print its help or the version if they ask for it.
-
-    `kind` is the dataclass of its settings, and `groups` are those that it has.
-    """
-    arguments, flags = settings_and_flags(sys.argv[1:])
-    if "--version" in flags:
-        print(version_line())
-        return
-    check(arguments, flags, kind, groups)
-    if {"--help", "-h"} & set(flags):
-        print_help(config_name, about, groups, arguments, flags)
-        return
-    sys.argv[1:] = [*arguments, *flags]
-    job()
+# Hydra's flags that commands without a sweep have, too.
+FLAGS = ("--help", "-h", "--version", "--config-dir", "-cd", "--cfg", "-c")
 
 
-def print_help(
+def is_answered(
     config_name: str,
     about: str,
+    kind: type,
     groups: Collection[str],
     arguments: Sequence[str],
     flags: Sequence[str],
-) -> None:
-    folders = preset_folders(arguments, flags)
-    added = ",".join(quoted(f"file://{folder.absolute()}") for folder in folders[1:])
-    own = [each for each in arguments if not each.startswith("hydra.searchpath=")]
-    with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
-        config = compose(config_name, [*own, f"hydra.searchpath=[{added}]"])
+) -> bool:
+    """Check the arguments; print help or version if they ask for it, and return True then.
+
+    `kind` is the dataclass of the command's settings, and `groups` are those that it has.
+    """
+    if "--version" in flags:
+        print(version_line())
+        return True
+    check(arguments, flags, kind, groups)
+    if not {"--help", "-h"} & set(flags):
+        return False
     print(about)
     if groups:
         print("\n== Groups, chosen by group=name ==")
+    folders = preset_folders(arguments, flags)
     for group in sorted(groups):
         print(f"{group}: {', '.join(choices(group, folders))}")
     print("\n== Current settings (change them with key=value) ==")
-    print(*described(config), sep="\n")
-    print("\nAdd --cfg job to print the settings alone, --hydra-help for Hydra's own flags.")
+    print(*described(composed(config_name, arguments, flags)), sep="\n")
+    print("\nAdd --cfg job to print the settings alone.")
+    return True
+
+
+def composed(config_name: str, arguments: Sequence[str], flags: Sequence[str]) -> DictConfig:
+    """Return the config that Hydra composes, with the user's own folders of presets."""
+    _, *added = preset_folders(arguments, flags)
+    places = ",".join(quoted(f"file://{folder.absolute()}") for folder in added)
+    own = [each for each in arguments if not each.startswith("hydra.searchpath=")]
+    with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        return compose(config_name, [*own, f"hydra.searchpath=[{places}]"])
 
 
 def version_line() -> str:
@@ -106,53 +107,35 @@ def make_command(
     answered at once.
     """
     config_name = name.replace("-", "_")
-    register_command(config_name, settings, groups)
-
-    @hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name=config_name)
-    def job(composed: DictConfig) -> None:
-        with short_errors(name):
-            require_base(composed, settings, config_name)
-            work(typed(composed, settings))
+    store = ConfigStore.instance()
+    store.store(name=f"{config_name}_schema", node=settings)
+    chosen = [{group: choice} for group, choice in groups.items()]
+    defaults = [f"{config_name}_schema", *chosen, "_self_"]
+    store.store(name=config_name, node={"defaults": defaults})
 
     def main() -> None:
         register_schemas()
-        with short_errors(name):
-            refuse_sweep(sys.argv[1:])
-            sys.argv[1:] = quote_values(sys.argv[1:], paths)
-            run_or_help(job, config_name, about, settings, groups)
+        with short_errors(name), shown_on_terminal():
+            arguments, flags = settings_and_flags(quote_values(sys.argv[1:], paths))
+            require_flags(flags)
+            if is_answered(config_name, about, settings, groups, arguments, flags):
+                return
+            config = composed(config_name, arguments, flags)
+            if {"--cfg", "-c"} & set(flags):
+                print(OmegaConf.to_yaml(config), end="")
+            else:
+                work(typed(config, settings))
 
     return main
 
 
-def require_base(composed: DictConfig, settings: type, base: str) -> None:
-    """Raise ValueError for a config by --config-name that does not build on the command's own."""
-    if OmegaConf.get_type(composed) is not settings:
-        name = HydraConfig.get().job.config_name
-        raise ValueError(
-            f"--config-name={name}: such a file must begin with 'defaults: [{base}, _self_]'; a "
-            "run is repeated by the command in its summary.json, not by its config.yaml"
-        )
-
-
-def refuse_sweep(arguments: Sequence[str]) -> None:
-    if is_sweep(arguments):
+def require_flags(flags: Sequence[str]) -> None:
+    """Raise ValueError for flags that only vit-train has."""
+    if is_sweep(flags):
         raise ValueError(
             "only vit-train sweeps over settings (-m): run this once for each, or compare runs by "
             "vit-eval 'ckpt=[A,B]'"
         )
-
-
-def register_command(config_name: str, settings: type, groups: Mapping[str, str | None]) -> None:
-    """Register the config that Hydra composes for a command, which writes no files of its own."""
-    store = ConfigStore.instance()
-    store.store(name=f"{config_name}_schema", node=settings)
-    defaults = [
-        f"{config_name}_schema",
-        *({group: choice} for group, choice in groups.items()),
-        "_self_",
-        {"override hydra/job_logging": "terminal"},
-    ]
-    job = {"name": config_name, "chdir": False}
-    # A recipe may be a sweep.
-    quiet = {"output_subdir": None, "run": {"dir": "."}, "job": job, "mode": "RUN"}
-    store.store(name=config_name, node={"defaults": defaults, "hydra": quiet})
+    for flag in (each.partition("=")[0] for each in flags if each.startswith("-")):
+        if flag not in FLAGS:
+            raise ValueError(f"{flag} is for vit-train alone")

@@ -10,12 +10,19 @@ import hydra
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.text import printable
-from vit_train.commands.command import require_base, run_or_help
+from vit_train.commands.command import is_answered
 from vit_train.commands.errors import short_errors
-from vit_train.commands.overrides import is_named, is_sweep, quote_values, quoted, register_run_name
+from vit_train.commands.overrides import (
+    is_named,
+    is_sweep,
+    quote_values,
+    quoted,
+    register_run_name,
+    settings_and_flags,
+)
 from vit_train.commands.resuming import (
     begun_config,
     extended_config,
@@ -63,7 +70,12 @@ def job(composed: DictConfig) -> float | None:
             raise ValueError("a sweep (-m) runs in one process: start each run with torchrun alone")
     errors = SWEEP.errors(settings) if settings.mode == RunMode.MULTIRUN else None
     with errors or short_errors("vit-train"):
-        require_base(composed, TrainConfig, "train")
+        if OmegaConf.get_type(composed) is not TrainConfig:
+            raise ValueError(
+                f"--config-name={settings.job.config_name}: such a file must begin with 'defaults: "
+                "[train, _self_]'; a run is repeated by the command in its summary.json, not by "
+                "its config.yaml"
+            )
         if composed.resume is None:
             return start(composed, settings)
         return go_on(composed, settings)
@@ -169,7 +181,11 @@ def main() -> None:
             folder, _ = resumed_run(resume)
         sys.argv[1:] += for_hydra(folder)
         try:
-            run_or_help(job, "train", ABOUT, TrainConfig, GROUPS)
+            arguments, flags = settings_and_flags(sys.argv[1:])
+            if is_answered("train", ABOUT, TrainConfig, GROUPS, arguments, flags):
+                return
+            sys.argv[1:] = [*arguments, *flags]
+            job()
         except ValueError:
             SWEEP.report()  # why a search found nothing, if its jobs failed
             raise

@@ -1,59 +1,18 @@
 """Output on the terminal and in train.log."""
 
-import contextlib
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from types import TracebackType
 
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from vit_train.base.text import PrintableFormatter
-from vit_train.base.writing import open_to_append
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
 
 logger = logging.getLogger(__name__)
-
-
-@contextlib.contextmanager
-def shown_on_terminal() -> Iterator[None]:
-    """Show what is logged within the block as the commands do.
-
-    A program that has set up logging decides itself where it goes.
-    """
-    logger, root = logging.getLogger("vit_train"), logging.getLogger()
-    level = logger.level
-    if level == logging.NOTSET:
-        logger.setLevel(logging.INFO)
-    handler = None
-    if not root.handlers:
-        handler = logging.StreamHandler(sys.stdout)
-        handler.setFormatter(PrintableFormatter("%(message)s"))
-        root.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        if handler is not None:
-            root.removeHandler(handler)
-
-
-@contextlib.contextmanager
-def logged_to(path: Path) -> Iterator[None]:
-    """Add everything that is logged within the block to this file."""
-    with open_to_append(path) as file:
-        handler = logging.StreamHandler(file)
-        handler.setFormatter(PrintableFormatter("%(asctime)s %(message)s"))
-        root = logging.getLogger()
-        root.addHandler(handler)
-        try:
-            yield
-        finally:
-            root.removeHandler(handler)
 
 
 class Terminal(Callback):

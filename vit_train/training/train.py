@@ -1,11 +1,13 @@
 """The work of `vit-train` in its run's folder: set up, train, report."""
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vit_train.base.log import logged_to, shown_on_terminal
 from vit_train.base.memory import is_out_of_memory
 from vit_train.base.text import counted
 from vit_train.engine import trainer_state
@@ -28,7 +30,6 @@ from vit_train.training.checkpoints import Earlier, read_earlier, refusing_other
 from vit_train.training.folder import RunOutput, open_folder
 from vit_train.training.setup import Setup, set_up
 from vit_train.training.teacher import load_teacher, with_teacher
-from vit_train.training.terminal import logged_to, shown_on_terminal
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,9 @@ def train(config: TrainConfig, folder: str | Path) -> Outcome:
         if run is not None:  # the command takes the run's own settings
             raise ValueError(f"{key}={run} is for the command: vit-train {key}=RUN")
     config = readable(with_defaults(config))
-    with new_run(Path(folder), named=True) as path, shown_on_terminal():
+    has_logging = bool(logging.getLogger().handlers)  # then the caller decides what is shown
+    shown = nullcontext() if has_logging else shown_on_terminal()
+    with new_run(Path(folder), named=True) as path, shown:
         return train_in_held_folder(config, path)
 
 
