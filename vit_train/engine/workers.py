@@ -20,9 +20,9 @@ CPU_MICRO_BATCH, CPU_MICRO_BATCH_BF16 = 16, 64
 Result = TypeVar("Result")
 
 
-def has_dropout(model: nn.Module, *rates: str) -> bool:
-    """Say whether dropout is active; `rates` are attribute names, `rate` or PyTorch's `p`."""
-    return any(getattr(module, rate, 0) for module in model.modules() for rate in rates)
+def has_dropout(model: nn.Module, rate: str) -> bool:
+    """Check for active dropout; `rate` is the name of its attribute, or `p`, PyTorch's."""
+    return any(getattr(module, rate, 0) for module in model.modules())
 
 
 class Workers:
@@ -116,6 +116,9 @@ def make_workers(
     if precision.device.type != "cpu":
         return Workers(micro_batch)
     size = min(micro_batch or cpu_micro_batch(precision, batch_size), max(1, most // CORES))
-    # Threads would share PyTorch's generator and draw from it in an unpredictable order.
-    alone = model.training and has_dropout(model, *(("p", "rate") if compiled else ("p",)))
-    return Workers(size, 1 if alone else min(CORES, most, -(-batch_size // size)))
+    # Threads would draw in an unpredictable order from PyTorch's generator, which its own dropout
+    # always uses, and ours in compiled code.
+    draws = has_dropout(model, "p") or (compiled and has_dropout(model, "rate"))
+    return Workers(
+        size, 1 if model.training and draws else min(CORES, most, -(-batch_size // size))
+    )
