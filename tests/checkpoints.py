@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vit_train.base.writing import save_archive
 from vit_train.engine.averages import AveragesState
-from vit_train.engine.schedule import PatienceState, Start
+from vit_train.engine.schedule import Start
 from vit_train.engine.trainer_state import TrainerState, random_state
 from vit_train.runs import checkpoint
 from vit_train.runs.checkpoint import Checkpoint
@@ -31,7 +31,7 @@ def trainer_state(**changes: Any) -> TrainerState:
     """The state of a trainer of nothing, with these changes."""
     state = TrainerState(
         model={}, ema=None, optimizers=[], scaler={}, random=random_state(),
-        epoch_averages=averages(), log_averages=averages(), patience=PatienceState(),
+        epoch_averages=averages(), log_averages=averages(), best=None,
         start=Start(), step=0, epoch=0, batch=0, images_seen=0, skipped=0, lr=0.1, seconds=0.0,
     )  # fmt: skip
     return replace(state, **changes)

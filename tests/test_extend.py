@@ -137,7 +137,7 @@ def test_a_run_stops_early_when_validation_no_longer_improves(
 ) -> None:
     # Weights that stay as they are: no epoch is better than the first.
     few = [*SMALL_MODEL, "data.train_images=60", "data.test_images=20", "checkpoint.every_steps=1"]
-    still = [*few, "optim.lr=1e-12", "train.epochs=9", "train.patience=1"]
+    still = [*few, "optim.lr=1e-30", "train.epochs=9", "train.patience=1"]
     outcome = run("vit-train", *still, "hydra.run.dir=whole")
     assert outcome.status == 0, outcome.err
     assert "stopped early after epoch 2: no better epoch in the last 1" in outcome.out

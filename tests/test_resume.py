@@ -21,6 +21,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from vit_train.base.reading import read_json
 from vit_train.base.writing import generations, write_json
 from vit_train.engine import precision, workers
+from vit_train.engine.schedule import Best
 from vit_train.results.summaries import settings_of
 from vit_train.runs.checkpoint import Checkpoint, apart
 from vit_train.training import checkpoints as checkpoint_manager
@@ -62,7 +63,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
 def assert_same_run(one: Path, other: Path) -> None:
     for name in ("last.safetensors", "best.safetensors"):
         states = [Checkpoint.load(each / "checkpoints" / name) for each in (one, other)]
-        for key in ("step", "epoch", "batch", "images_seen", "best", "lr", "patience", "extends"):
+        for key in ("step", "epoch", "batch", "images_seen", "best", "lr", "extends"):
             assert getattr(states[0], key) == getattr(states[1], key), key
         tensors = [apart(state)[1] for state in states]
         assert tensors[0].keys() == tensors[1].keys()
@@ -273,8 +274,7 @@ def test_a_run_ends_without_its_best_weights_if_they_are_damaged(
     run: Run, small_run: SmallRun
 ) -> None:
     path = small_run("interrupted") / "checkpoints/last.safetensors"
-    best = {"epoch": 1, "acc": 0.99, "loss": 0.1}
-    rewrite(path, best=best, best_score=0.99)
+    rewrite(path, best=Best(9, 0.99, {"acc": 0.99, "loss": 0.1}))
     Path("run/checkpoints/best.safetensors").write_bytes(b"damaged")
     outcome = run("vit-train", "resume=run", "train.max_minutes=null")
     assert outcome.status == 0 and "the best weights are lost" in outcome.err + outcome.out

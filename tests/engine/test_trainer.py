@@ -10,7 +10,7 @@ from vit_train.engine import trainer_state
 from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.precision import Precision
-from vit_train.engine.schedule import NonFinite, Start, learning_rate
+from vit_train.engine.schedule import Best, NonFinite, Start, better, learning_rate
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
 from vit_train.model.config import ModelConfig
 from vit_train.model.layers import Dropout
@@ -484,6 +484,25 @@ def test_a_run_goes_on_in_fp16_or_without_it(before: bool, after: bool) -> None:
     trainer_state.restore(second, trainer_state.state_of(first))
     expected = 512.0 if before and after else 64.0 if after else 1.0
     assert second.scaler.scale(torch.ones(())) == expected
+
+
+@pytest.mark.parametrize("losses, best", [([3, 1, 2, 2], 2), ([None], None), ([math.nan, 2], 2)])
+def test_the_best_epoch_has_the_highest_score(losses: list[float | None], best: int | None) -> None:
+    found = None
+    for epoch, loss in enumerate(losses, start=1):
+        if loss is not None:
+            found = better(found, epoch, Evaluation(count=1, loss=loss))
+    assert (found.epoch if found else None) == best
+
+
+def test_of_epochs_with_equal_scores_the_one_with_the_lowest_loss_is_best() -> None:
+    class Tied(Evaluation):
+        score = 0.8
+
+    found = None
+    for epoch, loss in enumerate([1.0, 0.6, 0.7, 0.6], start=1):
+        found = better(found, epoch, Tied(count=1, loss=loss))
+    assert found == Best(2, 0.8, {"loss": 0.6})
 
 
 def test_patience_that_ends_with_the_last_epoch_stops_nothing_early() -> None:

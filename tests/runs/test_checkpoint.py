@@ -14,6 +14,7 @@ from conftest import posix
 from safetensors.torch import load_file, save, save_file
 
 from vit_train.base.writing import generations
+from vit_train.engine.schedule import Best
 from vit_train.engine.trainer_state import random_state, set_random_state
 from vit_train.runs import checkpoint
 from vit_train.runs.checkpoint import Checkpoint, Extended, newest_intact
@@ -28,7 +29,7 @@ def test_what_is_saved_is_what_is_read_whatever_its_type(tmp_path: Path) -> None
     extends = [Extended("a", 1, 2, 3, 0.1, "b", "c")]
     moments = [[{"step": torch.tensor(3.0)}, {}]]
     saved = sample(
-        model=model, optimizers=moments, extends=extends, best={"epoch": 3, "loss": 0.1},
+        model=model, optimizers=moments, extends=extends, best=Best(3, -0.1, {"loss": 0.1}),
         config={"model": {"depth": 6, "name": "ü"}}, seen=torch.arange(3), temperature=2.0,
     )  # fmt: skip
     path.parent.mkdir()
@@ -37,7 +38,7 @@ def test_what_is_saved_is_what_is_read_whatever_its_type(tmp_path: Path) -> None
     plain, tensors = checkpoint.apart(saved)
     again, back = checkpoint.apart(read)
     assert again == plain | {"checksum": read.checksum}
-    assert read.best == {"epoch": 3, "loss": 0.1} and type(read.best["epoch"]) is int
+    assert read.best == Best(3, -0.1, {"loss": 0.1})
     assert back.keys() == tensors.keys() and len(read.checksum) == 64
     for name, value in tensors.items():
         assert back[name].dtype == value.dtype and back[name].shape == value.shape

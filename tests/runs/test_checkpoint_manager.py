@@ -12,6 +12,7 @@ from checkpoints import ABOUT, trainer_state
 from vit_train.base.writing import save_archive
 from vit_train.engine.config import CheckpointConfig
 from vit_train.engine.metrics import Evaluation
+from vit_train.engine.schedule import Best, better
 from vit_train.engine.trainer import TrainLog
 from vit_train.engine.trainer_state import TrainerState
 from vit_train.runs.checkpoint import Checkpoint
@@ -29,9 +30,16 @@ class Trainer:
     def __init__(self) -> None:
         self.step = self.epoch = self.left_out = 0
         self.finished = False
+        self.best: Best | None = None
+
+    def validated(self, loss: float) -> Evaluation:
+        """The validation of this epoch, as the trainer notes it."""
+        val = Evaluation(count=5, loss=loss)
+        self.best = better(self.best, self.epoch, val)
+        return val
 
     def state(self) -> TrainerState:
-        return trainer_state(step=self.step, epoch=self.epoch)
+        return trainer_state(step=self.step, epoch=self.epoch, best=self.best)
 
     def leave_out(self, began: float) -> None:
         self.left_out += 1
@@ -64,28 +72,18 @@ def after_epochs(manager: CheckpointManager, losses: list[float | None]) -> None
         trainer.epoch += 1
         trainer.finished = trainer.epoch == len(losses)
         trainer.step += 10
-        val = None if loss is None else Evaluation(count=5, loss=loss)
+        val = None if loss is None else trainer.validated(loss)
         manager.on_epoch(trainer, LOG, val)
 
 
-def test_of_epochs_that_are_equally_good_the_first_is_the_best(tmp_path: Path) -> None:
+def test_the_best_epoch_and_the_last_are_kept(tmp_path: Path) -> None:
     manager = CheckpointManager(tmp_path, MAKE, CheckpointConfig(), Reports())
     after_epochs(manager, [0.5, 0.2, 0.3, 0.2, 0.4])
     best, last = (Checkpoint.load(tmp_path / name) for name in NAMES)
-    assert manager.best == {"epoch": 2, "loss": 0.2} and manager.best_score == -0.2
     assert best.epoch == 2 and last.epoch == 5
     for checkpoint in (best, last):
         assert checkpoint.classes == ["a", "b"]
-        assert (checkpoint.best, checkpoint.best_score) == (manager.best, -0.2)
-
-
-def test_a_run_that_goes_on_knows_its_best_epoch(tmp_path: Path) -> None:
-    after_epochs(CheckpointManager(tmp_path, MAKE, CheckpointConfig(), Reports()), [0.5, 0.2])
-    again = CheckpointManager(tmp_path, MAKE, CheckpointConfig(), Reports())
-    assert again.best is None and again.best_score is None
-    again.restore(Checkpoint.load(tmp_path / "last.safetensors"))
-    after_epochs(again, [0.4, 0.3, 0.25])
-    assert again.best == {"epoch": 2, "loss": 0.2}
+        assert checkpoint.best == Best(2, -0.2, {"loss": 0.2})
 
 
 def test_short_epochs_are_not_spent_on_checkpoints(
@@ -106,14 +104,14 @@ def test_short_epochs_are_not_spent_on_checkpoints(
     for trainer.epoch in range(1, 41):
         now += 1
         trainer.finished = trainer.epoch == 40
-        better = trainer.epoch in (1, 3, 5)
-        manager.on_epoch(trainer, LOG, Evaluation(count=5, loss=1 / trainer.epoch if better else 9))
+        improves = trainer.epoch in (1, 3, 5)
+        manager.on_epoch(trainer, LOG, trainer.validated(1 / trainer.epoch if improves else 9))
     assert written == [
         ("best.safetensors", 1), ("last.safetensors", 1),  # 0.2 s, so the next after 20
         ("best.safetensors", 5), ("last.safetensors", 21), ("last.safetensors", 40),
     ]  # fmt: skip
     trainer.finished = False
-    manager.on_epoch(trainer, LOG, Evaluation(count=5, loss=0.01))
+    manager.on_epoch(trainer, LOG, trainer.validated(0.01))
     assert written[-1] == ("last.safetensors", 40)
     manager.on_nonfinite(trainer, 7)
     assert written[-1] == ("best.safetensors", 40)
@@ -122,9 +120,7 @@ def test_short_epochs_are_not_spent_on_checkpoints(
 def test_without_validation_there_is_no_best(tmp_path: Path) -> None:
     manager = CheckpointManager(tmp_path, MAKE, CheckpointConfig(keep=0), Reports())
     after_epochs(manager, [None, None])
-    assert manager.best is None and [each.name for each in tmp_path.iterdir()] == [
-        "last.safetensors"
-    ]
+    assert [each.name for each in tmp_path.iterdir()] == ["last.safetensors"]
 
 
 def test_checkpoints_come_after_so_many_steps_or_minutes(
@@ -228,7 +224,7 @@ def test_after_a_failure_of_the_disk_the_best_weights_are_still_those_of_its_epo
     trainer.epoch, weights[:] = 1, 1.0
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
         patch.setattr(checkpoint_manager, "save_archive", full)
-        manager.on_epoch(trainer, LOG, Evaluation(count=5, loss=0.1))
+        manager.on_epoch(trainer, LOG, trainer.validated(0.1))
     weights[:] = 2.0
     manager.on_stop(trainer)
     best, last = (Checkpoint.load(tmp_path / name) for name in NAMES)
@@ -244,19 +240,9 @@ def test_a_best_epoch_that_waits_for_its_writing_keeps_its_weights(tmp_path: Pat
 
     manager, trainer = CheckpointManager(tmp_path, MAKE, CheckpointConfig(), Reports()), Training()
     manager.time.due_at = math.inf
-    manager.on_epoch(trainer, LOG, Evaluation(count=5, loss=0.1))
+    manager.on_epoch(trainer, LOG, trainer.validated(0.1))
     weights[:] = 2.0
     manager.on_stop(trainer)
     best, last = (Checkpoint.load(tmp_path / name) for name in NAMES)
     assert best.optimizers[0][0]["moment"].tolist() == [1.0] * 3
     assert last.optimizers[0][0]["moment"].tolist() == [2.0] * 3
-
-
-def test_of_epochs_with_equal_scores_the_one_with_the_least_loss_is_best(tmp_path: Path) -> None:
-    class Tied(Evaluation):
-        score = 0.8
-
-    manager, trainer = CheckpointManager(tmp_path, MAKE, CheckpointConfig(), Reports()), Trainer()
-    for trainer.epoch, loss in enumerate([1.0, 0.6, 0.7], start=1):
-        manager.on_epoch(trainer, LOG, Tied(count=5, loss=loss))
-    assert manager.best == {"epoch": 2, "loss": 0.6}

@@ -126,7 +126,8 @@ def go_on_in(folder: Path, config: TrainConfig) -> float | None:
             outcome = train_in_held_folder(config, folder, checkpoint, resumed=True)
             return score(outcome, folder)
         print(printable(f"{folder} is finished, with these settings, and is not repeated"))
-        return None if checkpoint is None else Checkpoint.load(checkpoint).best_score
+        best = None if checkpoint is None else Checkpoint.load(checkpoint).best
+        return None if best is None else best.score
 
 
 def go_on(composed: DictConfig, settings: HydraConf) -> float | None:

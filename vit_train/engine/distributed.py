@@ -136,14 +136,14 @@ def own_gpu() -> int:
     return number
 
 
-def joined_zeros(like: Sequence[Tensor]) -> list[Tensor]:
-    """Return zeros in the shape of each tensor, all views of one tensor, which comes last."""
+def joined_zeros(like: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """Return zeros in the shape of each tensor, and the one tensor of which all are views."""
     multiple = 64  # so that each view begins at a full vector of the device
     sizes = [-(-tensor.numel() // multiple) * multiple for tensor in like]
     joined = like[0].new_zeros(sum(sizes), requires_grad=False)
     parts = joined.split(sizes)
     views = [part[: t.numel()].view(t.shape) for part, t in zip(parts, like, strict=True)]
-    return [*views, joined]
+    return views, joined
 
 
 def leave_processes() -> None:

@@ -58,37 +58,18 @@ def learning_rate(
 
 
 @dataclass(frozen=True)
-class PatienceState:
-    """The best validation score so far, if there is one, and the epochs since then."""
+class Best:
+    """The best epoch so far in validation, counted from 1."""
 
-    best_score: float | None = None
-    waited: int = 0
+    epoch: int
+    score: float
+    values: dict[str, float]
 
 
-class Patience:
-    """Counts the epochs since the best one; `epochs` is how many are waited for, None for ever."""
-
-    def __init__(self, epochs: int | None) -> None:
-        self.epochs = epochs
-        self.best_score: float | None = None
-        self.waited = 0
-
-    def note(self, val: Evaluation | None) -> None:
-        """Count an epoch, given its validation; an equal score is not better."""
-        self.waited += 1
-        before = -math.inf if self.best_score is None else self.best_score
-        if val is not None and val.score > before:
-            self.best_score, self.waited = val.score, 0
-
-    @property
-    def is_over(self) -> bool:
-        return self.epochs is not None and self.waited >= self.epochs
-
-    def state(self) -> PatienceState:
-        return PatienceState(self.best_score, self.waited)
-
-    def restore(self, state: PatienceState) -> None:
-        self.best_score, self.waited = state.best_score, state.waited
+def better(best: Best | None, epoch: int, val: Evaluation) -> Best | None:
+    """Return this epoch if it has a higher score, or the same and a lower loss; else the best."""
+    before = (-math.inf, -math.inf) if best is None else (best.score, -best.values["loss"])
+    return Best(epoch, val.score, val.values) if (val.score, -val.loss) > before else best
 
 
 ADVICE = "Try a lower optim.lr, a longer optim.warmup_epochs or a smaller optim.clip_norm"

@@ -22,7 +22,7 @@ from vit_train.engine.objective import Batch, Objective, TrainLoader, evaluate
 from vit_train.engine.optim import Optimizers, rate_scales
 from vit_train.engine.optimizers import make_optimizers
 from vit_train.engine.precision import Precision, batch_norms
-from vit_train.engine.schedule import FRESH, NonFiniteGuard, Patience, learning_rate
+from vit_train.engine.schedule import FRESH, Best, NonFiniteGuard, better, learning_rate
 from vit_train.engine.workers import make_workers
 
 logger = logging.getLogger(__name__)
@@ -107,13 +107,14 @@ class Trainer:
         self.choose_workers(compiles(config.compile, precision.device))
         # What a step sums over micro-batches and processes: the gradients, and the step sums (M,).
         count = len(objective.measures) + objective.weighs
-        *self.gradients, self.sums, self.summed = joined_zeros(
-            [*self.parameters, self.parameters[0].new_zeros(count)]
-        )
+        like = [*self.parameters, self.parameters[0].new_zeros(count)]
+        views, self.summed = joined_zeros(like)
+        self.gradients, self.sums = views[:-1], views[-1]
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
         self.step = self.epoch = self.batch = self.images_seen = 0
-        self.start, self.patience = FRESH, Patience(self.loop.patience)
+        self.start = FRESH
+        self.best: Best | None = None
         # Points of the training curves: over the epoch, and since the last log.
         self.epoch_averages, self.log_averages = (
             Averages(objective.measures, precision.device) for _ in range(2)
@@ -156,8 +157,9 @@ class Trainer:
                 began = time.perf_counter()
                 self.epoch_averages.reset()
                 val = self.validate()
-                self.patience.note(val)
                 self.epoch, self.batch = self.epoch + 1, 0
+                if val is not None:
+                    self.best = better(self.best, self.epoch, val)
                 self.leave_out(began)  # before a checkpoint has the speed
                 self.report("on_epoch", log, val)
 
@@ -291,11 +293,17 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        return self.epoch == self.last_epoch or self.patience.is_over
+        return self.epoch == self.last_epoch or self.is_out_of_patience
 
     @property
     def stopped_early(self) -> bool:
-        return self.patience.is_over and self.epoch < self.last_epoch
+        return self.is_out_of_patience and self.epoch < self.last_epoch
+
+    @property
+    def is_out_of_patience(self) -> bool:
+        """Compare the epochs since the best one with train.patience (Prechelt 1998)."""
+        waited = self.epoch - (self.best.epoch if self.best else self.start.epoch)
+        return self.loop.patience is not None and waited >= self.loop.patience
 
     @property
     def last_epoch(self) -> int:

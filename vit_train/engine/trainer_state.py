@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vit_train.engine.averages import AveragesState
-from vit_train.engine.schedule import PatienceState, Start
+from vit_train.engine.schedule import Best, Start
 from vit_train.engine.trainer import Trainer
 
 State = dict[str, Tensor]
@@ -37,7 +37,8 @@ class TrainerState:
     random: RandomState
     epoch_averages: AveragesState
     log_averages: AveragesState
-    patience: PatienceState
+    # The best epoch of this run, if it is validated.
+    best: Best | None
     start: Start
     step: int
     epoch: int
@@ -78,7 +79,7 @@ def state_of(trainer: Trainer) -> TrainerState:
         random=random_state(),
         epoch_averages=trainer.epoch_averages.state(),
         log_averages=trainer.log_averages.state(),
-        patience=trainer.patience.state(),
+        best=trainer.best,
         start=trainer.start,
         skipped=trainer.nonfinite.skipped,
         lr=trainer.lr_at(trainer.step - 1),
@@ -97,7 +98,7 @@ def restore(trainer: Trainer, state: TrainerState) -> None:
     trainer.log_averages.restore(state.log_averages)
     trainer.nonfinite.skipped = state.skipped
     trainer.start = state.start
-    trainer.patience.restore(state.patience)
+    trainer.best = state.best
     batch, epoch, start = trainer.batch, trainer.epoch, trainer.start
     in_epoch = 0 <= batch <= len(trainer.train_loader)
     in_run = in_epoch and start.epoch <= epoch <= trainer.last_epoch

@@ -70,9 +70,6 @@ class Checkpoint(TrainerState):
     extends: list[Extended] = field(default_factory=list)
     # The run's teacher, if it has one: its run, weights and accuracy.
     teacher: dict[str, Any] = field(default_factory=dict)
-    # The number of the best epoch and its validation, if there is one.
-    best: dict[str, int | float] | None = None
-    best_score: float | None = None
     # The length in bytes of each file that grows with the run's steps.
     written: dict[str, int] = field(default_factory=dict)
     # The checksum of the file that this was read from, which tells it from any other.

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,10 +35,6 @@ class Earlier:
     chain: list[Extended]
     # Of the run that is extended now.
     folder: Path | None = None
-
-    @property
-    def argument(self) -> str:
-        return "extend" if self.folder else "resume"
 
     def curve(self) -> str:
         """Return the metrics.csv of the extended run, if it has one; else ""."""
@@ -101,19 +96,20 @@ def require_same_run(setup: Setup, state: Checkpoint) -> None:
 
 
 @contextmanager
-def refusing_other_runs(argument: str) -> Iterator[None]:
-    """Raise ValueError if the block fails because the checkpoint belongs to another run.
+def refusing_other_runs(earlier: Earlier | None) -> Iterator[None]:
+    """Raise ValueError if the block fails because `earlier` belongs to another run.
 
     The checkpoint's checksum was valid, so an error in restoring its state means that the state
-    does not fit. `argument`, resume or extend, is named in the message.
+    does not fit.
     """
     try:
         yield
     except Refused:
         raise
     except (ValueError, RuntimeError) as error:
-        if is_out_of_memory(error):
+        if earlier is None or is_out_of_memory(error):
             raise
+        argument = "extend" if earlier.folder else "resume"
         raise ValueError(f"{argument}: this checkpoint is not from this run: {error}") from error
 
 
@@ -176,15 +172,9 @@ class CheckpointManager(Callback):
     ) -> None:
         self.last_path, self.best_path = folder / LAST, folder / BEST
         self.make, self.config, self.reports = make, config, reports
-        self.best: dict[str, int | float] | None = None
-        self.best_score: float | None = None
         self.unwritten_best: Checkpoint | bytes | None = None
         self.time = TimeShare(SHARE)
         self.saved_at = self.flushed_at = time.monotonic()
-
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore the best epoch so far, and its score."""
-        self.best, self.best_score = checkpoint.best, checkpoint.best_score
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
         if time.monotonic() - self.flushed_at >= OFTEN:
@@ -202,8 +192,7 @@ class CheckpointManager(Callback):
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         due = self.time.is_due or trainer.finished
         checkpoint = None
-        if val is not None and self._is_better(val):
-            self.best, self.best_score = {"epoch": trainer.epoch, **val.values}, val.score
+        if trainer.best is not None and trainer.best.epoch == trainer.epoch:
             checkpoint = self._checkpoint(trainer)
             if not due:
                 self.unwritten_best = checkpoint.copied()
@@ -211,13 +200,6 @@ class CheckpointManager(Callback):
             self._save(trainer, checkpoint)
         else:
             self._flush()
-
-    def _is_better(self, val: Evaluation) -> bool:
-        """Return whether this is the best epoch so far; of equal scores that of the least loss."""
-        before = -math.inf if self.best_score is None else self.best_score
-        if self.best is None or val.score != before:
-            return val.score > before
-        return val.loss < self.best["loss"]
 
     def on_stop(self, trainer: Trainer) -> None:
         self._save(trainer)
@@ -256,4 +238,4 @@ class CheckpointManager(Callback):
     def _checkpoint(self, trainer: Trainer) -> Checkpoint:
         """Return a checkpoint of the run; later steps change its tensors."""
         state, written = state_of(trainer), self.reports.lengths()
-        return self.make(**vars(state), written=written, best=self.best, best_score=self.best_score)
+        return self.make(**vars(state), written=written)

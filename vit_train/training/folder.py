@@ -3,7 +3,6 @@
 import logging
 import math
 import shlex
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import nn
 from vit_train.base.writing import remove_partial, replacing, require_own_folder, write_text
 from vit_train.data.batches import Batch
 from vit_train.engine.metrics import Evaluation
+from vit_train.engine.schedule import Best
 from vit_train.engine.trainer import Callback, Trainer
 from vit_train.figures.maps import draw_gallery, gallery_size
 from vit_train.figures.measures import figures, result_dict
@@ -36,9 +36,7 @@ from vit_train.training.callbacks import AfterEpochs, BadBatchSaver, ContinueOnD
 from vit_train.training.checkpoints import (
     CheckpointManager,
     Earlier,
-    refusing_other_runs,
     reports,
-    require_same_run,
     truncate_reports,
 )
 from vit_train.training.run_summary import RunSummary, in_sweep
@@ -52,31 +50,7 @@ logger = logging.getLogger(__name__)
 SHOWN = (SUMMARY, "metrics.csv", "train.log", "pictures.png")
 
 
-class RunOutput:
-    """What a run writes: nothing, in processes other than the main one."""
-
-    @property
-    def best_score(self) -> float | None:
-        return None
-
-    def callbacks(self) -> list[Callback]:
-        return []
-
-    def open(self) -> None: ...
-    def bar(self) -> AbstractContextManager[object]:
-        """Show a progress bar within the block."""
-        return nullcontext()
-
-    def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None: ...
-    def write_summary(self, status: str, **results: Any) -> None: ...
-    def best_weights(self) -> dict[str, Any] | None:
-        return None
-
-    def advice(self) -> str:
-        return ""
-
-
-class RunFolder(RunOutput):
+class RunFolder:
     """The folder of a new or `resumed` run, which goes on from what is `earlier`, if anything."""
 
     def __init__(self, setup: Setup, path: Path, earlier: Earlier | None, resumed: bool) -> None:
@@ -108,21 +82,11 @@ class RunFolder(RunOutput):
         self.checkpoints = CheckpointManager(
             path / CHECKPOINTS, make_checkpoint, self.config.checkpoint, self
         )
-        if state:
-            self.checkpoints.restore(state)
         self.csv = MetricsCsv(path / "metrics.csv")
         self.unwritten_picture: Image.Image | None = None
         last = (extends[-1].epochs if extends else 0) + self.config.train.epochs
         step = earlier.state.step if earlier else 0
         self.terminal = Terminal(len(setup.image_loader), last, step)
-
-    @property
-    def best_score(self) -> float | None:
-        score = self.checkpoints.best_score
-        return None if score is None or not math.isfinite(score) else score
-
-    def bar(self) -> AbstractContextManager[object]:
-        return self.terminal
 
     def lengths(self) -> dict[str, int]:
         lengths = {path.name: path.stat().st_size for path in reports(self.path)}
@@ -190,7 +154,7 @@ class RunFolder(RunOutput):
             sheet = draw_first_batch(self.setup)
             self.board.figure("train/augmented", sheet)
         write_text(self.path / CONFIG, text)
-        self.write_summary("running")
+        self.summary.write("running")
         self.flush()
         logger.info(opening(self.setup, self.path, self.origin))
         if warning := uneven_classes(self.setup):
@@ -205,14 +169,14 @@ class RunFolder(RunOutput):
             logger.info(line)
         if results:
             self.show_test(results, trainer.step)
-        self.close_board(results)
+        self.close_board(results, trainer.best)
         self.flush()
         if results and trainer.stopped_early:
             logger.info(
                 f"stopped early after epoch {trainer.epoch}: no better epoch in the last "
-                f"{trainer.patience.epochs} (train.patience)"
+                f"{trainer.loop.patience} (train.patience)"
             )
-        self.write_summary(  # written last, because a "finished" run cannot be resumed
+        self.summary.write(  # written last, because a "finished" run cannot be resumed
             "finished" if results else "interrupted",
             stopped_early=trainer.stopped_early,
             epochs=trainer.epoch,
@@ -221,7 +185,7 @@ class RunFolder(RunOutput):
             training_tflop=self.setup.training_tflop(trainer.images_seen),
             steps_left_out=trainer.nonfinite.skipped,
             evaluated_weights="ema" if trainer.ema else "raw",
-            best_val=self.checkpoints.best,
+            best_val=trainer.best and {"epoch": trainer.best.epoch, **trainer.best.values},
             selected_on=self.config.data.selected_on,
             test={name: result_dict(result) for name, result in results.items()},
             seconds=round(trainer.seconds, 1),
@@ -237,15 +201,12 @@ class RunFolder(RunOutput):
                 f"Resume with: {resume_command(self.path)}"
             )
 
-    def close_board(self, results: dict[str, Evaluation]) -> None:
+    def close_board(self, results: dict[str, Evaluation], best: Best | None) -> None:
         """Add TensorBoard's table of settings; what it cannot hold costs no run its results."""
         try:
-            self.board.close(self.settings, self.final_metrics(results), self.chosen)
+            self.board.close(self.settings, final_metrics(results, best), self.chosen)
         except (TypeError, ValueError) as error:
             logger.warning(f"TensorBoard has no table of the settings: {error}")
-
-    def write_summary(self, status: str, **results: Any) -> None:
-        self.summary.write(status, **results)
 
     def show_test(self, results: dict[str, Evaluation], step: int) -> None:
         """Show the test results in TensorBoard, with their figures."""
@@ -260,20 +221,9 @@ class RunFolder(RunOutput):
         """Return the settings that the run's command sets."""
         return [word.partition("=")[0].lstrip("+") for word in shlex.split(self.summary.command)]
 
-    def final_metrics(self, results: dict[str, Evaluation]) -> dict[str, float]:
-        """Return, by tag, what compares runs in TensorBoard's table of hyperparameters."""
-        metrics = {
-            f"{test_tag(name)}/{result.best_by}": result.values[result.best_by]
-            for name, result in results.items()
-        }
-        if results and self.checkpoints.best:
-            by = results["final"].best_by
-            metrics[f"val/best_{by}"] = self.checkpoints.best.get(by, math.nan)
-        return metrics
-
-    def best_weights(self) -> dict[str, Any] | None:
-        """Return the weights with the best validation score and their epoch, or None."""
-        path, best = self.checkpoints.best_path, self.checkpoints.best
+    def best_weights(self, best: Best | None) -> dict[str, Any] | None:
+        """Return the weights of the best epoch and its number, or None."""
+        path = self.checkpoints.best_path
         if best is None or not path.exists():
             return None
         try:
@@ -281,8 +231,8 @@ class RunFolder(RunOutput):
         except ValueError as error:
             logger.warning(f"the best weights are lost: {error}")
             return None
-        if meta.epoch != best["epoch"]:  # of steps that this run took again, after older ones
-            logger.warning(f"{path} is of epoch {meta.epoch}, not of the best, {best['epoch']:.0f}")
+        if meta.epoch != best.epoch:  # of steps that this run took again, after older ones
+            logger.warning(f"{path} is of epoch {meta.epoch}, not of the best, {best.epoch}")
             return None
         return {"epoch": meta.epoch, "weights": model.state_dict()}
 
@@ -300,15 +250,13 @@ def test_tag(weights: str) -> str:
     return "test" if weights == "final" else f"test/{weights}"
 
 
-def open_folder(setup: Setup, path: Path, earlier: Earlier | None, resumed: bool) -> RunOutput:
-    """Open the run's folder in the main process.
-
-    Raise ValueError if what is `earlier` is of other images.
-    """
-    parts = setup, path, earlier, resumed
-    make = partial(RunFolder, *parts) if setup.processes.is_main else RunOutput
-    if earlier is None:
-        return make()
-    with refusing_other_runs(earlier.argument):
-        require_same_run(setup, earlier.state)
-        return make()
+def final_metrics(results: dict[str, Evaluation], best: Best | None) -> dict[str, float]:
+    """Return, by tag, what compares runs in TensorBoard's table of hyperparameters."""
+    metrics = {
+        f"{test_tag(name)}/{result.best_by}": result.values[result.best_by]
+        for name, result in results.items()
+    }
+    if results and best:
+        by = results["final"].best_by
+        metrics[f"val/best_{by}"] = best.values.get(by, math.nan)
+    return metrics

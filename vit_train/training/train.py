@@ -1,6 +1,7 @@
 """The work of `vit-train` in its run's folder: set up, train, report."""
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -26,8 +27,13 @@ from vit_train.engine.schedule import NonFinite
 from vit_train.engine.trainer import Callback, Trainer
 from vit_train.runs.config import TrainConfig, readable, with_defaults
 from vit_train.runs.paths import new_run, run_at
-from vit_train.training.checkpoints import Earlier, read_earlier, refusing_other_runs
-from vit_train.training.folder import RunOutput, open_folder
+from vit_train.training.checkpoints import (
+    Earlier,
+    read_earlier,
+    refusing_other_runs,
+    require_same_run,
+)
+from vit_train.training.folder import RunFolder
 from vit_train.training.setup import Setup, set_up
 from vit_train.training.teacher import load_teacher, with_teacher
 
@@ -89,7 +95,11 @@ def train_in_held_folder(
             teacher_seen = teacher[1].meta.all_seen if teacher else None
             setup = set_up(config, device, processes, state, teacher_seen)
             setup = with_teacher(setup, teacher)
-            folder = open_folder(setup, path, earlier, resumed)
+            with refusing_other_runs(earlier):
+                if earlier:
+                    require_same_run(setup, earlier.state)
+                # Processes other than the main one write nothing.
+                folder = RunFolder(setup, path, earlier, resumed) if processes.is_main else None
             return run(setup, folder, path, earlier, began)
     finally:
         leave_processes()
@@ -109,7 +119,7 @@ def with_named_run(config: TrainConfig) -> TrainConfig:
 
 
 def run(
-    setup: Setup, folder: RunOutput, path: Path, earlier: Earlier | None, began: float
+    setup: Setup, folder: RunFolder | None, path: Path, earlier: Earlier | None, began: float
 ) -> Outcome:
     """Train from the first step, or the one after `earlier`, to the end and write the summary.
 
@@ -122,26 +132,31 @@ def run(
         val_loader=setup.val_loader,
         config=setup.config,
         precision=setup.precision,
-        callbacks=[*deadline(setup, began), *folder.callbacks()],
+        callbacks=[*deadline(setup, began), *(folder.callbacks() if folder else [])],
         processes=setup.processes,
     )
     if compiles(setup.config.compile, setup.device):
         with with_advice(trainer, setup, folder):
             compile_step(trainer, setup)
-    if earlier:
-        with refusing_other_runs(earlier.argument):
-            go_on = trainer_state.extend if earlier.folder else trainer_state.restore
-            go_on(trainer, earlier.state)
-    folder.open()
+    with refusing_other_runs(earlier):
+        if earlier and earlier.folder:
+            trainer_state.extend(trainer, earlier.state)
+        elif earlier:
+            trainer_state.restore(trainer, earlier.state)
+    if folder:
+        folder.open()
     with with_advice(trainer, setup, folder):
-        with folder.bar(), stop_on_signals(trainer) as interruption:
+        with folder.terminal if folder else nullcontext(), stop_on_signals(trainer) as interruption:
             trainer.fit()
             stopped = setup.processes.any(trainer.stop_requested)
             results = {} if stopped else test_results(trainer, setup, folder)
         elsewhere = interruption.signal is None and not trainer.stop_requested
         reason = "as another process was told to" if elsewhere else interruption.reason
-        folder.close(trainer, results, reason)
-    return Outcome(interruption.exit_status, folder.best_score, not stopped, path)
+        if folder:
+            folder.close(trainer, results, reason)
+    best = trainer.best
+    score = best.score if best and math.isfinite(best.score) else None
+    return Outcome(interruption.exit_status, score, not stopped, path)
 
 
 def deadline(setup: Setup, began: float) -> list[Callback]:
@@ -161,13 +176,13 @@ def compile_step(trainer: Trainer, setup: Setup) -> None:
         trainer.choose_workers(compiled=False)
 
 
-def test_results(trainer: Trainer, setup: Setup, folder: RunOutput) -> dict[str, Evaluation]:
+def test_results(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> dict[str, Evaluation]:
     """Evaluate the final and, with validation, the best weights on the test set.
 
     This is the only use of the test set in a run.
     """
     loader = setup.unaugmented(setup.splits.test)
-    best = setup.processes.broadcast(folder.best_weights())
+    best = setup.processes.broadcast(folder.best_weights(trainer.best) if folder else None)
     with trainer.workers:
         results = {"final": trainer.evaluate(trainer.eval_model, loader)}
         if best is not None and best["epoch"] == trainer.epoch:
@@ -180,15 +195,16 @@ def test_results(trainer: Trainer, setup: Setup, folder: RunOutput) -> dict[str,
 
 
 @contextmanager
-def with_advice(trainer: Trainer, setup: Setup, folder: RunOutput) -> Iterator[None]:
+def with_advice(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> Iterator[None]:
     """Add to the message of an error that ends the run what the user can do about it."""
     try:
         yield
     except NonFinite:
-        folder.write_summary("diverged")
+        if folder:
+            folder.summary.write("diverged")
         raise
     except OSError as error:
-        raise OSError(f"{error}{folder.advice()}") from error
+        raise OSError(f"{error}{folder.advice() if folder else ''}") from error
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -196,5 +212,6 @@ def with_advice(trainer: Trainer, setup: Setup, folder: RunOutput) -> Iterator[N
         key = "train.batch_size" if has_batch_norm(setup.model) else "train.micro_batch"
         less = f"{key}={tried // 2}" if tried > 1 else "a smaller model or image size"
         raise ValueError(
-            f"out of memory with {counted(tried, 'image')} at once: set {less}{folder.advice()}"
+            f"out of memory with {counted(tried, 'image')} at once: set {less}"
+            f"{folder.advice() if folder else ''}"
         ) from error
