@@ -1,1 +1,1 @@
-"""What the rest of the package stands on: settings, text, files, memory, random numbers."""
+"""The foundations of the package: settings, text, files, memory and random numbers."""

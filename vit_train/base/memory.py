@@ -37,7 +37,7 @@ def gigabytes(count: float) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether Python, or PyTorch on any device, could not allocate memory."""
+    """Check for an error of Python, or of PyTorch on any device, that could not allocate memory."""
     phrases = ("out of memory", "can't allocate memory", "not enough memory")
     return isinstance(error, MemoryError) or any(phrase in str(error).lower() for phrase in phrases)
 

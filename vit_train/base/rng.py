@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class ThreadGenerators(threading.local):
-    """What seeds this thread's generators, one per image, and these once one is needed.
+    """The seeds of this thread's generators, one per image, and these once they are needed.
 
     No seeds stand for PyTorch's global generator, which all threads share.
     """

@@ -103,7 +103,7 @@ def check(
 
 
 def is_own_group(key: str, folders: Sequence[Path]) -> bool:
-    """Return whether this is a group that only the user's folders of presets have."""
+    """Check for a group that exists only in the user's own folders of presets."""
     return key not in ("", *GROUPS) and any((folder / key).is_dir() for folder in folders)
 
 

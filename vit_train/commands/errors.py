@@ -25,7 +25,7 @@ HYDRA = ("hydra", "hydra_plugins", "submitit", "optuna", "sqlalchemy")
 
 
 def from_hydra(error: BaseException) -> bool:
-    """Return whether Hydra or a plugin failed, for example without Slurm or a database."""
+    """Check for an error of Hydra or a plugin, such as a missing Slurm or database."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
@@ -148,13 +148,13 @@ def flushed() -> list[OSError]:
 
 
 def stdout_goes_nowhere() -> None:
-    """Let what is still to be written to stdout go nowhere, or Python complains when it ends."""
+    """Discard pending output on stdout, about which Python would complain at its end."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def reader_has_gone() -> bool:
-    """Return whether nobody reads stdout any more, as after `vit-results | head`.
+    """Check for a reader of stdout that is gone, as after `vit-results | head`.
 
     If so, what is still to be written to it goes nowhere.
     """

@@ -88,13 +88,13 @@ def quote_values(arguments: Sequence[str], keys: Sequence[str]) -> list[str]:
 
 
 def is_plain(value: str) -> bool:
-    """Return whether Hydra reads the value as a text without quotes."""
+    """Check for a value that Hydra reads as text without quotes."""
     words = ("null", "true", "false", "nan", "inf")
     return bool(re.fullmatch(r"[A-Za-z_/][\w./-]*", value)) and value.lower() not in words
 
 
 def exists(path: str) -> bool:
-    """Return whether there is such a path; a list of many is too long for one."""
+    """Check for an existing path; a long list is too long for a path."""
     try:
         return Path(path).exists()
     except (OSError, ValueError):
@@ -109,7 +109,7 @@ def quoted(path: Path | str) -> str:
 
 
 def run_name(overrides: Sequence[str], choices: Mapping[str, str], root: str | None) -> str:
-    """Return the name of the experiment, A+B for several; without one, what is trained on what.
+    """Return the name of the experiment, A+B for several, or else one such as cifar10-tiny.
 
     A run that extends another has the name of the folder that this one is in, such as cifar10-tiny.
     `choices` are those of the groups, and `root` is the folder of the data, if they have one.
@@ -142,7 +142,7 @@ def what_on_what(choices: Mapping[str, str], root: str | None) -> str:
 
 
 def is_named(settings: HydraConf) -> bool:
-    """Return whether the command line names the folder itself."""
+    """Check for a folder that is named on the command line."""
     return any(override.startswith("hydra.run.dir=") for override in settings.overrides.hydra)
 
 

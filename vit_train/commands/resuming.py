@@ -172,7 +172,7 @@ def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
 
 
 def may_change(key: str, argument: str) -> bool:
-    """Return whether the setting may have another value than in the run that `argument` names.
+    """Check for a setting that may differ from the run that `argument` names.
 
     When resuming, it may if that changes no result, or changes it by rounding only. The precision
     may, because another machine may lack the run's own; the summary says which steps had which.

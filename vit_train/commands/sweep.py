@@ -42,12 +42,12 @@ class Sweep:
             self.failures.append(f"  job {settings.job.num}, {message}")
 
     def report(self) -> None:
-        """Say which jobs stopped early or failed, and why; exit with status 1 if any failed."""
+        """Print the jobs that stopped early; exit with the reasons of those that failed, if any."""
         if failed := self.said():
             sys.exit(failed)
 
     def said(self) -> str:
-        """Say which jobs stopped early; return which failed and why, "" for none."""
+        """Print the jobs that stopped early; return the failed ones with their reasons, or ""."""
         jobs, stopped, failures = self.jobs, self.stopped, self.failures
         self.jobs, self.stopped, self.failures = 0, [], []
         if not jobs:  # a single run has said so itself

@@ -119,7 +119,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def how_to_get(archive: Archive, root: Path, lacking: list[str]) -> str:
-    """Say that these members are missing or damaged, and what can be done."""
+    """Describe missing or damaged members and the ways to get them."""
     folder = root.resolve() / archive.folder
     fault = f"{', '.join(lacking)} missing or damaged" if folder.is_dir() else "no such folder"
     return (

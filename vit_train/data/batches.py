@@ -92,7 +92,7 @@ class DrawnBatches:
         raise NotImplementedError
 
     def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
-        """Yield what is drawn for each batch of an epoch, on the CPU, from number `first` on."""
+        """Yield the random draws for each batch of an epoch, on the CPU, from number `first` on."""
         raise NotImplementedError
 
     def batch(self, *draws: Tensor) -> Batch:

@@ -95,7 +95,7 @@ class Statistics(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What is known of a data set besides its images."""
+    """The metadata of a data set, without its images."""
 
     classes: tuple[str, ...]
     image_shape: tuple[int, int, int]
@@ -161,7 +161,7 @@ def image_keys(images: Tensor) -> Tensor:
 
 
 def are_among(images: Tensor, keys: Tensor) -> Tensor:
-    """Return whether the key of each uint8 image (N,C,S,S) is among these: bool (N,)."""
+    """Look up the key of each uint8 image (N,C,S,S) among these: bool (N,)."""
     return torch.isin(image_keys(images), keys)
 
 

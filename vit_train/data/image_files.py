@@ -24,7 +24,7 @@ WRONG_FORMAT = "not JPEG, PNG, WebP or BMP"
 
 
 def are_flat(images: Tensor) -> Tensor:
-    """Return whether uint8 images (N,C,S,S) are of nearly one color throughout: bool (N,)."""
+    """Find uint8 images (N,C,S,S) of nearly one color throughout: bool (N,)."""
     values = images.flatten(2)
     return (values.amax(2) - values.amin(2)).amax(1) <= FLAT
 
@@ -66,7 +66,7 @@ NAMED_AT_MOST = 10
 
 
 def image_files(images: Any) -> list[Path]:
-    """Return the files that are meant; raise ValueError if there are none."""
+    """Return the image files that a setting names; raise ValueError if no file matches."""
     names = images if isinstance(images, list) else [images]
     if names == ["-"]:
         return [path for name in names_on_stdin() for path in named(name)]

@@ -18,7 +18,7 @@ MOST_MODELS = 256
 
 
 def compiles(setting: bool | str, device: torch.device) -> bool:
-    """Return whether to compile on this device, for compile=true, false or auto."""
+    """Decide about compiling on this device, for compile=true, false or auto."""
     return device.type == "cuda" if setting == "auto" else bool(setting)
 
 

@@ -58,7 +58,7 @@ class Processes:
 
     @property
     def is_main(self) -> bool:
-        """Return whether this process writes files and reports."""
+        """Check for the process that writes files and reports."""
         return self.rank == 0
 
     def all_reduce(self, tensor: Tensor) -> None:
@@ -68,7 +68,7 @@ class Processes:
                 dist.all_reduce(tensor)
 
     def any(self, flag: bool) -> bool:
-        """Return whether the flag is true in any process.
+        """Combine a flag of all processes: true if any of them is.
 
         The exchange uses the CPU, so that it does not wait for a GPU.
         """

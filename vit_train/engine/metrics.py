@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Answers:
-    """What a classifier says of each of N images, with K classes."""
+    """A classifier's predictions for N images and K classes, with the true labels."""
 
     labels: Integers  # (N,)
     logits: Floats  # (N,K)
@@ -60,7 +60,7 @@ class Answers:
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """Return whether the predicted class is the true one, (N,)."""
+        """Compare the predicted class with the true one: bool (N,)."""
         return np.asarray(self.ranks == 0)
 
     def counts(self, classes: Integers) -> Integers:
@@ -131,7 +131,7 @@ class Classification(Evaluation):
 
     @classmethod
     def of(cls, answers: Answers, best_by: str = "acc") -> "Classification":
-        """Compute the results from a classifier's answers to a whole split."""
+        """Compute the results from a classifier's predictions for a whole split."""
         correct, hits, count = answers.correct, answers.hits, answers.counts(answers.labels)
         return cls(
             count=len(correct),
@@ -151,7 +151,7 @@ class Classification(Evaluation):
 
 
 def is_uneven(counts: Sequence[int]) -> bool:
-    """Return whether the largest class has at least three times as many images as the smallest."""
+    """Check for a largest class with at least three times as many images as the smallest."""
     return max(counts) >= 3 * min(counts)
 
 
@@ -204,7 +204,7 @@ def student_quantile(freedom: float) -> float:
 
 @dataclass(frozen=True)
 class Paired:
-    """How two classifiers' answers to the same images differ."""
+    """The differences between two classifiers' predictions for the same images."""
 
     images: int
     # Images on which only the first, and only the second, is right.
@@ -213,7 +213,7 @@ class Paired:
 
     @classmethod
     def of(cls, first: Answers, second: Answers) -> "Paired":
-        """Compare answers to the same images in the same order."""
+        """Compare predictions for the same images in the same order."""
         a, b = first.correct, second.correct
         return cls(len(a), int((a & ~b).sum()), int((b & ~a).sum()))
 

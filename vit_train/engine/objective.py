@@ -1,4 +1,4 @@
-"""What the training loop minimizes, the batches it reads, and evaluation on a split."""
+"""The objective of the training loop, the batches it reads, and evaluation on a split."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, Protocol
@@ -31,7 +31,7 @@ class Objective(Protocol):
         ...
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
-        """Return what `evaluation` needs to know about each image: (B,K) float32."""
+        """Return the values of each image that `evaluation` needs: (B,K) float32."""
         ...
 
     def evaluation(self, sample_outputs: Tensor) -> Evaluation:
@@ -52,7 +52,7 @@ class TrainLoader(Protocol):
 
     def __len__(self) -> int: ...
     def draws(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
-        """Yield what is drawn on the CPU for the batches of an epoch, from number `first` on."""
+        """Yield the random draws on the CPU for the batches of an epoch, from number `first` on."""
         ...
 
     def batch(self, *draws: Tensor) -> Batch:

@@ -84,7 +84,7 @@ def split(group: dict[str, Any], scales: Mapping[nn.Parameter, float]) -> Iterat
 
 
 def decides_on_device(optimizer: Optimizer) -> bool:
-    """Return whether the optimizer leaves out a step itself if its `found_inf` is not 0."""
+    """Check for an optimizer that skips a step by itself if its `found_inf` is not 0."""
     return getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
@@ -117,7 +117,7 @@ class Optimizers:
 
     @property
     def capturable(self) -> bool:
-        """Return whether a CUDA graph can take these optimizers' steps."""
+        """Check that a CUDA graph can take these optimizers' steps."""
         return all(map(decides_on_device, self.optimizers)) and all(
             isinstance(group["lr"], Tensor) for group in self.groups
         )

@@ -91,7 +91,7 @@ def batch_norms(model: nn.Module) -> list[nn.Module]:
 
 
 def has_batch_norm(model: nn.Module) -> bool:
-    """Say whether an image's result depends on the other images, so a batch cannot be split."""
+    """Check for BatchNorm: results then depend on the whole batch, which cannot be split."""
     return bool(batch_norms(model))
 
 

@@ -186,7 +186,7 @@ class Trainer:
         return self.read(self.epoch_averages)
 
     def may_be_a_graph(self) -> bool:
-        """Return whether a step may be captured as a CUDA graph: in one process, if asked for.
+        """Check that a step may be captured as a CUDA graph: in one process, if asked for.
 
         Warn if it is the optimizer that cannot be captured.
         """

@@ -48,7 +48,7 @@ def weighted(weights: Tensor, v: Tensor) -> Tensor:
 
 
 def is_single_token(tokens: Tensor) -> bool:
-    """Return whether this is a single query or key on a GPU, for which products are avoided.
+    """Check for a single query or key on a GPU, for which products are avoided.
 
     The product or its gradient would be an outer one, for which PyTorch compiles a kernel when it
     runs; that needs a C compiler.

@@ -21,7 +21,7 @@ class Flops(NamedTuple):
 
 
 def counting_bytes(config: ModelConfig, image_size: int) -> int:
-    """Return what `count_flops` takes for attention: that of all layers, kept for its gradients."""
+    """Return the memory that `count_flops` takes for the attention of all layers."""
     if not isinstance(config, ViTConfig):
         return 0
     return 3 * config.layers * attention_bytes(replace(config, kernels="scratch"), image_size)

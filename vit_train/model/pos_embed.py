@@ -63,7 +63,7 @@ class AttentionPositions(PositionEmbedding):
         return q, k
 
     def bias(self, q: Tensor) -> Tensor | None:
-        """Return what to add to the logits (B,H,Q,T); q (B,H,Q,Dh) is already scaled by 1/√Dh."""
+        """Return a term for the logits (B,H,Q,T); q (B,H,Q,Dh) is already scaled by 1/√Dh."""
         return None
 
 

@@ -1,1 +1,1 @@
-"""What is done with runs: training, evaluation, export, results, pretrained weights."""
+"""Runs: their settings, files and checkpoints, and the models and images that belong to them."""

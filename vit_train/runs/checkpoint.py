@@ -1,4 +1,4 @@
-"""A checkpoint: what is known of a run at one step, in one file that holds no code.
+"""A checkpoint: the state of a run at one step, in one file that contains no code.
 
 The file has the safetensors format. Its tensors have plain names, such as `model.head.weight`,
 `ema.head.weight` or `optimizers.0.3.exp_avg`. Its metadata has everything else as JSON, in which
@@ -127,7 +127,7 @@ def parts(path: Path) -> tuple[dict[str, Any], State]:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return whether a file looks like a checkpoint, though it may be damaged."""
+    """Check for a file that looks like a checkpoint, though it may be damaged."""
     try:
         with open_regular(path), safe_open(path, framework="pt") as file:
             return KEY in (file.metadata() or {})

@@ -160,7 +160,7 @@ store = cache(ConfigStore.instance().store)
 
 
 def is_among(key: str, names: Iterable[str]) -> bool:
-    """Return whether a setting is one of these; a name that ends with a dot means all below it."""
+    """Look up a setting among these; a name that ends with a dot stands for all below it."""
     return any(key == name or (name[-1] == "." and key.startswith(name)) for name in names)
 
 

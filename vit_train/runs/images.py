@@ -60,7 +60,7 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
 
 
 def distrusted(kind: type[DataConfig], start: dict[str, Any]) -> dict[str, Any]:
-    """Return what is not taken from the run, which may be somebody else's: addresses and limits."""
+    """Return settings that override the run's own, which may be hostile: addresses and limits."""
     if issubclass(kind, ArchiveConfig):
         return {"urls": preset_urls(kind.name)}
     if issubclass(kind, FolderConfig):
@@ -185,7 +185,7 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
 
 
 def left_out(count: int) -> str:
-    """Say how many images are left out because they are known; "" for none."""
+    """Describe how many images are left out because the model has seen them, or return ""."""
     if not count:
         return ""
     words = (
@@ -197,7 +197,7 @@ def left_out(count: int) -> str:
 
 
 def copies(images: ImageSet, split: str, meta: Meta) -> str:
-    """Say how many of the run's own test images it has seen in other files; "" for none."""
+    """Describe how many of the run's own test images it has seen in other files, or return ""."""
     if split != "test" or meta.seen is None:
         return ""
     count = int(are_among(images.images, meta.seen).sum())
@@ -209,7 +209,7 @@ def copies(images: ImageSet, split: str, meta: Meta) -> str:
 
 
 def advantage(split: str, meta: Meta) -> str:
-    """Say what gives a model an advantage on its run's own images of this split; "" for nothing."""
+    """Describe a model's advantage on its run's own images of this split, or return ""."""
     data = meta.config.data
     if split == "train":
         return "The model was trained on these images."
@@ -220,7 +220,7 @@ def advantage(split: str, meta: Meta) -> str:
 
 
 def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool:
-    """Return whether these are all images of the run, which split test images off them."""
+    """Check for the complete images of the run, which split test images off them."""
     try:
         data = Dataset(*split_off_test(images, config), tuple(meta.classes))
     except ValueError:  # too few to split

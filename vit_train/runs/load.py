@@ -163,7 +163,7 @@ def known_temperature(checkpoint: Checkpoint, meta: Meta) -> float | None:
 
 
 def temperature_key(meta: Meta) -> str:
-    """Return what tells these weights from others that the same file may hold later."""
+    """Return a key for these weights; the same file may hold others later."""
     return f"{meta.path.name} {meta.checksum[:12]}, {meta.weights} weights"
 
 

@@ -34,7 +34,7 @@ SHARE = 0.25
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model predicts for an image: its most probable classes with their probabilities."""
+    """A prediction for an image: the most probable classes with their probabilities."""
 
     label: str
     probability: float
@@ -81,13 +81,13 @@ class Meta:
         return None if self.seen is None else Seen(self.seen, self.image_shape[-1])
 
     def require_finite(self, answers: Tensor) -> None:
-        """Raise ValueError if the model answers with NaN or infinity."""
+        """Raise ValueError if the model predicts NaN or infinity."""
         if not answers.isfinite().all():
             raise ValueError(f"{self.path} answers with NaN: its weights are damaged")
 
 
 class Trained(NamedTuple):
-    """A trained model and what is known of it; `model, meta = load(...)` takes it apart."""
+    """A trained model and its metadata; `model, meta = load(...)` takes it apart."""
 
     model: nn.Module
     meta: Meta
@@ -135,7 +135,7 @@ class Trained(NamedTuple):
         max_pixels: int = MAX_PIXELS,
         doubts: Doubts | None = None,
     ) -> Iterator[PredictionOrError]:
-        """Yield what the model says of each image or, if it cannot be decoded, why not.
+        """Yield the prediction for each image or, if it cannot be decoded, the reason.
 
         Only a few images are held at a time. Note in `doubts` what may be wrong with files.
         """
@@ -156,7 +156,7 @@ class Trained(NamedTuple):
     def pixels(
         self, image: Picture, max_pixels: int = MAX_PIXELS, doubts: Doubts | None = None
     ) -> Tensor:
-        """Return an image at the model's size, uint8 (C,S,S); raise BrokenImage if it is none."""
+        """Return an image at the model's size, uint8 (C,S,S); raise BrokenImage if that fails."""
         size = self.meta.image_shape[1]
         with only_our_limits():
             if isinstance(image, str | Path):
@@ -219,7 +219,7 @@ class Trained(NamedTuple):
 
     @property
     def normalize(self) -> Normalize:
-        """Return what normalizes images on the model's device as in training."""
+        """Return the normalization of training, on the model's device."""
         return Normalize(self.meta.statistics, self.device)
 
     @property

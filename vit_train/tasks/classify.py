@@ -70,7 +70,7 @@ class Classify(Task):
         return torch.stack(sums)
 
     def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
-        """Return the sum over a batch of what is minimized, given the images' logits (B,K)."""
+        """Return the loss, summed over a batch, given the images' logits (B,K)."""
         smoothing = self.config.label_smoothing
         if self.weights is None:
             return F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")

@@ -1,4 +1,4 @@
-"""What a run says on the terminal before its first step and after its last."""
+"""The lines that a run prints before its first step and after its last."""
 
 import shlex
 import textwrap
@@ -60,7 +60,7 @@ def origin(setup: Setup, earlier: Earlier | None) -> str:
 
 
 def uneven_classes(setup: Setup) -> str:
-    """Say which settings make up for uneven classes; "" if one is chosen, or classes are even."""
+    """Name settings that make up for uneven classes, or return "" if none is needed."""
     if makes_up(setup.config, setup.task) or not setup.task.needs_labels:
         return ""
     classes, counts = setup.data.classes, class_counts(setup.train_set, setup.data)
@@ -78,7 +78,7 @@ def uneven_classes(setup: Setup) -> str:
 
 
 def best_epoch(setup: Setup) -> str:
-    """Say what is not chosen by accuracy, as usual; "" for what is, and without validation."""
+    """Name the measure of the best epoch if it is not the usual accuracy, or return ""."""
     if setup.task.best_by != "balanced_acc" or setup.splits.val is None:
         return ""
     return (
@@ -88,7 +88,7 @@ def best_epoch(setup: Setup) -> str:
 
 
 def few_images(setup: Setup) -> str:
-    """Say what to make of a validation set of a few images; "" for larger ones, and for none."""
+    """Advise about a validation set of a few images, or return ""."""
     count = setup.sizes["val"]
     if not setup.task.needs_labels or setup.config.data.cv_folds or not 0 < count < FEW:
         return ""
@@ -100,7 +100,7 @@ def few_images(setup: Setup) -> str:
 
 
 def few_steps(setup: Setup) -> str:
-    """Say how to take more steps with a user's own few images; "" if there are enough."""
+    """Advise more steps for a few own images, or return "" if there are enough."""
     loop, batches = setup.config.train, setup.image_loader
     steps = loop.epochs * len(batches)
     if steps >= FEW_STEPS or not isinstance(setup.config.data, FolderConfig):
@@ -152,7 +152,7 @@ def work_line(setup: Setup) -> str:
 
 
 def speed(setup: Setup) -> str:
-    """Return what to add about how fast this CPU is in bf16 and, if so, in another precision."""
+    """Describe this CPU's speed in bf16, and name a faster precision if there is one."""
     if setup.device.type != "cpu":
         return ""
     best = pick_precision("auto", setup.device, setup.model).name
@@ -171,7 +171,7 @@ def teacher_line(setup: Setup) -> str:
 
 
 def left_out(batches: TrainBatches) -> str:
-    """Return what to add about images that an epoch drops because they fill no batch."""
+    """Describe the images that an epoch drops because they fill no batch."""
     if not batches.left_out:
         return ""
     return (
@@ -181,7 +181,7 @@ def left_out(batches: TrainBatches) -> str:
 
 
 def short_warmup(setup: Setup) -> str:
-    """Return what to add about a warm-up that would take more than half of the run."""
+    """Describe a warm-up that was shortened to half of the run."""
     optim, epochs, steps = setup.config.optim, setup.config.train.epochs, len(setup.image_loader)
     if optim.warmup_epochs <= epochs / 2:
         return ""
@@ -209,12 +209,12 @@ def result_lines(results: dict[str, Evaluation], selected_on: str | None) -> Ite
 
 
 def written(path: Path, files: Sequence[str]) -> str:
-    """Say which files a finished run has written into its folder."""
+    """Name the files that a finished run has written into its folder."""
     return labelled("written", f"to {from_here(path)}/: {', '.join(files)}")
 
 
 def next_steps(setup: Setup, path: Path) -> str:
-    """Say what to do next with a finished run."""
+    """Name commands for a finished run."""
     commands = dict(next_commands(setup, shlex.quote(str(from_here(path)))))
     width = max(map(len, commands))
     steps = "\n".join(f"{command:<{width}}  {use}" for command, use in commands.items())

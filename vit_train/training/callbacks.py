@@ -135,7 +135,7 @@ class ContinueOnDiskError(Callback):
 
 
 def is_last(event: str, trainer: Trainer, *_: object) -> bool:
-    """Return whether no event follows this one."""
+    """Check for the last event of a run."""
     return event == "on_stop" or (event == "on_epoch" and trainer.finished)
 
 
@@ -184,7 +184,7 @@ class MetricsCsv(Callback):
         return len(self.text.encode())
 
     def flush(self) -> None:
-        """Write what is not written; after an OSError, which this raises, everything still is."""
+        """Write everything pending; after an OSError, which this raises, it stays pending."""
         if self.text != self.written:
             write_text(self.path, self.text)
             self.written = self.text
@@ -195,7 +195,7 @@ def parsed(text: str) -> Iterator[list[str]]:
 
 
 def is_whole(text: str) -> bool:
-    """Return whether this is a table of numbers, or nothing, with the end of its last row.
+    """Check for an empty text or a complete table of numbers, including the end of its last row.
 
     Its columns have names of one line, and rows end as they do in the files that are written here.
     """

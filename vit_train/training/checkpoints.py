@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Earlier:
-    """What a run goes on from: its own checkpoint or, with a `folder`, the last one of that run."""
+    """The checkpoint from which a run continues: its own or, with a `folder`, that run's last."""
 
     state: Checkpoint
     # The runs that this one extends, the first one first.
@@ -141,7 +141,7 @@ OFTEN = 30.0
 
 
 class Reports(Protocol):
-    """What a run reports besides its checkpoints; it may be in memory until it is flushed."""
+    """The reports of a run besides its checkpoints; they stay in memory until flushed."""
 
     def lengths(self) -> dict[str, int]:
         """Return the length in bytes that each file has once everything is written."""

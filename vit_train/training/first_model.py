@@ -39,7 +39,7 @@ HEAD = ("head.", "pre_head.")
 
 
 class Origin(NamedTuple):
-    """Where a model's first weights come from, in words, and what is known of their images."""
+    """The origin of a model's first weights, in words, and the metadata of their images."""
 
     words: str = ""
     statistics: Statistics | None = None
@@ -103,7 +103,7 @@ def why_fresh(found: Pretrained, ours: Encoder, classes: list[str]) -> str:
 
 
 def describe(source: str, found: Pretrained, ours: Encoder, fresh: str) -> str:
-    """Say what was taken, what not, and why."""
+    """Describe the weights that were taken, and those that were not, with the reason."""
     layout = f" ({found.layout}'s layout)" if found.layout else ""
     lines = [f"starts from the encoder of {source}{layout}"]
     theirs = found.state.get("pos_embed.0.weight")
@@ -124,7 +124,7 @@ def describe(source: str, found: Pretrained, ours: Encoder, fresh: str) -> str:
 
 
 def first_weights(config: TrainConfig, resumes: bool) -> Pretrained | None:
-    """Return the weights that `init_from` names, None if there are none or the run has its own."""
+    """Return the weights that `init_from` names; None if it is unset or the run has its own."""
     if config.init_from is None or resumes:
         return None
     return pretrained(config.init_from, require_vit(config.model, f"init_from={config.init_from}"))
@@ -164,7 +164,7 @@ def first_model(
 
 
 def describe_origin(origin: Origin, config: TrainConfig, statistics: Statistics) -> str:
-    """Say where the weights come from, and what becomes of them; "" for random ones."""
+    """Describe the origin of the weights and their use; "" for random ones."""
     if not origin.words:
         return ""
     if statistics is origin.statistics:
@@ -180,7 +180,7 @@ def describe_origin(origin: Origin, config: TrainConfig, statistics: Statistics)
 
 
 def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
-    """Let training leave the encoder as it is; raise ValueError if there is none to keep."""
+    """Exclude the encoder from training; raise ValueError if the model has no pretrained one."""
     encoder = encoder_of(model)
     if encoder is None:
         raise ValueError(

@@ -51,7 +51,7 @@ SHOWN = (SUMMARY, "metrics.csv", "train.log", "pictures.png")
 
 
 class RunFolder:
-    """The folder of a new or `resumed` run, which goes on from what is `earlier`, if anything."""
+    """The folder of a new or `resumed` run, which continues from `earlier` if that is given."""
 
     def __init__(self, setup: Setup, path: Path, earlier: Earlier | None, resumed: bool) -> None:
         self.setup, self.config, self.path = setup, setup.config, path
@@ -246,7 +246,7 @@ class RunFolder:
 
 
 def test_tag(weights: str) -> str:
-    """Return what the tags of the "final" or "best" weights' test results begin with."""
+    """Return the prefix of the tags of the "final" or "best" weights' test results."""
     return "test" if weights == "final" else f"test/{weights}"
 
 

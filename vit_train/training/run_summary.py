@@ -58,7 +58,7 @@ class RunSummary:
 
 
 def in_sweep() -> bool:
-    """Return whether this run is a job of a sweep."""
+    """Check for a job of a sweep."""
     return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
@@ -76,7 +76,7 @@ def own_command() -> str:
 
 
 def read_or_nothing(summary: Path) -> dict[str, Any]:
-    """Return what is in a summary; {} if it is lost or damaged."""
+    """Return the content of a summary; {} if it is lost or damaged."""
     try:
         return dict(read_object(summary))
     except (OSError, ValueError):
@@ -84,7 +84,7 @@ def read_or_nothing(summary: Path) -> dict[str, Any]:
 
 
 def trained_before(summary: dict[str, Any]) -> list[Any]:
-    """Return what trained a run before it was resumed: commits, versions, machines, precisions."""
+    """Return the commits, versions, machines and precisions of a run before it was resumed."""
     if not summary.keys() >= set(HERE):
         return []
     last, earlier = {key: summary[key] for key in HERE}, summary.get("earlier")

@@ -244,7 +244,7 @@ def class_counts(images: ImageSet, data: Source) -> list[int]:
 
 
 def makes_up(config: TrainConfig, task: Task) -> bool:
-    """Return whether the run makes up for classes of uneven size."""
+    """Check for settings that make up for classes of uneven size."""
     return config.data.sampler == "balanced" or task.weighs
 
 

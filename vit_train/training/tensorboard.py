@@ -62,7 +62,7 @@ class EventFile:
         self.unwritten += record.getvalue()
 
     def flush(self) -> None:
-        """Write what is not written; after an OSError, which this raises, everything still is."""
+        """Write everything pending; after an OSError, which this raises, it stays pending."""
         if self.unwritten:
             write_from(self.path, self.written, self.unwritten)
             self.written, self.unwritten = self.length, bytearray()
@@ -130,7 +130,7 @@ class TensorBoard(Callback):
         self.file = EventFile(folder)
 
     def begin(self, config: str, measures: Sequence[str]) -> None:
-        """Write what is known before the first step; `measures` are those of the objective."""
+        """Write everything known before the first step; `measures` are those of the objective."""
         self.file.add(text("how to read this page", HOW_TO_READ))
         # A code block by indentation, because a setting's value could end a fenced one.
         self.file.add(text("config", textwrap.indent(printable(config, keep="\n"), " " * 4)))
@@ -231,7 +231,7 @@ def draw_first_batch(setup: Setup) -> Figure:
 def validation_figures(
     setup: Setup, model: nn.Module, result: Evaluation | None
 ) -> Iterator[tuple[str, Figure]]:
-    """Yield what is confused, the most wrong answers, and where some predictions come from."""
+    """Yield the confusion matrix, the worst mistakes, and maps of where predictions come from."""
     images, classes = setup.splits.val, setup.data.classes
     if images is None or not isinstance(result, Classification):
         return

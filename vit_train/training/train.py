@@ -160,7 +160,7 @@ def run(
 
 
 def deadline(setup: Setup, began: float) -> list[Callback]:
-    """Return what stops the run in time; of several processes the main one stops them all."""
+    """Return the callback that stops the run in time, in the main process, which stops them all."""
     minutes = setup.config.train.max_minutes
     if minutes is None or not setup.processes.is_main:
         return []

@@ -214,5 +214,5 @@ def apply_to_rows(
 def apply_to_all(
     operation: Operation, chosen: Tensor, images: Tensor, argument: Tensor, result: Tensor
 ) -> Tensor:
-    """Do the same as `apply_to_rows`, with shapes that do not depend on what is chosen."""
+    """Do the same as `apply_to_rows`, with shapes that do not depend on the choice."""
     return torch.where(per_image(chosen, torch.bool), operation(images, argument), result)
