@@ -266,7 +266,7 @@ def test_patches_cut_and_mapped_linearly_are_the_convolution(form: str) -> None:
         ({"positions": "relative", "positions_at": "layers"}, "is for absolute positions"),
         ({"positions": "sincos_2d", "embed_dim": 6, "num_heads": 2}, "multiple of 4"),
         ({"head": "mean"}, "token, token_mlp, gap"),
-        ({"mlp_dim": 0}, "no hidden unit"),
+        ({"mlp_dim": 0}, "model.mlp_dim=0 must be at least 1"),
         ({"branch_dropout": 1.0}, "model.branch_dropout=1.0"),
     ],
 )

@@ -145,8 +145,8 @@ def test_a_sweeper_gets_the_best_score_of_validation(tmp_path: Path) -> None:
 def test_python_has_the_bounds_of_the_command_line_and_trains_in_any_thread(
     tmp_path: Path,
 ) -> None:
-        match = "seed=18446744073709551616 must be at least 0 and at most"
-        with pytest.raises(ValueError, match=match):
+    match = "seed=18446744073709551616 must be at least 0 and at most"
+    with pytest.raises(ValueError, match=match):
         train(TrainConfig(seed=2**64), tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
     model = ViTConfig(embed_dim=8, depth=1, num_heads=1, patch_size=16)

@@ -103,7 +103,7 @@ def test_pictures_show_what_is_seen_and_what_is_made_of_it() -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     for ratio in (0.0, 1.0):
-        with pytest.raises(ValueError, match=f"task.mask_ratio={ratio} must be between"):
+        with pytest.raises(ValueError, match=f"task.mask_ratio={ratio} must be greater than 0"):
             task(mask_ratio=ratio)
     with pytest.raises(ValueError, match="leaves 0 of 16 patches visible"):
         task(mask_ratio=0.99)
