@@ -29,7 +29,7 @@ from vit_train.explain import explainer as explaining
 from vit_train.figures import measures as measuring
 from vit_train.figures.confidence import Calibration, Coverage
 from vit_train.figures.measures import Confusion
-from vit_train.model.cost import Flops
+from vit_train.model.build import Flops
 from vit_train.results import table as gathering
 from vit_train.training import folder, setup
 from vit_train.training import tensorboard as validating

@@ -26,7 +26,7 @@ from vit_train.explain.attribution import (
 from vit_train.explain.explain import masked, most_central, on_grid
 from vit_train.explain.explainer import Explainer
 from vit_train.figures.maps import map_title
-from vit_train.model import cost as memory
+from vit_train.model import build as memory
 from vit_train.model.build import build
 from vit_train.model.config import CnnConfig
 from vit_train.model.vit import VisionTransformer

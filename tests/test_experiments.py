@@ -11,9 +11,8 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from vit_train.model.build import build
+from vit_train.model.build import build, count_flops
 from vit_train.model.config import ViTConfig
-from vit_train.model.cost import count_flops
 from vit_train.results.table import (
     ACCURACY,
     each_once,

@@ -21,9 +21,8 @@ from vit_train.data import folder, shapes
 from vit_train.data.config import ShapesConfig
 from vit_train.data.sources import LOADERS
 from vit_train.engine.averages import AveragesState
-from vit_train.model.build import build
+from vit_train.model.build import build, forward_bytes
 from vit_train.model.config import CnnConfig
-from vit_train.model.cost import forward_bytes
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs import load as loading
 from vit_train.runs import trained

@@ -13,8 +13,8 @@ import loopback as server
 import pytest
 from loopback import Loopback
 
-from vit_train.data.archive import Archive, obtain
 from vit_train.data.config import ArchiveConfig
+from vit_train.data.published import Archive, obtain
 
 FILES = {"one.bin": random.Random(1).randbytes(5000), "two.bin": random.Random(2).randbytes(6000)}
 
@@ -99,7 +99,7 @@ import sys
 from pathlib import Path
 sys.path[:0] = {path!r}
 from test_archive import archive, config
-from vit_train.data.archive import obtain
+from vit_train.data.published import obtain
 obtain(archive(), config(Path(sys.argv[1]), sys.argv[2]))
 """
 

@@ -5,13 +5,13 @@ import sys
 import pytest
 from conftest import posix
 
-from vit_train.engine import interruption
-from vit_train.engine.interruption import Deadline, stop_on_signals
+from vit_train.training import train as interruption
+from vit_train.training.train import Deadline, stop_on_signals
 
 # Each thing that happens has a process of its own, forked from one that has imported torch.
 SIGNALS = """
 import os, signal, sys
-from vit_train.engine.interruption import stop_on_signals
+from vit_train.training.train import stop_on_signals
 
 class Trainer:
     stop_requested = False

@@ -29,8 +29,8 @@ from vit_train.engine.objective import TrainLoader
 from vit_train.engine.optim import Optimizers
 from vit_train.engine.precision import Precision
 from vit_train.engine.trainer import Trainer
+from vit_train.model.build import on_meta
 from vit_train.model.config import CnnConfig, ModelConfig, ResNetConfig, ViTConfig
-from vit_train.model.cost import on_meta
 from vit_train.model.layers import Head
 from vit_train.runs.config import TrainConfig
 from vit_train.tasks.classify import Distill, Teacher

@@ -13,8 +13,8 @@ from torch import nn
 from torch_names import named_as_in_torch
 
 from vit_train.model.attention import Attention
+from vit_train.model.build import on_meta
 from vit_train.model.config import ViTConfig
-from vit_train.model.cost import on_meta
 from vit_train.model.patches import PatchEmbed
 from vit_train.model.pos_embed import chosen_positions
 from vit_train.model.vit import Block, VisionTransformer

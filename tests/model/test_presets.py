@@ -5,8 +5,7 @@ from functools import cache
 import pytest
 from hydra import compose, initialize_config_dir
 
-from vit_train.model.build import build
-from vit_train.model.cost import on_meta
+from vit_train.model.build import build, on_meta
 from vit_train.runs.config import CONF_DIR, TrainConfig, register_schemas, typed
 
 # At 32×32×3 and 10 classes. With patch P, width D, depth L, hidden width F and N = (32/P)²:

@@ -11,7 +11,7 @@ from vit_train.engine.metrics import Answers, Classification, Evaluation
 from vit_train.engine.trainer import TrainLog
 from vit_train.evaluation.predict import terminal_line
 from vit_train.figures.measures import class_table, result_line
-from vit_train.model.cost import parameter_breakdown
+from vit_train.model.build import parameter_breakdown
 from vit_train.runs.trained import Prediction
 from vit_train.training.terminal import Terminal
 

@@ -20,13 +20,12 @@ from vit_train.data.config import ShapesConfig
 from vit_train.data.dataset import make_splits
 from vit_train.data.sources import load_dataset
 from vit_train.engine.config import LoopConfig
-from vit_train.engine.interruption import Deadline
 from vit_train.engine.metrics import Classification, wilson_interval
 from vit_train.model.config import ViTConfig
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
 from vit_train.tasks.config import ClassifyConfig
-from vit_train.training.train import train
+from vit_train.training.train import Deadline, train
 
 DATA = ShapesConfig(train_images=200, test_images=60)
 

@@ -25,7 +25,7 @@ from vit_train.explain.explainer import TOO_LARGE, Explainer, true_classes
 from vit_train.figures.charts import curves, save
 from vit_train.figures.maps import MOST_PLACES, draw_gallery, draw_positions, gallery_size
 from vit_train.figures.measures import class_table, result_line
-from vit_train.model.cost import images_at_once
+from vit_train.model.build import images_at_once
 from vit_train.model.vit import VisionTransformer
 from vit_train.results.summaries import read_curve, validated_on
 from vit_train.runs import provenance

@@ -26,7 +26,7 @@ from vit_train.explain.attribution import (
 )
 from vit_train.figures.charts import save
 from vit_train.figures.maps import draw_distances, draw_filters, draw_maps, map_title
-from vit_train.model.cost import images_at_once
+from vit_train.model.build import images_at_once
 from vit_train.model.patches import PatchEmbed
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.trained import Meta, Trained

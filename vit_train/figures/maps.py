@@ -16,7 +16,7 @@ from torch import Tensor, nn, no_grad
 from vit_train.base.text import shortened
 from vit_train.data.batches import Batch, Normalize
 from vit_train.figures.charts import chart
-from vit_train.model.cost import images_at_once
+from vit_train.model.build import images_at_once
 from vit_train.model.vit import Encoder, VisionTransformer
 from vit_train.tasks.task import Task
 

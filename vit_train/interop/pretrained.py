@@ -40,9 +40,8 @@ from vit_train.interop.layout import (
 )
 from vit_train.interop.timm import POOLING
 from vit_train.interop.weight_files import CONFIG_FILES, read_weights, weights_file
-from vit_train.model.build import build
+from vit_train.model.build import build, on_meta
 from vit_train.model.config import ViTConfig, require_vit
-from vit_train.model.cost import on_meta
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.config import PREDICTING, from_checkpoint
 from vit_train.runs.load import encoder_of, load, statistics_of

@@ -1,8 +1,15 @@
-"""The models by their settings: a new model adds its line to BUILDERS."""
+"""Models by their settings, and their cost: parameters, arithmetic and memory.
 
-from collections.abc import Callable
+A new model adds its line to BUILDERS.
+"""
 
-from torch import nn
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from vit_train.base.setting import registered
 from vit_train.model.cnn import SimpleCnn, SmallResNet
@@ -21,3 +28,135 @@ def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: i
     """Build a classifier of images (C,S,S) with newly initialized weights."""
     channels, size, _ = image_shape
     return registered(BUILDERS, config)(config, size, channels, num_classes)
+
+
+class Flops(NamedTuple):
+    """FLOPs for one image: of the forward pass, and of training: forward and backward."""
+
+    forward: int
+    training: int
+
+
+def counting_bytes(config: ModelConfig, image_size: int) -> int:
+    """Return the memory that `count_flops` takes for the attention of all layers."""
+    if not isinstance(config, ViTConfig):
+        return 0
+    return 3 * config.layers * attention_bytes(replace(config, kernels="scratch"), image_size)
+
+
+def count_flops(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> Flops:
+    """Return the FLOPs of a model's matrix products for one image (C,S,S), 2 for a multiply-add.
+
+    The global random generators stay as they are.
+    """
+    if isinstance(config, ViTConfig):  # only explicit products are counted on every machine
+        config = replace(config, kernels="scratch", init="torch")
+    with torch.random.fork_rng(devices=[]):
+        model: nn.Module = build(config, image_shape, num_classes).eval()
+    with FlopCounterMode(display=False) as counter:
+        result = model(torch.zeros(1, *image_shape)).sum()
+        forward = int(counter.get_total_flops())
+        result.backward()
+    return Flops(forward, int(counter.get_total_flops()))
+
+
+def parameter_breakdown(model: nn.Module) -> str:
+    """Count parameters, in total and by part: "1,290 parameters = 1,280 body + 10 head"."""
+
+    def count(module: nn.Module) -> int:
+        return sum(parameter.numel() for parameter in module.parameters())
+
+    parts = [f"{each.numel():,} {name}" for name, each in model.named_parameters(recurse=False)]
+    for name, child in model.named_children():
+        sizes = {count(each) for each in child.children()}
+        if isinstance(child, nn.ModuleList) and len(child) > 1 and len(sizes) == 1:
+            parts.append(f"{len(child)} × {sizes.pop():,} {name}")
+        elif count(child):
+            parts.append(f"{count(child):,} {name}")
+    return f"{count(model):,} parameters = {' + '.join(parts)}"
+
+
+# For the attention and its gradients when answers are explained.
+EXPLAINED_BYTES = 2**30
+# No real model is deeper, and one with ten million blocks would take hours to build.
+MAX_LAYERS = 10_000
+# Attention to this many patches takes seconds for an image.
+MOST_PATCHES = 2**15
+
+
+def on_meta(build: Callable[[], nn.Module], config: ModelConfig, more_layers: int = 0) -> nn.Module:
+    """Build the model on PyTorch's meta device, which holds shapes but no values.
+
+    `more_layers` is the number of layers that a task adds to those of the config. Raise ValueError
+    if the model is absurdly large.
+    """
+    layers = config.layers + more_layers
+    if layers > MAX_LAYERS:
+        raise ValueError(
+            f"{config.size_settings}: a model has at most {MAX_LAYERS:,} layers, not {layers:,}"
+        )
+    try:
+        with torch.device("meta"):
+            return build()
+    except (RuntimeError, TypeError, OverflowError) as error:
+        # An overflow means that the model's size does not fit into a 64-bit integer.
+        if "overflow" not in str(error).lower():
+            raise
+        raise ValueError(
+            f"{config.size_settings}: no machine has enough memory for such a model"
+        ) from error
+
+
+def require_few_patches(config: ModelConfig, image_size: int) -> None:
+    """Raise ValueError if an image has more patches than attention can process in useful time."""
+    if not isinstance(config, ViTConfig):
+        return
+    patches = (image_size // config.patch_size) ** 2
+    if patches > MOST_PATCHES:
+        raise ValueError(
+            f"images of {image_size} by {image_size} have {patches:,} patches of "
+            f"{config.patch_size}, more than {MOST_PATCHES:,}: choose a smaller data.image_size"
+        )
+
+
+def images_at_once(model: VisionTransformer) -> int:
+    """Return how many images' attention in all layers, with gradients, EXPLAINED_BYTES can hold."""
+    tokens = model.grid**2 + model.config.has_class_token
+    # The attention, its gradients and their products, (L,H,T,T) float32 each.
+    each = 3 * 4 * model.config.depth * model.config.num_heads * tokens**2
+    return EXPLAINED_BYTES // each
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int:
+    """Return about what a forward pass takes for one image (C,S,S), besides the weights.
+
+    The parts are the pixels, and the widest activations and the attention of a single layer.
+    """
+    channels, size, _ = image_shape
+    wide = 0
+    if isinstance(config, ViTConfig):
+        tokens = (size // config.patch_size) ** 2 + config.has_class_token
+        wide = tokens * (6 * config.embed_dim + 2 * config.hidden_dim)
+    elif isinstance(config, CnnConfig | ResNetConfig):
+        wide = 3 * size**2 * max(config.widths)
+    # As uint8, normalized, and as one more float32; logits, softmax and, of relative positions, the
+    # products with all distances, of which there are twice as many as tokens.
+    return 9 * channels * size**2 + 4 * wide + 6 * attention_bytes(config, size)
+
+
+def attention_bytes(config: ModelConfig, image_size: int) -> int:
+    """Return the bytes of one layer's attention for one image, (H,T,T) float32.
+
+    The result is 0 with PyTorch's kernels, which store it only where relative positions are added
+    to it and, not counted here, of few tokens in bf16 on a CPU.
+    """
+    if not isinstance(config, ViTConfig):
+        return 0
+    if config.kernels != "scratch" and config.positions != "relative":
+        return 0
+    tokens = (image_size // config.patch_size) ** 2 + config.has_class_token
+    return 4 * config.num_heads * tokens**2

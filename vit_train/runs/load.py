@@ -13,7 +13,7 @@ from vit_train.base.memory import is_out_of_memory, require_memory
 from vit_train.base.reading import Refused, read_json, require_config
 from vit_train.base.text import counted
 from vit_train.data.dataset import Statistics
-from vit_train.model.cost import bytes_of, forward_bytes, on_meta, require_few_patches
+from vit_train.model.build import bytes_of, forward_bytes, on_meta, require_few_patches
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.checkpoint import Checkpoint

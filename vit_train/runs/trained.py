@@ -20,7 +20,7 @@ from vit_train.data.image_files import Doubts
 from vit_train.data.images import BrokenImage, only_our_limits, read_image, square
 from vit_train.engine.precision import Precision, pick_precision
 from vit_train.engine.workers import make_workers
-from vit_train.model.cost import forward_bytes
+from vit_train.model.build import forward_bytes
 from vit_train.runs.config import TrainConfig
 from vit_train.tasks.task import Task
 

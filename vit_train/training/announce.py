@@ -13,8 +13,8 @@ from vit_train.engine.metrics import Evaluation, is_uneven
 from vit_train.engine.precision import bf16_speedup, pick_precision
 from vit_train.engine.schedule import warmup_steps
 from vit_train.figures.measures import result_line
+from vit_train.model.build import parameter_breakdown
 from vit_train.model.config import ViTConfig, differences
-from vit_train.model.cost import parameter_breakdown
 from vit_train.runs.config import DEFAULT_MODEL, default_settings, vit_presets
 from vit_train.tasks.config import ClassifyConfig
 from vit_train.training.checkpoints import Earlier

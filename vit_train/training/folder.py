@@ -33,12 +33,7 @@ from vit_train.training.announce import (
     written,
 )
 from vit_train.training.callbacks import AfterEpochs, BadBatchSaver, ContinueOnDiskError, MetricsCsv
-from vit_train.training.checkpoints import (
-    CheckpointManager,
-    Earlier,
-    reports,
-    truncate_reports,
-)
+from vit_train.training.checkpoints import CheckpointManager, Earlier, reports, truncate_reports
 from vit_train.training.run_summary import RunSummary, in_sweep
 from vit_train.training.setup import Setup
 from vit_train.training.tensorboard import TensorBoard, draw_first_batch, validation_figures

@@ -14,9 +14,15 @@ from vit_train.data.sources import load_dataset
 from vit_train.figures.charts import save
 from vit_train.figures.maps import MOST_PLACES, draw_positions
 from vit_train.figures.sheet import image_grid, label_lines
-from vit_train.model.build import build
+from vit_train.model.build import (
+    build,
+    bytes_of,
+    count_flops,
+    counting_bytes,
+    on_meta,
+    parameter_breakdown,
+)
 from vit_train.model.config import ViTConfig
-from vit_train.model.cost import bytes_of, count_flops, counting_bytes, on_meta, parameter_breakdown
 from vit_train.model.pos_embed import chosen_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.settings import InspectConfig, SheetConfig

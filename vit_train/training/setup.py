@@ -31,8 +31,7 @@ from vit_train.engine.distributed import Processes
 from vit_train.engine.metrics import is_uneven
 from vit_train.engine.objective import TrainLoader
 from vit_train.engine.precision import Precision, pick_precision
-from vit_train.model.config import ViTConfig
-from vit_train.model.cost import (
+from vit_train.model.build import (
     Flops,
     attention_bytes,
     bytes_of,
@@ -41,6 +40,7 @@ from vit_train.model.cost import (
     on_meta,
     require_few_patches,
 )
+from vit_train.model.config import ViTConfig
 from vit_train.model.patches import require_whole_patches
 from vit_train.model.pos_embed import chosen_positions
 from vit_train.runs.checkpoint import Checkpoint

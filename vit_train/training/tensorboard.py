@@ -30,7 +30,7 @@ from vit_train.figures.charts import Figure, ignore_missing_glyphs
 from vit_train.figures.maps import draw_maps, map_title
 from vit_train.figures.measures import METRICS, all_values
 from vit_train.figures.sheet import draw_mistakes, image_grid, label_lines
-from vit_train.model.cost import images_at_once
+from vit_train.model.build import images_at_once
 from vit_train.model.vit import VisionTransformer
 from vit_train.training.setup import Setup
 
