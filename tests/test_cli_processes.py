@@ -14,7 +14,7 @@ import vit_train
 from vit_train.base.reading import read_json
 from vit_train.commands import train
 
-pytestmark = posix  # torchrun
+pytestmark = [posix, pytest.mark.slow]  # torchrun
 
 # Two processes here and its own log apart.
 QUIET = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -96,7 +96,6 @@ def test_two_processes_leave_one_run_that_they_go_on_with(
     assert two["test"]["final"]["acc"] == pytest.approx(one["test"]["final"]["acc"], abs=0.04)
 
 
-@pytest.mark.slow
 def test_torchrun_starts_them(tmp_path: Path) -> None:
     command = [*TORCHRUN, "-m", "vit_train.commands.train", *SMALL, "hydra.run.dir=run"]
     subprocess.run(command, cwd=tmp_path, env=QUIET, check=True, timeout=300)
@@ -151,7 +150,6 @@ def test_a_restart_of_the_same_launch_resumes_its_run(
     assert len(list(Path("outputs/shapes-tiny").iterdir())) == 2
 
 
-@pytest.mark.slow
 def test_torchrun_restarts_what_was_killed_and_leaves_no_folders(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys\n"

@@ -59,6 +59,7 @@ main()
 
 
 @posix
+@pytest.mark.slow
 def test_ctrl_c_is_not_lost_in_any_phase(tmp_path: Path) -> None:
     quiet = ["-W", "ignore::DeprecationWarning"]  # of forking, in Python 3.12
     command = [sys.executable, *quiet, "-c", SWALLOWED, " ".join(PHASES.values()), *SMALL]

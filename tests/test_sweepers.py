@@ -106,6 +106,7 @@ FEW = ["data.train_images=60", "data.test_images=20", "model.embed_dim=16", "mod
 JOBS = ["-m", "seed=0,1", *FEW, "train.epochs=2", "hydra.sweep.dir=jobs"]
 
 
+@pytest.mark.slow
 def test_a_sweep_run_again_into_its_folder_does_what_is_left(run: Run) -> None:
     assert run("vit-train", *JOBS, "hydra.sweep.dir=whole").status == 0
     outcome = run("vit-train", *JOBS, "train.max_minutes=1e-9")
@@ -135,6 +136,7 @@ SEARCH = ["experiment=tune", *FEW, "train.epochs=1"]
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_an_interrupted_search_goes_on_and_a_stored_one_grows(run: Run) -> None:
     whole = run("vit-train", *SEARCH, "hydra.sweeper.n_trials=3", "hydra.sweep.dir=whole")
     assert run("vit-train", *SEARCH, "hydra.sweeper.n_trials=2").status == 0
