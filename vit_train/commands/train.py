@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import hydra
 from hydra.conf import HydraConf
@@ -36,6 +35,7 @@ from vit_train.commands.resuming import (
 from vit_train.runs.config import CONF_DIR, GROUPS, TrainConfig, register_schemas, typed
 from vit_train.runs.paths import (
     SUMMARY,
+    Outcome,
     for_shell,
     holds_run,
     is_finished,
@@ -100,16 +100,12 @@ class Sweep:
         return "vit-train: failed jobs:\n" + "\n".join(failures) if failures else ""
 
 
-if TYPE_CHECKING:
-    from vit_train.training.train import Outcome
-
 # The settings that are paths; the first is the one that a bare path may mean.
 PATHS = ("resume", "extend", "init_from", "data.root", "task.teacher")
 ABOUT = """\
 vit-train: train a Vision Transformer on small images.
 
   vit-train model=tiny data=cifar10 data.root=FOLDER train.epochs=8"""
-SWEEP = Sweep()
 # Of the processes that torchrun starts, only the first one writes files.
 IS_MAIN = os.environ.get("RANK", "0") == "0"
 # Where it notes the run's folder for a restart: in the folder of torchrun's launch, which has the
@@ -118,14 +114,13 @@ ERRORS = os.environ.get("TORCHELASTIC_ERROR_FILE")
 LAUNCH = Path(ERRORS).parents[2] / "vit_train" if ERRORS and IS_MAIN else None
 
 
-@hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="train")
-def job(composed: DictConfig) -> float | None:
+def train(composed: DictConfig, sweep: Sweep) -> float | None:
     """Start or resume a run; return its best validation score, which some sweepers optimize."""
     settings = HydraConfig.get()
     if settings.mode == RunMode.MULTIRUN and os.environ.get("WORLD_SIZE", "1") != "1":
         with short_errors("vit-train"):
             raise ValueError("a sweep (-m) runs in one process: start each run with torchrun alone")
-    errors = SWEEP.errors(settings) if settings.mode == RunMode.MULTIRUN else None
+    errors = sweep.errors(settings) if settings.mode == RunMode.MULTIRUN else None
     with errors or short_errors("vit-train"):
         if OmegaConf.get_type(composed) is not TrainConfig:
             raise ValueError(
@@ -133,28 +128,32 @@ def job(composed: DictConfig) -> float | None:
                 "[train, _self_]'; a run is repeated by the command in its summary.json, not by "
                 "its config.yaml"
             )
-        if composed.resume is None:
-            return start(composed, settings)
-        return go_on(composed, settings)
+        begin = start if composed.resume is None else resume
+        outcome = begin(composed, settings)
+        if not outcome.finished:
+            sweep.stopped.append(outcome.folder)
+        if outcome.exit_status:
+            sys.exit(outcome.exit_status)
+        return outcome.score
     return None
 
 
-def start(composed: DictConfig, settings: HydraConf) -> float | None:
-    """Start a new run, which may extend another, in a folder of its own; return its score."""
+def start(composed: DictConfig, settings: HydraConf) -> Outcome:
+    """Start a new run, which may extend another, in a folder of its own."""
     folder = Path(settings.runtime.output_dir)
     before = folder if settings.mode == RunMode.MULTIRUN else before_restart()
     if before is not None and holds_run(before):
         config = begun_config(before, new_config(composed, settings))
         if config is not None:
             with removed_if_empty(folder, is_named(settings)):
-                return go_on_in(before, config)
+                return resume_begun(before, config)
     with new_run(folder, is_named(settings)) if IS_MAIN else nullcontext(folder) as path:
         config = new_config(composed, settings)
         if LAUNCH is not None:
             LAUNCH.write_text(str(path.absolute()), encoding="utf-8")
         from vit_train.training.train import train_in_held_folder
 
-        return score(train_in_held_folder(config, path), path)
+        return train_in_held_folder(config, path)
 
 
 def before_restart() -> Path | None:
@@ -171,8 +170,8 @@ def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
     return extended_config(composed, settings.overrides.task)
 
 
-def go_on_in(folder: Path, config: TrainConfig) -> float | None:
-    """Resume a run that was begun before, unless it is finished; return its score."""
+def resume_begun(folder: Path, config: TrainConfig) -> Outcome:
+    """Resume a run that was begun before, unless it is finished."""
     from vit_train.runs.checkpoint import Checkpoint
     from vit_train.training.train import train_in_held_folder
 
@@ -180,15 +179,14 @@ def go_on_in(folder: Path, config: TrainConfig) -> float | None:
         checkpoint = last_checkpoint(folder)
         if not is_finished(folder):
             print(printable(f"{folder} was begun with these settings and is resumed"))
-            outcome = train_in_held_folder(config, folder, checkpoint, resumed=True)
-            return score(outcome, folder)
+            return train_in_held_folder(config, folder, checkpoint, resumed=True)
         print(printable(f"{folder} is finished, with these settings, and is not repeated"))
         best = None if checkpoint is None else Checkpoint.load(checkpoint).best
-        return None if best is None else best.score
+        return Outcome(folder, None if best is None else best.score)
 
 
-def go_on(composed: DictConfig, settings: HydraConf) -> float | None:
-    """Resume an earlier run in its folder; return its score, or None if it is already finished."""
+def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
+    """Resume an earlier run in its folder, unless it is finished."""
     folder, named = resumed_run(composed.resume)
     with sole_writer(folder) if IS_MAIN else nullcontext():
         checkpoint = named or last_checkpoint(folder)
@@ -201,18 +199,10 @@ def go_on(composed: DictConfig, settings: HydraConf) -> float | None:
                 "folder"
             )
             print(printable(said))
-            return None
+            return Outcome(folder)
         from vit_train.training.train import train_in_held_folder
 
-        return score(train_in_held_folder(config, folder, checkpoint, resumed=True), folder)
-
-
-def score(outcome: "Outcome", folder: Path) -> float | None:
-    if not outcome.finished:
-        SWEEP.stopped.append(folder)
-    if outcome.exit_status:
-        sys.exit(outcome.exit_status)
-    return outcome.score
+        return train_in_held_folder(config, folder, checkpoint, resumed=True)
 
 
 def for_hydra(resumed: Path | None) -> list[str]:
@@ -228,15 +218,21 @@ def for_hydra(resumed: Path | None) -> list[str]:
 
 
 def main() -> None:
+    sweep = Sweep()
+
+    @hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="train")
+    def job(composed: DictConfig) -> float | None:
+        return train(composed, sweep)
+
     register_schemas()
     register_run_name()
     with short_errors("vit-train"):
         sys.argv[1:] = quote_values(sys.argv[1:], PATHS)
-        resume, folder = resume_argument(sys.argv[1:]), None
-        if resume is not None:
+        earlier, folder = resume_argument(sys.argv[1:]), None
+        if earlier is not None:
             if is_sweep(sys.argv[1:]):
                 raise ValueError("resume continues a single run: leave out -m")
-            folder, _ = resumed_run(resume)
+            folder, _ = resumed_run(earlier)
         sys.argv[1:] += for_hydra(folder)
         try:
             arguments, flags = settings_and_flags(sys.argv[1:])
@@ -245,13 +241,13 @@ def main() -> None:
             sys.argv[1:] = [*arguments, *flags]
             job()
         except ValueError:
-            SWEEP.report()  # why a search found nothing, if its jobs failed
+            sweep.report()  # why a search found nothing, if its jobs failed
             raise
         except SystemExit:  # Ctrl-C
-            if failed := SWEEP.said():
+            if failed := sweep.said():
                 print(failed, file=sys.stderr)
             raise
-        SWEEP.report()
+        sweep.report()
 
 
 if __name__ == "__main__":

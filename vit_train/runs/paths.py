@@ -5,6 +5,7 @@ import itertools
 import logging
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from vit_train.base.locking import Taken, exclusive
@@ -44,6 +45,19 @@ def builtin_checkpoint(path: str | Path) -> Path | None:
 CONFIG, CHECKPOINTS = "config.yaml", "checkpoints"
 SUMMARY = "summary.json"
 MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run's folder and best validation score, and its exit status, 128 + N after signal N.
+
+    A run that was stopped, perhaps because its time was over, is not `finished`.
+    """
+
+    folder: Path
+    score: float | None = None
+    finished: bool = True
+    exit_status: int = 0
 
 
 def holds_run(folder: Path) -> bool:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -30,7 +30,7 @@ from vit_train.engine.precision import (
 from vit_train.engine.schedule import NonFinite
 from vit_train.engine.trainer import Callback, Trainer
 from vit_train.runs.config import TrainConfig, readable, with_defaults
-from vit_train.runs.paths import new_run, run_at
+from vit_train.runs.paths import Outcome, new_run, run_at
 from vit_train.training.checkpoints import (
     Earlier,
     read_earlier,
@@ -111,19 +111,6 @@ def stop_on_signals(trainer: Trainer) -> Iterator[Interruption]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A run's exit status (128 and a signal's number, else 0), best validation score and folder.
-
-    A run that was stopped, perhaps because its time was over, is not `finished`.
-    """
-
-    exit_status: int
-    score: float | None
-    finished: bool
-    folder: Path
 
 
 def train(config: TrainConfig, folder: str | Path) -> Outcome:
@@ -231,7 +218,7 @@ def run(
             folder.close(trainer, results, reason)
     best = trainer.best
     score = best.score if best and math.isfinite(best.score) else None
-    return Outcome(interruption.exit_status, score, not stopped, path)
+    return Outcome(path, score, not stopped, interruption.exit_status)
 
 
 def deadline(setup: Setup, began: float) -> list[Callback]:
