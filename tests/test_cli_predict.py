@@ -334,7 +334,7 @@ def test_the_advice_on_calibration_can_be_followed(caplog: pytest.LogCaptureFixt
     assert [message.split(":", 1)[-1].strip() for message in caplog.messages] == [
         f"probabilities are calibrated with a temperature of {known.temperature:.2f}",
         "vit-eval 'ckpt=my run' weights=raw calibrates them once, from the run's validation images",
-        "the run set no validation images apart",
+        "the run held out no validation images",
     ]
 
 
