@@ -11,6 +11,7 @@ from vit_train.interop.layout import Layout, Subject
 from vit_train.model.attention import Attention
 from vit_train.model.build import build
 from vit_train.model.config import ViTConfig
+from vit_train.model.layers import StackedLinear
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs import provenance
 from vit_train.runs.load import portable
@@ -132,7 +133,8 @@ def plain_state(model: VisionTransformer) -> State:
     zeros = {
         f"{name}.bias": layer.weight.new_zeros(len(layer.weight))
         for name, layer in model.named_modules()
-        if isinstance(layer, nn.Linear) and layer.bias is None and not name.endswith("qkv")
+        if isinstance(layer, nn.Linear) and layer.bias is None
+        if not isinstance(layer, StackedLinear)
     }
     state = model.state_dict() | zeros
     if plain_config(model).positions != "learned":
