@@ -49,7 +49,7 @@ class Deployed:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Return what travels with the weights: settings, classes, preprocessing, provenance.
+        """Return the metadata of the weights: settings, classes, preprocessing, provenance.
 
         Paths of the machine that trained them are left out.
         """
@@ -79,14 +79,14 @@ class Deployed:
 
     @property
     def subject(self) -> Subject:
-        """Return what config files of another library describe, with one table of positions."""
+        """Return the model for another library's config files, with one table of positions."""
         meta = self.meta
         config = plain_config(self.fused)
         statistics = [list(values) for values in meta.statistics]
         return Subject(config, meta.image_shape, meta.classes, *statistics)
 
     def refused(self, layout: Layout) -> list[str]:
-        """Return the settings that a layout cannot hold, or the model if it is none for it."""
+        """Return the settings that a layout cannot hold; of other models than ViTs the name."""
         if not isinstance(self.fused, VisionTransformer):
             return [f"model.name={self.meta.config.model.name}"]
         return layout.refused(plain_config(self.fused))
