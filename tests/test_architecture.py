@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 MOST = {
     "statements in vit_train": 10_400,
     "statements in tests": 13_500,
-    "files": 124,
+    "files": 125,
     "rooms": 14,
     "floors": 7,
     "modules that vit-predict imports": 60,
