@@ -17,7 +17,7 @@ from vit_train.base.reading import read_json
 from vit_train.base.writing import save_archive, write_json, write_text
 from vit_train.engine.config import LAST
 from vit_train.engine.metrics import Classification
-from vit_train.engine.trainer_state import RandomState
+from vit_train.engine.state import RandomState
 from vit_train.evaluation.evaluate import Evaluated, evaluate_checkpoint
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.load import load, portable

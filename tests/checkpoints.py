@@ -11,9 +11,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vit_train.base.writing import save_archive
-from vit_train.engine.averages import AveragesState
-from vit_train.engine.schedule import Start
-from vit_train.engine.trainer_state import TrainerState, random_state
+from vit_train.engine.state import AveragesState, Start, TrainerState
+from vit_train.engine.trainer_state import random_state
 from vit_train.runs import checkpoint
 from vit_train.runs.checkpoint import Checkpoint
 

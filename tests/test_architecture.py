@@ -41,10 +41,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 MOST = {
     "statements in vit_train": 10_400,
     "statements in tests": 13_500,
-    "files": 124,
+    "files": 125,
     "rooms": 14,
     "floors": 7,
-    "modules that vit-predict imports": 112,
+    "modules that vit-predict imports": 60,
     "modules that vit-train imports up to its first step": 144,
 }
 # Hydra and its configs are for these alone.

@@ -15,9 +15,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import vit_train
 from vit_train.base.reading import read_json
 from vit_train.commands import start
-from vit_train.data.batches import Normalize, TrainBatches
+from vit_train.data.batches import Normalize
 from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, Statistics
+from vit_train.data.train_batches import TrainBatches
 from vit_train.engine import workers
 from vit_train.figures.measures import METRICS
 from vit_train.figures.sheet import label_lines

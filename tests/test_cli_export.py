@@ -122,7 +122,7 @@ def test_what_a_format_cannot_hold_is_refused_with_those_that_can(
     meta = replace(meta, config=replace(meta.config, model=config))
     model = Trained(build(config, meta.image_shape, 10), meta)
     with pytest.raises(ValueError, match=f"format={form} has no place for {words}"):
-        exporting.require_room_for(deployed(model, True), WRITERS[form], form)
+        exporting.require_format_holds(deployed(model, True), WRITERS[form], form)
 
 
 def test_only_classifiers_are_exported(run: Run) -> None:
@@ -158,7 +158,7 @@ def test_an_export_that_answers_otherwise_is_not_kept(
     before = set(Path().iterdir())
     outcome = run("vit-export", "ckpt=run", f"format={form}", f"out={out}")
     assert outcome.status == 1 and set(Path().iterdir()) == before
-    assert "the export answers otherwise, so it is not kept: the same top-1 on 8 of" in outcome.err
+    assert "the file was deleted: the same top-1 on 8 of" in outcome.err
 
 
 @pytest.mark.parametrize("form", ["timm", "hf"])

@@ -334,7 +334,7 @@ def test_the_advice_on_calibration_can_be_followed(caplog: pytest.LogCaptureFixt
     assert [message.split(":", 1)[-1].strip() for message in caplog.messages] == [
         f"probabilities are calibrated with a temperature of {known.temperature:.2f}",
         "vit-eval 'ckpt=my run' weights=raw calibrates them once, from the run's validation images",
-        "the run set no validation images apart",
+        "the run held out no validation images",
     ]
 
 
@@ -390,7 +390,7 @@ def test_robustness_is_the_accuracy_on_worse_images(run: Run) -> None:
     assert found["mean_acc"] == pytest.approx(np.mean(list(by_severity.values())))
     assert (folder / "robustness.png").exists()
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "What it makes of bad images" in page
+    assert "Accuracy on corrupted images" in page
 
 
 def test_overlays_never_replace_an_image_and_bad_weights_are_said(run: Run) -> None:

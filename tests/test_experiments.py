@@ -16,8 +16,8 @@ from vit_train.model.config import ViTConfig
 from vit_train.results.table import (
     ACCURACY,
     each_once,
+    machine,
     minutes,
-    processor,
     read_groups,
     short_commit,
     tflop,
@@ -71,7 +71,7 @@ def measured(pattern: str) -> str:
         f"{mean(group.values('images_seen')):,.0f} images seen",
         f"{tflop(group)} TFLOP" if tflop(group) else "",
         f"{minutes(group.values('seconds'))} minutes a run",
-        each_once(map(processor, group.stages)),
+        each_once(machine(stage, "gpu", "cpu") for stage in group.stages),
         each_once(run.get("date", "") for run in group.runs),
         each_once(map(short_commit, group.stages)),
         pattern,

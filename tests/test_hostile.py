@@ -20,7 +20,7 @@ from vit_train.base.writing import write_json
 from vit_train.data import folder, shapes
 from vit_train.data.config import ShapesConfig
 from vit_train.data.sources import LOADERS
-from vit_train.engine.averages import AveragesState
+from vit_train.engine.state import AveragesState
 from vit_train.model.build import build, forward_bytes
 from vit_train.model.config import CnnConfig
 from vit_train.model.vit import VisionTransformer

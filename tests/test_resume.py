@@ -21,7 +21,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from vit_train.base.reading import read_json
 from vit_train.base.writing import generations, write_json
 from vit_train.engine import precision, workers
-from vit_train.engine.schedule import Best
+from vit_train.engine.state import Best
 from vit_train.results.summaries import settings_of
 from vit_train.runs.checkpoint import Checkpoint, apart
 from vit_train.training import checkpoints as checkpoint_manager

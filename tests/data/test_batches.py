@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from vit_train.data import dataset
 from vit_train.data.augment.operations import apply_round
 from vit_train.data.augment.regions import resized_crop
-from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
+from vit_train.data.batches import EvalBatches, Normalize
 from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, Statistics, channel_statistics, resize
+from vit_train.data.train_batches import TrainBatches
 
 CPU = torch.device("cpu")
 RAW = Normalize(Statistics((0.0,) * 3, (1 / 255,) * 3), CPU)  # leaves pixel values as they are

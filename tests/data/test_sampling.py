@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from vit_train.data.batches import balanced
+from vit_train.data.train_batches import balanced
 
 
 @pytest.mark.parametrize("counts", [[50, 10, 3], [1, 40], [5, 5, 5, 5], [7]])

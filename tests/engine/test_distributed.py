@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
+from vit_train.data.batches import EvalBatches, Normalize
 from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, Statistics
+from vit_train.data.train_batches import TrainBatches
 from vit_train.engine.config import AdamWConfig, DistributedConfig, LoopConfig
 from vit_train.engine.distributed import ALONE, Processes, join_processes, leave_processes, own_gpu
 from vit_train.engine.precision import Precision

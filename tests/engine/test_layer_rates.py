@@ -77,6 +77,13 @@ def test_bad_settings_are_refused(settings: dict[str, float]) -> None:
         AdamWConfig(**settings)  # type: ignore[arg-type]
 
 
+def test_a_frozen_weight_has_no_rate() -> None:
+    model = VisionTransformer(TINY)
+    model.blocks[0].requires_grad_(False)
+    scales = rate_scales(model, AdamWConfig(layer_decay=0.5, head_lr_scale=10))
+    assert scales.keys() == {p for p in model.parameters() if p.requires_grad}
+
+
 def test_a_model_without_layers_or_head_is_refused() -> None:
     with pytest.raises(ValueError, match=r"optim\.layer_decay needs a Vision Transformer"):
         rate_scales(SimpleCnn(CnnConfig(), 32, 3, 10), AdamWConfig(layer_decay=0.5))

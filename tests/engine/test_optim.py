@@ -7,7 +7,8 @@ from torch import nn
 from vit_train.engine.averages import WeightAverage
 from vit_train.engine.config import AdamWConfig
 from vit_train.engine.optim import Optimizer, Optimizers, make_adamw
-from vit_train.engine.schedule import Start, learning_rate
+from vit_train.engine.schedule import learning_rate
+from vit_train.engine.state import Start
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 

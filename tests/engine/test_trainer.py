@@ -10,7 +10,8 @@ from vit_train.engine import trainer_state
 from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.precision import Precision
-from vit_train.engine.schedule import Best, NonFinite, Start, better, learning_rate
+from vit_train.engine.schedule import NonFinite, better, learning_rate
+from vit_train.engine.state import Best, Start
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
 from vit_train.model.config import ModelConfig
 from vit_train.model.layers import Dropout

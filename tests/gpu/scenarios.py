@@ -24,9 +24,10 @@ import fakecuda
 import torch
 from torch import Tensor
 
-from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
+from vit_train.data.batches import EvalBatches, Normalize
 from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, channel_statistics, to_device
+from vit_train.data.train_batches import TrainBatches
 from vit_train.engine import trainer_state
 from vit_train.engine.config import AdamWConfig, LoopConfig, MuonConfig
 from vit_train.engine.precision import Precision, choose_algorithms, pick_device

@@ -17,9 +17,10 @@ import torch
 from conftest import Run
 
 from vit_train.data import dataset as transfer
-from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
+from vit_train.data.batches import EvalBatches, Normalize
 from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, channel_statistics
+from vit_train.data.train_batches import TrainBatches
 from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.precision import Precision
 from vit_train.engine.trainer import Trainer

@@ -155,7 +155,10 @@ def test_it_says_where_the_model_looks_and_whether_that_means_anything() -> None
     ):
         focus = Focus(count, 0.36, 0.3, 0.1, changed, changed_at_random=0.08, p_value=p_value)
         words = Page(evaluation_page(found(focus=focus), {}, {})).words
-        assert f"{100 * changed:.0f} % of the predictions change; without as many random" in words
+        assert (
+            f"changes {100 * changed:.0f} % of the predictions; removing random patches, 8 %"
+            in words
+        )
         assert verdict in words
 
 

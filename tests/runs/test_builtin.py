@@ -100,5 +100,5 @@ def test_packing_keeps_the_answers_and_forgets_the_machine(
     assert outcome.status == 0 and Path("outputs/builtin-mine/eval-test/results.json").exists()
     assert {path.suffix for path in box.iterdir()} == {".safetensors", ".md", ".json", ".csv"}
     page = Path("outputs/builtin-mine/eval-test/report.html").read_text(encoding="utf-8")
-    assert summary["command"] in html.unescape(page) and "How it learned" in page
+    assert summary["command"] in html.unescape(page) and "Training curves" in page
     assert "builtin:mine" in page and str(box) not in page

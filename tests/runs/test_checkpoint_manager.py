@@ -12,9 +12,9 @@ from checkpoints import ABOUT, trainer_state
 from vit_train.base.writing import save_archive
 from vit_train.engine.config import CheckpointConfig
 from vit_train.engine.metrics import Evaluation
-from vit_train.engine.schedule import Best, better
+from vit_train.engine.schedule import better
+from vit_train.engine.state import Best, TrainerState
 from vit_train.engine.trainer import TrainLog
-from vit_train.engine.trainer_state import TrainerState
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.training import checkpoints as checkpoint_manager
 from vit_train.training.checkpoints import CheckpointManager

@@ -3,9 +3,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from vit_train.data.batches import EvalBatches, Normalize, TrainBatches
+from vit_train.data.batches import EvalBatches, Normalize
 from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, Statistics
+from vit_train.data.train_batches import TrainBatches
 from vit_train.model.config import CnnConfig, ViTConfig
 from vit_train.model.patches import patchify
 from vit_train.tasks.config import ReconstructConfig

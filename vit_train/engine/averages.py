@@ -3,21 +3,12 @@
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from vit_train.engine.precision import batch_norms
-
-
-@dataclass(frozen=True)
-class AveragesState:
-    """The sums (M,) of the measures over so many images, and the seconds that they took."""
-
-    sums: Tensor
-    images: int
-    seconds: float
+from vit_train.engine.state import AveragesState
 
 
 class Averages:

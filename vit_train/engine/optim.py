@@ -1,8 +1,7 @@
 """The optimizers of a run, stepped as one."""
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -193,10 +192,11 @@ def restore_moments(optimizer: Optimizer, moments: Sequence[dict[str, Tensor]]) 
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
-# Where an encoder's parts are, in a model that is one or has one.
-BLOCK = re.compile(r"(?:encoder\.)?blocks\.(\d+)\.")
-FIRST = re.compile(r"(?:encoder\.)?(?:cls_token|pos_embed|patch_embed)\b")
-HEAD = re.compile(r"(?:pre_)?head\.")
+@runtime_checkable
+class Layered(Protocol):
+    """A network that assigns its parameters to layers, the first of which is the embedding."""
+
+    def parameters_by_layer(self) -> list[list[nn.Parameter]]: ...
 
 
 def rate_scales(model: nn.Module, config: OptimConfig) -> dict[nn.Parameter, float]:
@@ -204,33 +204,20 @@ def rate_scales(model: nn.Module, config: OptimConfig) -> dict[nn.Parameter, flo
 
     Raise ValueError if the model has no such layers.
     """
-    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    scales = dict.fromkeys(named, 1.0)
+    scales = dict.fromkeys((p for p in model.parameters() if p.requires_grad), 1.0)
     if config.layer_decay is not None:
-        last = last_layer(model)
-        for name in named:
-            scales[name] = config.layer_decay ** (last - layer_of(name, last))
+        network = next((each for each in model.modules() if isinstance(each, Layered)), None)
+        if network is None:
+            raise ValueError("optim.layer_decay needs a Vision Transformer")
+        # All that is in none of the layers comes after them, and keeps its rate.
+        for distance, layer in enumerate(reversed(network.parameters_by_layer()), start=1):
+            scales |= {p: config.layer_decay**distance for p in layer if p in scales}
     if config.head_lr_scale != 1:
-        heads = [name for name in named if HEAD.match(name)]
+        heads = [each for each in model.modules() if getattr(each, "is_head", False)]
         if not heads:
             raise ValueError(
                 f"optim.head_lr_scale={config.head_lr_scale} needs a model with a head"
             )
-        for name in heads:
-            scales[name] *= config.head_lr_scale
-    return {} if set(scales.values()) == {1.0} else {named[name]: s for name, s in scales.items()}
-
-
-def last_layer(model: nn.Module) -> int:
-    """Return N + 1, for a model of N blocks; raise ValueError if it has none."""
-    blocks = {int(found[1]) for name, _ in model.named_parameters() if (found := BLOCK.match(name))}
-    if not blocks:
-        raise ValueError("optim.layer_decay needs a Vision Transformer")
-    return max(blocks) + 2
-
-
-def layer_of(name: str, last: int) -> int:
-    """Return the layer of a parameter."""
-    if found := BLOCK.match(name):
-        return int(found[1]) + 1
-    return 0 if FIRST.match(name) else last
+        parameters = (p for head in heads for p in head.parameters() if p in scales)
+        scales |= {p: scales[p] * config.head_lr_scale for p in parameters}
+    return {} if set(scales.values()) == {1.0} else scales

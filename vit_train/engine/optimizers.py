@@ -141,13 +141,13 @@ def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
 def block_matrices(model: nn.Module) -> dict[nn.Parameter, int]:
     """Return the weights of all linear layers in a model's lists of blocks.
 
-    With each comes the number of matrices that are stacked in it.
+    With each comes the number of matrices that are stacked in it: the layer's attribute `stacked`.
     """
     return {
-        cast(nn.Parameter, layer.weight): 3 if name.endswith("qkv") else 1
+        cast(nn.Parameter, layer.weight): getattr(layer, "stacked", 1)
         for blocks in model.modules()
         if isinstance(blocks, nn.ModuleList)
-        for name, layer in blocks.named_modules()
+        for layer in blocks.modules()
         if isinstance(layer, nn.Linear)
     }
 

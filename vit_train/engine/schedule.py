@@ -2,28 +2,13 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.metrics import Evaluation
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where a run begins to count: at zero or, if it extends another run, where that one ended."""
-
-    epoch: int = 0
-    step: int = 0
-    # The learning rate from which the warm-up leads to the peak.
-    lr: float = 0.0
-
-    def __post_init__(self) -> None:
-        if min(self.epoch, self.step) < 0 or not 0 <= self.lr < math.inf:
-            raise ValueError(f"no run begins like this: {self}")
-
+from vit_train.engine.state import Best, Start
 
 FRESH = Start()
 
@@ -55,15 +40,6 @@ def learning_rate(
     progress = (step - warmup) / max(1, total - warmup)
     cosine = (1 + math.cos(math.pi * min(1.0, progress))) / 2
     return config.min_lr + (config.lr - config.min_lr) * cosine
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best epoch so far in validation, counted from 1."""
-
-    epoch: int
-    score: float
-    values: dict[str, float]
 
 
 def better(best: Best | None, epoch: int, val: Evaluation) -> Best | None:

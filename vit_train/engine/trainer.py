@@ -22,7 +22,8 @@ from vit_train.engine.objective import Batch, Objective, TrainLoader, evaluate
 from vit_train.engine.optim import Optimizers, rate_scales
 from vit_train.engine.optimizers import make_optimizers
 from vit_train.engine.precision import Precision, batch_norms
-from vit_train.engine.schedule import FRESH, Best, NonFiniteGuard, better, learning_rate
+from vit_train.engine.schedule import FRESH, NonFiniteGuard, better, learning_rate
+from vit_train.engine.state import Best
 from vit_train.engine.workers import make_workers
 
 logger = logging.getLogger(__name__)

@@ -1,56 +1,14 @@
-"""The state of a trainer: what training changes, and how another trainer continues from it."""
+"""A trainer's state, taken and restored: how another trainer continues from it."""
 
 import time
-from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from vit_train.engine.averages import AveragesState
-from vit_train.engine.schedule import Best, Start
+from vit_train.engine.state import RandomState, Start, TrainerState
 from vit_train.engine.trainer import Trainer
 
-State = dict[str, Tensor]
 # The attributes that count how far a run has come.
 COUNTERS = ("step", "epoch", "batch", "images_seen")
-
-
-@dataclass(frozen=True)
-class RandomState:
-    """The states of the global random generators, which dropout on a GPU draws from."""
-
-    torch: Tensor
-    cuda: list[Tensor]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainerState:
-    """Everything that training changes."""
-
-    model: State
-    # The moving average of the weights, if there is one.
-    ema: State | None
-    # Of each optimizer, the moments of each of its parameters, by name.
-    optimizers: list[list[State]]
-    # Of the gradient scaler, empty unless the run trains in fp16.
-    scaler: dict[str, float]
-    random: RandomState
-    epoch_averages: AveragesState
-    log_averages: AveragesState
-    # The best epoch of this run, if it is validated.
-    best: Best | None
-    start: Start
-    step: int
-    epoch: int
-    # Batches taken of the epoch that is under way.
-    batch: int
-    images_seen: int
-    # Steps left out because of NaN or infinity.
-    skipped: int
-    # The learning rate of the last step.
-    lr: float
-    # Time spent training, without pauses between stopping and resuming.
-    seconds: float
 
 
 def random_state() -> RandomState:

@@ -35,7 +35,7 @@ COUNT = 12
 
 @dataclass(frozen=True)
 class Pair:
-    """Two of the compared classifiers, by their names."""
+    """Two of the compared classifiers, by their names, and how they differ."""
 
     first: str
     second: str
@@ -95,30 +95,24 @@ def where_they_differ(right: Answers, wrong: Answers, count: int) -> Integers:
 def draw_differences(
     pair: tuple[Answers, Answers], names: tuple[str, str], images: Tensor, classes: Sequence[str]
 ) -> Figure:
-    """Draw uint8 images (N,3,S,S) that only one gets right, with what both predict.
+    """Draw uint8 images (N,3,S,S) that only one gets right, with both predictions.
 
     The names begin with the letters that stand for the two below the images.
     """
-    sections, letters = {}, [name[0] for name in names]
+
+    def line(name: str, answers: Answers, index: int) -> tuple[str, str]:
+        color = RIGHT if answers.correct[index] else WRONG
+        predicted = classes[answers.predicted[index]]
+        return class_line(name[0], predicted, answers.confidence[index], color)
+
+    sections = {}
     for number, name in enumerate(names):
         chosen = where_they_differ(pair[number], pair[1 - number], COUNT)
         sections[f"Only {printable(name)} is right"] = [
-            Labelled(images[index], lines(pair, letters, index, classes))
+            Labelled(images[index], [line(*each, index) for each in zip(names, pair, strict=True)])
             for index in chosen.tolist()
         ]
     return draw_sheet(sections)
-
-
-def lines(
-    pair: Sequence[Answers], letters: Sequence[str], index: int, classes: Sequence[str]
-) -> list[tuple[str, str]]:
-    """Return what each of the classifiers predicts for an image."""
-    lines = []
-    for letter, answers in zip(letters, pair, strict=True):
-        predicted = int(answers.predicted[index])
-        color = RIGHT if answers.correct[index] else WRONG
-        lines.append(class_line(letter, classes[predicted], answers.confidence[index], color))
-    return lines
 
 
 def differences(
@@ -127,7 +121,7 @@ def differences(
     names: Sequence[object],
     classes: Sequence[str],
 ) -> Iterator[list[str]]:
-    """Yield the rows of a table: a header, then the images on which not all say the same."""
+    """Yield the rows of a table: a header, then the images on which the predictions differ."""
     named = [printable(name) for name in classes]
     header = ["image", "true"]
     for letter in letters:
@@ -143,7 +137,7 @@ def differences(
 
 
 def compare_checkpoints(config: EvalConfig) -> None:
-    """Evaluate each checkpoint, and write how their answers differ into a folder of the first.
+    """Evaluate each checkpoint, and write their differences into a folder beside the first's.
 
     Raise ValueError for tasks that do not classify, and if the images are not the same.
     """
@@ -186,7 +180,7 @@ def write(
     pictures: dict[str, bytes],
     warnings: Sequence[str],
 ) -> None:
-    """Write the numbers, the images on which not all say the same, and the page."""
+    """Write the numbers, the images on which the predictions differ, and the page."""
     first = runs[0].found
     content = {
         "models": [
@@ -238,20 +232,17 @@ def require_same_images(found: Sequence[Findings]) -> None:
             and list(other.classes) == list(first.classes)
             and list(other.names) == list(first.names)
             and answers_of(other).labels.tolist() == labels
-            and same_pixels(first, other)
         )
+        # Of different sizes, from the same place.
+        if same and first.images.shape == other.images.shape:
+            same = torch.equal(first.images, other.images)
+        elif same:
+            same = first.facts["root"] == other.facts["root"]
         if not same:
             raise ValueError(
                 f"{first.facts['checkpoint']} and {other.facts['checkpoint']} were evaluated on "
                 "different images: name the same ones, for example by data.name= and data.root="
             )
-
-
-def same_pixels(first: Findings, other: Findings) -> bool:
-    """Return whether these are the same images or, at different sizes, from the same place."""
-    if first.images.shape == other.images.shape:
-        return bool(torch.equal(first.images, other.images))
-    return bool(first.facts["root"] == other.facts["root"])
 
 
 def distinct(checkpoints: Sequence[str]) -> list[str]:
@@ -277,7 +268,7 @@ def comparison_folder(runs: Sequence[Evaluated], places: Sequence[str]) -> Path:
 
 
 def different_settings(runs: Sequence[Evaluated]) -> list[tuple[str, ...]]:
-    """Return the settings of training that are not the same in all runs: key, value of each."""
+    """Return the training settings that differ between the runs: key, value of each."""
     flat = [settings_of({"config": asdict(run.meta.config)}) for run in runs]
     keys = dict.fromkeys(key for each in flat for key in each)
     rows = [(key, *(str(each.get(key, "")) for each in flat)) for key in keys]

@@ -50,7 +50,7 @@ SHOWN, EXPLAINED = 12, 256
 
 
 class Evaluated(NamedTuple):
-    """A checkpoint that was evaluated: what was found, and the folder that it was written into."""
+    """An evaluated checkpoint: its results, and the folder that contains them."""
 
     meta: Meta
     found: Findings
@@ -146,7 +146,7 @@ def log_result(
 
 
 def facts(config: EvalConfig, data: DataConfig, evaluator: Evaluator) -> dict[str, Any]:
-    """Return what belongs to the numbers of an evaluation."""
+    """Return the settings and versions that an evaluation's results depend on."""
     meta, precision = evaluator.meta, evaluator.precision
     return {
         "checkpoint": display_name(meta.path),
@@ -170,7 +170,7 @@ def facts(config: EvalConfig, data: DataConfig, evaluator: Evaluator) -> dict[st
 
 
 def explainer_of(trained: Trained, precision: Precision) -> Explainer | None:
-    """Return what explains the answers of a classifier with attention.
+    """Return the explainer of a classifier with attention.
 
     None for other models, and if the attention for a single image would take too much memory.
     """
@@ -211,7 +211,7 @@ def display_name(checkpoint: Path) -> str:
 
 
 def write_report(folder: Path, found: Findings, run: Path, written: Sequence[str]) -> list[str]:
-    """Write report.html, with the pictures that were `written` and what the summary `run` tells."""
+    """Write report.html, with the pictures that were `written` and the summary in file `run`."""
     try:
         summary, curve = read_object(run), read_curve(run)
     except (OSError, ValueError):  # a checkpoint that was copied elsewhere, or a damaged file
@@ -227,7 +227,7 @@ def write_report(folder: Path, found: Findings, run: Path, written: Sequence[str
 
 
 def folder_name(config: EvalConfig, meta: Meta) -> str:
-    """Return a name that says what is evaluated otherwise than by default."""
+    """Return a folder's name with all that differs from a default evaluation."""
     parts = ["eval", config.split]
     if meta.path.name != BEST and not is_builtin(meta.path):
         parts.append(meta.path.stem)

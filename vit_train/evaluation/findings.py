@@ -24,7 +24,7 @@ TOP = 5
 
 @dataclass(frozen=True)
 class Findings:
-    """What an evaluation found, and what is known of its images and of the model.
+    """The results of an evaluation, with its images and facts about the model.
 
     The images are uint8 (N,C,S,S), each with a name.
     """
@@ -36,13 +36,13 @@ class Findings:
     facts: dict[str, Any]
     # What gives the model an advantage on these images, as a sentence; "" for nothing.
     caveat: str = ""
-    # The temperature that mends the probabilities, fitted on other images.
+    # The temperature that calibrates the probabilities, fitted on other images.
     temperature: float | None = None
     # The result with test-time augmentation, if it was asked for.
     flipped: Classification | None = None
     # The accuracy by corruption and severity, if it was asked for.
     robustness: dict[str, list[float]] | None = None
-    # Where it looks; None for models without attention.
+    # The position of the maps; None for models without attention.
     focus: Focus | None = None
 
     @cached_property
@@ -51,7 +51,7 @@ class Findings:
         return class_reports(self.result.answers, self.classes)
 
     @cached_property
-    def mended(self) -> Answers | None:
+    def calibrated(self) -> Answers | None:
         """Return the answers with calibrated probabilities, if a temperature is known."""
         if self.temperature is None or not isinstance(self.result, Classification):
             return None
@@ -111,12 +111,12 @@ def numbers(found: Findings) -> dict[str, Any]:
         "per_class": [asdict(each) for each in found.class_reports],
         "averages": [asdict(each) for each in averages(found.class_reports)],
     }
-    if found.mended is not None:
+    if found.calibrated is not None:
         content["calibration"] = {
             "ece": calibration_error(result.answers),
             "temperature": found.temperature,
-            "ece_with_temperature": calibration_error(found.mended),
-            "loss_with_temperature": float(found.mended.losses.mean()),
+            "ece_with_temperature": calibration_error(found.calibrated),
+            "loss_with_temperature": float(found.calibrated.losses.mean()),
             "fitted_on": "val",
         }
     if found.robustness is not None:

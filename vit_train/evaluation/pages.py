@@ -15,7 +15,7 @@ from vit_train.base.text import counted, printable
 from vit_train.engine.metrics import Classification, is_uneven
 from vit_train.evaluation.findings import Findings, mean_accuracy
 from vit_train.figures.confidence import calibration_error
-from vit_train.figures.measures import ClassReport, averages
+from vit_train.figures.measures import averages
 
 TEMPLATES = Path(__file__).with_name("templates")
 # Pairs of classes that are named as confused.
@@ -55,7 +55,14 @@ def evaluation_page(found: Findings, run: dict[str, Any], pictures: Mapping[str,
         classified = {
             "in_context": in_context(found, result),
             "confusions": confusions(result, found.classes),
-            "by_class": [by_class(each) for each in reports],
+            "by_class": [
+                (
+                    each.name,
+                    *map("{:.3f}".format, (each.precision, each.recall, each.f1)),
+                    each.support,
+                )
+                for each in reports
+            ],
             "trust": trust(found, result),
             "robustness": found.robustness and robustness(found.robustness, result),
         }
@@ -75,7 +82,7 @@ def evaluation_page(found: Findings, run: dict[str, Any], pictures: Mapping[str,
 
 
 def in_context(found: Findings, result: Classification) -> str:
-    """Return what the accuracy is to be compared with, in words."""
+    """Return a sentence for each figure to compare the accuracy with."""
     chance = 100 * max(result.per_class_count) / result.count
     words = f"Always predicting the most frequent class would be right in {chance:.1f} %."
     if result.count < FEW:
@@ -108,12 +115,8 @@ def confusions(result: Classification, classes: Sequence[str]) -> list[str]:
     ]
 
 
-def by_class(each: ClassReport) -> tuple[object, ...]:
-    return each.name, *(f"{x:.3f}" for x in (each.precision, each.recall, each.f1)), each.support
-
-
 def trust(found: Findings, result: Classification) -> str:
-    """Return in words how confidence and accuracy agree."""
+    """Return the agreement of confidence and accuracy, in words."""
     answers = result.answers
     sure, right = 100 * answers.confidence.mean(), 100 * result.acc
     low, high = (100 * end for end in result.interval)
@@ -129,12 +132,12 @@ def trust(found: Findings, result: Classification) -> str:
         f"{verdict} On average it gives its predictions a probability of {sure:.1f} %, and "
         f"{right:.1f} % of them are right; the expected calibration error is {error:.1f} %."
     )
-    if found.mended is not None:
+    if found.calibrated is not None:
         words += (
             f" Temperature scaling (T = {found.temperature:.2f}, fitted on validation images) "
             f"changes the loss from {answers.losses.mean():.4f} to "
-            f"{found.mended.losses.mean():.4f}, and the calibration error from {error:.1f} to "
-            f"{100 * calibration_error(found.mended):.1f} %."
+            f"{found.calibrated.losses.mean():.4f}, and the calibration error from {error:.1f} to "
+            f"{100 * calibration_error(found.calibrated):.1f} %."
         )
     return words
 
@@ -149,8 +152,11 @@ def robustness(accuracies: dict[str, list[float]], result: Classification) -> st
 
 
 def origin(facts: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, object]]:
-    """Return where the figures come from: names and values."""
-    config, machine, images = (part(run, name) for name in ("config", "machine", "images"))
+    """Return the provenance of the figures: names and values."""
+    # The summary may be somebody else's.
+    parts = (run.get(name) for name in ("config", "machine", "images"))
+    config, machine, images = (each if isinstance(each, dict) else {} for each in parts)
+    seconds = run.get("seconds")
     rows = {
         "trained with": run.get("command"),
         "commit": run.get("commit"),
@@ -158,23 +164,13 @@ def origin(facts: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, object
         "images seen": facts.get("images_seen"),
         "seed": config.get("seed"),
         "parameters": run.get("parameters"),
-        "minutes": minutes(run.get("seconds")),
+        "minutes": f"{seconds / 60:.1f}" if isinstance(seconds, int | float) else None,
         "machine": machine.get("gpu") or machine.get("cpu"),
         "weights": f"{facts['weights']}, epoch {facts['epoch']}",
         "evaluated with": facts.get("command"),
         "evaluated": f"{facts['date']}, {facts.get('images_per_s', '?')} images a second",
     }
     return [(name, value) for name, value in rows.items() if value not in (None, "")]
-
-
-def part(summary: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a part of a summary that somebody else may have written."""
-    found = summary.get(name)
-    return found if isinstance(found, dict) else {}
-
-
-def minutes(seconds: object) -> str | None:
-    return f"{seconds / 60:.1f}" if isinstance(seconds, int | float) else None
 
 
 def comparison_page(

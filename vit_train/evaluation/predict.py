@@ -5,8 +5,8 @@ import json
 import logging
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +18,53 @@ from vit_train.base.writing import replacing
 from vit_train.data.image_files import Doubts, image_files
 from vit_train.data.images import BrokenImage
 from vit_train.engine.precision import keep_freed_memory, pick_device
-from vit_train.explain.explainer import Explainer
 from vit_train.runs.load import load
 from vit_train.runs.paths import run_folder
 from vit_train.runs.settings import PredictConfig
-from vit_train.runs.trained import Meta, PredictionOrError
+from vit_train.runs.trained import Meta, PredictionOrError, Trained
 
 logger = logging.getLogger(__name__)
 
+# Lines on the terminal if everything also goes to a file.
+SHOWN = 10
+# Images whose heat maps are drawn.
+DRAWN = 24
+# Characters of a path that are shown.
+WIDTH = 60
 
-def shown(path: Path) -> str:
-    return printable(str(path))
+
+def predict_images(config: PredictConfig) -> None:
+    """Classify all images, print a line for each and write them to `config.out`.
+
+    Raise ValueError if there are no images, or if all of them are unreadable.
+    """
+    keep_freed_memory()
+    trained = load(config.ckpt, pick_device(config.device), config.weights)
+    paths = image_files(config.images)
+    draw_overlays = overlays(config, trained, paths) if config.overlay else None
+    doubts = Doubts()
+    predictions = trained.stream(paths, config.topk, config.max_pixels, doubts)
+    failures: list[str] = []
+    width = min(WIDTH, max(len(printable(str(path))) for path in paths))
+    with written_to(config.out, min(config.topk, len(trained.meta.classes))) as write:
+        for number, (path, prediction) in enumerate(zip(paths, predictions, strict=True)):
+            write(path, prediction)
+            if isinstance(prediction, str):
+                failures.append(prediction)
+            if config.out is None or number < SHOWN:
+                logger.info(terminal_line(path, prediction, width))
+    if len(failures) == len(paths):
+        none = "the image cannot" if len(paths) == 1 else f"none of the {len(paths):,} images can"
+        raise ValueError(f"{none} be read: {failures[0]}")
+    doubts.warn()
+    report(config, len(paths), len(failures), trained.meta)
+    if draw_overlays is not None:
+        draw_overlays()
 
 
 def terminal_line(path: Path, prediction: PredictionOrError, width: int) -> str:
-    """Format what was predicted for a file, for the terminal."""
-    name = shown(path)
+    """Format the prediction for a file, for the terminal."""
+    name = printable(str(path))
     if len(name) > width and sys.stdout.isatty():  # the end says more than the beginning
         name = f"…{name[1 - width :]}"
     if isinstance(prediction, str):
@@ -42,11 +73,11 @@ def terminal_line(path: Path, prediction: PredictionOrError, width: int) -> str:
     return f"{name:<{width}}  {'  '.join(classes)}"
 
 
-@contextmanager
+@contextlib.contextmanager
 def written_to(out: str | None, topk: int) -> Iterator[Callable[[Path, PredictionOrError], object]]:
-    """Yield a function that writes a row; the file, CSV or JSON lines, is complete or absent.
+    """Yield a function that writes a prediction to a file, CSV or JSON lines, or nowhere for None.
 
-    Without `out` nothing is written.
+    The file is complete or absent.
     """
     if out is None:
         yield lambda path, prediction: None
@@ -60,25 +91,20 @@ def written_to(out: str | None, topk: int) -> Iterator[Callable[[Path, Predictio
         for place in range(2, topk + 1):
             header += [f"predicted_{place}", f"probability_{place}"]
         file.write(csv_text([[*header, "error"]]).encode())
-        yield lambda path, prediction: file.write(
-            csv_text([cells(path, prediction, topk)]).encode()
-        )
+        yield lambda path, prediction: file.write(csv_line(path, prediction, topk).encode())
 
 
-def cells(path: Path, prediction: PredictionOrError, topk: int) -> Iterable[str]:
-    yield shown(path)
+def csv_line(path: Path, prediction: PredictionOrError, topk: int) -> str:
     if isinstance(prediction, str):
-        yield from [""] * (2 * topk)
-        yield printable(prediction)
-        return
-    for label, chance in prediction.top:
-        yield printable(label)
-        yield f"{chance:.6f}"
-    yield ""
+        cells = [""] * (2 * topk) + [printable(prediction)]
+    else:
+        pairs = ([printable(label), f"{chance:.6f}"] for label, chance in prediction.top)
+        cells = [*chain.from_iterable(pairs), ""]
+    return csv_text([[printable(str(path)), *cells]])
 
 
 def json_line(path: Path, prediction: PredictionOrError) -> str:
-    content: dict[str, Any] = {"image": shown(path)}
+    content: dict[str, Any] = {"image": printable(str(path))}
     if isinstance(prediction, str):
         content["error"] = printable(prediction)
     else:
@@ -87,74 +113,8 @@ def json_line(path: Path, prediction: PredictionOrError) -> str:
     return json.dumps(content, allow_nan=False) + "\n"
 
 
-# Lines on the terminal if everything also goes to a file.
-SHOWN = 10
-# Images that are drawn with what raised the answer.
-DRAWN = 24
-# Characters of a path that are shown.
-WIDTH = 60
-
-
-def predict_images(config: PredictConfig) -> None:
-    """Classify all images, print a line for each and write them to `config.out`.
-
-    Raise ValueError if there are none, or if none of them can be read.
-    """
-    keep_freed_memory()
-    trained = load(config.ckpt, pick_device(config.device), config.weights)
-    explainer = Explainer(trained) if config.overlay else None
-    paths = image_files(config.images)
-    sheet = overlay_file(config, trained.meta.path, paths)
-    doubts = Doubts()
-    said = trained.stream(paths, config.topk, config.max_pixels, doubts)
-    failures: list[str] = []
-    width = min(WIDTH, max(len(shown(path)) for path in paths))
-    with written_to(config.out, min(config.topk, len(trained.meta.classes))) as write:
-        for number, (path, answer) in enumerate(zip(paths, said, strict=True)):
-            write(path, answer)
-            if isinstance(answer, str):
-                failures.append(answer)
-            if config.out is None or number < SHOWN:
-                logger.info(terminal_line(path, answer, width))
-    if len(failures) == len(paths):
-        none = "the image cannot" if len(paths) == 1 else f"none of the {len(paths):,} images can"
-        raise ValueError(f"{none} be read: {failures[0]}")
-    doubts.warn()
-    report(config, len(paths), len(failures), trained.meta)
-    if explainer is not None:
-        draw_overlays(sheet, config, explainer, paths)
-        logger.info(f"pictures of what raised the predicted class: {sheet}")
-
-
-def overlay_file(config: PredictConfig, checkpoint: Path, paths: Sequence[Path]) -> Path:
-    """Return the file for the overlays; raise ValueError if it is one of the images."""
-    if config.out is None:
-        sheet = run_folder(checkpoint) / "predicted.png"
-    else:
-        out = Path(config.out)
-        sheet = out.with_name(f"{out.stem}-maps.png")
-    if config.overlay and sheet.resolve() in {path.resolve() for path in paths}:
-        raise ValueError(f"overlay=true would replace the image {sheet}: choose out=")
-    return sheet
-
-
-def draw_overlays(
-    sheet: Path, config: PredictConfig, explainer: Explainer, paths: Sequence[Path]
-) -> None:
-    """Draw the first images that can be read, with what of them raised the predicted class."""
-    trained = explainer.trained
-    images: dict[Path, Tensor] = {}
-    for path in paths:
-        if len(images) == DRAWN:
-            break
-        with contextlib.suppress(BrokenImage):
-            images[path] = trained.pixels(path, config.max_pixels)
-    sheet.parent.mkdir(parents=True, exist_ok=True)  # outputs/builtin-NAME may not exist yet
-    explainer.draw_maps(sheet, torch.stack(list(images.values())), [path.name for path in images])
-
-
 def report(config: PredictConfig, count: int, failures: int, meta: Meta) -> None:
-    """Say what is where, what failed, and what the probabilities are worth."""
+    """Log the output file, the number of unreadable images, and the calibration."""
     if config.out is not None:
         more = f", of which the first {SHOWN} are shown" if count > SHOWN else ""
         logger.info(f"{counted(count, 'image')}{more}: {config.out}")
@@ -169,4 +129,32 @@ def report(config: PredictConfig, count: int, failures: int, meta: Meta) -> None
             f"{weights} calibrates them once, from the run's validation images"
         )
     else:
-        logger.info("probabilities are not calibrated: the run set no validation images apart")
+        logger.info("probabilities are not calibrated: the run held out no validation images")
+
+
+def overlays(config: PredictConfig, trained: Trained, paths: Sequence[Path]) -> Callable[[], None]:
+    """Return a function that draws the first readable images with their heat maps.
+
+    Raise ValueError for a model without attention, and if the drawing would replace an image.
+    """
+    from vit_train.explain.explainer import Explainer  # with matplotlib, for overlays alone
+
+    explainer = Explainer(trained)
+    sheet = run_folder(trained.meta.path) / "predicted.png"
+    if config.out is not None:
+        sheet = Path(config.out).with_name(f"{Path(config.out).stem}-maps.png")
+    if sheet.resolve() in {path.resolve() for path in paths}:
+        raise ValueError(f"overlay=true would replace the image {sheet}: choose out=")
+
+    def draw() -> None:
+        images: dict[str, Tensor] = {}
+        for path in paths:
+            if len(images) < DRAWN:
+                with contextlib.suppress(BrokenImage):
+                    images[str(path)] = trained.pixels(path, config.max_pixels)
+        sheet.parent.mkdir(parents=True, exist_ok=True)  # outputs/builtin-NAME may not exist yet
+        names = [Path(path).name for path in images]
+        explainer.draw_maps(sheet, torch.stack(list(images.values())), names)
+        logger.info(f"heat maps of each predicted class: {sheet}")
+
+    return draw

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vit_train.base.text import counted
 
@@ -32,7 +33,7 @@ def rollout(layers: Sequence[Tensor]) -> Tensor:
 
 
 def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """Return what of each token raised an output, through attention: (B,T,T).
+    """Return the share of each token in raising an output, through attention: (B,T,T).
 
     `gradients` are those of the output with respect to the `layers`. Only what speaks for the
     output counts: R ← R + mean over heads of (∂y/∂A ⊙ A)⁺ · R, beginning with R = I (Chefer et al.
@@ -99,15 +100,31 @@ def principal_filters(weight: Tensor, count: int) -> tuple[Tensor, list[float]]:
     return components[:count].unflatten(1, weight.shape[1:]), shares[:count].tolist()
 
 
+class Attentive(Protocol):
+    """A classifier that can return its attention."""
+
+    def forward(self, images: Tensor, return_attention: bool, /) -> tuple[Tensor, list[Tensor]]:
+        """Return logits (B,K), and the attention (B,H,T,T) of every layer."""
+        ...
+
+
+class Explained(NamedTuple):
+    """Maps (B,G,G) of images, their logits (B,K), and the explained classes (B,)."""
+
+    maps: Tensor
+    logits: Tensor
+    classes: Tensor
+
+
 def answer_maps(
-    model: nn.Module,
+    model: Attentive,
     images: Tensor,
     has_class: bool,
     method: str = "relevance",
     layer: int = -1,
     target: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return maps (B,G,G), logits (B,K) and the explained classes (B,) of normalized images.
+) -> Explained:
+    """Explain the predictions for normalized images.
 
     The explained class is each image's `target` (B,) or, without one, its predicted class. The
     methods are those of `attribution`; `layer` is for attention alone.
@@ -115,7 +132,7 @@ def answer_maps(
     by_gradient = method == "relevance"
     images = images.detach().requires_grad_(by_gradient)  # the weights may be frozen, or averages
     with torch.set_grad_enabled(by_gradient):
-        logits, layers = model.forward(images, return_attention=True)
+        logits, layers = model.forward(images, True)
         targets = logits.argmax(dim=1) if target is None else target
         if by_gradient:
             chosen = logits.gather(1, targets.unsqueeze(1)).sum()
@@ -124,21 +141,27 @@ def answer_maps(
             matrix = rollout(layers)
         else:
             matrix = layers[layer].mean(dim=1)  # over the heads: (B,T,T)
-    return of_answer(matrix, has_class).detach(), logits.detach(), targets
+    return Explained(of_answer(matrix, has_class).detach(), logits.detach(), targets)
 
 
-def pointing_hits(maps: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+class Pointing(NamedTuple):
+    """Hits, bool (N,), and the share of all patches that would be a hit: chance, (N,)."""
+
+    hits: Tensor
+    chance: Tensor
+
+
+def pointing_hits(maps: Tensor, masks: Tensor) -> Pointing:
     """Play the pointing game (Zhang et al. 2018): look whether the highest patch is on the object.
 
     A patch is on the object if this covers more than half of it. Maps are (N,G,G) and the objects'
-    masks bool (N,S,S). The results are the hits, bool (N,), and the share of all patches that
-    would be a hit, (N,), which is what chance reaches.
+    masks bool (N,S,S).
     """
     grid = maps.shape[1]
     covered = masks.unflatten(1, (grid, -1)).unflatten(3, (grid, -1)).double().mean(dim=(2, 4))
     on_object = (covered > 0.5).flatten(1)  # (N,G²)
     highest = maps.flatten(1).argmax(dim=1, keepdim=True)
-    return on_object.gather(1, highest).squeeze(1), on_object.double().mean(dim=1)
+    return Pointing(on_object.gather(1, highest).squeeze(1), on_object.double().mean(dim=1))
 
 
 def without_patches(images: Tensor, order: Tensor, count: int, patch_size: int) -> Tensor:
@@ -208,9 +231,8 @@ class Focus:
         return (
             f"In {counted(self.images, 'image')}, {percent(self.patches_of_half)} of the patches "
             "hold half of the relevance; the central quarter of the image holds "
-            f"{percent(self.middle)} of it. Without the {percent(self.deleted)} of the patches "
-            "that the maps mark most, "
-            f"{percent(self.changed)} of the predictions change; without as many random ones, "
+            f"{percent(self.middle)} of it. Removing the {percent(self.deleted)} most relevant "
+            f"patches changes {percent(self.changed)} of the predictions; removing random patches, "
             f"{percent(self.changed_at_random)}. {self.verdict}"
         )
 

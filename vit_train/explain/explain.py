@@ -23,7 +23,7 @@ from vit_train.runs.images import evaluated_images
 from vit_train.runs.load import load
 from vit_train.runs.paths import run_folder
 from vit_train.runs.settings import ExplainConfig
-from vit_train.runs.trained import Meta, Trained
+from vit_train.runs.trained import Trained
 from vit_train.tasks.pixels import Reconstruct
 
 logger = logging.getLogger(__name__)
@@ -110,9 +110,9 @@ DECODER = "decoder.png"
 
 
 def explain_answers(config: ExplainConfig) -> None:
-    """Draw where the predictions come from, and what is known of heads and filters.
+    """Draw the heat maps of predictions, the distances of heads, and the filters.
 
-    Of a model that predicts pixels, draw where its decoder takes a hidden patch from. Raise
+    For a model that predicts pixels, draw the attention of its decoder from a hidden patch. Raise
     ValueError for a model without attention, and for a layer or class that it does not have.
     """
     keep_freed_memory()
@@ -130,7 +130,9 @@ def explain_answers(config: ExplainConfig) -> None:
     require_own_folder(folder)
     paths = [] if config.images is None else image_files(config.images)
     require_kept(paths, folder, WRITTEN if is_classifier else (DECODER,))
-    part = test_images(config, trained.meta) if config.images is None or config.score else None
+    part = None
+    if config.images is None or config.score:
+        part = evaluated_images(config.data, "test", trained.meta)[0].images
     images, truths = chosen_images(config, trained, part, paths)
     make_folder(folder)
     if explainer is None:
@@ -152,7 +154,7 @@ def require_kept(paths: Sequence[Path], folder: Path, written: Sequence[str]) ->
 
 
 def folder_name(config: ExplainConfig) -> str:
-    """Return a name that says what is explained otherwise than by default."""
+    """Return a folder's name with all that differs from the default explanation."""
     parts = ["explain"]
     if config.method != ExplainConfig.method:
         parts.append(config.method)
@@ -168,7 +170,7 @@ def folder_name(config: ExplainConfig) -> str:
 def chosen_images(
     config: ExplainConfig, trained: Trained, part: ImageSet | None, paths: Sequence[Path]
 ) -> tuple[Tensor, list[str]]:
-    """Return uint8 images (N,3,S,S) and what is known of them: "true: cat", or a file's name.
+    """Return uint8 images (N,3,S,S) and their titles: "true: cat", or a file's name.
 
     They are those in the files `paths` or, if `config.images` names none, some of `part`.
     """
@@ -193,7 +195,3 @@ def chosen_images(
     if not pixels:
         raise ValueError("none of the images can be read")
     return torch.stack(pixels), names
-
-
-def test_images(config: ExplainConfig, meta: Meta) -> ImageSet:
-    return evaluated_images(config.data, "test", meta)[0].images

@@ -101,7 +101,7 @@ class Explainer:
     def draw_maps(self, path: Path, images: Tensor, truths: Sequence[str]) -> None:
         """Draw uint8 images (N,3,S,S) with their maps into a PNG file.
 
-        `truths` is what is known of each image.
+        `truths` are their titles: the true classes or the files' names.
         """
         maps, probabilities = self.explained(images)
         best, answers = (each.tolist() for each in probabilities.max(dim=1))
@@ -139,13 +139,13 @@ class Explainer:
 
     @torch.no_grad()
     def distances(self, images: Tensor) -> list[list[float]]:
-        """Return how far each head of each layer looks, in pixels."""
+        """Return the mean attention distance of each head of each layer, in pixels."""
         _, layers = self.model(self.normalized(images[: self.batch]), return_attention=True)
         size = self.model.config.patch_size
         return [attention_distances(each, self.has_class, size).tolist() for each in layers]
 
     def score(self, part: ImageSet) -> None:
-        """Measure the method on these images, and say what chance would reach."""
+        """Measure the method on these images, with the score of chance."""
         maps, probabilities = self.explained(part.images)
         name, count = self.method, len(part)
         images = counted(count, "image")
@@ -191,7 +191,7 @@ class Explainer:
     def kept(
         self, images: Tensor, maps: Tensor, answers: Tensor, deleted: Sequence[int]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Return which answers (N,) stay, bool (N,), without each of these numbers of patches.
+        """Return the predictions that stay, bool (N,), without each of these numbers of patches.
 
         The first list deletes the patches in the order of the maps, the second in a random one.
         """

@@ -145,7 +145,7 @@ def draw_mistakes(
             title: [
                 Labelled(
                     images[index],
-                    [*answer_lines(answers, index, classes), *file_line(names[index : index + 1])],
+                    answer_lines(answers, index, classes, names[index : index + 1]),
                 )
                 for index in chosen.tolist()
             ]
@@ -154,17 +154,15 @@ def draw_mistakes(
     )
 
 
-def file_line(names: Sequence[object]) -> list[tuple[str, str]]:
-    """Return a line with the end of the image's name, if it has one, and that is a file's."""
-    return [(fitted_end(name), GRAY) for name in names if isinstance(name, str)]
-
-
-def answer_lines(answers: Answers, index: int, classes: Sequence[str]) -> list[tuple[str, str]]:
-    """Return an image's true and predicted class with their probabilities."""
+def answer_lines(
+    answers: Answers, index: int, classes: Sequence[str], names: Sequence[object]
+) -> list[tuple[str, str]]:
+    """Return an image's true and predicted class with their probabilities, and its file's name."""
     label, predicted = int(answers.labels[index]), int(answers.predicted[index])
     chances = np.exp(answers.log_probabilities[index])
     color = RIGHT if answers.correct[index] else WRONG
     return [
         class_line("label", classes[label], chances[label]),
         class_line("model", classes[predicted], chances[predicted], color),
+        *((fitted_end(name), GRAY) for name in names if isinstance(name, str)),
     ]

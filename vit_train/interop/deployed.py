@@ -11,6 +11,7 @@ from vit_train.interop.layout import Layout, Subject
 from vit_train.model.attention import Attention
 from vit_train.model.build import build
 from vit_train.model.config import ViTConfig
+from vit_train.model.layers import StackedLinear
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs import provenance
 from vit_train.runs.load import portable
@@ -48,7 +49,7 @@ class Deployed:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Return what travels with the weights: settings, classes, preprocessing, provenance.
+        """Return the metadata of the weights: settings, classes, preprocessing, provenance.
 
         Paths of the machine that trained them are left out.
         """
@@ -78,14 +79,14 @@ class Deployed:
 
     @property
     def subject(self) -> Subject:
-        """Return what config files of another library describe, with one table of positions."""
+        """Return the model for another library's config files, with one table of positions."""
         meta = self.meta
         config = plain_config(self.fused)
         statistics = [list(values) for values in meta.statistics]
         return Subject(config, meta.image_shape, meta.classes, *statistics)
 
     def refused(self, layout: Layout) -> list[str]:
-        """Return the settings that a layout cannot hold, or the model if it is none for it."""
+        """Return the settings that a layout cannot hold; of other models than ViTs the name."""
         if not isinstance(self.fused, VisionTransformer):
             return [f"model.name={self.meta.config.model.name}"]
         return layout.refused(plain_config(self.fused))
@@ -132,7 +133,8 @@ def plain_state(model: VisionTransformer) -> State:
     zeros = {
         f"{name}.bias": layer.weight.new_zeros(len(layer.weight))
         for name, layer in model.named_modules()
-        if isinstance(layer, nn.Linear) and layer.bias is None and not name.endswith("qkv")
+        if isinstance(layer, nn.Linear) and layer.bias is None
+        if not isinstance(layer, StackedLinear)
     }
     state = model.state_dict() | zeros
     if plain_config(model).positions != "learned":

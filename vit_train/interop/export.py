@@ -39,6 +39,7 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
     head = ["---", *([f"library_name: {form.package}"] if form.package else []),
             "tags:", "- image-classification", "---"]  # fmt: skip
     settings = meta.config.model.size_settings
+    mean, std = (", ".join(map("{:.4f}".format, values)) for values in meta.statistics)
     lines = [
         *head,
         "",
@@ -51,8 +52,7 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
         "",
         f"**Classes**: {', '.join(map(markdown_cell, meta.classes))}.",
         "",
-        f"**Images**: {model.about['preprocessing']}; mean {numbers(meta.statistics.mean)}, std "
-        f"{numbers(meta.statistics.std)}.",
+        f"**Images**: {model.about['preprocessing']}; mean {mean}, std {std}.",
         "",
         "**Checked** against the model it was made from:",
         "",
@@ -67,14 +67,9 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
         "",
         "## Limits",
         "",
-        "It knows these classes alone, and images like those it was trained on: anything else gets "
-        "one of the classes, too.",
+        "The model always answers with one of these classes, even for unrelated images.",
     ]
     return "\n".join(lines) + "\n"
-
-
-def numbers(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:.4f}" for value in values)
 
 
 def results(meta: Meta) -> list[str]:
@@ -139,8 +134,8 @@ TOLERANCE = 1e-4
 def export(config: ExportConfig) -> Path:
     """Write the model; return the path.
 
-    Raise ValueError if the format cannot hold the model or misses a package, or if what was written
-    answers otherwise than the model; nothing is left then.
+    Raise ValueError if the format cannot hold the model or misses a package, or if the
+    predictions of the exported model differ; nothing is left then.
     """
     keep_freed_memory()
     chosen = WRITERS[config.format]
@@ -150,7 +145,7 @@ def export(config: ExportConfig) -> Path:
     model = deployed(
         load(config.ckpt, "cpu", config.weights, config.data.image_size), config.normalize
     )
-    require_room_for(model, chosen, config.format)
+    require_format_holds(model, chosen, config.format)
     name = f"model{chosen.suffix}" if chosen.suffix else config.format
     out = Path(config.out or run_folder(model.meta.path) / "export" / name)
     if out.resolve() == model.meta.path.resolve():
@@ -169,7 +164,7 @@ def export(config: ExportConfig) -> Path:
     return out
 
 
-def require_room_for(model: Deployed, chosen: Format, name: str) -> None:
+def require_format_holds(model: Deployed, chosen: Format, name: str) -> None:
     """Raise ValueError, naming settings and formats, if a format cannot hold the model."""
     if refused := chosen.refused(model):
         *others, last = (other for other, each in WRITERS.items() if not each.refused(model))
@@ -202,7 +197,7 @@ def image_sets(config: ExportConfig, model: Deployed) -> Iterator[tuple[str, Ten
 
 
 def agreement(expected: Tensor, given: Tensor) -> tuple[int, float]:
-    """Return on how many images logits (N,K) name the same class, and how far they differ.
+    """Return on how many images logits (N,K) name the same class, and their largest difference.
 
     Classes that differ by rounding alone are the same. The difference is relative to the largest
     logit.
@@ -240,7 +235,10 @@ def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
         "largest"
     )
     if same < len(images) or difference > TOLERANCE:
-        raise ValueError(f"the export answers otherwise, so it is not kept: {said}")
+        raise ValueError(
+            "the exported model's predictions differ from the original's; the file was deleted: "
+            f"{said}"
+        )
     speed = f"; {len(images) / seconds:,.0f} images a second in batches of {BATCH}"
     logger.info(f"checked: {said}{speed if len(images) >= 2 * BATCH else ''}")
     return said

@@ -50,7 +50,7 @@ class Format(Protocol):
     use: ClassVar[str]
 
     def refused(self, model: Deployed) -> list[str]:
-        """Return what of the model the format cannot hold."""
+        """Return the parts of the model that the format cannot hold."""
         return []
 
     def write(self, model: Deployed, out: Path, check: Check) -> None:
@@ -192,7 +192,11 @@ class Folder(Format):
                 answer = reopened(folder, model)
             else:
                 with refusals(f"{self.package} cannot open"):
-                    answer = normalized(self.open(folder), model)
+                    network = self.open(folder)
+
+                def answer(images: Tensor) -> Tensor:
+                    return network(model.trained.normalize(images))
+
             write_text(folder / CARD, check(answer))
 
     def open(self, folder: Path) -> Answer:
@@ -227,12 +231,6 @@ print(pipeline("image-classification", model="NAME")("photo.jpg"))"""
         opened: Any = import_module("transformers").ViTForImageClassification
         model = opened.from_pretrained(folder).eval()
         return lambda images: model(images).logits
-
-
-def normalized(network: Answer, model: Deployed) -> Answer:
-    """Return how a library's model answers for uint8 images."""
-    normalize = model.trained.normalize
-    return lambda images: network(normalize(images))
 
 
 def reopened(path: Path, model: Deployed) -> Answer:

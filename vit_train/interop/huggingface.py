@@ -27,7 +27,7 @@ UNNAMED = re.compile(r"LABEL_\d+")
 
 
 def facts(files: Files) -> Facts:
-    """Return what config.json and preprocessor_config.json say."""
+    """Return the settings in config.json and preprocessor_config.json."""
     config, images = files.get("config.json", {}), files.get("preprocessor_config.json", {})
     settings = {}
     if "num_attention_heads" in config:

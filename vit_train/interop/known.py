@@ -44,16 +44,13 @@ TORCHVISION = Layout(
 EMBED = "to_patch_embedding"
 PATCHES, NORM_IN = f"{EMBED}.2.weight", f"{EMBED}.1."
 ATTENTION, MLP = "transformer.layers.{n}.0", "transformer.layers.{n}.1.net"
-COLORS = 3
+COLORS = 3  # of all images
 
 
 def channels_first(vectors: Tensor) -> Tensor:
     """Turn flattened patches, channels last, into images: (…,P²·C) → (…,C,P,P)."""
-    length = vectors.shape[-1]
-    side = math.isqrt(length // COLORS)
-    colors = COLORS if COLORS * side**2 == length else 1
-    side = math.isqrt(length // colors)
-    cut: Tensor = vectors.unflatten(-1, (side, side, colors))
+    side = math.isqrt(vectors.shape[-1] // COLORS)
+    cut: Tensor = vectors.unflatten(-1, (side, side, COLORS))
     return cut.movedim(-1, -3)
 
 

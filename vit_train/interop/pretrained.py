@@ -142,7 +142,7 @@ def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
 
 
 def facts_in(files: Files, layout: Layout, path: Path) -> Facts:
-    """Return what the config files beside the weights in `path` say."""
+    """Return the facts in the config files beside the weights in `path`."""
     try:
         return layout.facts(files)
     except (LookupError, TypeError, AttributeError) as error:  # of JSON that means something else

@@ -30,7 +30,7 @@ EPS, CLIP_EPS = 1e-6, 1e-5
 
 
 def facts(files: Files) -> Facts:
-    """Return what config.json says, as in timm's models on the Hugging Face Hub."""
+    """Return the settings in config.json, as in timm's models on the Hugging Face Hub."""
     config = files.get("config.json", {})
     given, architecture = config.get("model_args") or {}, str(config.get("architecture", ""))
     settings: dict[str, Any] = {}

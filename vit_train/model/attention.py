@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.model.config import ViTConfig
-from vit_train.model.layers import Dropout, MakeNorm
+from vit_train.model.layers import Dropout, MakeNorm, StackedLinear
 from vit_train.model.pos_embed import AttentionPositions
 
 # The most tokens to which the written attention is applied in place of PyTorch's: with more it is
@@ -120,8 +120,7 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         dim = config.embed_dim
-        # Three matrices (D,D), one below the other.
-        self.qkv = nn.Linear(dim, 3 * dim, config.qkv_bias)
+        self.qkv = StackedLinear(dim, dim, 3, config.qkv_bias)  # query, key and value
         self.proj = nn.Linear(dim, dim, config.proj_bias)
         self.num_heads, self.kernels = config.num_heads, config.kernels
         self.relative = relative

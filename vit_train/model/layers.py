@@ -192,12 +192,28 @@ def init_normal(parameter: nn.Parameter, std: float) -> None:
         nn.init.normal_(parameter, std=std)
 
 
+class StackedLinear(nn.Linear):
+    """Several linear layers of the same input, whose weights are stacked in one matrix."""
+
+    def __init__(self, inputs: int, outputs: int, stacked: int, bias: bool) -> None:
+        super().__init__(inputs, stacked * outputs, bias)
+        self.stacked = stacked
+
+
+class PreHead(nn.Sequential):
+    """Layers between the encoder and the linear classifier."""
+
+    is_head = True
+
+
 class Head(nn.Linear):
     """Linear classifier, features (B,D) → logits (B,K), in the weights' precision.
 
     This holds under autocast too: in half precision, two classes of some images would get the same
     logit, and the tie would leave the prediction undecided.
     """
+
+    is_head = True
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):

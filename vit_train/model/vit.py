@@ -7,7 +7,16 @@ from torch import Tensor, nn
 
 from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
-from vit_train.model.layers import Dropout, DropPath, Head, LayerScale, Mlp, init_normal, norms_of
+from vit_train.model.layers import (
+    Dropout,
+    DropPath,
+    Head,
+    LayerScale,
+    Mlp,
+    PreHead,
+    init_normal,
+    norms_of,
+)
 from vit_train.model.patches import make_stem, require_whole_patches
 from vit_train.model.pos_embed import (
     AbsolutePositions,
@@ -170,6 +179,13 @@ class Encoder(nn.Module):
             return None
         return kind(self.grid, config.embed_dim // config.num_heads, config.has_class_token)
 
+    def parameters_by_layer(self) -> list[list[nn.Parameter]]:
+        """Return the parameters of the embedding of patches and positions, then of each block."""
+        embedding = [*self.patch_embed.parameters(), *self.pos_embed.parameters()]
+        if self.cls_token is not None:
+            embedding.append(self.cls_token)
+        return [embedding, *(list(block.parameters()) for block in self.blocks)]
+
     def encoder_state(self) -> dict[str, Tensor]:
         """Return the state dict without the entries that a subclass adds."""
         parts = ("cls_token", "patch_embed.", "pos_embed.", "blocks.", "norm.")
@@ -252,7 +268,7 @@ class VisionTransformer(Encoder):
     ) -> None:
         super().__init__(config, image_size, in_channels)
         dim = config.embed_dim
-        self.pre_head = nn.Sequential()
+        self.pre_head = PreHead()
         if config.head == "token_mlp":
             self.pre_head.extend([nn.Linear(dim, dim), nn.Tanh(), Dropout(config.dropout)])
         self.head = Head(dim, num_classes)

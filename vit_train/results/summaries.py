@@ -31,7 +31,7 @@ class Group:
     settings: dict[str, Any]
     runs: list[dict[str, Any]] = field(default_factory=list)
     # Settings that are enough to distinguish this group from the others.
-    telling: list[str] = field(default_factory=list)
+    label_keys: list[str] = field(default_factory=list)
 
     def values(self, *path: str) -> list[float]:
         """Return the number at `path` in each run's summary, for those runs that have one."""
@@ -46,7 +46,7 @@ class Group:
 
     @property
     def stages(self) -> list[dict[str, Any]]:
-        """Return what trained each run: those before it was resumed, if they differ, and the last.
+        """Return the stages of each run: those before it was resumed, if they differ, and the last.
 
         Each has a commit and a machine.
         """
@@ -76,7 +76,7 @@ class Group:
     def label(self, *left_out: str) -> str:
         """Return the settings that distinguish this group from the others, except `left_out`."""
         kept = {key: value for key, value in self.settings.items() if key not in left_out}
-        words = [f"{short_name(k)}={short_value(kept[k])}" for k in self.telling if k in kept]
+        words = [f"{short_name(k)}={short_value(kept[k])}" for k in self.label_keys if k in kept]
         more = ["…"] if len(kept) > len(words) else []  # the groups differ in more settings
         return ", ".join([*(words or [str(self.runs[0]["config"]["model"]["name"])]), *more])
 
@@ -113,7 +113,7 @@ def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
         if not path.exists():
             raise ValueError(f"{path} does not exist")
         for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
-            summary = read_summary(file, meant=file == path or file.name == SUMMARY)
+            summary = read_summary(file, required=file == path or file.name == SUMMARY)
             if summary is not None:
                 summaries.setdefault(file.resolve(), summary)
     if not summaries:
@@ -121,21 +121,21 @@ def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
     return list(summaries.values())
 
 
-def read_summary(file: Path, meant: bool) -> dict[str, Any] | None:
+def read_summary(file: Path, required: bool) -> dict[str, Any] | None:
     """Return a summary with its run's curve; None for an unfinished run, and for other files.
 
-    Raise Refused for a damaged file if it is `meant`; otherwise it may be of another kind.
+    Raise Refused for a damaged file if it is `required`; other files are skipped.
     """
     try:
         content = read_json(file)
     except (Refused, OSError) as error:
-        if meant:
+        if required:
             raise
         logger.warning(printable(f"skipped: {error}"))
         return None
     if not isinstance(content, dict) or "status" not in content:
         return None
-    if not meant and "config" not in content:
+    if not required and "config" not in content:
         return None
     if content["status"] != "finished":
         logger.warning(printable(unfinished(file, content["status"])))
@@ -177,7 +177,7 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
 
 
 def validated_on(summaries: Sequence[dict[str, Any]]) -> str:
-    """Return what the curves of these runs follow, in words."""
+    """Return the split that the curves of these runs follow, in words."""
     chosen_on = {str(summary.get("selected_on")) for summary in summaries}
     return "test, each epoch" if chosen_on == {"test"} else "validation"
 
@@ -195,24 +195,39 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
         return len(present) > 1
 
     differing = [key for key in keys if differs(key)]
-    telling: list[str] = []
-    for key in differing:
-        if len(identities(flat, [*telling, key])) > len(identities(flat, telling)):
-            telling.append(key)
-    for key in tuple(telling):  # one that was added later may tell as much
-        others = [each for each in telling if each != key]
-        if len(identities(flat, others)) == len(identities(flat, telling)):
-            telling = others
     groups: dict[tuple[str, ...], Group] = {}
+    label_keys = smallest_key(flat, differing)
     for settings, summary in zip(flat, summaries, strict=True):
         own = {key: settings[key] for key in differing if key in settings}
-        group = groups.setdefault(identity(settings, differing), Group(own, telling=telling))
+        group = groups.setdefault(values_of(settings, differing), Group(own, label_keys=label_keys))
         group.runs.append(summary)
     for group in groups.values():
-        group.runs = one_each(group.runs)
-    return sorted(
-        groups.values(), key=lambda group: [rank(group.settings.get(k)) for k in differing]
-    )
+        group.runs = newest_of_each(group.runs)
+
+    def sort_key(group: Group) -> list[tuple[bool, float, str]]:
+        return [numbers_first(group.settings.get(key)) for key in differing]
+
+    return sorted(groups.values(), key=sort_key)
+
+
+def smallest_key(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:
+    """Return some of the keys whose values distinguish as many groups as those of all do.
+
+    Each of them is needed.
+    """
+
+    def count(chosen: Sequence[str]) -> int:
+        return len({values_of(settings, chosen) for settings in flat})
+
+    chosen: list[str] = []
+    for key in keys:
+        if count([*chosen, key]) > count(chosen):
+            chosen.append(key)
+    for key in list(chosen):
+        others = [each for each in chosen if each != key]
+        if count(others) == count(chosen):
+            chosen = others
+    return chosen
 
 
 def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
@@ -242,7 +257,7 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     return known
 
 
-def one_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def newest_of_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the newest run of each seed and fold, in order; of those of one day the last by path.
 
     A repeated one would make the spread look too small.
@@ -257,10 +272,10 @@ def one_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if run is not kept:
             logger.warning(printable(f"skipped, because {kept['file']} repeats it: {run['file']}"))
     once = [run for run in runs if run is newest[place(run)]]
-    return sorted(once, key=lambda run: tuple(map(rank, place(run))))
+    return sorted(once, key=lambda run: tuple(map(numbers_first, place(run))))
 
 
-def identity(settings: dict[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
+def values_of(settings: dict[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
     return tuple(spelled(settings.get(key, "absent")) for key in keys)
 
 
@@ -269,11 +284,7 @@ def spelled(value: Any) -> str:
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
-def identities(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> set[tuple[str, ...]]:
-    return {identity(settings, keys) for settings in flat}
-
-
-def rank(value: Any) -> tuple[bool, float, str]:
+def numbers_first(value: Any) -> tuple[bool, float, str]:
     """Return a sort key: numbers by size, before words."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return (not number, value if number else 0, str(value))

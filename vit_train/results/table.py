@@ -72,12 +72,6 @@ def interval(group: Group) -> str:
     return f"{100 * low:.2f} to {100 * high:.2f}"
 
 
-def other_than_fp32(group: Group) -> str:
-    """Return the precision that the runs were computed in; "" for fp32."""
-    used = each_once(str(stage.get("precision", "fp32")) for stage in group.stages)
-    return "" if used == "fp32" else used
-
-
 def table(groups: Sequence[Group]) -> str:
     """Return a Markdown table, with accuracies in percent."""
     measure = common_measure(groups)
@@ -92,10 +86,11 @@ def table(groups: Sequence[Group]) -> str:
     rows = []
     for group in groups:
         on_test = {run["selected_on"] for run in group.runs} == {"test"}
+        precision = each_once(str(stage.get("precision", "fp32")) for stage in group.stages)
         rows.append(
             [
                 *(short_value(group.settings.get(key, "")) for key in keys),
-                "" if "precision" in keys else other_than_fp32(group),
+                "" if "precision" in keys or precision == "fp32" else precision,
                 f"{group.runs[0]['parameters']:,}",
                 each_once(str(run["config"]["seed"]) for run in group.runs),
                 group.folds,
@@ -111,9 +106,9 @@ def table(groups: Sequence[Group]) -> str:
                 tflop(group),
                 minutes(group.values("seconds")),
                 minutes(group.training_seconds()),
-                each_once(map(cores, group.runs)),
+                each_once(machine(run, "threads") for run in group.runs if not machine(run, "gpu")),
                 each_once(map(short_commit, group.stages)),
-                each_once(map(processor, group.stages)),
+                each_once(machine(stage, "gpu", "cpu") for stage in group.stages),
             ]
         )
     filled = [place for place in range(len(header)) if any(row[place] for row in rows)]
@@ -146,22 +141,16 @@ def minutes(seconds: Sequence[float]) -> str:
     return " to ".join(dict.fromkeys(f"{each(seconds) / 60:.1f}" for each in (min, max) if seconds))
 
 
-def cores(run: dict[str, Any]) -> str:
-    """Return on how many CPU cores a run was trained; "" on a GPU, or if it is not known."""
-    machine = run.get("machine") or {}
-    return "" if machine.get("gpu") else str(machine.get("threads") or "")
+def machine(run: dict[str, Any], *keys: str) -> str:
+    """Return the first of these facts about a run's machine that its summary contains, or ""."""
+    facts = run.get("machine") or {}
+    return next((str(facts[key]) for key in keys if facts.get(key)), "")
 
 
 def short_commit(run: dict[str, Any]) -> str:
-    """Return the first digits of the run's commit, with the mark of a changed checkout."""
+    """Return the first digits of the run's commit, with "+" if the checkout was changed."""
     digits, plus, changes = str(run.get("commit") or "").partition("+")
     return f"{digits[:7]}{plus}{changes}"
-
-
-def processor(run: dict[str, Any]) -> str:
-    """Return the model of the run's GPU or CPU; "" if its summary does not say."""
-    machine = run.get("machine") or {}
-    return str(machine.get("gpu") or machine.get("cpu") or "")
 
 
 def each_once(texts: Iterable[str]) -> str:
@@ -220,7 +209,7 @@ def require_complete(run: dict[str, Any]) -> None:
 
 
 def read_groups(paths: Sequence[Path]) -> list[Group]:
-    """Return the finished runs in these folders and files; raise ValueError if there are none."""
+    """Return the finished runs in these folders and files; raise ValueError for damaged ones."""
     runs = read_summaries(paths)
     for run in runs:
         require_complete(run)

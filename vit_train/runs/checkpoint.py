@@ -18,7 +18,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vit_train.base.reading import Refused, near_path, open_regular, require_plain, typed
-from vit_train.engine.trainer_state import State, TrainerState
+from vit_train.engine.state import State, TrainerState
 from vit_train.runs.paths import resume_command
 
 FORMAT = "vit_train checkpoint 3"

@@ -14,7 +14,7 @@ from vit_train.base.reading import Refused, read_json, require_config
 from vit_train.base.text import counted
 from vit_train.data.dataset import Statistics
 from vit_train.model.build import bytes_of, forward_bytes, on_meta, require_few_patches
-from vit_train.model.pos_embed import resize_positions
+from vit_train.model.pos_embed import PositionEmbedding, resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import PREDICTING, TrainConfig, from_checkpoint
@@ -209,9 +209,10 @@ def require_bounded_memory(
     """
     image_size = image_shape[1]
     require_few_patches(config.model, image_size)
-    tables = {name: part for name, part in model.named_parameters() if "pos_embed" in name}
+    positions = (each for each in model.modules() if isinstance(each, PositionEmbedding))
+    tables = [table for each in positions for table in each.parameters()]
     require_memory(
-        bytes_of([*tables.values(), *model.buffers()]) + forward_bytes(config.model, image_shape),
+        bytes_of([*tables, *model.buffers()]) + forward_bytes(config.model, image_shape),
         f"an image of {image_size} by {image_size}, with this model's positions and attention,",
         "choose a smaller data.image_size",
     )

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vit_train.data.batches import Batch, DrawnBatches, Draws, EvalBatches, TrainBatches
+from vit_train.data.batches import Batch, DrawnBatches, Draws, EvalBatches
 from vit_train.data.dataset import to_device
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Forward
@@ -76,7 +76,7 @@ class Reconstruct(PixelTask):
         channels, size, _ = self.image_shape
         return MaskedAutoencoder(self.vit, self.config.decoder_depth, size, channels)
 
-    def train_loader(self, batches: TrainBatches) -> "MaskedTrainBatches":
+    def train_loader(self, batches: DrawnBatches) -> "MaskedTrainBatches":
         return MaskedTrainBatches(batches, self.patches)
 
     def eval_loader(self, batches: EvalBatches) -> "MaskedEvalBatches":
@@ -125,7 +125,7 @@ class MaskedTrainBatches(DrawnBatches):
     Those of batch b in epoch e are a pure function of (seed, e, b).
     """
 
-    def __init__(self, batches: TrainBatches, patches: int) -> None:
+    def __init__(self, batches: DrawnBatches, patches: int) -> None:
         self.source, self.patches = batches, patches
         self.device, self.batch_size = batches.device, batches.batch_size
 

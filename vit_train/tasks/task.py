@@ -5,7 +5,7 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor, nn
 
-from vit_train.data.batches import Batch, EvalBatches, TrainBatches
+from vit_train.data.batches import Batch, DrawnBatches, EvalBatches
 from vit_train.engine.objective import Objective, TrainLoader
 
 
@@ -34,7 +34,7 @@ class Task(Objective, Protocol):
         """Compute what the loss needs from the training labels (N,), such as class weights."""
         return None
 
-    def train_loader(self, batches: TrainBatches) -> TrainLoader:
+    def train_loader(self, batches: DrawnBatches) -> TrainLoader:
         """Return batches of the same images with this task's targets, which may be the labels."""
         return batches
 

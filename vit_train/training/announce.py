@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from vit_train.base.text import counted, printable
-from vit_train.data.batches import TrainBatches
 from vit_train.data.config import FolderConfig
+from vit_train.data.train_batches import TrainBatches
 from vit_train.engine.metrics import Evaluation, is_uneven
 from vit_train.engine.precision import bf16_speedup, pick_precision
 from vit_train.engine.schedule import warmup_steps

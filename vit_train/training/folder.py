@@ -15,7 +15,7 @@ from torch import nn
 from vit_train.base.writing import remove_partial, replacing, require_own_folder, write_text
 from vit_train.data.batches import Batch
 from vit_train.engine.metrics import Evaluation
-from vit_train.engine.schedule import Best
+from vit_train.engine.state import Best
 from vit_train.engine.trainer import Callback, Trainer
 from vit_train.figures.maps import draw_gallery, gallery_size
 from vit_train.figures.measures import figures, result_dict

@@ -8,9 +8,10 @@ import torch
 
 from vit_train.base.memory import require_attention_fits, require_images_fit, require_memory
 from vit_train.base.text import counted
-from vit_train.data.batches import Normalize, TrainBatches
+from vit_train.data.batches import Normalize
 from vit_train.data.dataset import channel_statistics, make_splits
 from vit_train.data.sources import load_dataset
+from vit_train.data.train_batches import TrainBatches
 from vit_train.figures.charts import save
 from vit_train.figures.maps import MOST_PLACES, draw_positions
 from vit_train.figures.sheet import image_grid, label_lines

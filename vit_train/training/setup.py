@@ -15,7 +15,7 @@ from vit_train.base.memory import (
     require_images_fit,
     require_memory,
 )
-from vit_train.data.batches import Batch, EvalBatches, Normalize, TrainBatches
+from vit_train.data.batches import Batch, EvalBatches, Normalize
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import (
     ImageSet,
@@ -27,6 +27,7 @@ from vit_train.data.dataset import (
     make_splits,
 )
 from vit_train.data.sources import load_dataset
+from vit_train.data.train_batches import TrainBatches
 from vit_train.engine.distributed import Processes
 from vit_train.engine.metrics import is_uneven
 from vit_train.engine.objective import TrainLoader

@@ -1,0 +1,153 @@
+"""Training batches: each epoch in a new order, augmented."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vit_train.data.augment.operations import Round, apply_round
+from vit_train.data.augment.policies import POLICIES
+from vit_train.data.augment.regions import (
+    Cropper,
+    Cuts,
+    Eraser,
+    Mixer,
+    Mixture,
+    Rectangles,
+    ResizedCropper,
+    pack,
+    resized_crop,
+    unpack,
+)
+from vit_train.data.batches import Batch, DrawnBatches, Draws, Normalize
+from vit_train.data.config import AugmentConfig
+from vit_train.data.dataset import ImageSet
+
+
+def shuffled(labels: Tensor, rng: np.random.Generator) -> Tensor:
+    """Return the indices of all images (N,) in a random order."""
+    return torch.from_numpy(rng.permutation(len(labels)))
+
+
+def balanced(labels: Tensor, rng: np.random.Generator) -> Tensor:
+    """Return as many indices as there are labels (N,), every class equally often, to within one.
+
+    The images of a small class are repeated, each as often as the others of its class to within
+    one; a large class contributes a random part.
+    """
+    classes = [np.flatnonzero(labels.numpy() == label) for label in labels.unique().tolist()]
+    counts = np.full(len(classes), len(labels) // len(classes))
+    counts[rng.permutation(len(classes))[: len(labels) % len(classes)]] += 1
+    taken = []
+    for members, count in zip(classes, counts, strict=True):
+        rounds = [rng.permutation(members) for _ in range(-(-count // len(members)))]
+        taken.append(np.concatenate(rounds)[:count])
+    return torch.from_numpy(rng.permutation(np.concatenate(taken)))
+
+
+# All that data.sampler can choose: see SAMPLERS in data/config.py, which is torch-free.
+ORDERS = {"shuffled": shuffled, "balanced": balanced}
+
+
+class TrainBatches(DrawnBatches):
+    """Shuffled, augmented batches; batch b of epoch e is a pure function of the seed, e and b.
+
+    `sampler` is the order in which an epoch takes the images, a choice of ORDERS.
+    A batch is images (B,C,S,S) float32 and labels (B,) or mixed targets (B,K). With several
+    processes, each makes its share, `rank` of `ranks`, of one batch. An incomplete last batch is
+    dropped (another epoch's order will include its images), unless the whole set is smaller than
+    one batch.
+    """
+
+    def __init__(
+        self,
+        data: ImageSet,
+        num_classes: int,
+        normalize: Normalize,
+        augment: AugmentConfig,
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+        rank: int = 0,
+        ranks: int = 1,
+        sampler: str = "shuffled",
+    ) -> None:
+        self.order = partial(ORDERS[sampler], data.labels.cpu())
+        self.images_per_epoch, self.device = len(data), device
+        self.labels = data.labels.to(device)
+        self.normalize = normalize
+        self.batch_size = min(batch_size, len(data))
+        self.seed, self.rank, self.ranks = seed, rank, ranks
+        size = data.images.shape[-1]
+        self.cropper = Cropper(data.images, augment, device)
+        self.resized_cropper = (
+            None if augment.crop_scale is None else ResizedCropper(size, augment.crop_scale)
+        )
+        self.policy = POLICIES[augment.policy](size, augment)
+        self.eraser = Eraser(size, augment) if augment.erase_prob else None
+        mixes = augment.mixup_alpha is not None or augment.cutmix_alpha is not None
+        self.mixer = Mixer(size, num_classes, augment) if mixes else None
+
+    def __len__(self) -> int:
+        return self.images_per_epoch // self.batch_size
+
+    @property
+    def left_out(self) -> int:
+        """Return the number of images in the incomplete last batch, which an epoch drops."""
+        return self.images_per_epoch % self.batch_size
+
+    def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
+        order = self.order(self.generator(epoch))
+        for number in range(first, len(self)):
+            index = order[number * self.batch_size : (number + 1) * self.batch_size]
+            yield self.draw(index, self.generator(epoch, number))
+
+    def draw(self, index: Tensor, rng: np.random.Generator) -> Draws:
+        """Draw this process's share of the batch of images at `index` (B,).
+
+        Return the packed numbers (F,b) and, if the data set does not fit on the device, the crops
+        uint8 (b,C,S,S) themselves.
+        """
+        # Each image is mixed with the one before it, so that the one before this share is made,
+        # too; index −1 is the batch's last image.
+        columns = torch.arange(len(index))[self.share]
+        if self.mixer is not None:
+            columns = torch.cat((columns[:1] - 1, columns))
+        packed = pack(self.drawn(index, rng))[:, columns]
+        if self.cropper.on_device:
+            return (packed,)
+        rows = iter(packed.unbind())
+        return packed, self.cropper.cut(next(rows).long(), unpack(rows, Cuts))
+
+    def drawn(self, index: Tensor, rng: np.random.Generator) -> list[tuple[Tensor, ...]]:
+        """Draw what each step of a batch's augmentation needs, in the order of the steps."""
+        count = len(index)
+        parts: list[tuple[Tensor, ...]] = [(index,), self.cropper.draw(rng, count)]
+        if self.resized_cropper is not None:
+            parts.append(self.resized_cropper.draw(rng, count))
+        parts += self.policy.rounds(rng, count)
+        if self.eraser is not None:
+            parts.append(self.eraser.draw(rng, count))
+        if self.mixer is not None:
+            parts.append(self.mixer.draw(rng, count))
+        return parts
+
+    def batch(self, *draws: Tensor) -> Batch:
+        packed, *crops = draws
+        rows = iter(packed.unbind())
+        index, cuts = next(rows).long(), unpack(rows, Cuts)
+        images = crops[0] if crops else self.cropper.cut(index, cuts)
+        if self.resized_cropper is not None:
+            images = resized_crop(images, unpack(rows, Rectangles))
+        for _ in range(self.policy.num_rounds):
+            images = apply_round(images, unpack(rows, Round))
+        pixels = self.normalize(images)
+        if self.eraser is not None:
+            pixels = self.eraser.erase(pixels, unpack(rows, Rectangles))
+        labels = self.labels[index]
+        if self.mixer is None:
+            return pixels, labels
+        mixture = Mixture(*(field[1:] for field in unpack(rows, Mixture)))
+        return self.mixer.mix(pixels[1:], labels[1:], pixels[:-1], labels[:-1], mixture)

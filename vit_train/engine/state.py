@@ -1,0 +1,78 @@
+"""The state of a run, as data: everything that training changes."""
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class AveragesState:
+    """The sums (M,) of the measures over so many images, and the seconds that they took."""
+
+    sums: Tensor
+    images: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins to count: at zero or, if it extends another run, where that one ended."""
+
+    epoch: int = 0
+    step: int = 0
+    # The learning rate from which the warm-up leads to the peak.
+    lr: float = 0.0
+
+    def __post_init__(self) -> None:
+        if min(self.epoch, self.step) < 0 or not 0 <= self.lr < math.inf:
+            raise ValueError(f"no run begins like this: {self}")
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best epoch so far in validation, counted from 1."""
+
+    epoch: int
+    score: float
+    values: dict[str, float]
+
+
+@dataclass(frozen=True)
+class RandomState:
+    """The states of the global random generators, which dropout on a GPU draws from."""
+
+    torch: Tensor
+    cuda: list[Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerState:
+    """Everything that training changes."""
+
+    model: State
+    # The moving average of the weights, if there is one.
+    ema: State | None
+    # Of each optimizer, the moments of each of its parameters, by name.
+    optimizers: list[list[State]]
+    # Of the gradient scaler, empty unless the run trains in fp16.
+    scaler: dict[str, float]
+    random: RandomState
+    epoch_averages: AveragesState
+    log_averages: AveragesState
+    # The best epoch of this run, if it is validated.
+    best: Best | None
+    start: Start
+    step: int
+    epoch: int
+    # Batches taken of the epoch that is under way.
+    batch: int
+    images_seen: int
+    # Steps left out because of NaN or infinity.
+    skipped: int
+    # The learning rate of the last step.
+    lr: float
+    # Time spent training, without pauses between stopping and resuming.
+    seconds: float
