@@ -66,7 +66,7 @@ def small_cifar(
 
 
 def small_stl10(monkeypatch: pytest.MonkeyPatch, root: Path) -> Path:
-    """Write all official files below root: 30 training, 20 test and 40 unlabelled images."""
+    """Write all official files below root: 30 training, 20 test and 40 unlabeled images."""
     folder = root / "stl10_binary"
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
@@ -83,7 +83,7 @@ def small_stl10(monkeypatch: pytest.MonkeyPatch, root: Path) -> Path:
     for name, content in contents.items():
         (folder / name).write_bytes(content)
     digests = {name: md5(content) for name, content in contents.items()}
-    for known in ("LABELLED", "UNLABELLED"):
+    for known in ("LABELED", "UNLABELED"):
         patched = {name: digests[name] for name in getattr(stl10, known)}
         monkeypatch.setattr(stl10, known, patched)
     for known in ("train_list", "test_list"):

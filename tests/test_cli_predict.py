@@ -24,7 +24,7 @@ from vit_train.data.image_files import image_files
 from vit_train.engine import precision
 from vit_train.engine.precision import Precision
 from vit_train.evaluation import evaluator, predict
-from vit_train.figures.sheet import Labelled
+from vit_train.figures.sheet import Labeled
 from vit_train.runs.load import temperature_key
 from vit_train.runs.paths import FOLDER
 from vit_train.runs.settings import PredictConfig
@@ -115,7 +115,7 @@ def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(
 def test_a_mistake_leads_to_its_file(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     captions: list[str] = []
 
-    def drawn(sections: Mapping[str, Sequence[Labelled]], *columns: int) -> Figure:
+    def drawn(sections: Mapping[str, Sequence[Labeled]], *columns: int) -> Figure:
         if not columns:  # as in grids of training images
             captions.extend(each.lines[-1][0] for part in sections.values() for each in part)
         return Figure(figsize=(2, 2))

@@ -95,10 +95,10 @@ def test_one_folder_of_images_is_enough_without_labels(run: Run) -> None:
 
 def test_images_without_labels_can_be_mixed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     small_stl10(monkeypatch, Path("data"))
-    stl10 = ["data=stl10", "data.unlabelled=true", "data.image_size=32", "augment=strong"]
+    stl10 = ["data=stl10", "data.unlabeled=true", "data.image_size=32", "augment=strong"]
     outcome = run("vit-train", *SMALL_MODEL, *stl10, *KINDS["reconstruct"], "hydra.run.dir=run")
     assert outcome.status == 0, outcome.err
-    assert "67 training" in outcome.out  # 27 labelled ones and 40 others
+    assert "67 training" in outcome.out  # 27 labeled ones and 40 others
 
 
 def test_a_classifier_begins_with_the_encoder_and_a_fresh_head(

@@ -38,7 +38,7 @@ def test_the_fingerprint_is_of_every_image_label_and_name() -> None:
         replace(DATA, classes=("a", "b", "d")),
         replace(DATA, val=some(4)),
         replace(DATA, val=changed(some(4), "labels")),
-        replace(DATA, unlabelled=pixels(3)),
+        replace(DATA, unlabeled=pixels(3)),
         replace(DATA, train=DATA.test, test=DATA.train),
     ]
     prints = [DATA.fingerprint, *(other.fingerprint for other in others)]

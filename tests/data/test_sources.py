@@ -59,42 +59,42 @@ def test_shapes_test_images_are_not_training_images() -> None:
 
 def test_stl10_is_what_torchvision_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_stl10(monkeypatch, tmp_path)
-    data = load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True))
+    data = load_dataset(Stl10Config(root=str(tmp_path), unlabeled=True))
     assert data.classes == tuple(f"class{i}" for i in range(10))
     for part, split in ((data.train, "train"), (data.test, "test")):
         theirs = STL10(tmp_path, split)
         assert torch.equal(part.images, torch.from_numpy(theirs.data.copy()))
         assert np.array_equal(part.labels, theirs.labels)
     theirs = STL10(tmp_path, "unlabeled")
-    assert data.unlabelled is not None
-    assert torch.equal(data.unlabelled, torch.from_numpy(theirs.data.copy()))
+    assert data.unlabeled is not None
+    assert torch.equal(data.unlabeled, torch.from_numpy(theirs.data.copy()))
     for fold in range(10):
         part = load_dataset(Stl10Config(root=str(tmp_path), fold=fold)).train
         images = torch.from_numpy(STL10(tmp_path, "train", folds=fold).data.copy())
         assert len(part) == 6 and torch.equal(part.images, images)
 
 
-def test_stl10_needs_no_unlabelled_images_unless_asked(
+def test_stl10_needs_no_unlabeled_images_unless_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (small_stl10(monkeypatch, tmp_path) / "unlabeled_X.bin").unlink()
-    assert load_dataset(Stl10Config(root=str(tmp_path))).unlabelled is None
+    assert load_dataset(Stl10Config(root=str(tmp_path))).unlabeled is None
     with pytest.raises(ValueError, match=r"unlabeled_X\.bin missing"):
-        load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True))
+        load_dataset(Stl10Config(root=str(tmp_path), unlabeled=True))
 
 
-def test_stl10_unlabelled_images_stay_on_disk(
+def test_stl10_unlabeled_images_stay_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = small_stl10(monkeypatch, tmp_path) / "unlabeled_X.bin"
     before = file.read_bytes()
-    images = load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True)).unlabelled
+    images = load_dataset(Stl10Config(root=str(tmp_path), unlabeled=True)).unlabeled
     assert images is not None and images.shape == (40, 3, 96, 96)
     if sys.platform == "linux":
         assert str(file) in Path("/proc/self/maps").read_text(encoding="utf-8")
     images.zero_()  # a private copy of the pages: the file keeps its bytes
     assert file.read_bytes() == before
-    small = load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True, image_size=8)).unlabelled
+    small = load_dataset(Stl10Config(root=str(tmp_path), unlabeled=True, image_size=8)).unlabeled
     assert small is not None and small.shape == (40, 3, 8, 8)
 
 
@@ -105,12 +105,12 @@ def test_only_the_files_of_stl10_that_are_asked_for_are_kept(
     urls = [web.url("/stl", server.whole(archive))]
     root = tmp_path / "new"
     data = load_dataset(Stl10Config(root=str(root), download=True, urls=urls))
-    assert len(data.train) == 30 and data.unlabelled is None
+    assert len(data.train) == 30 and data.unlabeled is None
     kept = {path.name for path in root.rglob("*") if path.suffix in (".bin", ".txt", ".gz")}
     assert "train_X.bin" in kept and "unlabeled_X.bin" not in kept
     assert "stl10_binary.tar.gz" not in kept
-    data = load_dataset(Stl10Config(root=str(root), download=True, urls=urls, unlabelled=True))
-    assert data.unlabelled is not None and len(web.requests) == 2
+    data = load_dataset(Stl10Config(root=str(root), download=True, urls=urls, unlabeled=True))
+    assert data.unlabeled is not None and len(web.requests) == 2
 
 
 @pytest.mark.parametrize("fold", [-1, 10])
@@ -130,13 +130,13 @@ def test_a_source_with_validation_images_of_its_own_uses_them() -> None:
 def test_every_part_of_stl10_is_resized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_stl10(monkeypatch, tmp_path)
     whole, small = (
-        load_dataset(Stl10Config(root=str(tmp_path), unlabelled=True, image_size=size))
+        load_dataset(Stl10Config(root=str(tmp_path), unlabeled=True, image_size=size))
         for size in (None, 24)
     )
     for one, other in (
         (whole.train.images, small.train.images),
         (whole.test.images, small.test.images),
-        (whole.unlabelled, small.unlabelled),
+        (whole.unlabeled, small.unlabeled),
     ):
         assert one is not None and other is not None and torch.equal(resize(one, 24), other)
 

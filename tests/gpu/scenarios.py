@@ -217,7 +217,7 @@ def scenarios() -> Iterator[tuple[str, Callable[[], object]]]:
         layers = vit(positions="learned_2d", positions_at="layers", head="gap")
         yield f"run {kernels} layers", partial(run, model=layers)
         for precision, normalize in product(precisions, (False, True)):
-            mae = ReconstructConfig(decoder_depth=1, normalise_target=normalize)
+            mae = ReconstructConfig(decoder_depth=1, normalize_target=normalize)
             yield (
                 f"run {kernels} reconstruct {precision} {normalize}",
                 partial(run, model=vit(), task=mae, precision=precision),

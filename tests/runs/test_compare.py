@@ -281,13 +281,13 @@ def test_the_table_and_the_plot_are_written(tmp_path: Path) -> None:
 
 
 def test_runs_without_labels_are_compared_by_their_loss(tmp_path: Path) -> None:
-    def unlabelled(loss: float, seed: int) -> dict:
+    def unlabeled(loss: float, seed: int) -> dict:
         result = {"loss": loss, "count": 1000}
         best = {"loss": loss, "epoch": 1}
         other = {"test": {"final": result, "best": result}, "best_val": best}
         return summary(0.5, seed) | other
 
-    folder = written(tmp_path / "runs", unlabelled(0.25, 0), unlabelled(0.35, 1))
+    folder = written(tmp_path / "runs", unlabeled(0.25, 0), unlabeled(0.35, 1))
     text, _ = gather([folder], tmp_path / "out")
     assert (
         "test loss, final weights" in text and "0.3000 ± 0.0707" in text and "interval" not in text

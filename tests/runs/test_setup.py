@@ -151,13 +151,13 @@ def test_images_without_labels_are_trained_on_and_have_a_part_in_the_statistics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = load_dataset(ShapesConfig(train_images=60, test_images=20, image_size=16))
-    unlabelled = torch.full((30, 3, 16, 16), 250, dtype=torch.uint8)
-    more = replace(data, unlabelled=unlabelled)
+    unlabeled = torch.full((30, 3, 16, 16), 250, dtype=torch.uint8)
+    more = replace(data, unlabeled=unlabeled)
     monkeypatch.setitem(LOADERS, ShapesConfig, lambda _: more)
     for task, count in ((ReconstructConfig(), 84), (ClassifyConfig(), 54)):
         run = parts(task=task)
         images = run.splits.train.images
-        images = torch.cat((images, unlabelled)) if count == 84 else images
+        images = torch.cat((images, unlabeled)) if count == 84 else images
         assert torch.equal(run.train_set.images, images) and len(images) == count
         assert (run.train_set.labels[54:] == -1).all()
         mean = (images / 255).double().mean((0, 2, 3))

@@ -37,18 +37,18 @@ def batch() -> tuple[Tensor, Tensor]:
     return images, random_orders(np.random.default_rng(0), 3, 16)
 
 
-@pytest.mark.parametrize("normalise_target", [False, True])
-def test_the_loss_is_the_mean_over_the_hidden_pixels(normalise_target: bool) -> None:
+@pytest.mark.parametrize("normalize_target", [False, True])
+def test_the_loss_is_the_mean_over_the_hidden_pixels(normalize_target: bool) -> None:
     images, orders = batch()
     predicted = torch.randn(3, 16, 48)
-    learning = task(normalise_target=normalise_target)
+    learning = task(normalize_target=normalize_target)
     losses = learning.sample_outputs(lambda images, visible: predicted, images, orders)
     patches = patchify(images, 4)
     for image in range(3):
         squares = []
         for patch in orders[image, 4:]:  # 12 of 16 are hidden
             truth = patches[image, patch]
-            if normalise_target:
+            if normalize_target:
                 truth = (truth - truth.mean()) / (truth.var() + 1e-6).sqrt()
             squares.append((predicted[image, patch] - truth) ** 2)
         assert losses[image, 0].item() == pytest.approx(torch.cat(squares).mean().item(), rel=1e-5)
@@ -112,9 +112,9 @@ def test_what_cannot_be_is_refused() -> None:
         Reconstruct(ReconstructConfig(), CnnConfig(), (3, 16, 16), 10)
 
 
-def test_what_is_predicted_of_normalised_patches_is_shown_in_their_own_colours() -> None:
+def test_what_is_predicted_of_normalized_patches_is_shown_in_their_own_colours() -> None:
     """A model that is right about everything shows the image itself."""
-    learning, (images, orders) = task(normalise_target=True), batch()
+    learning, (images, orders) = task(normalize_target=True), batch()
     truth = patchify(images, 4)
     deviation = (truth.var(2, keepdim=True) + 1e-6).sqrt()
 

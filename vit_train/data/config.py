@@ -240,7 +240,7 @@ class Stl10Config(ArchiveConfig):
         at_least=0,
         at_most=FOLDS - 1,
     )
-    unlabelled: bool = setting(
+    unlabeled: bool = setting(
         False, "Add the 100,000 unlabeled images (2.8 GB on disk), for tasks that need no labels."
     )
 

@@ -119,14 +119,14 @@ class Seen(NamedTuple):
 class Dataset:
     """A source's official splits.
 
-    `unlabelled` holds uint8 images (N,C,S,S) and may still be on disk.
+    `unlabeled` holds uint8 images (N,C,S,S) and may still be on disk.
     """
 
     train: ImageSet
     test: ImageSet
     classes: tuple[str, ...]
     val: ImageSet | None = None
-    unlabelled: Tensor | None = None
+    unlabeled: Tensor | None = None
 
     @property
     def source(self) -> Source:
@@ -145,8 +145,8 @@ class Dataset:
         The same data has the same fingerprint wherever it is stored. Of the unlabeled images only
         the shape counts.
         """
-        unlabelled = () if self.unlabelled is None else tuple(self.unlabelled.shape)
-        crc = zlib.crc32(repr((self.classes, unlabelled)).encode())
+        unlabeled = () if self.unlabeled is None else tuple(self.unlabeled.shape)
+        crc = zlib.crc32(repr((self.classes, unlabeled)).encode())
         for part in (self.train, self.val, self.test):
             if part is not None:
                 for tensor in (part.images, part.labels):

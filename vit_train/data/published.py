@@ -168,7 +168,7 @@ def load_cifar(config: ArchiveConfig) -> Dataset:
 
 SIZE = Stl10Config.own_size
 ARCHIVE_MD5 = "91f7769df0f17e558f3565bffb0c7dfb"
-LABELLED = {
+LABELED = {
     "train_X.bin": "918c2871b30a85fa023e0c44e0bee87f",
     "train_y.bin": "5a34089d4802c674881badbb80307741",
     "test_X.bin": "7f263ba9f9e0b06b93213547f721ac82",
@@ -176,21 +176,21 @@ LABELLED = {
     "class_names.txt": "6de44d022411c4d5cda4673b7f147c3f",
     "fold_indices.txt": "4bbf8cd098ab9f87fe03fbcb37c06b28",
 }
-UNLABELLED = {"unlabeled_X.bin": "5242ba1fed5e4be9e1e742405eb56ca4"}
+UNLABELED = {"unlabeled_X.bin": "5242ba1fed5e4be9e1e742405eb56ca4"}
 
 
 def load_stl10(config: Stl10Config) -> Dataset:
     """Load 5,000 training images, or one fold's 1,000, and 8,000 test images.
 
-    With config.unlabelled also map the unlabeled images.
+    With config.unlabeled also map the unlabeled images.
     """
     archive = Archive(
         title="STL-10",
         filename="stl10_binary.tar.gz",
         md5=ARCHIVE_MD5,
-        size="2.6 GB, and 0.4 GB unpacked, or 3.1 GB with data.unlabelled=true",
+        size="2.6 GB, and 0.4 GB unpacked, or 3.1 GB with data.unlabeled=true",
         folder="stl10_binary",
-        members=LABELLED | (UNLABELLED if config.unlabelled else {}),
+        members=LABELED | (UNLABELED if config.unlabeled else {}),
         max_bytes=4 * 10**9,
     )
     folder = obtain(archive, config)
@@ -201,8 +201,8 @@ def load_stl10(config: Stl10Config) -> Dataset:
         train=train,
         test=read_part(folder, "test", config.image_size),
         classes=tuple((folder / "class_names.txt").read_text(encoding="utf-8").split()),
-        unlabelled=resize(map_images(folder / "unlabeled_X.bin"), config.image_size)
-        if config.unlabelled
+        unlabeled=resize(map_images(folder / "unlabeled_X.bin"), config.image_size)
+        if config.unlabeled
         else None,
     )
 

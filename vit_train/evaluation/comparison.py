@@ -21,7 +21,7 @@ from vit_train.evaluation.findings import Findings
 from vit_train.evaluation.pages import comparison_page
 from vit_train.figures.charts import Figure, save
 from vit_train.figures.measures import result_dict
-from vit_train.figures.sheet import RIGHT, WRONG, Labelled, class_line, draw_sheet
+from vit_train.figures.sheet import RIGHT, WRONG, Labeled, class_line, draw_sheet
 from vit_train.results.summaries import settings_of
 from vit_train.runs.paths import CHECKPOINTS
 from vit_train.runs.settings import EvalConfig
@@ -109,7 +109,7 @@ def draw_differences(
     for number, name in enumerate(names):
         chosen = where_they_differ(pair[number], pair[1 - number], COUNT)
         sections[f"Only {printable(name)} is right"] = [
-            Labelled(images[index], [line(*each, index) for each in zip(names, pair, strict=True)])
+            Labeled(images[index], [line(*each, index) for each in zip(names, pair, strict=True)])
             for index in chosen.tolist()
         ]
     return draw_sheet(sections)

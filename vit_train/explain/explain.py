@@ -79,8 +79,8 @@ def draw_decoder(trained: Trained, images: Tensor, layer: int, path: Path) -> No
     model, meta = trained
     assert isinstance(model, Autoencoder)
     index = layer_index(layer, len(model.decoder.blocks), "decoder")
-    unlabelled = ImageSet(images, torch.zeros(len(images), dtype=torch.long))
-    batches = EvalBatches(unlabelled, trained.normalize, len(images), trained.device)
+    unlabeled = ImageSet(images, torch.zeros(len(images), dtype=torch.long))
+    batches = EvalBatches(unlabeled, trained.normalize, len(images), trained.device)
     batch, targets = next(iter(meta.task.eval_loader(batches)))
     grid = model.encoder.grid
     if isinstance(model, Autoregressor):

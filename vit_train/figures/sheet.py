@@ -22,14 +22,14 @@ FONT = 7.5
 MOST = 99
 
 
-class Labelled(NamedTuple):
+class Labeled(NamedTuple):
     """A uint8 image (3,S,S), and the lines below it with their colors."""
 
     image: Tensor
     lines: Sequence[tuple[str, str]]
 
 
-def draw_sheet(sections: Mapping[str, Sequence[Labelled]], columns: int = COLUMNS) -> Figure:
+def draw_sheet(sections: Mapping[str, Sequence[Labeled]], columns: int = COLUMNS) -> Figure:
     """Draw the images of each section below its title, if it has one.
 
     All images share one Axes, whose units are inches from the upper left corner: a separate Axes
@@ -95,7 +95,7 @@ def fitted_end(path: str) -> str:
 def image_grid(images: Tensor, labels: Sequence[Sequence[str]], columns: int = COLUMNS) -> Figure:
     """Draw uint8 images (N,3,S,S), the lines of its label below each."""
     labeled = [
-        Labelled(image, [(line, "black") for line in lines])
+        Labeled(image, [(line, "black") for line in lines])
         for image, lines in zip(images, labels, strict=True)
     ]
     return draw_sheet({"": labeled}, columns)
@@ -143,7 +143,7 @@ def draw_mistakes(
     return draw_sheet(
         {
             title: [
-                Labelled(
+                Labeled(
                     images[index],
                     answer_lines(answers, index, classes, names[index : index + 1]),
                 )

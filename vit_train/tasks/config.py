@@ -114,7 +114,7 @@ class ReconstructConfig(DecodeConfig):
 
     name: str = "reconstruct"
     mask_ratio: float = setting(0.75, "Share of the patches that is hidden.", above=0, below=1)
-    normalise_target: bool = setting(
+    normalize_target: bool = setting(
         False,
         "Predict patches normalized by their own mean and standard deviation: better features, "
         "but pictures without the patches' colors (He et al. 2022, section 3).",

@@ -63,7 +63,7 @@ class Reconstruct(PixelTask):
         num_classes: int,
     ) -> None:
         super().__init__(config, model, image_shape, num_classes)
-        self.normalise_target = config.normalise_target
+        self.normalize_target = config.normalize_target
         self.patches = (image_shape[1] // self.vit.patch_size) ** 2
         self.visible = self.patches - round(self.patches * config.mask_ratio)
         if not 0 < self.visible < self.patches:
@@ -85,7 +85,7 @@ class Reconstruct(PixelTask):
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """Return the mean squared error of each image's hidden values: (B,1)."""
         truth = patchify(images, self.vit.patch_size)  # (B,N,C·P²)
-        if self.normalise_target:
+        if self.normalize_target:
             truth = (truth - truth.mean(2, keepdim=True)) / deviation(truth)
         error = (model(images, targets[:, : self.visible]).float() - truth).square().mean(2)
         return error.gather(1, targets[:, self.visible :]).mean(1, keepdim=True)
@@ -93,13 +93,13 @@ class Reconstruct(PixelTask):
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
         """Return the original, its visible patches, and these with the hidden ones predicted.
 
-        With `normalise_target`, predictions are scaled back with the true patch's mean and standard
+        With `normalize_target`, predictions are scaled back with the true patch's mean and standard
         deviation.
         """
         visible, hidden = targets.split((self.visible, self.patches - self.visible), dim=1)
         truth = patchify(images, self.vit.patch_size)
         predicted = model.forward(images, visible).float()
-        if self.normalise_target:
+        if self.normalize_target:
             predicted = predicted * deviation(truth) + truth.mean(2, keepdim=True)
         is_hidden = torch.zeros_like(targets, dtype=torch.bool).scatter(1, hidden, True)
         patches = (

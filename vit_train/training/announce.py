@@ -42,7 +42,7 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
         "note": few_images(setup),
         "hint": "" if origin else few_steps(setup),
     }
-    return "\n".join(labelled(label, line) for label, line in lines.items() if line)
+    return "\n".join(labeled(label, line) for label, line in lines.items() if line)
 
 
 def origin(setup: Setup, earlier: Earlier | None) -> str:
@@ -113,7 +113,7 @@ def few_steps(setup: Setup) -> str:
     )
 
 
-def labelled(label: str, line: str) -> str:
+def labeled(label: str, line: str) -> str:
     return textwrap.fill(
         line,
         WIDTH,
@@ -210,7 +210,7 @@ def result_lines(results: dict[str, Evaluation], selected_on: str | None) -> Ite
 
 def written(path: Path, files: Sequence[str]) -> str:
     """Name the files that a finished run has written into its folder."""
-    return labelled("written", f"to {from_here(path)}/: {', '.join(files)}")
+    return labeled("written", f"to {from_here(path)}/: {', '.join(files)}")
 
 
 def next_steps(setup: Setup, path: Path) -> str:

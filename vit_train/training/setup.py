@@ -177,18 +177,18 @@ def set_up(
         seen_before = checked_keys(earlier.seen_before)
     splits = make_splits(unseen_test(data, seen_before), config.data)
     source = known_source(data, splits, config.data, seen_before)
-    unlabelled_images = data.unlabelled
+    unlabeled_images = data.unlabeled
     del data  # the splits hold copies
     if processes.rank:
         # On a GPU each process draws its own dropout.
         torch.manual_seed(config.seed + processes.rank)
 
     train_set = splits.train
-    if unlabelled_images is not None and not task.needs_labels:
-        unlabelled = ImageSet(unlabelled_images, torch.full((len(unlabelled_images),), -1))
-        count = len(train_set) + len(unlabelled)
-        require_images_fit(count, size, "data.unlabelled=true")
-        train_set = train_set.with_others(unlabelled)
+    if unlabeled_images is not None and not task.needs_labels:
+        unlabeled = ImageSet(unlabeled_images, torch.full((len(unlabeled_images),), -1))
+        count = len(train_set) + len(unlabeled)
+        require_images_fit(count, size, "data.unlabeled=true")
+        train_set = train_set.with_others(unlabeled)
     statistics = chosen_statistics(config.data, earlier, origin.statistics, train_set.images)
     normalize = Normalize(statistics, device)
     if config.data.sampler == "balanced" and not task.needs_labels:
