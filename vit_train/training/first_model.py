@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,6 @@ from vit_train.data.dataset import (
 from vit_train.data.folder import reread
 from vit_train.engine.distributed import Processes
 from vit_train.engine.precision import has_batch_norm
-from vit_train.interop.layout import first_three
-from vit_train.interop.pretrained import Pretrained, pretrained
 from vit_train.model.config import ViTConfig, differences, require_vit
 from vit_train.model.layers import Dropout, DropPath
 from vit_train.model.pos_embed import resize_positions
@@ -32,6 +30,9 @@ from vit_train.model.vit import Encoder
 from vit_train.runs.config import TrainConfig, vit_presets
 from vit_train.runs.load import encoder_of
 from vit_train.tasks.task import Task
+
+if TYPE_CHECKING:  # most runs do without
+    from vit_train.interop.pretrained import Pretrained
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Origin(NamedTuple):
     seen: Seen | None = None
 
 
-def start_from(source: str, found: Pretrained, model: nn.Module, classes: list[str]) -> Origin:
+def start_from(source: str, found: "Pretrained", model: nn.Module, classes: list[str]) -> Origin:
     """Copy the weights `found` in `source` into the model; return what was taken and what not.
 
     Learned positions are resized if the images have another size. The head is reused if it knows
@@ -64,7 +65,7 @@ def start_from(source: str, found: Pretrained, model: nn.Module, classes: list[s
     return Origin(describe(source, found, ours, fresh), found.statistics, found.seen)
 
 
-def require_fit(source: str, found: Pretrained, ours: Encoder) -> None:
+def require_fit(source: str, found: "Pretrained", ours: Encoder) -> None:
     """Raise ValueError, with the settings that would fit, if the encoders differ."""
     differing = differences(found.config, ours.config)
     if found.channels != ours.image_shape[0]:
@@ -87,7 +88,7 @@ def preset_of(config: ViTConfig) -> str | None:
     return next((name for name, preset in presets if not differences(config, preset)), None)
 
 
-def why_fresh(found: Pretrained, ours: Encoder, classes: list[str]) -> str:
+def why_fresh(found: "Pretrained", ours: Encoder, classes: list[str]) -> str:
     """Return why the head is not reused; "" if it is."""
     head = getattr(ours, "head", None)
     if head is None:
@@ -102,8 +103,10 @@ def why_fresh(found: Pretrained, ours: Encoder, classes: list[str]) -> str:
     return "" if found.config.head == ours.config.head else f"it is model.head={found.config.head}"
 
 
-def describe(source: str, found: Pretrained, ours: Encoder, fresh: str) -> str:
+def describe(source: str, found: "Pretrained", ours: Encoder, fresh: str) -> str:
     """Describe the weights that were taken, and those that were not, with the reason."""
+    from vit_train.interop.layout import first_three
+
     layout = f" ({found.layout}'s layout)" if found.layout else ""
     lines = [f"starts from the encoder of {source}{layout}"]
     theirs = found.state.get("pos_embed.0.weight")
@@ -123,14 +126,16 @@ def describe(source: str, found: Pretrained, ours: Encoder, fresh: str) -> str:
     return "; ".join(lines)
 
 
-def first_weights(config: TrainConfig, resumes: bool) -> Pretrained | None:
+def first_weights(config: TrainConfig, resumes: bool) -> "Pretrained | None":
     """Return the weights that `init_from` names; None if it is unset or the run has its own."""
     if config.init_from is None or resumes:
         return None
+    from vit_train.interop.pretrained import pretrained
+
     return pretrained(config.init_from, require_vit(config.model, f"init_from={config.init_from}"))
 
 
-def with_norm_eps(config: TrainConfig, found: Pretrained | None) -> TrainConfig:
+def with_norm_eps(config: TrainConfig, found: "Pretrained | None") -> TrainConfig:
     """Set model.norm_eps, unless it is set, to that of the weights or, without any, the usual."""
     model = config.model
     if not isinstance(model, ViTConfig) or model.norm_eps is not None:
@@ -144,7 +149,7 @@ def first_model(
     task: Task,
     data: Dataset,
     processes: Processes,
-    found: Pretrained | None,
+    found: "Pretrained | None",
 ) -> tuple[nn.Module, Origin]:
     """Build the model, with the weights `found`, if any.
 

@@ -25,7 +25,6 @@ from vit_train.base.writing import write_from
 from vit_train.data.dataset import ImageSet, sample
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
-from vit_train.explain.attribution import answer_maps
 from vit_train.figures.charts import Figure, ignore_missing_glyphs
 from vit_train.figures.maps import draw_maps, map_title
 from vit_train.figures.measures import METRICS, all_values
@@ -246,6 +245,8 @@ def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> F
     """Draw how much each patch of some images raised the predicted class."""
     classes = setup.data.classes
     batch = setup.normalize(shown.images.to(setup.device))
+    from vit_train.explain.attribution import answer_maps
+
     maps, _, predicted = answer_maps(model, batch, model.config.has_class_token)
     titles = [
         map_title(f"true: {classes[label]}", classes[answer])
