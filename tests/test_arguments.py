@@ -6,6 +6,7 @@ import pytest
 from conftest import SMALL, Run
 
 from vit_train.commands import train
+from vit_train.runs.paths import Outcome
 
 
 @pytest.fixture
@@ -13,8 +14,10 @@ def folders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The folders of the runs that would start, below the current one."""
     seen: list[str] = []
 
-    def note(composed: object, settings: object) -> None:
-        seen.append(str(Path(settings.runtime.output_dir).relative_to(Path.cwd())))
+    def note(composed: object, settings: object) -> Outcome:
+        folder = Path(settings.runtime.output_dir)
+        seen.append(str(folder.relative_to(Path.cwd())))
+        return Outcome(folder, None)
 
     monkeypatch.setattr(train, "start", note)
     return seen

@@ -229,7 +229,7 @@ def test_at_least_one_patch_is_deleted(small_run: SmallRun) -> None:
     focus = Explainer(Trained(model, trained.meta)).focus(
         torch.randint(256, (40, 3, 32, 32), dtype=torch.uint8)
     )
-    assert focus.deleted == 0.25 and "Without the 25 % of the patches" in focus.in_words
+    assert focus.deleted == 0.25 and "Removing the 25 % most relevant" in focus.in_words
 
 
 @pytest.mark.parametrize("precision", [None, Precision("bf16", torch.device("cpu"))])
@@ -239,10 +239,10 @@ def test_answers_with_and_without_patches_are_computed_alike(
     trained = vit_train.load(small_run("finished"))
     explainer, forward, in_bf16 = Explainer(trained, precision=precision), trained.model.forward, []
 
-    def noted(images: torch.Tensor, **for_maps: bool) -> torch.Tensor:
+    def noted(images: torch.Tensor, *for_maps: bool) -> torch.Tensor:
         if not for_maps:
             in_bf16.append(torch.is_autocast_enabled("cpu"))
-        return forward(images, **for_maps)
+        return forward(images, *for_maps)
 
     monkeypatch.setattr(trained.model, "forward", noted)
     images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)

@@ -213,9 +213,9 @@ def test_batches_follow_the_memory_of_the_machine(
     monkeypatch.setattr(trained, "memory_bytes", lambda: 3.5 * each / trained.SHARE)
     forward = VisionTransformer.forward
 
-    def counted(self: VisionTransformer, images: torch.Tensor, **how: bool) -> Any:
+    def counted(self: VisionTransformer, images: torch.Tensor, *a: bool, **how: bool) -> Any:
         batches.append(len(images))
-        return forward(self, images, **how)
+        return forward(self, images, *a, **how)
 
     monkeypatch.setattr(VisionTransformer, "forward", counted)
     assert run("vit-eval", "ckpt=crafted.pt", "out=small").status == 0
