@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_no_step_waits_or_moves_anything_and_what_does_is_noticed() -> None:
     program = [sys.executable, str(Path(__file__).with_name("without_values.py"))]
     no_gpu = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

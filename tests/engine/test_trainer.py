@@ -1,5 +1,5 @@
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pytest
 import torch
@@ -23,17 +23,19 @@ CLASSIFY = Classify(ClassifyConfig(), ModelConfig(), (1, 1, 5), 3)
 
 
 class Data:
-    """Six batches of eight float64 samples."""
+    """Six batches of eight float64 samples; those numbered in `broken` are NaN."""
 
-    def __init__(self, scale: float = 1.0) -> None:
+    batch_size = 8
+
+    def __init__(self, scale: float = 1.0, broken: Collection[int] = ()) -> None:
         generator = torch.Generator().manual_seed(0)
         self.x = scale * torch.randn(48, 5, generator=generator, dtype=torch.float64)
         self.y = torch.randint(3, (48,), generator=generator)
+        for number in broken:
+            self.x[8 * number : 8 * number + 8] = math.nan
 
     def __len__(self) -> int:
         return 6
-
-    batch_size = 8
 
     def draws(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         return self.epoch(epoch, first)
@@ -304,41 +306,25 @@ def test_all_that_counts_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_step_that_is_left_out_has_no_part_in_the_curves_and_the_weights() -> None:
-    class Broken(Data):
-        def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-            for number, (x, y) in enumerate(super().epoch(epoch, first), first):
-                yield (x * float("nan") if (epoch, number) == (0, 2) else x), y
-
-    recorder = Recorder()
     still = AdamWConfig(lr=1e-15, weight_decay=0, warmup_epochs=0)
-    skip = {"on_nonfinite": "skip", "log_every": 6}
-    trainer = train(Broken(), (recorder,), optim=still, **skip)
+    broken, recorder, every_step = Data(broken=[2]), Recorder(), Recorder()
+    trainer = train(broken, (recorder,), optim=still, on_nonfinite="skip", log_every=6)
     losses = [
         F.cross_entropy(trainer.model(x), y, label_smoothing=0.1).item() for x, y in Data().epoch(0)
     ]
-    assert trainer.nonfinite.skipped == 1 and (trainer.step, trainer.images_seen) == (12, 96)
-    seen = [losses[number] for number in (0, 1, 3, 4, 5)]
-    points = [recorder.logs[0], recorder.epochs[0][0]]
-    assert [log.values["loss"] for log in points] == [pytest.approx(sum(seen) / 5)] * 2
-    assert recorder.logs[1].values["loss"] == pytest.approx(sum(losses) / 6)
-    every_step = Recorder()
-    train(Broken(), (every_step,), optim=still, on_nonfinite="skip", log_every=1)
+    assert trainer.nonfinite.skipped == 2 and (trainer.step, trainer.images_seen) == (12, 96)
+    mean = sum(losses[number] for number in (0, 1, 3, 4, 5)) / 5
+    points = [*recorder.logs, *(log for log, _ in recorder.epochs)]
+    assert [log.values["loss"] for log in points] == [pytest.approx(mean)] * 4
+    train(broken, (every_step,), optim=still, on_nonfinite="skip", log_every=1)
     assert math.isnan(every_step.logs[2].values["loss"])
-
-
-class HalfBroken(Data):
-    """The second, third and fifth batch of every epoch are NaN."""
-
-    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        for number, (x, y) in enumerate(super().epoch(epoch, first), first):
-            yield (x * float("nan") if number in (1, 2, 4) else x), y
 
 
 def test_so_many_steps_may_be_left_out_and_no_more() -> None:
     settings = {"on_nonfinite": "skip", "epochs": 1, "log_every": 1}
-    assert train(HalfBroken(), max_skips=3, **settings).nonfinite.skipped == 3
+    assert train(Data(broken=[1, 2, 4]), max_skips=3, **settings).nonfinite.skipped == 3
     with pytest.raises(NonFinite, match="3 steps had NaN or infinity"):
-        train(HalfBroken(), max_skips=2, **settings)
+        train(Data(broken=[1, 2, 4]), max_skips=2, **settings)
 
 
 def test_what_is_saved_counts_the_steps_left_out_so_far() -> None:
@@ -348,7 +334,7 @@ def test_what_is_saved_counts_the_steps_left_out_so_far() -> None:
         def on_step(self, trainer: Trainer) -> None:
             saved.append(trainer_state.state_of(trainer).skipped)
 
-    train(HalfBroken(), (Saving(),), on_nonfinite="skip", epochs=1, log_every=6)
+    train(Data(broken=[1, 2, 4]), (Saving(),), on_nonfinite="skip", epochs=1, log_every=6)
     assert saved == [0, 1, 2, 2, 3, 3]
 
 
@@ -417,23 +403,13 @@ def test_a_gradient_that_is_no_number_ends_the_run_though_its_loss_is_one() -> N
 
 
 def test_the_first_of_several_bad_steps_is_named() -> None:
-    class Broken(Data):
-        def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-            for number, (x, y) in enumerate(super().epoch(epoch, first), first):
-                yield (x * float("nan") if number >= 2 else x), y
-
     with pytest.raises(NonFinite, match=r"at step 3 \(batch 3 of epoch 1\)"):
-        train(Broken(), log_every=6)
+        train(Data(broken=range(2, 6)), log_every=6)
 
 
 def test_a_step_that_is_left_out_leaves_batch_norms_statistics_as_they_are() -> None:
-    class Broken(Data):
-        def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-            for number, (x, y) in enumerate(super().epoch(epoch, first), first):
-                yield (x * float("nan") if number == 2 else x), y
-
     model = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3)).double()
-    trainer = train(Broken(), model=model, on_nonfinite="skip", ema_decay=0.9)
+    trainer = train(Data(broken=[2]), model=model, on_nonfinite="skip", ema_decay=0.9)
     assert trainer.nonfinite.skipped == 2
     for each in (model[0], trainer.ema.model[0]):
         assert each.running_mean.isfinite().all() and each.num_batches_tracked == 10
