@@ -13,8 +13,7 @@ def last_accuracy(folder: Path) -> float:
 def test_the_folds_of_a_sweep_are_one_row(run: Run) -> None:
     data = ["data.train_images=61", "data.test_images=20", "data.cv_folds=2", "train.epochs=1"]
     sweep = ["-m", "data.cv_fold=0,1", "hydra.sweep.dir=runs", "model.head=gap"]
-    outcome = run("vit-train", *SMALL_MODEL, *data, *sweep)
-    assert outcome.status == 0, outcome.err
+    outcome = run.succeeds("vit-train", *SMALL_MODEL, *data, *sweep)
     assert "31 training, 30 validation" in outcome.out and "2 of 2 jobs finished" in outcome.out
     table = run("vit-results", "runs").out.splitlines()
     header, _, row = (line.strip("| ").split(" | ") for line in table if line.startswith("|"))

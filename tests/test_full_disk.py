@@ -42,14 +42,12 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_full_disk_loses_nothing_and_the_run_goes_on_with_more_space(
     run: Run, small_run: SmallRun, disk: Path
 ) -> None:
-    outcome = run("vit-train", *SMALL, "hydra.run.dir=disk/run")
-    assert outcome.status == 1 and "No space left on device" in outcome.err, outcome.err
+    outcome = run.fails("No space left on device", "vit-train", *SMALL, "hydra.run.dir=disk/run")
     assert "is intact; resume with: vit-train resume=" in outcome.err
     assert "Traceback" not in outcome.err
     command = outcome.err.strip().rpartition("resume with: vit-train ")[2]
     assert mount("-o", "remount,size=9m", str(disk))
-    outcome = run("vit-train", command)
-    assert outcome.status == 0, outcome.err
+    run.succeeds("vit-train", command)
     assert_same_run(small_run("finished", "whole"), Path("disk/run"))
 
 
@@ -65,15 +63,12 @@ def test_or_training_goes_on_without_but_its_end_is_not_lost(
     kept = list(Path("disk/run/checkpoints").glob("*.safetensors"))
     assert kept and all(Checkpoint.load(each).step > 0 for each in kept)
     assert mount("-o", "remount,size=9m", str(disk))
-    outcome = run("vit-train", "resume=disk/run")
-    assert outcome.status == 0 and "4/4" in outcome.out, outcome.err
+    assert "4/4" in run.succeeds("vit-train", "resume=disk/run").out
 
 
 def test_a_disk_that_cannot_be_written_is_said(run: Run, disk: Path) -> None:
     assert mount("-o", "remount,ro", str(disk))
-    outcome = run("vit-train", *SMALL, "hydra.run.dir=disk/run")
-    assert outcome.status == 1 and "Read-only file system" in outcome.err
-    assert "Traceback" not in outcome.err
+    run.fails("Read-only file system", "vit-train", *SMALL, "hydra.run.dir=disk/run")
 
 
 def test_a_run_on_a_disk_that_can_no_longer_be_written_does_not_go_on(run: Run, disk: Path) -> None:
@@ -81,8 +76,7 @@ def test_a_run_on_a_disk_that_can_no_longer_be_written_does_not_go_on(run: Run, 
     arguments = [*SMALL, "train.max_minutes=1e-9", "hydra.run.dir=disk/run"]
     assert run("vit-train", *arguments).status == 0
     assert mount("-o", "remount,ro", str(disk))
-    outcome = run("vit-train", "resume=disk/run")
-    assert outcome.status == 1 and "Read-only file system" in outcome.err, outcome.err
+    outcome = run.fails("Read-only file system", "vit-train", "resume=disk/run")
     assert "handler" not in outcome.err and "Traceback" not in outcome.err
 
 
@@ -99,8 +93,7 @@ def test_a_disk_that_vanishes_is_not_replaced_by_the_folder_below_it(
         save(*what, **more)
 
     monkeypatch.setattr(checkpoint_manager, "save_archive", vanishing)
-    outcome = run("vit-train", *SMALL, "hydra.run.dir=disk/run")
-    assert outcome.status == 1 and "No such file or directory" in outcome.err
+    outcome = run.fails("No such file or directory", "vit-train", *SMALL, "hydra.run.dir=disk/run")
     assert "Traceback" not in outcome.err and list(disk.iterdir()) == []
 
 
@@ -120,6 +113,7 @@ def test_nor_is_a_disk_whose_root_is_the_runs_folder(
 
     monkeypatch.setattr(checkpoint_manager, "save_archive", vanishing)
     arguments = [*SMALL, "train.epochs=4", f"checkpoint.on_error={on_error}"]
-    outcome = run("vit-train", *arguments, "hydra.run.dir=disk")
-    assert outcome.status == 1 and "disk has been deleted, moved or unmounted" in outcome.err
+    outcome = run.fails(
+        "disk has been deleted, moved or unmounted", "vit-train", *arguments, "hydra.run.dir=disk"
+    )
     assert "Traceback" not in outcome.err and list(disk.iterdir()) == []
