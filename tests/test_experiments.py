@@ -1,4 +1,4 @@
-"""experiment=: what each file says about itself, and that it is what it says."""
+"""experiment=: each file states its cost and results, and they are true."""
 
 import glob
 import re
@@ -63,7 +63,7 @@ def comment_of(file: Path) -> str:
 
 
 def measured(pattern: str) -> str:
-    """What a header says of the runs whose summaries these are."""
+    """The words of a header on the runs with these summaries."""
     files = [Path(file) for file in sorted(glob.glob(pattern, root_dir=ROOT))]
     (group,) = read_groups([ROOT / file for file in files])
     seeds = ", ".join(str(run["config"]["seed"]) for run in group.runs)

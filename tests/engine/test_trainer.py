@@ -116,9 +116,11 @@ def test_the_loop_is_the_textbook_one(clip_norm: float | None) -> None:
 
 
 def test_accumulation_changes_nothing_but_rounding() -> None:
-    whole, pieces = train(Data()), train(Data(), micro_batch=3)
-    assert whole.step == pieces.step
-    torch.testing.assert_close(whole.model.weight, pieces.model.weight, rtol=1e-9, atol=1e-12)
+    together, accumulated = train(Data()), train(Data(), micro_batch=3)
+    assert together.step == accumulated.step
+    torch.testing.assert_close(
+        together.model.weight, accumulated.model.weight, rtol=1e-9, atol=1e-12
+    )
 
 
 def test_observers_hear_steps_logs_and_epochs() -> None:
