@@ -1,13 +1,8 @@
 """Cross-validation: a run for each fold, and one row for all of them."""
 
-from pathlib import Path
 from statistics import mean, stdev
 
 from conftest import SMALL_MODEL, Run, csv_rows
-
-
-def last_accuracy(folder: Path) -> float:
-    return 100 * float(csv_rows(folder / "metrics.csv")[-1]["val_acc"])
 
 
 def test_the_folds_of_a_sweep_are_one_row(run: Run) -> None:
@@ -18,7 +13,7 @@ def test_the_folds_of_a_sweep_are_one_row(run: Run) -> None:
     table = run("vit-results", "runs").out.splitlines()
     header, _, row = (line.strip("| ").split(" | ") for line in table if line.startswith("|"))
     cells = dict(zip(header, row, strict=True))
-    found = [last_accuracy(Path("runs", fold)) for fold in "01"]
+    found = [100 * float(csv_rows(f"runs/{fold}/metrics.csv")[-1]["val_acc"]) for fold in "01"]
     title = "validation accuracy, last epoch, mean of folds (%)"
     assert cells[title] == f"{mean(found):.2f} ± {stdev(found):.2f}" and stdev(found) > 0
     assert cells["folds"] == "0, 1 of 2" and cells["seeds"] == "0"

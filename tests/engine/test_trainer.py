@@ -1,5 +1,5 @@
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import pytest
 import torch
@@ -48,17 +48,22 @@ class Data:
 
 
 class Recorder(Callback):
-    def __init__(self) -> None:
+    """Notes all events, and calls `each_step` after every step."""
+
+    def __init__(self, each_step: Callable[[Trainer], object] = lambda trainer: None) -> None:
         self.steps, self.logs, self.epochs, self.stops = 0, [], [], 0
+        self.places, self.each_step = [], each_step
 
     def on_step(self, trainer: Trainer) -> None:
         self.steps += 1
+        self.each_step(trainer)
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
         self.logs.append(log)
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         self.epochs.append((log, val))
+        self.places.append((log.epoch, trainer.epoch, trainer.batch, trainer.finished))
 
     def on_stop(self, trainer: Trainer) -> None:
         self.stops += 1
@@ -123,7 +128,7 @@ def test_accumulation_changes_nothing_but_rounding() -> None:
     )
 
 
-def test_observers_hear_steps_logs_and_epochs() -> None:
+def test_callbacks_are_called_at_steps_logs_and_the_ends_of_epochs() -> None:
     recorder = Recorder()
     train(Data(), (recorder,))
     assert recorder.steps == 12
@@ -131,18 +136,8 @@ def test_observers_hear_steps_logs_and_epochs() -> None:
     assert [log.step for log in recorder.logs] == [4, 8, 12]
     assert [log.images_seen for log, _ in recorder.epochs] == [48, 96]
     assert all(val.count == 48 for _, val in recorder.epochs)
-
-
-def test_an_epoch_is_told_when_it_is_over() -> None:
-    """So that what is saved then begins with the next one."""
-    places = []
-
-    class Places(Recorder):
-        def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
-            places.append((log.epoch, trainer.epoch, trainer.batch, trainer.finished))
-
-    train(Data(), (Places(),))
-    assert places == [(1, 1, 0, False), (2, 2, 0, True)]
+    # A state saved at the end of an epoch begins with the next one.
+    assert recorder.places == [(1, 1, 0, False), (2, 2, 0, True)]
 
 
 def test_the_speed_is_that_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,12 +163,10 @@ def test_the_speed_is_that_of_the_training(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_request_to_stop_is_followed_after_the_step() -> None:
-    class StopAt8(Recorder):
-        def on_step(self, trainer: Trainer) -> None:
-            super().on_step(trainer)
-            trainer.stop_requested = self.steps == 8
+    def stop(trainer: Trainer) -> None:
+        trainer.stop_requested = trainer.step == 8
 
-    recorder = StopAt8()
+    recorder = Recorder(stop)
     trainer = train(Data(), (recorder,))
     assert (trainer.step, recorder.stops, len(recorder.epochs)) == (8, 1, 1)
     assert not trainer.finished
@@ -260,18 +253,11 @@ def test_the_curves_are_means_over_the_images_since_the_last_point() -> None:
 
 
 def test_the_average_is_of_the_weights_after_each_step_and_what_is_evaluated() -> None:
-    class Weights(Recorder):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weights: list[Tensor] = []
-
-        def on_step(self, trainer: Trainer) -> None:
-            self.weights.append(trainer.model.weight.detach().clone())
-
-    data, recorder = Data(), Weights()
+    data, weights = Data(), []
+    recorder = Recorder(lambda trainer: weights.append(trainer.model.weight.detach().clone()))
     trainer = train(data, (recorder,), optim=AdamWConfig(lr=0.1), ema_decay=0.5)
     average = make_model().weight.detach()
-    for step, weight in enumerate(recorder.weights, start=1):
+    for step, weight in enumerate(weights, start=1):
         keep = min(0.5, (1 + step) / (10 + step))
         average = keep * average + (1 - keep) * weight
     torch.testing.assert_close(trainer.eval_model.weight, average, rtol=1e-9, atol=0)
@@ -286,13 +272,12 @@ def test_all_that_counts_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPat
     now = 100.0
     monkeypatch.setattr("time.perf_counter", lambda: now)
 
-    class Stop(Recorder):
-        def on_step(self, trainer: Trainer) -> None:
-            nonlocal now
-            now += 2
-            trainer.stop_requested = trainer.step == 9
+    def stop(trainer: Trainer) -> None:
+        nonlocal now
+        now += 2
+        trainer.stop_requested = trainer.step == 9
 
-    first = train(Data(), (Stop(),))
+    first = train(Data(), (Recorder(stop),))
     first.nonfinite.skipped = 2
     state = trainer_state.state_of(first)
     assert state.seconds == first.seconds == 18
@@ -329,14 +314,10 @@ def test_so_many_steps_may_be_left_out_and_no_more() -> None:
         train(Data(broken=[1, 2, 4]), max_skips=2, **settings)
 
 
-def test_what_is_saved_counts_the_steps_left_out_so_far() -> None:
-    saved = []
-
-    class Saving(Recorder):
-        def on_step(self, trainer: Trainer) -> None:
-            saved.append(trainer_state.state_of(trainer).skipped)
-
-    train(Data(broken=[1, 2, 4]), (Saving(),), on_nonfinite="skip", epochs=1, log_every=6)
+def test_a_saved_state_counts_the_steps_left_out_so_far() -> None:
+    saved: list[int] = []
+    recorder = Recorder(lambda trainer: saved.append(trainer_state.state_of(trainer).skipped))
+    train(Data(broken=[1, 2, 4]), (recorder,), on_nonfinite="skip", epochs=1, log_every=6)
     assert saved == [0, 1, 2, 2, 3, 3]
 
 
@@ -358,18 +339,16 @@ def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(
     now = 100.0
     monkeypatch.setattr("time.perf_counter", lambda: now)
 
-    class Slow(Recorder):
-        def __init__(self, stop: int) -> None:
-            super().__init__()
-            self.stop = stop
+    def slow(trainer: Trainer) -> None:
+        nonlocal now
+        now += 2
 
-        def on_step(self, trainer: Trainer) -> None:
-            nonlocal now
-            now += 2
-            trainer.stop_requested = trainer.step == self.stop
+    def slow_until_9(trainer: Trainer) -> None:
+        slow(trainer)
+        trainer.stop_requested = trainer.step == 9
 
     settings = {"epochs": 2, "batch_size": 8, "log_every": 5}
-    whole, before, after = Slow(99), Slow(9), Slow(99)
+    whole, before, after = Recorder(slow), Recorder(slow_until_9), Recorder(slow)
     train(Turning(), (whole,), **settings)
     state = trainer_state.state_of(train(Turning(), (before,), **settings))
     now += 1000
