@@ -88,7 +88,28 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-Run = Callable[..., Outcome]
+@dataclass
+class Run:
+    """run("vit-train", "data=shapes", …): a command as if typed in an empty folder."""
+
+    call: Callable[..., Outcome]
+
+    def __call__(self, *command: str) -> Outcome:
+        return self.call(*command)
+
+    def succeeds(self, *command: str) -> Outcome:
+        outcome = self(*command)
+        assert outcome.status == 0, outcome.err
+        return outcome
+
+    def fails(self, words: str, *command: str) -> Outcome:
+        """With a message that contains the words, and no traceback."""
+        outcome = self(*command)
+        assert outcome.status == 1 and words in outcome.err, outcome.err + outcome.out
+        assert "Traceback" not in outcome.err, outcome.err
+        return outcome
+
+
 SmallRun = Callable[..., Path]
 
 
@@ -199,7 +220,6 @@ def run(
     capfd: pytest.CaptureFixture[str],
     figures_are_drawn_once: None,
 ) -> Run:
-    """run("vit-train", "data=shapes", …) in an empty folder, as if typed there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VIT_TRAIN_DATA", raising=False)
 
@@ -221,7 +241,7 @@ def run(
         captured = capfd.readouterr()
         return Outcome(status, captured.out, captured.err)
 
-    return call
+    return Run(call)
 
 
 # What many tests begin with, each made once for all of them: how a run ended, or its weights.

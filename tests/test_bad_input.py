@@ -1,6 +1,6 @@
-"""What cannot be is refused with a short message that says what is wrong, and status 1."""
+"""Impossible settings are refused with status 1 and a short message that names them."""
 
-import json
+import contextlib
 import os
 import pickle
 from pathlib import Path
@@ -9,108 +9,53 @@ import pytest
 import torch
 from conftest import MAINS, Run, SmallRun, posix
 
+from vit_train.base.reading import read_json
+
 TRAIN = {
     # numbers out of range
-    "model.patch_size=0": "model.patch_size=0 must be at least 1",
-    "data.train_images=9 data.test_images=9 model.patch_size=5": "must divide the image size 32",
     "data.train_images=9 data.test_images=9 model.patch_size=64 task=reconstruct": "must divide",
     "data.train_images=9 data.test_images=9 model.patch_size=64": "must divide the image size 32",
-    "model.embed_dim=0": "model.embed_dim=0 must be at least 1",
-    "model.embed_dim=-128": "must be at least 1",
     "model.embed_dim=130": "model.embed_dim=130 must be a multiple of model.num_heads=4",
-    "model.depth=0": "model.depth=0 must be at least 1",
-    "model.num_heads=0": "model.num_heads=0 must be at least 1",
-    "model.mlp_ratio=0": "model.mlp_ratio=0.0 must be greater than 0",
     "model.mlp_ratio=0.001": "the MLP has no hidden unit",
     "model.mlp_ratio=nan": "model.mlp_ratio=nan must be a finite number",
-    "model.mlp_dim=0": "model.mlp_dim=0",
     "model.dropout=1": "model.dropout=1.0 must be at least 0 and less than 1",
-    "model.dropout=-0.1": "model.dropout=-0.1 must be at least 0 and less than 1",
-    "model.branch_dropout=2": "model.branch_dropout=2.0",
-    "model.drop_path=1": "model.drop_path=1.0",
-    "model.cls_std=-1": "model.cls_std=-1.0 must be at least 0",
-    "model.pos_std=-1": "model.pos_std=-1.0 must be at least 0",
     "model.positions=learned_2d model.embed_dim=5 model.num_heads=1": "to be a multiple of 2",
     "model.positions=sincos_2d model.embed_dim=6 model.num_heads=2": "to be a multiple of 4",
     "model.positions=none model.positions_at=layers": "use positions_at=stem",
     "task.class_weights=even": "task.class_weights=even must be auto, null, or a list with one",
     "task.class_weights=auto data.sampler=balanced": "choose one of them",
-    "task.label_smoothing=-0.1": "task.label_smoothing=-0.1 must be at least 0 and less than 1",
     "optim.lr=0": "optim.lr=0.0 must be greater than 0",
-    "optim.lr=nan": "optim.lr=nan must be a finite number",
-    "optim.warmup_epochs=nan": "optim.warmup_epochs=nan must be a finite number",
-    "optim.lr=-1": "optim.lr=-1.0 must be greater than 0",
     "optim.min_lr=1": "optim.min_lr=1.0 must be at most optim.lr=0.001",
-    "optim.warmup_epochs=-1": "optim.warmup_epochs=-1.0 must be at least 0",
-    "optim.weight_decay=-1": "optim.weight_decay=-1.0 must be at least 0",
-    "optim.beta1=1": "optim.beta1=1.0 must be at least 0 and less than 1",
-    "optim.beta2=-0.5": "optim.beta2=-0.5 must be at least 0 and less than 1",
     "optim.clip_norm=0": "optim.clip_norm=0.0 must be greater than 0, or null",
     "train.epochs=0": "train.epochs=0 must be at least 1",
-    "train.batch_size=0": "train.batch_size=0 must be at least 1",
-    "train.micro_batch=0": "train.micro_batch=0 must be at least 1",
-    "train.micro_batch=-1": "train.micro_batch=-1 must be at least 1",
-    "train.eval_batch_size=0": "train.eval_batch_size=0 must be at least 1",
     "train.patience=2 data.val=none": "train.patience=2 needs validation images: data.val=none",
-    "train.log_every=0": "train.log_every=0 must be at least 1",
     "train.ema_decay=1": "train.ema_decay=1.0 must be greater than 0 and less than 1, or null",
-    "train.max_minutes=0": "train.max_minutes=0.0 must be greater than 0, or null",
-    "train.max_skips=-1": "train.max_skips=-1 must be at least 0",
-    "checkpoint.every_steps=0": "checkpoint.every_steps=0 must be at least 1",
-    "checkpoint.every_minutes=0": "checkpoint.every_minutes=0.0 must be greater than 0",
-    "checkpoint.keep=-1": "checkpoint.keep=-1 must be at least 0",
-    "data.image_size=0": "data.image_size=0 must be at least 1",
-    "data.train_subset=0": "data.train_subset=0 must be at least 1",
     "data.train_images=9 data.test_images=9 data.train_subset=99": "choose at most 8",
     "data.train_images=1 data.test_images=9": "sets the only image apart for validation",
-    "data.val_subset=0": "data.val_subset=0 must be at least 1",
     "data.val_subset=5 data.val=none": "data.val_subset=5 needs validation images",
     "data.train_images=90 data.test_images=9 data.val_subset=10": "choose at most 9",
-    "data.test_subset=-5": "data.test_subset=-5 must be at least 1",
-    "data.val_fraction=1": "data.val_fraction=1.0 must be greater than 0 and less than 1",
     "data.cv_folds=5 data.cv_fold=5": "data.cv_fold=5 must be 0 to 4, the last of 5",
     "data.cv_folds=5 data.cv_fold=0 data.val=none": "on a part of the training images, but",
     "data=stl10 data.fold=1 data.cv_folds=5 data.cv_fold=0": "makes its own: choose one of them",
-    "data=stl10 data.fold=10": "data.fold=10 must be at least 0 and at most 9",
-    "data=folder data.root=x data.test_fraction=0": "data.test_fraction=0.0",
-    "data=folder data.root=x data.max_pixels=0": "data.max_pixels=0 must be at least 1",
     "data=folder data.root=x data.image_size=null": "data.image_size must be a number",
-    "seed=-1": "seed=-1 must be at least 0 and",
     "data.train_images=1000000000000": "data.train_images=1000000000000, data.test_images=",
     "data.image_size=1000000": "data.image_size=1000000: 1 image of 1,000,000 by 1,000,000 would",
     "data.test_images=20000000000": "20,000,010,000 images of 32 by 32 would take 122,880 GB",
     "data.train_images=9 data.test_images=9 augment.crop_padding=100000000000": "at most 32",
-    "augment.mixup_alpha=0": "augment.mixup_alpha=0.0 must be greater than 0",
-    "augment.erase_prob=2": "augment.erase_prob=2.0 must be at least 0 and at most 1",
-    "augment.num_ops=1000000000": "augment.num_ops=1000000000 must be at least 1 and at most 100",
     # words that are no choice
     "model.activation=relu": "gelu, gelu_tanh",
     "model.positions=rotary": "none, learned, learned_2d, relative",
-    "model.positions_at=end": "stem, layers, shared",
-    "model.head=mean": "token, token_mlp, gap",
-    "model.init=zeros": "xavier, mimetic, torch",
-    "model.kernels=cudnn": "scratch, fused",
-    "augment.policy=autocontrast": "must be one of: none, randaugment",
-    "device=tpu": "auto, cpu, cuda",
     "device=cpu precision=fp16": "precision=fp32",
-    "train.on_nonfinite=ignore": "stop, skip",
-    "checkpoint.on_error=ignore": "stop, continue",
     "optim=lion": "there is no optim=lion: choose from: adamw, muon",
     "optim.name=lion": "optim.name=lion cannot be set: choose with optim=",
-    "precision=fp8": "auto, fp32, tf32, bf16, fp16",
-    "data.val=train": "split, none, test",
-    "data=folder data.root=x data.on_error=guess": "stop, skip",
     "augment=heavy": "there is no augment=heavy: choose from: light, none, strong\n",
     "augment=stong": "there is no augment=stong: did you mean augment=strong?\n",
-    "data=imagenet": "cifar10",
     "model=huge": "no model=huge: choose from: base, cnn, resnet, small, tiny, vit, vit_base_",
     "augment=[light,stong]": "there is no augment=stong: did you mean augment=strong?\n",
-    "task=classification": "classify",
     "experiment=imagenet": "vit_tiny_5k",
     # other types
     "train.epochs=abc": "train.epochs=abc must be a whole number\n",
     "model.depth=2.5": "model.depth=2.5 must be a whole number\n",
-    "seed=true": "seed=true must be a whole number\n",
     "optim.lr=fast": "optim.lr=fast must be a number\n",
     "model.dropout=true": "model.dropout=true must be a number\n",
     "model.pre_norm=perhaps": "model.pre_norm=perhaps must be true or false\n",
@@ -128,38 +73,25 @@ TRAIN = {
     "checkpoint.metric=VALUE\n",
     "model=cnn model.widths=[]": "model.widths=[] must be one or more numbers, each at least 1",
     "model=cnn model.widths=[0]": "model.widths[0]=0 must be at least 1",
-    "model=resnet model.blocks=0": "model.blocks=0 must be at least 1",
     "model=5": "model is chosen by a name",
     "model.name=cnn": "model.name=cnn cannot be set: choose with model=",
-    "task.name=sort": "task.name=sort cannot be set: choose with task=",
-    "data.name=x": "data.name=x cannot be set: choose with data=",
-    "augment.mixup_alpha=inf": "augment.mixup_alpha=inf must be a finite number",
     # names that are none
     "modle.depth=3": "did you mean model.depth?",
-    "model.patchsize=8": "did you mean model.patch_size?",
     "optim.learning_rate=1": "optim.learning_rate",
     "model.drop_rate=0.1": "there is no setting model.drop_rate: did you mean model.dropout?\n",
-    "model.drop_path_rate=0.1": "model.drop_path_rate: did you mean model.drop_path?\n",
-    "model.img_size=64": "there is no setting model.img_size: did you mean data.image_size?\n",
     "data.img_size=64": "there is no setting data.img_size: did you mean data.image_size?\n",
     "+train.lr=0.1": "there is no setting train.lr: did you mean optim.lr?\n",
-    "train.num_epochs=3": "there is no setting train.num_epochs: did you mean train.epochs?\n",
     "nothing=1": "there is no setting nothing",
-    "+train.epoch=5": "there is no setting train.epoch: did you mean train.epochs?",
-    "++optim.learning_rate=5": "there is no setting optim.learning_rate: did you mean optim.lr?",
     "+sed=5": "there is no setting sed: did you mean seed?",
     "+model.depth.x=5": "model.depth",
     "+train={epoch:5}": "there is no setting train.epoch: did you mean train.epochs?",
     "+model@more=tiny": "there is no setting more",
     "~train.epochs": "a setting can be changed, but not removed (train.epochs)",
-    "~seed": "a setting can be changed, but not removed (seed)",
     "~optim": "a setting can be changed, but not removed (optim)",
     # what is not there
     "data=folder": "data.root=FOLDER must name the folder",
     "data=folder data.root=nowhere": "nowhere",
     "data=cifar10 data.root=nowhere": "data.download=true",
-    "data=cifar100 data.root=nowhere": "data.download=true",
-    "data=stl10 data.root=nowhere": "data.download=true",
     "data=cifar10 data.urls=[ftp://example]": "must begin with http:// or https://",
     "data.train_images=9 data.test_images=9 init_from=nowhere": "no checkpoint at nowhere",
     "resume=nowhere": "resume=nowhere: there is no such folder",
@@ -199,14 +131,15 @@ def test_a_file_where_a_folder_should_be_is_said(run: Run) -> None:
 def test_a_path_on_its_own_is_told_what_it_may_be(run: Run) -> None:
     Path("some").mkdir()
     for command, key in (("vit-train", "resume"), ("vit-eval", "ckpt")):
-        outcome = run(command, "some")
-        assert outcome.status == 1 and f"did you mean {key}=some?" in outcome.err
+        run.fails(f"did you mean {key}=some?", command, "some")
     Path("some/data").mkdir()
     Path("some/data/few.yaml").write_text(
         "defaults: [shapes]\ntrain_images: 50\n", encoding="utf-8"
     )
-    outcome = run("vit-train", "--config-dir", "some", "data=few", "--cfg", "job")
-    assert outcome.status == 0 and "train_images: 50" in outcome.out
+    assert (
+        "train_images: 50"
+        in run.succeeds("vit-train", "--config-dir", "some", "data=few", "--cfg", "job").out
+    )
 
 
 HYDRA_COMMANDS = ("vit-train", "vit-eval", "vit-augment")
@@ -223,8 +156,7 @@ def test_what_is_endless_has_a_short_message(run: Run, command: str) -> None:
         f"seed={'9' * 5000}": "a number with too many digits",
         f"+model={{a: [{'9' * 5000}]}}": "a number with too many digits",
     }.items():
-        outcome = run(command, argument)
-        assert outcome.status == 1 and words in outcome.err, outcome.err
+        outcome = run.fails(words, command, argument)
         assert outcome.err.startswith(f"{command}: ") and len(outcome.err) < 600, outcome.err
 
 
@@ -256,27 +188,29 @@ def test_files_of_ones_own_are_told_the_same_and_are_among_the_choices(run: Run)
         "defaults: [/data/foldr]\n": "there is no data=foldr: did you mean data=folder?",
     }.items():
         own.write_text(f"# @package _global_\n{content}", encoding="utf-8")
-        outcome = run("vit-train", "--config-dir", "some", "experiment=own")
-        assert outcome.status == 1 and words in outcome.err, outcome.err
+        outcome = run.fails(words, "vit-train", "--config-dir", "some", "experiment=own")
         assert outcome.err.startswith("vit-train: In 'experiment/own': ")
         assert outcome.err.count("\n") == 1
     for asked, words in (
         ("owm", "did you mean experiment=own?"),
         ("zzz", "mae_then_classify, own, paper_example,"),
     ):
-        outcome = run("vit-train", "--config-dir", "some", f"experiment={asked}")
-        assert outcome.status == 1 and words in outcome.err, outcome.err
+        run.fails(words, "vit-train", "--config-dir", "some", f"experiment={asked}")
 
 
-@pytest.mark.parametrize("argument", ["data=shapes", "+data=shapes", "data=3", "model=tiny"])
-@pytest.mark.parametrize("command", ["vit-eval", "vit-explain", "vit-predict", "vit-export"])
-def test_what_belongs_to_a_run_is_no_group_afterwards(
-    run: Run, command: str, argument: str
-) -> None:
+@pytest.mark.parametrize(
+    ("command", "argument"),
+    [
+        ("vit-eval", "data=shapes"),
+        ("vit-explain", "+data=shapes"),
+        ("vit-predict", "data=3"),
+        ("vit-export", "model=tiny"),
+    ],
+)
+def test_a_group_of_the_run_cannot_be_set_afterwards(run: Run, command: str, argument: str) -> None:
     group = argument.strip("+").partition("=")[0]
-    outcome = run(command, "ckpt=nowhere", argument)
-    assert outcome.status == 1
-    assert outcome.err.startswith(f"{command}: {group}= cannot be set here: it comes from")
+    error = f"{command}: {group}= cannot be set here: it comes from"
+    assert run.fails(error, command, "ckpt=nowhere", argument).err.startswith(error)
 
 
 def test_data_can_be_set_without_a_group(run: Run) -> None:
@@ -299,16 +233,16 @@ def test_what_is_no_setting_is_said_wherever_it_is_typed(run: Run) -> None:
     assert f"no checkpoint at {Path.home()}/nowhere" in run("vit-eval", "ckpt=~/nowhere").err
 
 
-@pytest.mark.parametrize("command", HYDRA_COMMANDS)
-def test_no_flag_unpickles_a_file(run: Run, command: str) -> None:
+def test_no_flag_unpickles_a_file(run: Run) -> None:
     Path("run.pickle").write_bytes(pickle.dumps(Opened()))
-    outcome = run(command, "--experimental-rerun", "run.pickle")
-    assert outcome.status == 1 and "there is no flag --experimental-rerun" in outcome.err
+    for command in HYDRA_COMMANDS:
+        words = "there is no flag --experimental-rerun"
+        run.fails(words, command, "--experimental-rerun", "run.pickle")
     assert not Path("opened").exists()
 
 
 class Opened:
-    """What leaves a trace when it is unpickled."""
+    """An object that leaves a trace when it is unpickled."""
 
     def __reduce__(self) -> object:
         return os.mkdir, ("opened",)
@@ -320,8 +254,9 @@ def test_a_copy_of_a_checkpoint_is_not_resumed_where_it_lies(run: Run, small_run
     Path("mine/models").mkdir(parents=True)
     Path("run/checkpoints/last.safetensors").rename("mine/models/copy.safetensors")
     Path("mine/metrics.csv").write_text("epoch,acc\n1,0.5\n", encoding="utf-8")
-    outcome = run("vit-train", "resume=mine/models/copy.safetensors")
-    assert outcome.status == 1 and "a run goes on in its own folder" in outcome.err
+    outcome = run.fails(
+        "a run goes on in its own folder", "vit-train", "resume=mine/models/copy.safetensors"
+    )
     assert "init_from=mine/models/copy.safetensors" in outcome.err
     assert sorted(path.name for path in Path("mine").rglob("*")) == [
         "copy.safetensors", "metrics.csv", "models",
@@ -329,8 +264,10 @@ def test_a_copy_of_a_checkpoint_is_not_resumed_where_it_lies(run: Run, small_run
 
 
 def test_what_is_legitimately_added_is_taken(run: Run) -> None:
-    outcome = run("vit-train", "+hydra.job.env_set.SOME=1", "++seed=3", "--cfg", "job")
-    assert outcome.status == 0 and "seed: 3" in outcome.out
+    assert (
+        "seed: 3"
+        in run.succeeds("vit-train", "+hydra.job.env_set.SOME=1", "++seed=3", "--cfg", "job").out
+    )
     Path("some/extra").mkdir(parents=True)
     Path("some/extra/own.yaml").write_text(
         "# @package _global_\noptim: {lr: 0.5}\n", encoding="utf-8"
@@ -353,15 +290,15 @@ def test_what_needs_more_memory_than_there_is_is_said_first(run: Run) -> None:
             "augment.crop_padding=1000000000 must be at most 32",
         ),
     ):
-        outcome = run(command, *(["ckpt=x"] if command == "vit-eval" else small), argument)
-        assert outcome.status == 1 and words in outcome.err, outcome.err
+        outcome = run.fails(
+            words, command, *(["ckpt=x"] if command == "vit-eval" else small), argument
+        )
         assert outcome.err.startswith(f"{command}: ") and outcome.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["vit-eval", "vit-predict", "vit-explain", "vit-export"])
-def test_only_training_sweeps(run: Run, command: str) -> None:
-    outcome = run(command, "-m", "ckpt=a,b", "images=x.png")
-    assert outcome.status == 1 and "only vit-train sweeps" in outcome.err
+def test_only_training_sweeps(run: Run) -> None:
+    for command in ("vit-eval", "vit-predict", "vit-explain", "vit-export"):
+        run.fails("only vit-train sweeps", command, "-m", "ckpt=a,b", "images=x.png")
     assert not list(Path().iterdir())
 
 
@@ -380,48 +317,37 @@ def test_what_belongs_to_another_choice_is_said(run: Run, small_run: SmallRun) -
         "vit-eval ckpt=[run,run]": "best.safetensors more than once",
         "vit-predict ckpt=run images=nowhere.png": "there is no such file or folder",
     }.items():
-        outcome = run(*arguments.split())
-        assert outcome.status == 1 and words in outcome.err, outcome.err
+        outcome = run.fails(words, *arguments.split())
         assert "Traceback" not in outcome.err and "Errno" not in outcome.err
     assert not Path("run/eval-test").exists()
 
 
-def test_a_command_is_kept_as_it_was_typed(run: Run, small_run: SmallRun) -> None:
+def test_a_results_file_holds_the_command_as_it_was_typed(run: Run, small_run: SmallRun) -> None:
     small_run("finished", "my runs/one")
-    small_run("finished", "two")
-    for folder, typed in (("two", "ckpt=two"), ("my runs/one", "my runs/one")):
-        assert run("vit-eval", f"ckpt={folder}").status == 0
-        results = Path(folder, "eval-test/results.json").read_text(encoding="utf-8")
-        assert typed in json.loads(results)["command"]
+    run.succeeds("vit-eval", "ckpt=my runs/one")
+    assert "my runs/one" in read_json(Path("my runs/one/eval-test/results.json"))["command"]
 
 
 @posix
-@pytest.mark.parametrize("command", MAINS)
-def test_a_current_folder_that_was_deleted_is_said(
-    command: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_current_folder_that_was_deleted_is_named(run: Run, tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    outcome = run(command, "run")
-    assert outcome.status == 1
-    assert outcome.err == f"{command}: the current folder was deleted: change to another one (cd)\n"
+    with contextlib.chdir(tmp_path / "gone"):
+        Path.cwd().rmdir()
+        for command in MAINS:
+            error = f"{command}: the current folder was deleted: change to another one (cd)\n"
+            run.fails(error, command, "run")
 
 
-def test_a_config_of_ones_own_is_told_what_it_must_build_on(run: Run) -> None:
-    command, base = "vit-train", "train"
-    outcome = run("vit-eval", "--config-dir", "some", "--config-name", "config")
-    assert outcome.status == 1 and "--config-name is for vit-train alone" in outcome.err
+def test_a_config_of_ones_own_must_build_on_the_packages(run: Run) -> None:
+    own = ["--config-dir", "some", "--config-name", "config"]
+    run.fails("--config-name is for vit-train alone", "vit-eval", *own)
     Path("some").mkdir()
+    config = Path("some/config.yaml")
     for content in ("device: cpu\n", "device: cpu\nresume: null\n"):  # as a run's config.yaml
-        Path("some/config.yaml").write_text(content, encoding="utf-8")
-        outcome = run(command, "--config-dir", "some", "--config-name", "config")
-        assert outcome.status == 1 and f"begin with 'defaults: [{base}, _self_]'" in outcome.err
+        config.write_text(content, encoding="utf-8")
+        outcome = run.fails("begin with 'defaults: [train, _self_]'", "vit-train", *own)
         assert "the command in its summary.json" in outcome.err
-        assert outcome.err.startswith(f"{command}: --config-name=config: ")
-    outcome = run(command, "--config-dir", "some", "--config-name", "confg")
-    assert outcome.err == f"{command}: there is no confg.yaml\n"
-    text = f"defaults: [{base}, _self_]\ndevice: cuda\n"
-    Path("some/config.yaml").write_text(text, encoding="utf-8")
-    outcome = run(command, "--config-dir", "some", "--config-name", "config", "--cfg", "job")
-    assert outcome.status == 0 and "device: cuda" in outcome.out
+        assert outcome.err.startswith("vit-train: --config-name=config: ")
+    run.fails("vit-train: there is no confg.yaml\n", "vit-train", *own[:3], "confg")
+    config.write_text("defaults: [train, _self_]\ndevice: cuda\n", encoding="utf-8")
+    assert "device: cuda" in run.succeeds("vit-train", *own, "--cfg", "job").out

@@ -63,7 +63,7 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], str]:
-    """The folder of the commands, what each printed, with its statuses, and all errors."""
+    """The folder of the commands, the output of each with its statuses, and all errors."""
     place = tmp_path_factory.mktemp("pairs")
     command = [sys.executable, "-c", PAIRS.format(commands=list(COMMANDS.values()))]
     env = QUIET | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
@@ -78,7 +78,8 @@ def weights(folder: Path) -> torch.Tensor:
     return torch.cat([parameter.flatten() for parameter in model.parameters()])
 
 
-def test_two_processes_leave_one_run_that_they_go_on_with(
+@pytest.mark.slow
+def test_two_processes_train_and_resume_one_run(
     pairs: tuple[Path, list[str], str], small_run: SmallRun
 ) -> None:
     place, (interrupted, resumed, *_), errors = pairs
@@ -104,33 +105,23 @@ def test_torchrun_starts_them(tmp_path: Path) -> None:
     assert summary["command"].startswith("python -m vit_train.commands.train ")
 
 
-def test_an_error_is_told_by_the_process_that_has_it(pairs: tuple[Path, list[str], str]) -> None:
-    _, (_, _, refused, *_), errors = pairs
+@pytest.mark.slow
+def test_a_process_whose_partner_fails_dies_or_hangs_ends_with_a_message(
+    pairs: tuple[Path, list[str], str],
+) -> None:
+    _, (_, _, refused, endless, silent), errors = pairs
     assert refused.endswith("statuses 1 1 \n") and "BatchNorm" in errors
+    assert endless.endswith("statuses 1 -9 \n"), endless
+    assert "another process of this training has ended" in errors and "by peer" not in errors
+    assert silent.endswith("statuses 1 -9 \n"), silent
+    assert "has not answered in time (distributed.timeout_s)" in errors
 
 
 def test_a_sweep_in_several_processes_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its second run would wait for a meeting that the others have left."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    outcome = run("vit-train", "-m", "seed=0,1", *SMALL)
-    assert outcome.status == 1 and "a sweep (-m) runs in one process" in outcome.err
+    run.fails("a sweep (-m) runs in one process", "vit-train", "-m", "seed=0,1", *SMALL)
     assert not list(Path().rglob("checkpoints"))
-
-
-def test_if_a_process_dies_the_other_ends_with_a_message(
-    pairs: tuple[Path, list[str], str],
-) -> None:
-    _, (*_, endless, _), errors = pairs
-    assert endless.endswith("statuses 1 -9 \n"), endless
-    assert "another process of this training has ended" in errors and "by peer" not in errors
-
-
-def test_if_a_process_is_silent_the_other_ends_with_a_message(
-    pairs: tuple[Path, list[str], str],
-) -> None:
-    _, (*_, silent), errors = pairs
-    assert silent.endswith("statuses 1 -9 \n"), silent
-    assert "has not answered in time (distributed.timeout_s)" in errors
 
 
 def test_a_restart_of_the_same_launch_resumes_its_run(
@@ -144,8 +135,7 @@ def test_a_restart_of_the_same_launch_resumes_its_run(
     monkeypatch.setattr(train, "LAUNCH", None)
     assert run("vit-train", *small, "train.max_minutes=1e-9").status == 0
     monkeypatch.setattr(train, "LAUNCH", tmp_path / "launch")
-    outcome = run("vit-train", *small)
-    assert outcome.status == 0 and "resuming after step 1" in outcome.out
+    assert "resuming after step 1" in run.succeeds("vit-train", *small).out
     assert read_json(begun / "summary.json")["status"] == "finished"
     assert len(list(Path("outputs/shapes-tiny").iterdir())) == 2
 

@@ -1,4 +1,4 @@
-"""What the documentation says works: commands, snippets, links, figures, choices of settings."""
+"""The documentation is right: commands, snippets, links, figures, choices of settings."""
 
 import re
 import shlex
@@ -172,7 +172,7 @@ def workplace(
 
 
 def shrunk(config: TrainConfig) -> TrainConfig:
-    """What vit_train.train completes, as fast as a test may be."""
+    """The defaults of vit_train.train, but with little data and one epoch."""
     config = WITH_DEFAULTS(config)
     config.data = ShapesConfig(train_images=60, test_images=20)
     config.train = LoopConfig(epochs=1, batch_size=16)
@@ -183,17 +183,17 @@ WITH_DEFAULTS = training.with_defaults
 RUN = [ROOT / name for name in ("README.md", "docs/data.md", "docs/training.md", "docs/using.md")]
 
 
-@pytest.mark.parametrize("page", RUN, ids=name_of)
-def test_the_commands_of_a_page_run(page: Path, workplace: Run) -> None:
-    for words in map(list, dict.fromkeys(map(tuple, our_commands(page)))):
-        if words not in (shlex.split(line, comments=True) for line in shell_lines(page)):
-            continue
-        if any(word.startswith(EXPENSIVE) for word in words):
-            continue
-        if words[0] == "vit-train":
-            words = [*words, *TINY]
-        outcome = workplace(*words)
-        assert outcome.status == 0, f"{shlex.join(words)}\n{outcome.err}"
+def test_the_commands_of_the_pages_run(workplace: Run) -> None:
+    """Each once, though several pages have it."""
+    done = []
+    for page in RUN:
+        lines = [shlex.split(line, comments=True) for line in shell_lines(page)]
+        for words in our_commands(page):
+            expensive = any(word.startswith(EXPENSIVE) for word in words)
+            if expensive or words in done or words not in lines:
+                continue
+            workplace.succeeds(*words, *(TINY if words[0] == "vit-train" else []))
+            done.append(words)
 
 
 def shell_lines(page: Path) -> list[str]:

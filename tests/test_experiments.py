@@ -1,4 +1,4 @@
-"""experiment=: what each file says about itself, and that it is what it says."""
+"""experiment=: each file states its cost and results, and they are true."""
 
 import glob
 import re
@@ -62,7 +62,7 @@ def comment_of(file: Path) -> str:
 
 
 def measured(pattern: str) -> str:
-    """What a header says of the runs whose summaries these are."""
+    """The words of a header on the runs with these summaries."""
     files = [Path(file) for file in sorted(glob.glob(pattern, root_dir=ROOT))]
     (group,) = read_groups([ROOT / file for file in files])
     seeds = ", ".join(str(run["config"]["seed"]) for run in group.runs)
@@ -139,7 +139,7 @@ def test_the_decoder_of_system_d_has_its_number_of_parameters_and_its_mask_token
         ("vit_tiny_5k", 0, 0, 1),
     ],
 )
-def test_the_reference_systems_have_their_dropout_and_initialisation(
+def test_the_reference_systems_have_their_dropout_and_initialization(
     experiment: str, dropout: float, branch_dropout: float, pos_std: float
 ) -> None:
     model = composed(experiment).model

@@ -35,8 +35,7 @@ def test_a_finished_run_is_extended_and_stays_as_it_was(
 ) -> None:
     first = small_run("averaged", "runs/first")
     before = digests(first)
-    outcome = run("vit-train", "extend=runs", *MORE, "hydra.run.dir=runs/second")
-    assert outcome.status == 0, outcome.err
+    outcome = run.succeeds("vit-train", "extend=runs", *MORE, "hydra.run.dir=runs/second")
     assert "from    extends runs/first after epoch 2" in outcome.out and "   4/4   " in outcome.out
     # All of its state: the moments, the average and the counters go on.
     state = Checkpoint.load(Path("runs/second/checkpoints/last.safetensors"))
@@ -59,8 +58,7 @@ def test_a_finished_run_is_extended_and_stays_as_it_was(
         dies_after(0, patch)
         run("vit-train", "extend=runs/first", *MORE, "hydra.run.dir=killed")
     for limit in ("1e-9", "null"):
-        outcome = run("vit-train", "resume=killed", f"train.max_minutes={limit}")
-        assert outcome.status == 0, outcome.err
+        run.succeeds("vit-train", "resume=killed", f"train.max_minutes={limit}")
         if limit != "null":  # a step away from where the first run ended
             weights = Checkpoint.load(Path("killed/checkpoints/last.safetensors")).model
             for name, weight in Checkpoint.load(last).model.items():
@@ -70,8 +68,7 @@ def test_a_finished_run_is_extended_and_stays_as_it_was(
 
     # And further, beside the run that is extended, with the settings that it has.
     more = ["train.epochs=6", "train.max_minutes=1e-9"]
-    outcome = run("vit-train", "extend=runs/second", *more)
-    assert outcome.status == 0, outcome.err
+    run.succeeds("vit-train", "extend=runs/second", *more)
     (third,) = (path for path in Path("outputs/runs").iterdir())
     again = summary(str(third))
     assert [each["epochs"] for each in again["extends"]] == [2, 4] and again["steps"] == 21
@@ -81,20 +78,20 @@ def test_a_finished_run_is_extended_and_stays_as_it_was(
 
 
 def test_what_cannot_be_extended_is_refused(run: Run, small_run: SmallRun) -> None:
-    small_run("interrupted", "unfinished")
-    first = small_run("finished")
-    more = "train.epochs=2"
-    for arguments, words in {
-        "extend=run": "extend=run needs train.epochs=N, how many more",
-        f"extend=nowhere {more}": "extend=nowhere: there is no such folder",
-        f"extend=unfinished {more}": "finish it with vit-train resume=unfinished",
-        f"extend=builtin:cifar10 {more}": "init_from=builtin:cifar10 starts from its encoder",
-        f"extend=run {more} data=cifar10": "cannot change data when extending (this run has data",
-    }.items():
-        outcome = run("vit-train", *arguments.split(), "hydra.run.dir=new")
-        assert outcome.status == 1 and words in outcome.err, outcome.err
-        assert "Traceback" not in outcome.err and not Path("new").exists()
-    last = first / "checkpoints/last.safetensors"
+    small_run("interrupted", "my runs/half done")
+    last = small_run("finished") / "checkpoints/last.safetensors"
+    Path("no run").mkdir()
+    more = ["train.epochs=2", "hydra.run.dir=new"]
+    for words, *arguments in (
+        ("extend=run needs train.epochs=N, how many more", "extend=run", more[1]),
+        ("extend=nowhere: there is no such folder", "extend=nowhere", *more),
+        ("finish it with vit-train resume='my runs/half", "extend=my runs/half done", *more),
+        ("none of the runs in my runs is finished", "extend=my runs", *more),
+        ("extend=no run: there is no run in no run", "extend=no run", *more),
+        ("init_from=builtin:cifar10 starts from its", "extend=builtin:cifar10", *more),
+        ("cannot change data when extending (this run has", "extend=run", "data=cifar10", *more),
+    ):
+        run.fails(words, "vit-train", *arguments)
     kept = last.read_bytes()
     changes: list[tuple[dict[str, Any], str]] = [
         ({"fingerprint": "0"}, "the images on disk are not those it was trained on"),
@@ -103,23 +100,8 @@ def test_what_cannot_be_extended_is_refused(run: Run, small_run: SmallRun) -> No
     for change, words in changes:
         last.write_bytes(kept)
         rewrite(last, **change)
-        outcome = run("vit-train", "extend=run", more, "hydra.run.dir=new")
-        assert outcome.status == 1 and words in outcome.err, outcome.err
-        assert "Traceback" not in outcome.err and not Path("new").exists()
-
-
-def test_a_folder_that_cannot_be_extended_is_said_with_what_can_be_done(
-    run: Run, small_run: SmallRun
-) -> None:
-    small_run("interrupted", "my runs/half done")
-    Path("no run").mkdir()
-    for path, words in {
-        "my runs/half done": "finish it with vit-train resume='my runs/half done'",
-        "no run": "extend=no run: there is no run in no run",
-        "my runs": "none of the runs in my runs is finished",
-    }.items():
-        outcome = run("vit-train", f"extend={path}", "train.epochs=2", "hydra.run.dir=new")
-        assert outcome.status == 1 and words in outcome.err, outcome.err
+        run.fails(words, "vit-train", "extend=run", *more)
+    assert not Path("new").exists()
 
 
 def test_what_may_change_when_a_run_is_extended() -> None:
@@ -138,16 +120,14 @@ def test_a_run_stops_early_when_validation_no_longer_improves(
     # Weights that stay as they are: no epoch is better than the first.
     few = [*SMALL_MODEL, "data.train_images=60", "data.test_images=20", "checkpoint.every_steps=1"]
     still = [*few, "optim.lr=1e-30", "train.epochs=9", "train.patience=1"]
-    outcome = run("vit-train", *still, "hydra.run.dir=whole")
-    assert outcome.status == 0, outcome.err
+    outcome = run.succeeds("vit-train", *still, "hydra.run.dir=whole")
     assert "stopped early after epoch 2: no better epoch in the last 1" in outcome.out
     said = summary("whole")
     assert said["status"] == "finished" and said["stopped_early"] and said["epochs"] == 2
     with monkeypatch.context() as patch, pytest.raises(Killed):
         dies_after(3, patch)  # one after each step, the best one, and one after its epoch
         run("vit-train", *still, "hydra.run.dir=killed")
-    outcome = run("vit-train", "resume=killed")
-    assert outcome.status == 0, outcome.err
+    run.succeeds("vit-train", "resume=killed")
     assert_same_run(Path("whole"), Path("killed"))
 
 

@@ -1,4 +1,4 @@
-"""What is read has a bound; nothing is written through a link, and no reader sees half a file."""
+"""Reads are bounded; nothing is written through a link, and no reader sees half a file."""
 
 import errno
 import os

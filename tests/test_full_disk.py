@@ -42,14 +42,12 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_full_disk_loses_nothing_and_the_run_goes_on_with_more_space(
     run: Run, small_run: SmallRun, disk: Path
 ) -> None:
-    outcome = run("vit-train", *SMALL, "hydra.run.dir=disk/run")
-    assert outcome.status == 1 and "No space left on device" in outcome.err, outcome.err
+    outcome = run.fails("No space left on device", "vit-train", *SMALL, "hydra.run.dir=disk/run")
     assert "is intact; resume with: vit-train resume=" in outcome.err
     assert "Traceback" not in outcome.err
     command = outcome.err.strip().rpartition("resume with: vit-train ")[2]
     assert mount("-o", "remount,size=9m", str(disk))
-    outcome = run("vit-train", command)
-    assert outcome.status == 0, outcome.err
+    run.succeeds("vit-train", command)
     assert_same_run(small_run("finished", "whole"), Path("disk/run"))
 
 
@@ -65,61 +63,43 @@ def test_or_training_goes_on_without_but_its_end_is_not_lost(
     kept = list(Path("disk/run/checkpoints").glob("*.safetensors"))
     assert kept and all(Checkpoint.load(each).step > 0 for each in kept)
     assert mount("-o", "remount,size=9m", str(disk))
-    outcome = run("vit-train", "resume=disk/run")
-    assert outcome.status == 0 and "4/4" in outcome.out, outcome.err
+    assert "4/4" in run.succeeds("vit-train", "resume=disk/run").out
 
 
-def test_a_disk_that_cannot_be_written_is_said(run: Run, disk: Path) -> None:
-    assert mount("-o", "remount,ro", str(disk))
-    outcome = run("vit-train", *SMALL, "hydra.run.dir=disk/run")
-    assert outcome.status == 1 and "Read-only file system" in outcome.err
-    assert "Traceback" not in outcome.err
-
-
-def test_a_run_on_a_disk_that_can_no_longer_be_written_does_not_go_on(run: Run, disk: Path) -> None:
+def test_a_run_on_a_disk_that_cannot_be_written_does_not_begin_or_resume(
+    run: Run, disk: Path
+) -> None:
     assert mount("-o", "remount,size=9m", str(disk))
-    arguments = [*SMALL, "train.max_minutes=1e-9", "hydra.run.dir=disk/run"]
-    assert run("vit-train", *arguments).status == 0
+    run.succeeds("vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=disk/run")
     assert mount("-o", "remount,ro", str(disk))
-    outcome = run("vit-train", "resume=disk/run")
-    assert outcome.status == 1 and "Read-only file system" in outcome.err, outcome.err
-    assert "handler" not in outcome.err and "Traceback" not in outcome.err
+    for command in ([*SMALL, "hydra.run.dir=disk/new"], ["resume=disk/run"]):
+        outcome = run.fails("Read-only file system", "vit-train", *command)
+        assert "handler" not in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("folder", "during", "words"),
+    [
+        ("disk/run", True, "No such file or directory"),
+        ("disk", False, "disk has been deleted, moved or unmounted"),
+    ],
+)
 def test_a_disk_that_vanishes_is_not_replaced_by_the_folder_below_it(
-    run: Run, disk: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, disk: Path, monkeypatch: pytest.MonkeyPatch, folder: str, during: bool, words: str
 ) -> None:
-    assert mount("-o", "remount,size=9m", str(disk))
-    save, saved = checkpoint_manager.save_archive, []
-
-    def vanishing(*what: object, **more: object) -> None:
-        if len(saved) == 2:
-            subprocess.run(["umount", "-l", disk], check=True)
-        saved.append(None)
-        save(*what, **more)
-
-    monkeypatch.setattr(checkpoint_manager, "save_archive", vanishing)
-    outcome = run("vit-train", *SMALL, "hydra.run.dir=disk/run")
-    assert outcome.status == 1 and "No such file or directory" in outcome.err
-    assert "Traceback" not in outcome.err and list(disk.iterdir()) == []
-
-
-@pytest.mark.parametrize("on_error", ["stop", "continue"])
-def test_nor_is_a_disk_whose_root_is_the_runs_folder(
-    run: Run, disk: Path, monkeypatch: pytest.MonkeyPatch, on_error: str
-) -> None:
+    """During a save, or after one."""
     assert mount("-o", "remount,size=9m", str(disk))
     monkeypatch.setattr(checkpoint_manager, "SHARE", math.inf)  # after every epoch
     save, saved = checkpoint_manager.save_archive, []
 
     def vanishing(*what: object, **more: object) -> None:
+        if during and len(saved) == 2:
+            subprocess.run(["umount", "-l", disk], check=True)
         save(*what, **more)
         saved.append(None)
-        if len(saved) == 2:
+        if not during and len(saved) == 2:
             subprocess.run(["umount", "-l", disk], check=True)
 
     monkeypatch.setattr(checkpoint_manager, "save_archive", vanishing)
-    arguments = [*SMALL, "train.epochs=4", f"checkpoint.on_error={on_error}"]
-    outcome = run("vit-train", *arguments, "hydra.run.dir=disk")
-    assert outcome.status == 1 and "disk has been deleted, moved or unmounted" in outcome.err
-    assert "Traceback" not in outcome.err and list(disk.iterdir()) == []
+    run.fails(words, "vit-train", *SMALL, "train.epochs=4", f"hydra.run.dir={folder}")
+    assert list(disk.iterdir()) == []

@@ -7,12 +7,12 @@ import pytest
 import yaml
 from conftest import MAINS, Run
 from omegaconf import DictConfig, OmegaConf
+from test_bounds import all_kinds
 
 from vit_train.base.setting import Settings, setting
 from vit_train.commands.command import described
 from vit_train.data.config import FolderConfig
 from vit_train.engine.config import MuonConfig
-from vit_train.runs import settings as after
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 
 
@@ -41,8 +41,7 @@ def test_the_text_of_a_setting_is_above_it() -> None:
 
 
 def test_a_choice_has_its_own_settings_explained(run: Run) -> None:
-    outcome = run("vit-train", "optim=muon", "data=folder", "data.root=x", "--help")
-    assert outcome.status == 0
+    outcome = run.succeeds("vit-train", "optim=muon", "data=folder", "data.root=x", "--help")
     shown = " ".join(line.strip("# ") for line in outcome.out.splitlines())
     for kind in (TrainConfig, MuonConfig, FolderConfig):
         for each in fields(kind):
@@ -51,12 +50,7 @@ def test_a_choice_has_its_own_settings_explained(run: Run) -> None:
 
 
 def test_every_setting_is_explained() -> None:
-    groups = [kind for choices in CHOSEN_BY_NAME.values() for kind in choices.values()]
-    asked, kinds = [TrainConfig, *groups, *vars(after).values()], []
-    for kind in asked:
-        if isinstance(kind, type) and is_dataclass(kind) and kind not in kinds:
-            kinds.append(kind)
-            asked += [each for each in get_type_hints(kind).values() if is_dataclass(each)]
+    kinds = all_kinds()
     assert len(kinds) > 25
     for kind in kinds:
         for each in fields(kind):

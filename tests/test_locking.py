@@ -36,8 +36,7 @@ def test_a_run_trains_and_says_what_the_lock_is(
     run: Run, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     no_lock(monkeypatch, number)
-    outcome = run("vit-train", *SMALL, "train.epochs=1", "hydra.run.dir=run")
-    assert outcome.status == 0, outcome.err
+    outcome = run.succeeds("vit-train", *SMALL, "train.epochs=1", "hydra.run.dir=run")
     said = f"run/.lock: {os.strerror(number)}: .lock-owner is the lock instead"
     assert said in outcome.out.replace("\n        ", " ") and not OWNER.exists()
 

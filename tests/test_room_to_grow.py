@@ -28,7 +28,7 @@ from vit_train.figures.measures import METRICS
 from vit_train.model.attention import Attention
 from vit_train.model.build import BUILDERS
 from vit_train.model.config import MODEL_CONFIGS, ModelConfig, ViTConfig
-from vit_train.model.pos_embed import POSITIONS, AttentionPositions, State
+from vit_train.model.pos_embed import POSITIONS, Rotary2D
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 from vit_train.tasks.classify import Classify
@@ -36,41 +36,11 @@ from vit_train.tasks.config import TASK_CONFIGS, LabelsConfig
 from vit_train.tasks.make import TASKS
 
 
-class Rotary(AttentionPositions):
-    """Axial rotary positions (Su et al. 2021): a quarter of a head's pairs turns with each axis."""
-
-    width_multiple = 4
-
-    def __init__(self, grid: int, dim: int, has_class: bool) -> None:
-        super().__init__(grid, dim, has_class)
-        place = torch.arange(grid)
-        frequency = 100 ** -(torch.arange(dim // 4) * 4 / dim)
-        across = place.repeat(grid).unsqueeze(1) * frequency  # (N,Dh/4)
-        down = place.repeat_interleave(grid).unsqueeze(1) * frequency
-        angle = torch.cat((across, down), dim=1)
-        if has_class:  # which stays as it is
-            angle = torch.nn.functional.pad(angle, (0, 0, 1, 0))
-        self.register_buffer("cos", angle.cos(), persistent=False)  # (T,Dh/2)
-        self.register_buffer("sin", angle.sin(), persistent=False)
-
-    def turn(self, x: Tensor) -> Tensor:
-        cos, sin = self.cos[: x.shape[2]], self.sin[: x.shape[2]]
-        even, odd = x.unflatten(3, (-1, 2)).unbind(4)
-        return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=4).flatten(3)
-
-    def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return self.turn(q), self.turn(k)
-
-    def resized(self, state: State) -> State:
-        return state
-
-
 def test_rotary_positions(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """They train, resume, are evaluated at another size, and are refused where they do not fit."""
-    monkeypatch.setitem(POSITIONS, "rotary", Rotary)
+    monkeypatch.setitem(POSITIONS, "rotary", Rotary2D)
     chosen = [*SMALL, "model.positions=rotary"]
-    stopped = run("vit-train", *chosen, "hydra.run.dir=run", "train.max_minutes=1e-9")
-    assert stopped.status == 0, stopped.err
+    run.succeeds("vit-train", *chosen, "hydra.run.dir=run", "train.max_minutes=1e-9")
     assert run("vit-train", "resume=run", "train.max_minutes=null").status == 0
     assert run("vit-eval", "ckpt=run", "data.image_size=40").status == 0
     refused = {
@@ -79,11 +49,9 @@ def test_rotary_positions(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         "task=reconstruct": "needs absolute positions",
     }
     for change, message in refused.items():
-        outcome = run("vit-train", *chosen, change)
-        assert outcome.status == 1 and message in outcome.err
+        run.fails(message, "vit-train", *chosen, change)
     monkeypatch.delitem(POSITIONS, "rotary")
-    outcome = run("vit-eval", "ckpt=run")
-    assert outcome.status == 1 and "model.positions=rotary must be one of: none" in outcome.err
+    run.fails("model.positions=rotary must be one of: none", "vit-eval", "ckpt=run")
 
 
 @pytest.mark.parametrize("kernels", ["scratch", "fused"])
@@ -91,7 +59,7 @@ def test_the_hook_of_attention_turns_queries_and_keys(kernels: str) -> None:
     """With equal contents everywhere, a logit depends on the distance of two patches alone."""
     torch.manual_seed(0)
     attention = Attention(
-        ViTConfig(embed_dim=16, num_heads=2, kernels=kernels), Rotary(3, 8, has_class=True)
+        ViTConfig(embed_dim=16, num_heads=2, kernels=kernels), Rotary2D(3, 8, has_class=True)
     ).double()
     x = torch.randn(1, 1, 16, dtype=torch.float64).expand(1, 10, 16)
     _, weights = attention(x, need_weights=True)
@@ -136,8 +104,7 @@ def test_optimizers_side_by_side(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
         assert torch.equal(value, resumed.model[key])
     assert len(whole.optimizers) == 2
     monkeypatch.delitem(OPTIM_CONFIGS, "sgd")
-    outcome = run("vit-train", "resume=run")
-    assert outcome.status == 1 and "the config's optim must be one of: adamw, muon;" in outcome.err
+    run.fails("the config's optim must be one of: adamw, muon;", "vit-train", "resume=run")
 
 
 @dataclass
@@ -185,8 +152,7 @@ def test_a_data_source(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("vit-augment", *chosen).status == 0
     assert "data: cifar10, cifar100, folder, shapes, stl10, stripes" in run("vit-train", "-h").out
     monkeypatch.delitem(DATA_CONFIGS, "stripes")
-    outcome = run("vit-train", "resume=run")
-    assert outcome.status == 1 and "the config's data must be one of: cifar10" in outcome.err
+    run.fails("the config's data must be one of: cifar10", "vit-train", "resume=run")
 
 
 def test_predictions_need_no_optimizer_and_no_data_source(
@@ -210,17 +176,14 @@ def test_predictions_need_no_optimizer_and_no_data_source(
     for command in (
         ["vit-predict", "ckpt=runs/own", "images=photos/down"],
         ["vit-explain", "ckpt=runs/own", "images=photos/down"],
-        ["vit-export", "ckpt=runs/own", "format=torch"],
+        ["vit-export", "ckpt=runs/own", "format=timm"],
         ["vit-eval", "ckpt=runs/own", *photos],
         ["vit-eval", "ckpt=[runs/own,runs/own/checkpoints/last.safetensors]", *photos],
         ["vit-train", *SMALL, "model.patch_size=4", "init_from=runs/own", "hydra.run.dir=next"],
     ):
-        outcome = run(*command)
-        assert outcome.status == 0, (command, outcome.err)
-    outcome = run("vit-eval", "ckpt=runs/own")
-    assert outcome.status == 1 and "only the program that registers data=stripes" in outcome.err
-    outcome = run("vit-results", "runs")
-    assert outcome.status == 0 and outcome.out.count("| sgd |") == 1, outcome.out + outcome.err
+        run.succeeds(*command)
+    run.fails("only the program that registers data=stripes", "vit-eval", "ckpt=runs/own")
+    assert run.succeeds("vit-results", "runs").out.count("| sgd |") == 1
 
 
 @pytest.mark.parametrize(
@@ -321,16 +284,16 @@ def test_a_model_and_a_task(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         ["vit-export", "ckpt=run", "format=torch"],
         ["vit-results", "run"],
     ):
-        outcome = run(*command)
-        assert outcome.status == 0, (command, outcome.err)
-    outcome = run("vit-train", "model=mlp", "model.depth=3")
-    assert outcome.status == 1 and "there is no setting model.depth here: model=vit has it" in (
-        outcome.err
+        run.succeeds(*command)
+    run.fails(
+        "there is no setting model.depth here: model=vit has it",
+        "vit-train",
+        "model=mlp",
+        "model.depth=3",
     )
     assert "model: base, cnn, mlp, resnet, small" in run("vit-train", "--help").out
     monkeypatch.delitem(MODEL_CONFIGS, "mlp")
-    outcome = run("vit-eval", "ckpt=run")
-    assert outcome.status == 1 and "the config's model must be one of: vit, cnn" in outcome.err
+    run.fails("the config's model must be one of: vit, cnn", "vit-eval", "ckpt=run")
 
 
 def test_equal_runs_of_an_own_model_that_draws_are_equal_or_refused(
@@ -346,8 +309,7 @@ def test_equal_runs_of_an_own_model_that_draws_are_equal_or_refused(
         Checkpoint.load(Path(each) / "checkpoints/last.safetensors").model for each in "ab"
     )
     assert all(torch.equal(one[key], other[key]) for key in one)
-    outcome = run("vit-train", *SMALL_MLP, "model.noise=shared")
-    assert outcome.status == 1 and "draw by vit_train.base.rng.bernoulli" in outcome.err
+    run.fails("draw by vit_train.base.rng.bernoulli", "vit-train", *SMALL_MLP, "model.noise=shared")
     monkeypatch.setattr(workers, "CORES", 1)
     assert run("vit-train", *SMALL_MLP, "model.noise=shared").status == 0
 
@@ -405,5 +367,4 @@ def test_a_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         "data=shape": "there is no data=shape: did you mean data=shapes?",
         "data.train_images=0": "cannot draw 0 images",
     }.items():
-        outcome = run("vit-count", wrong)
-        assert outcome.status == 1 and message in outcome.err
+        run.fails(message, "vit-count", wrong)

@@ -58,6 +58,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.slow
 def test_ctrl_c_is_not_lost_in_any_phase(tmp_path: Path) -> None:
@@ -123,16 +124,13 @@ def test_the_handler_of_whoever_called_is_back_afterwards(run: Run) -> None:
 
 
 TOO_LARGE = {
-    "model.embed_dim=1000000000": "model.embed_dim=1000000000",
     "model.embed_dim=200000": "choose a smaller model",
     "model.depth=10000000": "at most 10,000 layers, not 10,000,000",
-    "model.mlp_dim=1000000000000": "model.mlp_dim=1000000000000",
     "model.patch_size=1 data.image_size=2000 data.train_images=2 data.test_images=1": (
         "4,000,000 patches of 1, more than 32,768"
     ),
     "model.kernels=scratch model.num_heads=64 model.patch_size=1 data.image_size=180": "attention",
     "model=cnn model.widths=[100000,100000]": "model.widths=[100000,100000]",
-    "model=resnet model.blocks=1000000": "model.blocks=1000000",
     "task=reconstruct task.decoder_depth=1000000": "layers",
 }
 
@@ -142,8 +140,7 @@ def test_a_model_that_is_too_large_is_refused_by_name_before_it_is_built(
     typed: str, run: Run
 ) -> None:
     small = ["data.train_images=20", "data.test_images=10", "hydra.run.dir=run"]
-    outcome = run("vit-train", *small, *typed.split())
-    assert outcome.status == 1 and TOO_LARGE[typed] in outcome.err, outcome.err
+    outcome = run.fails(TOO_LARGE[typed], "vit-train", *small, *typed.split())
     assert "Traceback" not in outcome.err and not Path("run").exists()
 
 
@@ -157,11 +154,8 @@ def test_what_needs_more_memory_than_there_is_is_refused_with_both_figures() -> 
     "command, error",
     [
         ("vit-train", MemoryError()),
-        ("vit-train", torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")),
-        *(
-            (name, RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"))
-            for name in ("vit-train", "vit-eval", "vit-augment")
-        ),
+        ("vit-augment", torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")),
+        ("vit-eval", RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to")),
     ],
 )
 def test_out_of_memory_in_set_up_is_a_short_message(
@@ -182,8 +176,7 @@ def test_out_of_memory_in_set_up_is_a_short_message(
 def test_a_refused_start_leaves_a_run_as_it_is(run: Run, small_run: SmallRun) -> None:
     small_run("interrupted")
     before = {path: path.stat().st_mtime_ns for path in sorted(Path("run").rglob("*"))}
-    outcome = run("vit-train", *SMALL, "hydra.run.dir=run")
-    assert outcome.status == 1 and "run already holds a run" in outcome.err
+    run.fails("run already holds a run", "vit-train", *SMALL, "hydra.run.dir=run")
     assert {path: path.stat().st_mtime_ns for path in sorted(Path("run").rglob("*"))} == before
     outcome = run("vit-train", "data=cifar10", "data.root=nowhere", "hydra.run.dir=new")
     assert outcome.status == 1 and not Path("new").exists()
@@ -208,8 +201,7 @@ def test_a_resume_looks_for_the_checkpoint_when_it_holds_the_folder(
 
     monkeypatch.setattr(train, "sole_writer", late)
     monkeypatch.setattr(training, "train_in_held_folder", None)
-    outcome = run("vit-train", "resume=run")
-    assert outcome.status == 0 and "run is finished" in outcome.out
+    assert "run is finished" in run.succeeds("vit-train", "resume=run").out
 
 
 def test_a_default_name_that_is_taken_gets_a_number(run: Run) -> None:
@@ -220,8 +212,8 @@ def test_a_default_name_that_is_taken_gets_a_number(run: Run) -> None:
     Path("conf/experiment/noon.yaml").write_text(
         "# @package _global_\nhydra: {run: {dir: outputs/12-00-00}}\n", encoding="utf-8"
     )
-    outcome = run("vit-train", "--config-dir", "conf", "experiment=noon", *SMALL,
-                  "train.max_minutes=1e-9")  # fmt: skip
-    assert outcome.status == 0, outcome.err
+    run.succeeds(
+        "vit-train", "--config-dir", "conf", "experiment=noon", *SMALL, "train.max_minutes=1e-9"
+    )
     assert Path("outputs/12-00-00-2/summary.json").exists()
     assert [path.name for path in Path("outputs/12-00-00").iterdir()] == ["config.yaml"]

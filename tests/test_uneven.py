@@ -1,10 +1,11 @@
-"""Classes of uneven size: what a user is told, and what each setting makes of them."""
+"""Classes of uneven size: the hint that names them, and the settings that balance them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SMALL, Run, csv_rows
+from conftest import SMALL, Run, SmallRun, csv_rows
 from PIL import Image
 
 import vit_train
@@ -13,16 +14,25 @@ from vit_train.base.reading import read_json
 WAYS = ("data.sampler=balanced", "task.class_weights=auto")
 
 
-@pytest.fixture
-def images(tmp_path: Path) -> np.ndarray:
-    """Folders of 25 cats and 5 dogs that nothing tells apart, for training and for testing."""
-    gray = np.full((8, 8, 3), 127, np.uint8)
-    for part, counts in (("train", {"cat": 25, "dog": 5}), ("test", {"cat": 3, "dog": 1})):
-        for name, count in counts.items():
-            folder = tmp_path / "images" / part / name
+Counts = dict[str, dict[str, int]]
+
+
+def save_images(root: Path, counts: Counts, pixels: Callable[[str], np.ndarray]) -> None:
+    """Fill a folder of images: parts, in them classes with so many images each."""
+    for part, classes in counts.items():
+        for name, count in classes.items():
+            folder = root / part / name
             folder.mkdir(parents=True)
             for number in range(count):
-                Image.fromarray(gray).save(folder / f"{number}.png")
+                Image.fromarray(pixels(name)).save(folder / f"{number}.png")
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> np.ndarray:
+    """Folders of 25 cats and 5 dogs, all of them the same gray image."""
+    gray = np.full((8, 8, 3), 127, np.uint8)
+    counts = {"train": {"cat": 25, "dog": 5}, "test": {"cat": 3, "dog": 1}}
+    save_images(tmp_path / "images", counts, lambda name: gray)
     return gray
 
 
@@ -52,22 +62,16 @@ RARE += ["train.epochs=6", "train.batch_size=16", "optim.lr=0.02"]
 
 @pytest.fixture
 def rare(tmp_path: Path) -> None:
-    """Folders of dark images that are fine and, one for forty of these, bright ones that are not.
-
-    In training, validation and testing.
-    """
+    """Folders of dark images of a common class and bright ones of a rare class."""
     rng = np.random.default_rng(0)
-    for part, counts in (
-        ("train", {"fine": 160, "broken": 4}),
-        ("val", {"fine": 20, "broken": 4}),
-        ("test", {"fine": 20, "broken": 4}),
-    ):
-        for name, count in counts.items():
-            folder = tmp_path / "rare" / part / name
-            folder.mkdir(parents=True)
-            for number in range(count):
-                pixels = rng.normal(90 if name == "fine" else 160, 12, (8, 8, 3))
-                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number}.png")
+
+    def pixels(name: str) -> np.ndarray:
+        return rng.normal(90 if name == "fine" else 160, 12, (8, 8, 3)).astype(np.uint8)
+
+    few = {"fine": 20, "broken": 4}
+    save_images(
+        tmp_path / "rare", {"train": {"fine": 160, "broken": 4}, "val": few, "test": few}, pixels
+    )
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -75,8 +79,7 @@ def rare(tmp_path: Path) -> None:
 def test_smoothed_labels_leave_the_weighted_classes_apart(run: Run, mixed: bool) -> None:
     """With torch's weights, every image is taken for the rare class: 50 % balanced."""
     mixup = ["augment.mixup_alpha=0.2"] if mixed else []
-    outcome = run("vit-train", *RARE, *mixup, "task.class_weights=auto", "hydra.run.dir=run")
-    assert outcome.status == 0, outcome.err
+    run.succeeds("vit-train", *RARE, *mixup, "task.class_weights=auto", "hydra.run.dir=run")
     final = read_json(Path("run/summary.json"))["test"]["final"]
     assert final["balanced_acc"] > 0.95 and final["acc"] > 0.9
 
@@ -88,8 +91,7 @@ BETTER = {"acc": max, "balanced_acc": max, "loss": min}
 def test_the_best_epoch_of_uneven_classes_has_the_best_balanced_accuracy(run: Run) -> None:
     for metric, better in BETTER.items():
         chosen = [] if metric == "balanced_acc" else [f"checkpoint.metric={metric}"]
-        outcome = run("vit-train", *RARE, *chosen, f"hydra.run.dir={metric}")
-        assert outcome.status == 0, outcome.err
+        outcome = run.succeeds("vit-train", *RARE, *chosen, f"hydra.run.dir={metric}")
         assert ("best    the epoch with the highest balanced" in outcome.out) == (not chosen)
         best = read_json(Path(metric, "summary.json"))["best_val"]
         rows = csv_rows(f"{metric}/metrics.csv")
@@ -99,17 +101,16 @@ def test_the_best_epoch_of_uneven_classes_has_the_best_balanced_accuracy(run: Ru
 
 
 def test_the_metric_of_even_classes_is_the_accuracy_and_without_labels_the_loss(
-    run: Run,
+    run: Run, small_run: SmallRun
 ) -> None:
-    few = [*SMALL, "train.epochs=1"]
-    outcome = run("vit-train", *few, "hydra.run.dir=even")
-    assert outcome.status == 0 and "highest balanced" not in outcome.out, outcome.err
-    outcome = run("vit-train", *few, "data.sampler=balanced", "hydra.run.dir=made_even")
+    small_run("interrupted", "even")
+    log = Path("even/train.log").read_text(encoding="utf-8")
+    assert "training" in log and "highest balanced" not in log
+    few = [*SMALL, "train.max_minutes=1e-9"]
+    outcome = run.succeeds("vit-train", *few, "data.sampler=balanced", "hydra.run.dir=made_even")
     assert "highest balanced" in outcome.out
-    outcome = run("vit-train", *few, "task=reconstruct", "checkpoint.metric=acc")
-    assert outcome.status == 1
-    assert "checkpoint.metric=acc needs labels: task=reconstruct has none" in outcome.err
-    outcome = run("vit-train", "checkpoint.metric=f1")
-    assert "must be one of: auto, acc, balanced_acc, loss" in outcome.err
-    outcome = run("vit-train", "resume=even", "checkpoint.metric=loss")
-    assert "cannot change checkpoint.metric when resuming" in outcome.err
+    words = "checkpoint.metric=acc needs labels: task=reconstruct has none"
+    run.fails(words, "vit-train", *few, "task=reconstruct", "checkpoint.metric=acc")
+    run.fails("must be one of: auto, acc, balanced_acc", "vit-train", "checkpoint.metric=f1")
+    words = "cannot change checkpoint.metric when resuming"
+    run.fails(words, "vit-train", "resume=even", "checkpoint.metric=loss")

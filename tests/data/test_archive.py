@@ -84,16 +84,6 @@ def test_a_damaged_archive_is_replaced_only_if_downloads_are_allowed(
     assert_unpacked(tmp_path)
 
 
-def test_all_mirrors_down_tells_how_to_do_it_by_hand(web: Loopback, tmp_path: Path) -> None:
-    url = web.url("/a", server.failing(503))
-    with pytest.raises(ValueError) as caught:
-        obtain(archive(), config(tmp_path, url))
-    message = str(caught.value)
-    assert url in message and "503" in message
-    assert str(tmp_path / "set.tar.gz") in message and archive().md5 in message
-    assert not (tmp_path / "set").exists()
-
-
 OBTAIN = """
 import sys
 from pathlib import Path

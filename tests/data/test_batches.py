@@ -93,7 +93,7 @@ def test_processes_evaluate_every_image_once(ranks: int) -> None:
     assert max(sizes) - min(sizes) <= 1 and parts[0].total == 50
 
 
-def test_normalised_with_its_own_statistics_a_set_has_mean_0_and_std_1() -> None:
+def test_normalized_with_its_own_statistics_a_set_has_mean_0_and_std_1() -> None:
     data = random_set(2500)
     statistics = channel_statistics(data.images)
     pixels = Normalize(statistics, CPU)(data.images).double()
@@ -191,7 +191,7 @@ def test_an_epoch_can_begin_in_its_middle() -> None:
         assert all(map(torch.equal, batch, other))
 
 
-def test_what_is_normalised_comes_back() -> None:
+def test_what_is_normalized_comes_back() -> None:
     normalize = Normalize(Statistics((0.3, 0.5, 0.7), (0.2, 0.1, 0.3)), CPU)
     levels = torch.arange(256, dtype=torch.uint8).expand(2, 3, 1, 256)
     assert torch.equal(normalize.undo(normalize(levels)), levels)
@@ -213,7 +213,7 @@ def test_a_mixed_target_says_what_the_image_is_made_of(kind: str) -> None:
         assert (targets > 0).sum(1).max() == 2  # nobody is mixed with itself
         parts += int((targets > 0).sum())
     assert parts > 1.7 * 40
-    # All images of a batch are in it, each twice: as itself and as another's neighbour.
+    # All images of a batch are in it, each twice: as itself and as another's neighbor.
     whole = torch.cat([targets for _, targets in batches])
     assert ((whole > 0).sum(0) <= 2).all() and (whole > 0).any(0).all()
 
@@ -230,7 +230,7 @@ def test_flips_are_made_only_if_asked_for(flip: bool) -> None:
 
 
 def test_what_is_erased_is_the_mean_image() -> None:
-    """0 after normalisation, as in the paper's code with the data's mean."""
+    """0 after normalization, as in the paper's code with the data's mean."""
     data = random_set(64)
     statistics = channel_statistics(data.images)
     augment = AugmentConfig(crop_padding=0, flip=False, erase_prob=1.0)

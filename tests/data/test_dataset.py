@@ -57,7 +57,7 @@ def test_statistics_are_numpys() -> None:
 
 
 @pytest.mark.parametrize("size", [5, 12, 24, 40])
-def test_resizing_is_torchvisions_to_one_grey_level(
+def test_resizing_is_torchvisions_to_one_gray_level(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = pixels(7, 24)

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from conftest import posix
 from PIL import Image, ImageFile
 
@@ -312,7 +311,7 @@ def test_every_mode_becomes_rgb(tmp_path: Path, mode: str) -> None:
     assert (pixels == np.array(expected)).all()
 
 
-def test_palette_with_a_transparent_colour(tmp_path: Path) -> None:
+def test_palette_with_a_transparent_color(tmp_path: Path) -> None:
     image = Image.new("P", (4, 4), 1)
     image.putpalette([9, 9, 9, 1, 2, 3])
     path = save(tmp_path / "a.png", image)
@@ -352,21 +351,13 @@ def test_the_centre_is_cut_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [7, 16, 48])
-def test_scaling_agrees_with_the_other_sources_to_one_grey_level(tmp_path: Path, size: int) -> None:
+def test_scaling_agrees_with_the_other_sources_to_one_gray_level(tmp_path: Path, size: int) -> None:
     image = noise(32, 32)
     theirs = resize(torch.from_numpy(image).permute(2, 0, 1)[None], size)[0]
     ours = torch.from_numpy(
         read_image(save(tmp_path / "a.png", image), size, LIMIT)[0].transpose(2, 0, 1).copy()
     )
     assert (ours.int() - theirs.int()).abs().max() <= 1
-
-
-def test_a_large_jpeg_is_decoded_small_with_hardly_a_difference(tmp_path: Path) -> None:
-    waves = F.interpolate(torch.rand(1, 3, 20, 20), (800, 800), mode="bicubic").clamp(0, 1)
-    pixels = (waves[0] * 255).byte()
-    path = save(tmp_path / "a.jpg", pixels.permute(1, 2, 0).numpy(), quality=95)
-    exact = resize(pixels[None], 32)[0].permute(1, 2, 0).numpy().astype(int)
-    assert np.abs(read_image(path, 32, LIMIT)[0] - exact).mean() < 2
 
 
 # The cache.
@@ -576,12 +567,6 @@ def test_the_same_files_in_another_order_are_another_entry(tmp_path: Path, cache
     assert len(entries(cache)) == 2
     decode_cached(paths, 8, LIMIT - 1)
     assert len(entries(cache)) == 3
-
-
-def test_an_image_may_have_as_many_pixels_as_are_allowed(tmp_path: Path) -> None:
-    path = save(tmp_path / "a.png", noise(6, 7))
-    assert not decode([path], 4, 42).broken
-    assert "6 pixels are more" in decode([path], 4, 41).broken[0]
 
 
 def test_a_large_jpeg_keeps_what_is_fine_at_its_target_size(tmp_path: Path) -> None:

@@ -36,12 +36,6 @@ def test_cifar_comes_as_it_is_in_the_files(
     assert data.classes == tuple(f"class {i}" for i in range(10))
 
 
-def test_cifar10_is_resized_once_at_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_cifar(monkeypatch, tmp_path, CIFAR10)
-    data = load_dataset(Cifar10Config(root=str(tmp_path), image_size=16))
-    assert data.train.images.shape == (100, 3, 16, 16)
-
-
 def test_missing_data_says_where_it_looked_and_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ValueError) as caught:
         load_dataset(Cifar10Config(root=str(tmp_path / "absent")))
@@ -111,12 +105,6 @@ def test_only_the_files_of_stl10_that_are_asked_for_are_kept(
     assert "stl10_binary.tar.gz" not in kept
     data = load_dataset(Stl10Config(root=str(root), download=True, urls=urls, unlabeled=True))
     assert data.unlabeled is not None and len(web.requests) == 2
-
-
-@pytest.mark.parametrize("fold", [-1, 10])
-def test_a_fold_that_does_not_exist_is_refused(fold: int) -> None:
-    with pytest.raises(ValueError, match="at least 0 and at most 9"):
-        Stl10Config(fold=fold)
 
 
 def test_a_source_with_validation_images_of_its_own_uses_them() -> None:

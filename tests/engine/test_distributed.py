@@ -1,4 +1,4 @@
-"""N processes train the same model as one: here 1, 2 and 4, on this machine, over gloo."""
+"""N processes train the same model as one: here 1 and 3, on this machine, over gloo."""
 
 import multiprocessing
 import os
@@ -100,15 +100,14 @@ def test_the_number_of_processes_changes_nothing_but_rounding(tmp_path: Path) ->
     torch.set_num_threads(threads)
     # Forked from a server that has imported this file once: all but as fresh as spawned ones.
     multiprocessing.set_forkserver_preload([__name__, "torch._dynamo"])  # which optimizers import
-    for count in (2, 4):
-        arguments = (count, free_port(), str(tmp_path))
-        mp.start_processes(work, arguments, nprocs=count, start_method="forkserver")
-        for rank in range(count):
-            other = torch.load(tmp_path / f"{rank}.pt")
-            assert other["steps"] == alone["steps"] == 20 and other["seen"] == alone["seen"] == 200
-            torch.testing.assert_close(other["weights"], alone["weights"], rtol=0, atol=1e-9)
-            assert other["count"] == 43 and other["labels"] == alone["labels"]
-            assert other["acc"] == alone["acc"] and abs(other["loss"] - alone["loss"]) < 1e-6
+    arguments = (3, free_port(), str(tmp_path))
+    mp.start_processes(work, arguments, nprocs=3, start_method="forkserver")
+    for rank in range(3):
+        other = torch.load(tmp_path / f"{rank}.pt")
+        assert other["steps"] == alone["steps"] == 20 and other["seen"] == alone["seen"] == 200
+        torch.testing.assert_close(other["weights"], alone["weights"], rtol=0, atol=1e-9)
+        assert other["count"] == 43 and other["labels"] == alone["labels"]
+        assert other["acc"] == alone["acc"] and abs(other["loss"] - alone["loss"]) < 1e-6
 
 
 @pytest.mark.parametrize("words", ["Connection reset by peer", "NCCL error: remote process exited"])

@@ -1,5 +1,5 @@
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import pytest
 import torch
@@ -24,17 +24,19 @@ CLASSIFY = Classify(ClassifyConfig(), ModelConfig(), (1, 1, 5), 3)
 
 
 class Data:
-    """Six batches of eight float64 samples."""
+    """Six batches of eight float64 samples; those numbered in `broken` are NaN."""
 
-    def __init__(self, scale: float = 1.0) -> None:
+    batch_size = 8
+
+    def __init__(self, scale: float = 1.0, broken: Collection[int] = ()) -> None:
         generator = torch.Generator().manual_seed(0)
         self.x = scale * torch.randn(48, 5, generator=generator, dtype=torch.float64)
         self.y = torch.randint(3, (48,), generator=generator)
+        for number in broken:
+            self.x[8 * number : 8 * number + 8] = math.nan
 
     def __len__(self) -> int:
         return 6
-
-    batch_size = 8
 
     def draws(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         return self.epoch(epoch, first)
@@ -47,17 +49,22 @@ class Data:
 
 
 class Recorder(Callback):
-    def __init__(self) -> None:
+    """Notes all events, and calls `each_step` after every step."""
+
+    def __init__(self, each_step: Callable[[Trainer], object] = lambda trainer: None) -> None:
         self.steps, self.logs, self.epochs, self.stops = 0, [], [], 0
+        self.places, self.each_step = [], each_step
 
     def on_step(self, trainer: Trainer) -> None:
         self.steps += 1
+        self.each_step(trainer)
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
         self.logs.append(log)
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         self.epochs.append((log, val))
+        self.places.append((log.epoch, trainer.epoch, trainer.batch, trainer.finished))
 
     def on_stop(self, trainer: Trainer) -> None:
         self.stops += 1
@@ -115,12 +122,14 @@ def test_the_loop_is_the_textbook_one(clip_norm: float | None) -> None:
 
 
 def test_accumulation_changes_nothing_but_rounding() -> None:
-    whole, pieces = train(Data()), train(Data(), micro_batch=3)
-    assert whole.step == pieces.step
-    torch.testing.assert_close(whole.model.weight, pieces.model.weight, rtol=1e-9, atol=1e-12)
+    together, accumulated = train(Data()), train(Data(), micro_batch=3)
+    assert together.step == accumulated.step
+    torch.testing.assert_close(
+        together.model.weight, accumulated.model.weight, rtol=1e-9, atol=1e-12
+    )
 
 
-def test_observers_hear_steps_logs_and_epochs() -> None:
+def test_callbacks_are_called_at_steps_logs_and_the_ends_of_epochs() -> None:
     recorder = Recorder()
     train(Data(), (recorder,))
     assert recorder.steps == 12
@@ -128,18 +137,8 @@ def test_observers_hear_steps_logs_and_epochs() -> None:
     assert [log.step for log in recorder.logs] == [4, 8, 12]
     assert [log.images_seen for log, _ in recorder.epochs] == [48, 96]
     assert all(val.count == 48 for _, val in recorder.epochs)
-
-
-def test_an_epoch_is_told_when_it_is_over() -> None:
-    """So that what is saved then begins with the next one."""
-    places = []
-
-    class Places(Recorder):
-        def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
-            places.append((log.epoch, trainer.epoch, trainer.batch, trainer.finished))
-
-    train(Data(), (Places(),))
-    assert places == [(1, 1, 0, False), (2, 2, 0, True)]
+    # A state saved at the end of an epoch begins with the next one.
+    assert recorder.places == [(1, 1, 0, False), (2, 2, 0, True)]
 
 
 def test_the_speed_is_that_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,12 +164,10 @@ def test_the_speed_is_that_of_the_training(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_request_to_stop_is_followed_after_the_step() -> None:
-    class StopAt8(Recorder):
-        def on_step(self, trainer: Trainer) -> None:
-            super().on_step(trainer)
-            trainer.stop_requested = self.steps == 8
+    def stop(trainer: Trainer) -> None:
+        trainer.stop_requested = trainer.step == 8
 
-    recorder = StopAt8()
+    recorder = Recorder(stop)
     trainer = train(Data(), (recorder,))
     assert (trainer.step, recorder.stops, len(recorder.epochs)) == (8, 1, 1)
     assert not trainer.finished
@@ -257,18 +254,11 @@ def test_the_curves_are_means_over_the_images_since_the_last_point() -> None:
 
 
 def test_the_average_is_of_the_weights_after_each_step_and_what_is_evaluated() -> None:
-    class Weights(Recorder):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weights: list[Tensor] = []
-
-        def on_step(self, trainer: Trainer) -> None:
-            self.weights.append(trainer.model.weight.detach().clone())
-
-    data, recorder = Data(), Weights()
+    data, weights = Data(), []
+    recorder = Recorder(lambda trainer: weights.append(trainer.model.weight.detach().clone()))
     trainer = train(data, (recorder,), optim=AdamWConfig(lr=0.1), ema_decay=0.5)
     average = make_model().weight.detach()
-    for step, weight in enumerate(recorder.weights, start=1):
+    for step, weight in enumerate(weights, start=1):
         keep = min(0.5, (1 + step) / (10 + step))
         average = keep * average + (1 - keep) * weight
     torch.testing.assert_close(trainer.eval_model.weight, average, rtol=1e-9, atol=0)
@@ -283,13 +273,12 @@ def test_all_that_counts_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPat
     now = 100.0
     monkeypatch.setattr("time.perf_counter", lambda: now)
 
-    class Stop(Recorder):
-        def on_step(self, trainer: Trainer) -> None:
-            nonlocal now
-            now += 2
-            trainer.stop_requested = trainer.step == 9
+    def stop(trainer: Trainer) -> None:
+        nonlocal now
+        now += 2
+        trainer.stop_requested = trainer.step == 9
 
-    first = train(Data(), (Stop(),))
+    first = train(Data(), (Recorder(stop),))
     first.nonfinite.skipped = 2
     state = trainer_state.state_of(first)
     assert state.seconds == first.seconds == 18
@@ -305,51 +294,31 @@ def test_all_that_counts_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_step_that_is_left_out_has_no_part_in_the_curves_and_the_weights() -> None:
-    class Broken(Data):
-        def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-            for number, (x, y) in enumerate(super().epoch(epoch, first), first):
-                yield (x * float("nan") if (epoch, number) == (0, 2) else x), y
-
-    recorder = Recorder()
     still = AdamWConfig(lr=1e-15, weight_decay=0, warmup_epochs=0)
-    skip = {"on_nonfinite": "skip", "log_every": 6}
-    trainer = train(Broken(), (recorder,), optim=still, **skip)
+    broken, recorder, every_step = Data(broken=[2]), Recorder(), Recorder()
+    trainer = train(broken, (recorder,), optim=still, on_nonfinite="skip", log_every=6)
     losses = [
         F.cross_entropy(trainer.model(x), y, label_smoothing=0.1).item() for x, y in Data().epoch(0)
     ]
-    assert trainer.nonfinite.skipped == 1 and (trainer.step, trainer.images_seen) == (12, 96)
-    seen = [losses[number] for number in (0, 1, 3, 4, 5)]
-    points = [recorder.logs[0], recorder.epochs[0][0]]
-    assert [log.values["loss"] for log in points] == [pytest.approx(sum(seen) / 5)] * 2
-    assert recorder.logs[1].values["loss"] == pytest.approx(sum(losses) / 6)
-    every_step = Recorder()
-    train(Broken(), (every_step,), optim=still, on_nonfinite="skip", log_every=1)
+    assert trainer.nonfinite.skipped == 2 and (trainer.step, trainer.images_seen) == (12, 96)
+    mean = sum(losses[number] for number in (0, 1, 3, 4, 5)) / 5
+    points = [*recorder.logs, *(log for log, _ in recorder.epochs)]
+    assert [log.values["loss"] for log in points] == [pytest.approx(mean)] * 4
+    train(broken, (every_step,), optim=still, on_nonfinite="skip", log_every=1)
     assert math.isnan(every_step.logs[2].values["loss"])
-
-
-class HalfBroken(Data):
-    """The second, third and fifth batch of every epoch are NaN."""
-
-    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        for number, (x, y) in enumerate(super().epoch(epoch, first), first):
-            yield (x * float("nan") if number in (1, 2, 4) else x), y
 
 
 def test_so_many_steps_may_be_left_out_and_no_more() -> None:
     settings = {"on_nonfinite": "skip", "epochs": 1, "log_every": 1}
-    assert train(HalfBroken(), max_skips=3, **settings).nonfinite.skipped == 3
+    assert train(Data(broken=[1, 2, 4]), max_skips=3, **settings).nonfinite.skipped == 3
     with pytest.raises(NonFinite, match="3 steps had NaN or infinity"):
-        train(HalfBroken(), max_skips=2, **settings)
+        train(Data(broken=[1, 2, 4]), max_skips=2, **settings)
 
 
-def test_what_is_saved_counts_the_steps_left_out_so_far() -> None:
-    saved = []
-
-    class Saving(Recorder):
-        def on_step(self, trainer: Trainer) -> None:
-            saved.append(trainer_state.state_of(trainer).skipped)
-
-    train(HalfBroken(), (Saving(),), on_nonfinite="skip", epochs=1, log_every=6)
+def test_a_saved_state_counts_the_steps_left_out_so_far() -> None:
+    saved: list[int] = []
+    recorder = Recorder(lambda trainer: saved.append(trainer_state.state_of(trainer).skipped))
+    train(Data(broken=[1, 2, 4]), (recorder,), on_nonfinite="skip", epochs=1, log_every=6)
     assert saved == [0, 1, 2, 2, 3, 3]
 
 
@@ -371,18 +340,16 @@ def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(
     now = 100.0
     monkeypatch.setattr("time.perf_counter", lambda: now)
 
-    class Slow(Recorder):
-        def __init__(self, stop: int) -> None:
-            super().__init__()
-            self.stop = stop
+    def slow(trainer: Trainer) -> None:
+        nonlocal now
+        now += 2
 
-        def on_step(self, trainer: Trainer) -> None:
-            nonlocal now
-            now += 2
-            trainer.stop_requested = trainer.step == self.stop
+    def slow_until_9(trainer: Trainer) -> None:
+        slow(trainer)
+        trainer.stop_requested = trainer.step == 9
 
     settings = {"epochs": 2, "batch_size": 8, "log_every": 5}
-    whole, before, after = Slow(99), Slow(9), Slow(99)
+    whole, before, after = Recorder(slow), Recorder(slow_until_9), Recorder(slow)
     train(Turning(), (whole,), **settings)
     state = trainer_state.state_of(train(Turning(), (before,), **settings))
     now += 1000
@@ -418,23 +385,13 @@ def test_a_gradient_that_is_no_number_ends_the_run_though_its_loss_is_one() -> N
 
 
 def test_the_first_of_several_bad_steps_is_named() -> None:
-    class Broken(Data):
-        def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-            for number, (x, y) in enumerate(super().epoch(epoch, first), first):
-                yield (x * float("nan") if number >= 2 else x), y
-
     with pytest.raises(NonFinite, match=r"at step 3 \(batch 3 of epoch 1\)"):
-        train(Broken(), log_every=6)
+        train(Data(broken=range(2, 6)), log_every=6)
 
 
 def test_a_step_that_is_left_out_leaves_batch_norms_statistics_as_they_are() -> None:
-    class Broken(Data):
-        def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-            for number, (x, y) in enumerate(super().epoch(epoch, first), first):
-                yield (x * float("nan") if number == 2 else x), y
-
     model = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3)).double()
-    trainer = train(Broken(), model=model, on_nonfinite="skip", ema_decay=0.9)
+    trainer = train(Data(broken=[2]), model=model, on_nonfinite="skip", ema_decay=0.9)
     assert trainer.nonfinite.skipped == 2
     for each in (model[0], trainer.ema.model[0]):
         assert each.running_mean.isfinite().all() and each.num_batches_tracked == 10

@@ -18,28 +18,28 @@ from vit_train.tasks.config import ClassifyConfig
 CPU = torch.device("cpu")
 
 
-def test_pieces_cover_the_batch_and_come_back_in_order() -> None:
+def test_micro_batches_cover_the_batch_and_come_back_in_order() -> None:
     batch = torch.arange(50)
     first = threading.Event()
 
-    def wait_for_the_others(piece: torch.Tensor) -> torch.Tensor:
-        if piece[0] == 0:
-            first.wait(5)  # the first piece is ready last
+    def wait_for_the_others(part: torch.Tensor) -> torch.Tensor:
+        if part[0] == 0:
+            first.wait(5)  # the first part is ready last
         else:
             first.set()
-        return piece
+        return part
 
     with Workers(micro_batch=4, count=3) as workers:
-        pieces = list(workers.map(wait_for_the_others, batch))
-    assert [len(piece) for piece in pieces] == [4] * 12 + [2]
-    assert torch.equal(torch.cat(pieces), batch)
+        parts = list(workers.map(wait_for_the_others, batch))
+    assert [len(part) for part in parts] == [4] * 12 + [2]
+    assert torch.equal(torch.cat(parts), batch)
 
 
-def test_an_error_in_a_lane_reaches_the_caller() -> None:
-    def fail(piece: torch.Tensor) -> None:
-        raise ValueError(f"piece {piece[0]}")
+def test_an_error_in_a_thread_reaches_the_caller() -> None:
+    def fail(part: torch.Tensor) -> None:
+        raise ValueError(f"part {part[0]}")
 
-    with Workers(micro_batch=1, count=2) as workers, pytest.raises(ValueError, match="piece 0"):
+    with Workers(micro_batch=1, count=2) as workers, pytest.raises(ValueError, match="part 0"):
         list(workers.map(fail, torch.arange(9)))
 
 
@@ -59,7 +59,7 @@ def test_the_number_of_threads_is_put_back(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-9), (torch.float32, 1e-3)])
-def test_gradients_do_not_depend_on_the_number_of_lanes(
+def test_gradients_do_not_depend_on_the_number_of_threads(
     dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From two on, to the bit, if each has one core."""
@@ -69,8 +69,8 @@ def test_gradients_do_not_depend_on_the_number_of_lanes(
     nn.init.normal_(model.head.weight)
     images = torch.randn(40, 3, 32, 32, dtype=dtype)
 
-    def gradient(piece: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.autograd.grad(model(piece).square().sum(), list(model.parameters()))
+    def gradient(part: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(model(part).square().sum(), list(model.parameters()))
 
     results = []
     for count in (1, 2, 4):
@@ -84,7 +84,9 @@ def test_gradients_do_not_depend_on_the_number_of_lanes(
     assert all(map(torch.equal, results[1], results[2]))
 
 
-def test_which_models_are_cut_and_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_can_are_trained_in_micro_batches_and_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "CORES", 8)
     vit = VisionTransformer(ViTConfig(embed_dim=16, depth=2))
     random = nn.Sequential(nn.Dropout(0.1))
@@ -109,7 +111,7 @@ def test_which_models_are_cut_and_spread(monkeypatch: pytest.MonkeyPatch) -> Non
     assert shape(vit, torch.device("cuda"), 256) == (None, 1)
 
 
-def test_dropout_depends_on_neither_the_lanes_nor_the_pieces(
+def test_dropout_depends_on_neither_threads_nor_micro_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two steps of training; other masks would give quite other weights."""

@@ -70,7 +70,7 @@ def test_the_rest_is_as_with_xavier() -> None:
 
 @pytest.mark.parametrize("head", ["token", "gap"])
 def test_the_head_is_drawn_right_after_the_encoder(head: str) -> None:
-    """What a model does not have draws nothing, or the same seed would give other weights."""
+    """A part that a model lacks draws no numbers, or the same seed would give other weights."""
     config = ViTConfig(embed_dim=16, depth=1, head=head, init="torch")
     torch.manual_seed(0)
     model = VisionTransformer(config, 8, 3, 10)

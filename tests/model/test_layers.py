@@ -148,7 +148,7 @@ def test_gelu_of_large_values_is_relu(magnitude, dtype):
 
 
 @pytest.mark.parametrize("kernels", ["scratch", "fused"])
-def test_layer_norm_module_starts_as_the_plain_normalisation(kernels):
+def test_layer_norm_module_starts_as_the_plain_normalization(kernels):
     x = drawer(8)(3, 5, 16)
     y = LayerNorm(16, kernels).double()(x)
     torch.testing.assert_close(y, F.layer_norm(x, (16,)), rtol=0, atol=1e-10)
@@ -169,14 +169,6 @@ def test_drop_path_drops_whole_samples_and_scales_up_the_others(rate):
     dropped = (y == 0).all(dim=(1, 2))
     torch.testing.assert_close(y[~dropped], x[~dropped] / (1 - rate))
     assert dropped.double().mean().item() == pytest.approx(rate, abs=0.08)
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_drop_path_keeps_the_expectation(rate):
-    torch.manual_seed(0)
-    y = DropPath(rate)(torch.ones(40_000, 1, 1))
-    # Four standard deviations of the mean.
-    assert y.mean().item() == pytest.approx(1, abs=4 * (rate / (1 - rate) / 40_000) ** 0.5)
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.05, 0.1])

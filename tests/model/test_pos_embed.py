@@ -213,8 +213,8 @@ def test_resized_positions_are_interpolated_bicubically(size: int) -> None:
     line = torch.zeros(new, 4, dtype=torch.float64)
     for cell in range(new):
         place = (cell + 0.5) * 4 / new - 0.5
-        for neighbour in range(4):
-            line[cell, neighbour] = weight((place - neighbour) / max(1, 4 / new))
+        for neighbor in range(4):
+            line[cell, neighbor] = weight((place - neighbor) / max(1, 4 / new))
     line /= line.sum(dim=1, keepdim=True)
     model = build()
     old = model.pos_embed[0].weight[0, 1:].unflatten(0, (4, 4))

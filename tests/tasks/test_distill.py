@@ -59,17 +59,3 @@ def test_the_teacher_reads_the_images_as_it_was_trained_to() -> None:
     answers = teacher.forward(normalized(students))
     torch.testing.assert_close(answers, model.eval()(normalized(own)), rtol=0, atol=1e-5)
     assert not answers.requires_grad
-
-
-@pytest.mark.parametrize(
-    "settings, words",
-    [
-        ({"alpha": 0}, "task.alpha=0 must be greater than 0 and at most 1"),
-        ({"alpha": 1.5}, "task.alpha=1.5 must be greater than 0"),
-        ({"temperature": 0}, "task.temperature=0 must be greater than 0"),
-        ({"distillation": "warm"}, "task.distillation=warm must be one of: soft, hard"),
-    ],
-)
-def test_what_is_no_distillation_is_refused(settings: dict, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        DistillConfig(**settings)

@@ -112,7 +112,7 @@ def test_what_cannot_be_is_refused() -> None:
         Reconstruct(ReconstructConfig(), CnnConfig(), (3, 16, 16), 10)
 
 
-def test_what_is_predicted_of_normalized_patches_is_shown_in_their_own_colours() -> None:
+def test_what_is_predicted_of_normalized_patches_is_shown_in_their_own_colors() -> None:
     """A model that is right about everything shows the image itself."""
     learning, (images, orders) = task(normalize_target=True), batch()
     truth = patchify(images, 4)

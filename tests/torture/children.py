@@ -1,4 +1,4 @@
-"""A command in a child of this process, which has everything imported, under watch."""
+"""Work and commands in children of this process, which has everything imported."""
 
 import atexit
 import contextlib
@@ -9,12 +9,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from torture.warm import MAINS
 
+Task = TypeVar("Task")
 TICKS = os.sysconf("SC_CLK_TCK")
 GIGABYTE = 2**30
 # A child that computes for longer, or sleeps for longer while nothing below it computes either,
@@ -36,6 +38,24 @@ def fork(work: Callable[[], None]) -> int:
         finally:
             os._exit(status)
     return pid
+
+
+def in_children(
+    tasks: Iterator[Task], work: Callable[[Task], None], jobs: int
+) -> Iterator[tuple[Task, int, float]]:
+    """Each task with its exit status and its seconds, as they end."""
+    running: dict[int, tuple[Task, float]] = {}
+    while True:
+        while len(running) < jobs and (task := next(tasks, None)) is not None:
+            running[fork(lambda task=task: work(task))] = task, time.monotonic()  # type: ignore[misc]
+        if not running:
+            return
+        for pid in list(running):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                task, began = running.pop(pid)
+                yield task, os.waitstatus_to_exitcode(status), time.monotonic() - began
+        time.sleep(0.01)
 
 
 def ended(work: Callable[[], None]) -> int:

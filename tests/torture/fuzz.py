@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torture.children import GIGABYTE
+from torture.children import GIGABYTE, in_children
 from torture.generators import generators
-from torture.parallel import in_children
 from torture.place import Place
 from torture.templates import make_templates
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from test_resume import assert_same_run
 
-from torture.children import Child
-from torture.parallel import in_children
+from torture.children import Child, in_children
 from vit_train.commands import train
 from vit_train.engine import workers
 

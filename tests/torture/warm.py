@@ -11,9 +11,8 @@ from conftest import MAINS
 
 # What they bring only when they come to it, and what torch, matplotlib and Hydra bring then.
 LATER = (
-    *("runs.training.train", "runs.evaluation.evaluate", "runs.results.compare"),
-    "runs.augment",
-    *("data.cifar", "data.stl10", "data.folder"),
+    *("training.train", "training.preview", "evaluation.evaluate", "evaluation.comparison"),
+    *("results.table", "data.published", "data.folder"),
 )
 OTHERS = (
     *("torch._dynamo", "torch.distributed", "torchvision.datasets", "matplotlib.pyplot"),

@@ -54,7 +54,7 @@ def test_no_line_below_an_image_reaches_into_the_next() -> None:
     assert texts[-1].get_text().startswith("…") and texts[-1].get_text().endswith("/cat.jpg")
 
 
-def test_a_long_title_is_shortened_and_colours_differ() -> None:
+def test_a_long_title_is_shortened_and_colors_differ() -> None:
     assert shortened("a" * 22) == "a" * 22 and shortened("a" * 23) == "a" * 21 + "…"
     for count in (1, 8, 9, 30):
         assert len(set(colors(count))) == count

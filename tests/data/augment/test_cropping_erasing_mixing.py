@@ -26,7 +26,7 @@ def boxes_of(*rows: tuple[int, int, int, int]) -> Rectangles:
     return Rectangles(*torch.tensor(rows).unbind(1))
 
 
-def test_a_resized_crop_is_torchvisions_to_one_grey_level() -> None:
+def test_a_resized_crop_is_torchvisions_to_one_gray_level() -> None:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (5, 3, SIZE, SIZE), generator=generator).to(torch.uint8)
     boxes = boxes_of((0, 0, 24, 24), (3, 5, 10, 13), (0, 11, 24, 13), (20, 20, 4, 4), (7, 0, 1, 9))
