@@ -136,10 +136,8 @@ def test_a_path_on_its_own_is_told_what_it_may_be(run: Run) -> None:
     Path("some/data/few.yaml").write_text(
         "defaults: [shapes]\ntrain_images: 50\n", encoding="utf-8"
     )
-    assert (
-        "train_images: 50"
-        in run.succeeds("vit-train", "--config-dir", "some", "data=few", "--cfg", "job").out
-    )
+    composed = run.succeeds("vit-train", "--config-dir", "some", "data=few", "--cfg", "job")
+    assert "train_images: 50" in composed.out
 
 
 HYDRA_COMMANDS = ("vit-train", "vit-eval", "vit-augment")
@@ -264,10 +262,8 @@ def test_a_copy_of_a_checkpoint_is_not_resumed_where_it_lies(run: Run, small_run
 
 
 def test_what_is_legitimately_added_is_taken(run: Run) -> None:
-    assert (
-        "seed: 3"
-        in run.succeeds("vit-train", "+hydra.job.env_set.SOME=1", "++seed=3", "--cfg", "job").out
-    )
+    added = ["+hydra.job.env_set.SOME=1", "++seed=3"]
+    assert "seed: 3" in run.succeeds("vit-train", *added, "--cfg", "job").out
     Path("some/extra").mkdir(parents=True)
     Path("some/extra/own.yaml").write_text(
         "# @package _global_\noptim: {lr: 0.5}\n", encoding="utf-8"

@@ -128,7 +128,7 @@ def test_a_failing_disk_stops_the_run_with_a_way_to_go_on(
     assert read_json(Path("run/summary.json"))["status"] == "finished"
 
 
-def test_or_training_goes_on_without_and_saves_again_when_it_can(
+def test_with_on_error_continue_a_run_saves_again_once_it_can(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing_saves(monkeypatch, 2, 4)
@@ -243,14 +243,14 @@ def not_a_number_at(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
     monkeypatch.setattr(Classify, "step_sums", broken)
 
 
-WHOLE = ["train.micro_batch=32", "hydra.run.dir=run"]  # one micro-batch a step
+ONE_MICRO_BATCH = ["train.micro_batch=32", "hydra.run.dir=run"]
 
 
-def test_a_loss_that_is_no_number_is_named_with_its_step_and_batch(
+def test_a_nan_loss_is_reported_with_its_step_and_batch(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     not_a_number_at(monkeypatch, {8})
-    outcome = run("vit-train", *SMALL, *WHOLE, "checkpoint.every_steps=1")
+    outcome = run("vit-train", *SMALL, *ONE_MICRO_BATCH, "checkpoint.every_steps=1")
     assert outcome.status == 1
     assert "NaN or infinity at step 8 (batch 3 of epoch 2)" in outcome.err
     assert Checkpoint.load(Path("run/checkpoints/last.safetensors")).step == 7
@@ -258,11 +258,13 @@ def test_a_loss_that_is_no_number_is_named_with_its_step_and_batch(
     assert saved["images"].shape[0] == saved["targets"].shape[0] == 32
 
 
-def test_or_its_step_is_left_out_so_many_times(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_with_nan_are_skipped_up_to_max_skips(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     skip = ["train.on_nonfinite=skip", "train.max_skips=2"]
     with monkeypatch.context() as patch:
         not_a_number_at(patch, {2, 8})
-        outcome = run("vit-train", *SMALL, *WHOLE, *skip)
+        outcome = run("vit-train", *SMALL, *ONE_MICRO_BATCH, *skip)
     assert outcome.status == 0, outcome.err
     summary = read_json(Path("run/summary.json"))
     assert summary["steps_left_out"] == 2 and summary["steps"] == 10
@@ -273,7 +275,12 @@ def test_or_its_step_is_left_out_so_many_times(run: Run, monkeypatch: pytest.Mon
     )
     not_a_number_at(monkeypatch, {2, 4, 8})
     run.fails(
-        "3 steps had NaN or infinity", "vit-train", *SMALL, *WHOLE, *skip, "hydra.run.dir=again"
+        "3 steps had NaN or infinity",
+        "vit-train",
+        *SMALL,
+        *ONE_MICRO_BATCH,
+        *skip,
+        "hydra.run.dir=again",
     )
 
 

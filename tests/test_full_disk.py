@@ -51,7 +51,7 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_with_more_space(
     assert_same_run(small_run("finished", "whole"), Path("disk/run"))
 
 
-def test_or_training_goes_on_without_but_its_end_is_not_lost(
+def test_with_on_error_continue_the_end_of_a_run_is_not_lost(
     run: Run, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint_manager, "SHARE", math.inf)  # after every epoch

@@ -304,7 +304,9 @@ def test_nothing_outside_a_strangers_run_is_touched(
         *((name, "pipe") for name in ("summary.json", "metrics.csv", "results.md")),
     ],
 )
-def test_nor_by_gathering_it(name: str, kind: str, run: Run, small_run: SmallRun) -> None:
+def test_vit_results_touches_nothing_outside_a_strangers_run(
+    name: str, kind: str, run: Run, small_run: SmallRun
+) -> None:
     small_run("finished")
     outside = booby_trapped(name, kind)
     before = state_of(outside)

@@ -285,12 +285,8 @@ def test_a_model_and_a_task(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         ["vit-results", "run"],
     ):
         run.succeeds(*command)
-    run.fails(
-        "there is no setting model.depth here: model=vit has it",
-        "vit-train",
-        "model=mlp",
-        "model.depth=3",
-    )
+    words = "there is no setting model.depth here: model=vit has it"
+    run.fails(words, "vit-train", "model=mlp", "model.depth=3")
     assert "model: base, cnn, mlp, resnet, small" in run("vit-train", "--help").out
     monkeypatch.delitem(MODEL_CONFIGS, "mlp")
     run.fails("the config's model must be one of: vit, cnn", "vit-eval", "ckpt=run")
