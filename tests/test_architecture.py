@@ -45,7 +45,7 @@ MOST = {
     "rooms": 14,
     "floors": 7,
     "modules that vit-predict imports": 60,
-    "modules that vit-train imports up to its first step": 95,
+    "modules that vit-train imports up to its first step": 96,
 }
 # Hydra and its configs are for these alone.
 KNOW_HYDRA = {
