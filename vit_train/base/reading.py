@@ -10,7 +10,7 @@ import difflib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import NoneType, UnionType
+from types import UnionType
 from typing import IO, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
@@ -121,16 +121,9 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def near_path(path: Path) -> str:
-    """Return ", did you mean …?" with the existing path that is spelled most like a missing one.
-
-    Only its first folder or file that is missing is looked for. Return "" if there is none like it.
-    """
-    missing = next((each for each in (path, *path.parents) if each.parent.is_dir()), path)
-    names = [entry.name for entry in missing.parent.iterdir()] if missing.parent.is_dir() else []
-    for near in difflib.get_close_matches(missing.name, names):
-        if (found := missing.with_name(near) / path.relative_to(missing)).exists():
-            return f", did you mean {found}?"
-    return ""
+    """Return ", did you mean …?" with the path most like a missing one in its folder, or ""."""
+    near = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*")], 1)
+    return f", did you mean {path.with_name(near[0])}?" if near else ""
 
 
 def read_text(path: Path, limit: int) -> str:
@@ -198,11 +191,8 @@ def _typed(kind: Any, value: Any, name: str) -> Any:
     if kind is Any:
         return value
     if origin in (Union, UnionType):
-        if value is None and NoneType in arguments:
-            return None
-        options = [each for each in arguments if each is not NoneType]
-        exact = [each for each in options if each is type(value)]
-        return _typed((exact or options)[0], value, name)
+        exact = [each for each in arguments if each is type(value)]
+        return _typed((exact or arguments)[0], value, name)
     if dataclasses.is_dataclass(kind):
         return _dataclass(kind, _instance(value, dict, name), name)
     if origin is dict:
