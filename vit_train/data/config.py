@@ -263,7 +263,7 @@ class FolderConfig(DataConfig):
 
     name: str = "folder"
     root: str = setting("", "The folder that holds your images, one folder per class.")
-    image_size: int | None = setting(
+    image_size: int = setting(
         64, "Scale the shorter side to this, then crop the center.", at_least=1
     )
     test_fraction: float = setting(
@@ -290,7 +290,7 @@ class FolderConfig(DataConfig):
         super().__post_init__()
         if not self.root:
             raise ValueError("data.root=FOLDER must name the folder that holds your images")
-        if self.image_size is None:
+        if self.image_size is None:  # which OmegaConf lets through
             raise ValueError("data.image_size must be a number for data=folder, for example 64")
 
 
