@@ -301,9 +301,10 @@ class ShapesConfig(DataConfig):
     own_size: ClassVar[int] = 32
 
     name: str = "shapes"
-    num_classes: int = setting(10, "Kinds of shapes, 2 to 10.")
-    train_images: int = setting(10_000, "Training images to draw.")
-    test_images: int = setting(2_000, "Test images to draw.")
+    image_size: int | None = setting(None, "Draw images of this size; null: 32.", at_least=16)
+    num_classes: int = setting(10, "Kinds of shapes, 2 to 10.", at_least=2, at_most=10)
+    train_images: int = setting(10_000, "Training images to draw.", at_least=1)
+    test_images: int = setting(2_000, "Test images to draw.", at_least=1)
     draw_seed: int = seed_setting(0, "Seed of the drawing.")
 
     @property
