@@ -14,7 +14,6 @@ from vit_train.base.reading import (
     Refused,
     near_path,
     open_regular,
-    read_bytes,
     read_config,
     read_json,
     read_text,
@@ -35,9 +34,9 @@ from vit_train.base.writing import (
 @posix
 def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
-    assert read_bytes(tmp_path / "file", 5) == b"12345"
+    assert read_text(tmp_path / "file", 5) == "12345"
     with pytest.raises(Refused, match="larger than 4 bytes"):
-        read_bytes(tmp_path / "file", 4)
+        read_text(tmp_path / "file", 4)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
     for name in ("pipe", "zero", "."):
@@ -193,18 +192,16 @@ LAUGHS = "a: &a [x, x]\n" + "".join(
 )
 
 
+HOSTILE = "has an alias .* or too many or deeply nested values"
+
+
 @pytest.mark.parametrize(
     "text, words",
     [
-        (LAUGHS, "an alias"),
-        ("a: &a 1\n", "an alias"),
-        ("<<: *b\n", "an alias"),
-        ("a: " + "[" * 1000, "too deeply nested"),
-        ("- " * 1000 + "x", "too deeply nested"),
-        ("[" + "1," * 5000 + "1]", "too many values"),
+        *((text, HOSTILE) for text in (LAUGHS, "a: &a 1\n", "<<: *b\n", "a: " + "[" * 1000)),
+        *((text, HOSTILE) for text in ("- " * 1000 + "x", "[" + "1," * 5000 + "1]")),
         ("x" * 200_000, "larger than"),
-        ("a: [", "cannot be read"),
-        ("a: \x07", "cannot be read"),
+        *((text, "cannot be read") for text in ("a: [", "a: \x07")),
     ],
 )
 def test_yaml_made_to_take_for_ever_is_refused(tmp_path: Path, text: str, words: str) -> None:

@@ -215,10 +215,10 @@ BAD_TREES = {
         ["training/a/1.png", "training/b/1.png", "test/a/1.png"], {}, "no folders of classes"
     ),
     "one image": (
-        ["a/1.png"], {}, "data.test_fraction=0.1 sets the only image apart for testing.*add images"
+        ["a/1.png"], {}, "=0.1 sets 1 image apart for testing.*add images"
     ),
     "all for testing": (
-        ["a/1.png", "b/1.png"], {"test_fraction": 0.9}, "sets all 2 images apart.*a smaller"
+        ["a/1.png", "b/1.png"], {"test_fraction": 0.9}, "sets 2 images apart.*a smaller"
     ),
     "too large": (["a/1.png", "b/1.png"], {"image_size": 10**7}, "data.image_size=.*: 2 images"),
 }  # fmt: skip

@@ -39,8 +39,6 @@ def require_plain(value: Any, what: str, nodes: int, others: tuple[type, ...] = 
         count += 1
         if count > nodes or depth > DEPTH:
             raise Refused(f"{what} holds too many values, or too deeply nested ones")
-        if isinstance(node, others):
-            continue
         if isinstance(node, dict):
             if not all(isinstance(key, str | int) for key in node):
                 raise Refused(f"{what} has a key that is neither a string nor an integer")
@@ -49,7 +47,7 @@ def require_plain(value: Any, what: str, nodes: int, others: tuple[type, ...] = 
             waiting += [(child, depth + 1) for child in node]
         elif isinstance(node, int) and node not in INTEGERS:
             raise Refused(f"{what} holds an integer of more than 64 bits")
-        elif not isinstance(node, PLAIN):
+        elif not isinstance(node, (*PLAIN, *others)):
             raise Refused(f"{what} holds a {type(node).__name__}, which is not a plain value")
 
 
@@ -85,18 +83,6 @@ JSON_BYTES, CONFIG_BYTES = 4_000_000, 100_000
 JSON_NODES = 1_000_000
 
 
-def read_bytes(path: Path, limit: int) -> bytes:
-    """Return a file's content; raise Refused if it is not regular or exceeds `limit` bytes.
-
-    A device may never end, and opening a pipe blocks until something writes into it.
-    """
-    with open_regular(path) as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise Refused(f"{path} is larger than {limit:,} bytes")
-    return content
-
-
 @contextlib.contextmanager
 def open_regular(path: Path) -> Iterator[IO[bytes]]:
     """Open a file for reading; raise Refused if it is not regular, OSError as `open` does.
@@ -127,9 +113,16 @@ def near_path(path: Path) -> str:
 
 
 def read_text(path: Path, limit: int) -> str:
-    """Return a file's content as text; raise Refused, naming the file, if it is not UTF-8."""
+    """Return a file's text; raise Refused if it is not regular, UTF-8, or of `limit` bytes at most.
+
+    A device may never end, and opening a pipe blocks until something writes into it.
+    """
+    with open_regular(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise Refused(f"{path} is larger than {limit:,} bytes")
     try:
-        return read_bytes(path, limit).decode()
+        return content.decode()
     except UnicodeDecodeError as error:
         raise Refused(f"{path} is not text: {error}") from error
 
@@ -162,12 +155,10 @@ def read_config(path: Path) -> str:
     depth = 0
     try:
         for count, event in enumerate(yaml.parse(text, yaml.SafeLoader)):
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                raise Refused(f"{path} has an alias, & or *: a run's settings are plain values")
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
-            if count > CONFIG_NODES or depth > DEPTH:
-                raise Refused(f"{path} holds too many values, or too deeply nested ones")
+            if count > CONFIG_NODES or depth > DEPTH or getattr(event, "anchor", None):
+                raise Refused(f"{path} has an alias (& or *) or too many or deeply nested values")
     except yaml.YAMLError as error:
         raise Refused(f"{path} cannot be read: {error}") from error
     return text

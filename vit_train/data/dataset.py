@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vit_train.base.memory import SPLIT_BYTES, gigabytes, require_images_fit
+from vit_train.base.text import counted
 from vit_train.data.config import DataConfig
 
 logger = logging.getLogger(__name__)
@@ -289,11 +290,9 @@ def set_apart(
     fraction = getattr(config, field)
     count = max(1, round(len(images) * fraction))
     if count >= len(images):
-        every = "the only image" if count == 1 else f"all {count} images"
-        smaller = "" if count == 1 else f"set a smaller data.{field}, "
         raise ValueError(
-            f"data.{field}={fraction} sets {every} apart for {purpose}, which leaves none for "
-            f"training: add images, {smaller}or {remedy}"
+            f"data.{field}={fraction} sets {counted(count, 'image')} apart for {purpose}, which "
+            f"leaves none for training: add images, set a smaller data.{field}, or {remedy}"
         )
     index, rest = stratified(images.labels, count, config.split_seed, leave_one=True)
     return images.subset(rest), images.subset(index)
