@@ -39,7 +39,7 @@ TRAIN = {
     "data=stl10 data.fold=1 data.cv_folds=5 data.cv_fold=0": "makes its own: choose one of them",
     "data=folder data.root=x data.image_size=null": "data.image_size must be a number",
     "data.train_images=1000000000000": "data.train_images=1000000000000, data.test_images=",
-    "data.image_size=1000000": "data.image_size=1000000: 1 image of 1,000,000 by 1,000,000 would",
+    "data.image_size=1000000": "12,000 images of 1,000,000 by 1,000,000 would",
     "data.test_images=20000000000": "20,000,010,000 images of 32 by 32 would take 122,880 GB",
     "data.train_images=9 data.test_images=9 augment.crop_padding=100000000000": "at most 32",
     # words that are no choice
@@ -278,7 +278,7 @@ def test_what_needs_more_memory_than_there_is_is_said_first(run: Run) -> None:
         ("vit-eval", "data.image_size=1000000", "data.image_size=1000000: 1 image of 1,000,000"),
         ("vit-augment", "images=1000000000", "images=1000000000, variants=8 make 9,000,000,000 "),
         ("vit-augment", "variants=400", "make 2,406 pictures, but one sheet shows at most 1,000"),
-        ("vit-augment", "data.image_size=1000000", "data.image_size=1000000: 1 image of"),
+        ("vit-augment", "data.image_size=1000000", "data.image_size=1000000: 80 images of"),
         (
             "vit-augment",
             "augment.crop_padding=1000000000",

@@ -51,7 +51,6 @@ def place(images: Tensor, device: torch.device, purpose: str) -> Tensor:
 
 
 CHUNK_PIXELS = 1_000_000  # bounds the memory at any image size
-FLOAT_BYTES = 24  # per RGB pixel: an image in 32-bit floats and its resized copy
 
 
 @dataclass(frozen=True)
@@ -176,13 +175,11 @@ def without(images: ImageSet, keys: Tensor | None) -> ImageSet:
 def resize(images: Tensor, size: int | None) -> Tensor:
     """Resize uint8 (N,C,S,S) to uint8 (N,C,size,size), bilinear and antialiased.
 
-    Works in chunks to save memory. Raise ValueError if the result, or one image in 32-bit floats,
-    does not fit into memory.
+    Works in chunks to save memory. Raise ValueError if the result does not fit into memory.
     """
     if size is None or images.shape[-1] == size:
         return images
     require_images_fit(len(images), size, f"data.image_size={size}", SPLIT_BYTES)
-    require_images_fit(1, size, f"data.image_size={size}", FLOAT_BYTES)
     resized = images.new_empty(*images.shape[:2], size, size)
     chunk = max(1, CHUNK_PIXELS // max(size, images.shape[-1]) ** 2)
     for part, target in zip(images.split(chunk), resized.split(chunk), strict=True):

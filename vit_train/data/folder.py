@@ -81,7 +81,6 @@ def load_part(
     if tree is None or split == "train":
         return None
     require_known(tree, classes, "the model")
-    require_fit(len(tree.files), config)
     return image_set(tree, classes, config)
 
 
@@ -91,7 +90,6 @@ def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
     Raise ValueError if one can no longer be read.
     """
     paths = [Path(config.root, name) for name in images.all_names]
-    require_fit(len(paths), config)
     decoded = decode_all(paths, config)
     for index, problem in decoded.broken.items():
         raise ValueError(f"{paths[index]} can no longer be read: {problem}")
@@ -105,6 +103,7 @@ def require_fit(count: int, config: FolderConfig) -> None:
 
 
 def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
+    require_fit(len(paths), config)
     how = decode_cached if config.cache else decode
     return how(paths, config.image_size, config.max_pixels)
 
