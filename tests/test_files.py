@@ -9,11 +9,11 @@ import pytest
 from conftest import posix
 
 from vit_train.base import reading as plain_values
+from vit_train.base import writing
 from vit_train.base.reading import (
     Refused,
     near_path,
     open_regular,
-    read_bytes,
     read_config,
     read_json,
     read_text,
@@ -21,11 +21,12 @@ from vit_train.base.reading import (
     require_plain,
 )
 from vit_train.base.writing import (
+    exclusive,
     new_folder,
     open_to_append,
     remove_partial,
     replacing,
-    truncate,
+    write_from,
     write_text,
 )
 
@@ -33,9 +34,9 @@ from vit_train.base.writing import (
 @posix
 def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
-    assert read_bytes(tmp_path / "file", 5) == b"12345"
+    assert read_text(tmp_path / "file", 5) == "12345"
     with pytest.raises(Refused, match="larger than 4 bytes"):
-        read_bytes(tmp_path / "file", 4)
+        read_text(tmp_path / "file", 4)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
     for name in ("pipe", "zero", "."):
@@ -54,10 +55,9 @@ def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path) -> None:
 @posix
 def test_what_is_spelled_like_a_missing_path_is_suggested(tmp_path: Path) -> None:
     (tmp_path / "outputs/cifar10-tiny").mkdir(parents=True)
-    (tmp_path / "else").mkdir()
-    for missing in ("outputs/cifar10-tny", "output/cifar10-tiny"):
-        assert near_path(tmp_path / missing) == f", did you mean {tmp_path}/outputs/cifar10-tiny?"
-    for missing in ("photos", "output/stl10", "outputs/stl10", "elze/cifar10-tiny"):
+    found = tmp_path / "outputs/cifar10-tiny"
+    assert near_path(tmp_path / "outputs/cifar10-tny") == f", did you mean {found}?"
+    for missing in ("photos", "output/cifar10-tiny", "outputs/stl10"):
         assert near_path(tmp_path / missing) == ""
 
 
@@ -71,7 +71,7 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
 
 
 @posix
-@pytest.mark.parametrize("write", [open_to_append, lambda path: truncate(path, 0)])
+@pytest.mark.parametrize("write", [open_to_append, lambda path: write_from(path, 0, b"")])
 def test_nothing_is_appended_or_cut_through_a_link(
     tmp_path: Path, write: Callable[[Path], object]
 ) -> None:
@@ -91,8 +91,11 @@ def test_appending_and_cutting(tmp_path: Path) -> None:
         with open_to_append(tmp_path / "log") as file:
             file.write("né\n")
     assert (tmp_path / "log").read_text(encoding="utf-8") == "né\nné\n"
-    truncate(tmp_path / "log", 4)
-    assert (tmp_path / "log").read_text(encoding="utf-8") == "né\n"
+    for content, expected in ((b"", "né\n"), (b"more", "né\nmore")):
+        write_from(tmp_path / "log", 4, content)
+        assert (tmp_path / "log").read_text(encoding="utf-8") == expected
+    with pytest.raises(FileNotFoundError):
+        write_from(tmp_path / "gone", 4, b"more")
 
 
 def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -> None:
@@ -189,18 +192,16 @@ LAUGHS = "a: &a [x, x]\n" + "".join(
 )
 
 
+HOSTILE = "has an alias .* or too many or deeply nested values"
+
+
 @pytest.mark.parametrize(
     "text, words",
     [
-        (LAUGHS, "an alias"),
-        ("a: &a 1\n", "an alias"),
-        ("<<: *b\n", "an alias"),
-        ("a: " + "[" * 1000, "too deeply nested"),
-        ("- " * 1000 + "x", "too deeply nested"),
-        ("[" + "1," * 5000 + "1]", "too many values"),
+        *((text, HOSTILE) for text in (LAUGHS, "a: &a 1\n", "<<: *b\n", "a: " + "[" * 1000)),
+        *((text, HOSTILE) for text in ("- " * 1000 + "x", "[" + "1," * 5000 + "1]")),
         ("x" * 200_000, "larger than"),
-        ("a: [", "cannot be read"),
-        ("a: \x07", "cannot be read"),
+        *((text, "cannot be read") for text in ("a: [", "a: \x07")),
     ],
 )
 def test_yaml_made_to_take_for_ever_is_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -228,13 +229,10 @@ def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
 def test_an_error_of_the_disk_names_the_file(tmp_path: Path, number: int) -> None:
-    """Writing names none; and another program's error is left as it is."""
+    """Writing names none."""
     with pytest.raises(OSError, match=os.strerror(number)) as caught, replacing(tmp_path / "file"):
         raise OSError(number, os.strerror(number))
-    assert caught.value.filename == str(tmp_path / "file")
-    with pytest.raises(OSError, match="refused") as caught, replacing(tmp_path / "file"):
-        raise OSError(errno.ECONNREFUSED, "refused")
-    assert caught.value.filename is None and not list(tmp_path.iterdir())
+    assert caught.value.filename == str(tmp_path / "file") and not list(tmp_path.iterdir())
 
 
 @posix
@@ -246,3 +244,31 @@ def test_a_pipe_or_device_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("pipe")  # the link is replaced, and the pipe stays
     write_text(tmp_path / "link", "x")
     assert (tmp_path / "pipe").is_fifo() and not (tmp_path / "link").is_symlink()
+
+
+def test_a_folder_that_cannot_be_finished_is_removed(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), new_folder(tmp_path / "new") as folder:
+        (folder / "file").touch()
+        raise KeyError
+    with new_folder(tmp_path / "new") as folder:
+        (folder / "file").touch()
+    with pytest.raises(Refused, match="exists already"), new_folder(tmp_path / "new"):
+        pass
+    assert (tmp_path / "new/file").exists()
+
+
+@posix
+@pytest.mark.parametrize("number", [*writing.NO_LOCKS, errno.EACCES])
+def test_a_file_system_without_locks_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    def refuse(*what: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(writing.fcntl, "flock", refuse)
+    if number == errno.EACCES:  # that is another fault
+        with pytest.raises(PermissionError, match="lock"), exclusive(tmp_path / "lock"):
+            pass
+        return
+    with exclusive(tmp_path / "lock"), exclusive(tmp_path / "lock"):
+        assert f"lock cannot be locked ({os.strerror(number)})" in caplog.text

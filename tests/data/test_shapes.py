@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from vit_train.data.config import ShapesConfig
 from vit_train.data.shapes import CLASSES, draw
 
 
@@ -59,11 +60,11 @@ def test_a_linear_classifier_stays_under_40_percent() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"count": 0}, {"image_size": 8}, {"num_classes": 1}, {"num_classes": 11}]
+    "settings", [{"train_images": 0}, {"image_size": 8}, {"num_classes": 1}, {"num_classes": 11}]
 )
-def test_what_cannot_be_drawn_is_refused(arguments: dict[str, int]) -> None:
-    with pytest.raises(ValueError):
-        draw(**{"count": 10, **arguments})
+def test_what_cannot_be_drawn_is_refused(settings: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must be at least"):
+        ShapesConfig(**settings)
 
 
 def test_figures_lie_inside_the_image_anywhere_and_at_their_sizes() -> None:

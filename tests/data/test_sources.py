@@ -139,13 +139,6 @@ def test_sets_of_other_seeds_share_no_image() -> None:
     assert len(torch.cat(sets).flatten(1).unique(dim=0)) == 6 * 9
 
 
-def test_the_folder_inside_the_root_is_no_root(tmp_path: Path) -> None:
-    inner = tmp_path / "cifar-10-batches-py"
-    inner.mkdir()
-    with pytest.raises(ValueError, match=f"give the folder that holds it, data.root={tmp_path}"):
-        load_dataset(Cifar10Config(root=str(inner)))
-
-
 def test_an_empty_variable_means_the_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIT_TRAIN_DATA", "")
     assert Cifar10Config().root == "data"

@@ -158,8 +158,8 @@ def test_a_fold_needs_an_image() -> None:
 @pytest.mark.parametrize(
     "settings, words",
     [
-        ({"cv_fold": 0}, "data.cv_fold=0 needs data.cv_folds=N, the number of folds"),
-        ({"cv_folds": 5}, "data.cv_folds=5 needs data.cv_fold=0 to 4"),
+        ({"cv_fold": 0}, "data.cv_fold=0, data.cv_folds=None: set both"),
+        ({"cv_folds": 5}, "data.cv_fold=None, data.cv_folds=5: set both"),
         ({"cv_folds": 1, "cv_fold": 0}, "data.cv_folds=1 must be at least 2"),
         ({"cv_folds": 5, "cv_fold": -1}, "data.cv_fold=-1 must be at least 0"),
         ({"cv_folds": 5, "cv_fold": 1, "val": "test"}, "data.val=test does not"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import posix
 
-from vit_train.base.locking import exclusive
+from vit_train.base.writing import exclusive
 from vit_train.runs import paths as lock
 from vit_train.runs.paths import InUse, new_run, sole_writer
 

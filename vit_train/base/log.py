@@ -6,21 +6,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from vit_train.base.text import PrintableFormatter
+from vit_train.base.text import printable
 from vit_train.base.writing import open_to_append
 
 
 @contextlib.contextmanager
 def shown_on_terminal() -> Iterator[None]:
     """Print the package's log lines within the block, and other libraries' warnings."""
-    logger = logging.getLogger("vit_train")
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    try:
-        with logged_by(logging.StreamHandler(sys.stdout), "%(message)s"):
-            yield
-    finally:
-        logger.setLevel(level)
+    logging.getLogger("vit_train").setLevel(logging.INFO)
+    with logged_by(logging.StreamHandler(sys.stdout), "%(message)s"):
+        yield
 
 
 @contextlib.contextmanager
@@ -31,6 +26,13 @@ def logged_to(path: Path) -> Iterator[None]:
         logged_by(logging.StreamHandler(file), "%(asctime)s %(message)s"),
     ):
         yield
+
+
+class PrintableFormatter(logging.Formatter):
+    """Formatter that makes every log line printable, on the terminal and in the file."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), keep="\n")
 
 
 @contextlib.contextmanager

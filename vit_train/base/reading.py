@@ -10,7 +10,7 @@ import difflib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import NoneType, UnionType
+from types import UnionType
 from typing import IO, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
@@ -39,8 +39,6 @@ def require_plain(value: Any, what: str, nodes: int, others: tuple[type, ...] = 
         count += 1
         if count > nodes or depth > DEPTH:
             raise Refused(f"{what} holds too many values, or too deeply nested ones")
-        if isinstance(node, others):
-            continue
         if isinstance(node, dict):
             if not all(isinstance(key, str | int) for key in node):
                 raise Refused(f"{what} has a key that is neither a string nor an integer")
@@ -49,7 +47,7 @@ def require_plain(value: Any, what: str, nodes: int, others: tuple[type, ...] = 
             waiting += [(child, depth + 1) for child in node]
         elif isinstance(node, int) and node not in INTEGERS:
             raise Refused(f"{what} holds an integer of more than 64 bits")
-        elif not isinstance(node, PLAIN):
+        elif not isinstance(node, (*PLAIN, *others)):
             raise Refused(f"{what} holds a {type(node).__name__}, which is not a plain value")
 
 
@@ -85,18 +83,6 @@ JSON_BYTES, CONFIG_BYTES = 4_000_000, 100_000
 JSON_NODES = 1_000_000
 
 
-def read_bytes(path: Path, limit: int) -> bytes:
-    """Return a file's content; raise Refused if it is not regular or exceeds `limit` bytes.
-
-    A device may never end, and opening a pipe blocks until something writes into it.
-    """
-    with open_regular(path) as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise Refused(f"{path} is larger than {limit:,} bytes")
-    return content
-
-
 @contextlib.contextmanager
 def open_regular(path: Path) -> Iterator[IO[bytes]]:
     """Open a file for reading; raise Refused if it is not regular, OSError as `open` does.
@@ -121,22 +107,22 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def near_path(path: Path) -> str:
-    """Return ", did you mean …?" with the existing path that is spelled most like a missing one.
-
-    Only its first folder or file that is missing is looked for. Return "" if there is none like it.
-    """
-    missing = next((each for each in (path, *path.parents) if each.parent.is_dir()), path)
-    names = [entry.name for entry in missing.parent.iterdir()] if missing.parent.is_dir() else []
-    for near in difflib.get_close_matches(missing.name, names):
-        if (found := missing.with_name(near) / path.relative_to(missing)).exists():
-            return f", did you mean {found}?"
-    return ""
+    """Return ", did you mean …?" with the path most like a missing one in its folder, or ""."""
+    near = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*")], 1)
+    return f", did you mean {path.with_name(near[0])}?" if near else ""
 
 
 def read_text(path: Path, limit: int) -> str:
-    """Return a file's content as text; raise Refused, naming the file, if it is not UTF-8."""
+    """Return a file's text; raise Refused if it is not regular, UTF-8, or of `limit` bytes at most.
+
+    A device may never end, and opening a pipe blocks until something writes into it.
+    """
+    with open_regular(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise Refused(f"{path} is larger than {limit:,} bytes")
     try:
-        return read_bytes(path, limit).decode()
+        return content.decode()
     except UnicodeDecodeError as error:
         raise Refused(f"{path} is not text: {error}") from error
 
@@ -169,12 +155,10 @@ def read_config(path: Path) -> str:
     depth = 0
     try:
         for count, event in enumerate(yaml.parse(text, yaml.SafeLoader)):
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                raise Refused(f"{path} has an alias, & or *: a run's settings are plain values")
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
-            if count > CONFIG_NODES or depth > DEPTH:
-                raise Refused(f"{path} holds too many values, or too deeply nested ones")
+            if count > CONFIG_NODES or depth > DEPTH or getattr(event, "anchor", None):
+                raise Refused(f"{path} has an alias (& or *) or too many or deeply nested values")
     except yaml.YAMLError as error:
         raise Refused(f"{path} cannot be read: {error}") from error
     return text
@@ -198,11 +182,8 @@ def _typed(kind: Any, value: Any, name: str) -> Any:
     if kind is Any:
         return value
     if origin in (Union, UnionType):
-        if value is None and NoneType in arguments:
-            return None
-        options = [each for each in arguments if each is not NoneType]
-        exact = [each for each in options if each is type(value)]
-        return _typed((exact or options)[0], value, name)
+        exact = [each for each in arguments if each is type(value)]
+        return _typed((exact or arguments)[0], value, name)
     if dataclasses.is_dataclass(kind):
         return _dataclass(kind, _instance(value, dict, name), name)
     if origin is dict:

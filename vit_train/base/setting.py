@@ -23,26 +23,13 @@ BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 Entry = TypeVar("Entry")
 
 
-def setting(
-    default: Any,
-    text: str,
-    *,
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    below: float | None = None,
-    choices: tuple[object, ...] = (),
-) -> Any:
+def setting(default: Any, text: str, *, choices: tuple[object, ...] = (), **bounds: float) -> Any:
     """Return a field of a dataclass with its help text and the values that it may have.
 
-    Bounds hold for each number of a list, and not for None. A callable default makes the value.
+    BOUNDS names the bounds, which hold for each number of a list, and not for None. A callable
+    default makes the value.
     """
-    bounds = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
-    metadata = {
-        "help": text,
-        "choices": choices,
-        "bounds": {name: limit for name, limit in bounds.items() if limit is not None},
-    }
+    metadata = {"help": text, "choices": choices, "bounds": bounds}
     if callable(default):
         return field(default_factory=default, metadata=metadata)
     return field(default=default, metadata=metadata)

@@ -3,11 +3,9 @@
 Control characters and markup in it have no effect.
 """
 
-import codecs
 import csv
 import hashlib
 import io
-import logging
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,19 +14,14 @@ from collections.abc import Iterable, Sequence
 NAME_BYTES = 40
 # Characters of a class's name in a line of text.
 CLASS_NAME = 40
-# What stands for our own signs where a terminal's encoding lacks them.
-PLAIN = {"│": "|", "█": "#", "…": "...", "×": "x", "÷": "/", "–": "-", "−": "-", "±": "+-"}
 
 
 def printable(text: str, keep: str = "") -> str:
     """Escape all characters that could move the cursor, color or reverse text, except `keep`."""
-
-    def shown(character: str) -> str:
-        if character.isprintable() or character in keep:
-            return character
-        return character.encode("unicode_escape").decode()
-
-    return "".join(map(shown, text))
+    return "".join(
+        each if each.isprintable() or each in keep else each.encode("unicode_escape").decode()
+        for each in text
+    )
 
 
 def file_name(text: str) -> str:
@@ -63,28 +56,11 @@ def markdown_cell(text: str) -> str:
     return re.sub(r"[\\|<*`~]|(?<![^\W_])_|_(?![^\W_])|\](?=\()", r"\\\g<0>", printable(text))
 
 
-class PrintableFormatter(logging.Formatter):
-    """Formatter that makes every log line printable, on the terminal and in the file."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record), keep="\n")
-
-
 def print_signs_in_any_encoding() -> None:
-    """Let stdout and stderr replace signs that their encoding lacks, instead of failing."""
-    codecs.register_error("vit_train.plain", plain)
+    """Let stdout and stderr replace signs that their encoding lacks by ?, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="vit_train.plain")
-
-
-def plain(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Replace a sign for `codecs.register_error`: by one that looks alike, or by its number."""
-    assert isinstance(error, UnicodeEncodeError)
-    sign = error.object[error.start]
-    if sign in PLAIN:
-        return PLAIN[sign], error.start + 1
-    return codecs.backslashreplace_errors(error)
+            stream.reconfigure(errors="replace")
 
 
 def counted(number: int, noun: str) -> str:

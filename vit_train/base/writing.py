@@ -1,11 +1,13 @@
-"""Writing of files: whole or not at all, and never through a link."""
+"""Writing of files, whole or not at all and never through a link, by one process at a time."""
 
 import contextlib
 import errno
 import json
+import logging
 import os
 import re
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,9 +16,13 @@ from typing import IO, Any
 
 from vit_train.base.reading import Refused, naming
 
-# Errors of the disk: it or the user's share of it is full, the file too large, or the disk bad or
-# read-only.
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+if sys.platform != "win32":
+    import fcntl
+
+logger = logging.getLogger(__name__)
+
+# Errors of NFS without its lock service, of some FUSE file systems, and of some kernels.
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextlib.contextmanager
@@ -33,7 +39,6 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     writer = f"{os.getpid()}-{threading.get_ident()}"
     partial = path.with_name(f"{path.name}.{writer}.partial")
     try:
-        partial.unlink(missing_ok=True)
         with partial.open("xb") as file:  # never through a link that was put there
             yield file
             file.flush()
@@ -41,50 +46,30 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         partial.replace(path)
     except BaseException as error:
         partial.unlink(missing_ok=True)  # on a full disk every byte counts
-        name_target(error, partial, path)
+        # An error of writing, as on a full disk, names no file.
+        if isinstance(error, OSError) and error.filename in (None, str(partial)):
+            error.filename = str(path)
         raise
 
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Make a folder that takes the name `path` when the block has ended and it is on disk.
-
-    Raise Refused if there is one already. After a failure everything is as it was.
-    """
+    """Make a folder, and remove it if the block fails; raise Refused if there is one already."""
     if path.is_symlink() or path.exists():
         raise Refused(f"{path} exists already: remove it, or name another folder")
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    path.mkdir()
     try:
-        partial.mkdir()
-        yield partial
-        sync_folder(partial)
-        partial.rename(path)
-        sync_folder(path.parent)
-    except BaseException as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        name_target(error, partial, path)
+        yield path
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
         raise
-
-
-def name_target(error: BaseException, partial: Path, path: Path) -> None:
-    """Let an error name the file that was asked for, not the one that was to become it.
-
-    One of writing, as on a full disk, names none.
-    """
-    if not isinstance(error, OSError):
-        return
-    nameless = error.errno in DISK and error.filename is None
-    if nameless or error.filename == str(partial):
-        error.filename = str(path)
 
 
 def remove_partial(folder: Path, seconds: float = 0) -> None:
     """Remove unfinished files, left by killed processes, that are at least `seconds` old."""
     for path in folder.glob("*.partial"):
-        with contextlib.suppress(FileNotFoundError):  # its writer has just finished it
-            is_file = path.is_symlink() or not path.is_dir()
-            if is_file and time.time() - path.lstat().st_mtime >= seconds:
+        with contextlib.suppress(OSError):  # its writer has just finished it
+            if time.time() - path.lstat().st_mtime >= seconds:
                 path.unlink()
 
 
@@ -96,48 +81,57 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write JSON, with null for NaN and infinity, which JSON does not have."""
     plain = json.loads(json.dumps(content), parse_constant=lambda name: None)
-    write_text(path, json.dumps(plain, indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(plain, indent=2) + "\n")
 
 
 def open_to_append(path: Path) -> IO[str]:
     """Open a regular or new file for appending text; raise Refused for anything else."""
     require_own_file(path)
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_LINK, 0o666)
-    return open(descriptor, "a", encoding="utf-8")
+    return path.open("a", encoding="utf-8")
 
 
 def write_from(path: Path, start: int, content: bytes | bytearray) -> None:
-    """Replace all that follows the first `start` bytes of a regular file; from 0 on, make it new.
+    """Replace everything after the first `start` bytes of a regular file; at 0, it may be new.
 
     Raise Refused for anything else, and FileNotFoundError for a file that is no longer there.
     """
     require_own_file(path)
-    new = 0 if start else os.O_CREAT
-    try:
-        descriptor = os.open(path, os.O_WRONLY | new | NO_LINK | BINARY, 0o666)
-        with open(descriptor, "wb") as file:
-            file.truncate(start)
-            file.seek(start)
-            file.write(content)
-    except OSError as error:
-        error.filename = str(path)  # one of writing, as on a full disk, names none
-        raise
+    with naming(path), path.open("r+b" if start else "wb") as file:
+        file.truncate(start)
+        file.seek(start)
+        file.write(content)
 
 
-def truncate(path: Path, length: int) -> None:
-    """Cut a regular file to `length` bytes; raise Refused for anything else."""
-    require_own_file(path)
-    descriptor = os.open(path, os.O_WRONLY | NO_LINK)
-    try:
-        with naming(path):
-            os.ftruncate(descriptor, length)
-    finally:
-        os.close(descriptor)
+@contextlib.contextmanager
+def exclusive(path: Path, waiting: str = "") -> Iterator[None]:
+    """Hold a lock file within the block; the process's end releases it, too.
+
+    If another process holds it, log the message `waiting` and wait or, without one, raise
+    BlockingIOError. Where there are no locks, a warning says so.
+    """
+    with open_to_append(path) as file:
+        try:
+            lock(file, wait=False)
+        except BlockingIOError:
+            if not waiting:
+                raise
+            logger.info(waiting)
+            lock(file, wait=True)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                error.filename = str(path)
+                raise
+            logger.warning(
+                f"{path} cannot be locked ({error.strerror}): "
+                "make sure that no other process writes into this folder"
+            )
+        yield
 
 
-# Makes opening fail if the file has become a link since it was checked.
-NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)  # not on Windows
-BINARY: int = getattr(os, "O_BINARY", 0)  # on Windows alone
+def lock(file: IO[str], wait: bool) -> None:
+    if sys.platform == "win32":
+        raise OSError(errno.ENOSYS, "not on Windows")
+    fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def require_own_file(path: Path) -> None:
@@ -150,14 +144,6 @@ def require_own_folder(path: Path) -> None:
     require_own(path, path.is_dir(), "folder")
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder for results; raise ValueError if that cannot be."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"cannot write {path}: {error.strerror}: choose another out=") from error
-
-
 def require_own(path: Path, fits: bool, kind: str) -> None:
     if path.is_symlink():
         raise Refused(f"{path} is a symbolic link, and nothing is written through links: remove it")
@@ -165,15 +151,12 @@ def require_own(path: Path, fits: bool, kind: str) -> None:
         raise Refused(f"{path} is not a {kind}: remove it")
 
 
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable, where folders can be opened (not on Windows)."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            with naming(folder):
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def make_folder(path: Path) -> None:
+    """Make a folder for results; raise ValueError if that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}: choose another out=") from error
 
 
 def save_archive(path: Path, archive: bytes, keep: int = 0) -> None:
@@ -193,7 +176,6 @@ def save_archive(path: Path, archive: bytes, keep: int = 0) -> None:
             younger.replace(path.with_stem(f"{path.stem}-{age}"))
     for old in generations(path)[keep + 1 :]:
         old.unlink()
-    sync_folder(path.parent)
 
 
 def generations(path: Path) -> list[Path]:

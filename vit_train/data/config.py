@@ -70,7 +70,6 @@ MAX_PIXELS = 64_000_000
 MAX_PIXELS_TEXT = "Images with more pixels than this count as undecodable."
 # What to do on an error: stop, or skip what is bad.
 ON_ERROR_CHOICES = ("stop", "skip")
-FOLDS = 10
 
 
 @dataclass
@@ -78,8 +77,10 @@ class DataConfig(Settings):
     """Settings common to all sources. `name` selects the source."""
 
     group: ClassVar[str] = "data"
-    # The side of the images as they are, if that is known before they are loaded.
+    # The side of the images as they are and the number of classes, if they are known before the
+    # images are loaded.
     own_size: ClassVar[int | None] = None
+    own_classes: ClassVar[int | None] = None
 
     name: str = "???"
     root: str = setting(
@@ -147,18 +148,15 @@ class DataConfig(Settings):
 
     @property
     def class_count(self) -> int | None:
-        """Return the number of classes, if it is known before the images are loaded."""
-        return None
+        return self.own_classes
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.root = os.path.expanduser(self.root)
         self.require_fold()
-        if (self.mean is None) != (self.std is None):
-            raise ValueError("data.mean and data.std belong together: set both or none")
         if len(self.mean or []) != len(self.std or []):
             raise ValueError(
-                f"data.mean={self.mean}, data.std={self.std} must have one number per channel"
+                f"data.mean={self.mean}, data.std={self.std} must both have one number per channel"
             )
         if self.val_subset is not None and self.val == "none":
             raise ValueError(
@@ -170,12 +168,11 @@ class DataConfig(Settings):
         folds, fold = self.cv_folds, self.cv_fold
         if folds is None and fold is None:
             return
-        if folds is None:
-            raise ValueError(f"data.cv_fold={fold} needs data.cv_folds=N, the number of folds")
-        if fold is None:
-            raise ValueError(f"data.cv_folds={folds} needs data.cv_fold=0 to {folds - 1}")
-        if fold >= folds:
-            raise ValueError(f"data.cv_fold={fold} must be 0 to {folds - 1}, the last of {folds}")
+        if folds is None or fold is None or fold >= folds:
+            raise ValueError(
+                f"data.cv_fold={fold}, data.cv_folds={folds}: set both, the number of folds and "
+                "the one to validate on, from 0 to that number minus 1"
+            )
         if self.val != "split":
             raise ValueError(
                 f"data.cv_folds={folds} validates on a part of the training images, but "
@@ -196,35 +193,24 @@ class ArchiveConfig(DataConfig):
         list, "Mirrors, tried in this order; every copy is checked against the same MD5."
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for url in self.urls:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError(f"data.urls: {url} must begin with http:// or https://")
-
 
 @dataclass
 class Cifar10Config(ArchiveConfig):
     """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 images, 32×32, 10 classes."""
 
     own_size: ClassVar[int] = 32
+    own_classes: ClassVar[int] = 10
 
     name: str = "cifar10"
-
-    @property
-    def class_count(self) -> int:
-        return 10
 
 
 @dataclass
 class Cifar100Config(Cifar10Config):
     """CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 images, 32×32, 100 classes."""
 
-    name: str = "cifar100"
+    own_classes: ClassVar[int] = 100
 
-    @property
-    def class_count(self) -> int:
-        return 100
+    name: str = "cifar100"
 
 
 @dataclass
@@ -232,13 +218,14 @@ class Stl10Config(ArchiveConfig):
     """STL-10 (Coates, Ng and Lee 2011): 5,000 + 8,000 images, 96×96, 10 classes."""
 
     own_size: ClassVar[int] = 96
+    own_classes: ClassVar[int] = 10
 
     name: str = "stl10"
     fold: int | None = setting(
         None,
         "Train on one of the ten official folds of 1,000 images; null: on all 5,000.",
         at_least=0,
-        at_most=FOLDS - 1,
+        at_most=9,
     )
     unlabeled: bool = setting(
         False, "Add the 100,000 unlabeled images (2.8 GB on disk), for tasks that need no labels."
@@ -252,10 +239,6 @@ class Stl10Config(ArchiveConfig):
                 "makes its own: choose one of them"
             )
 
-    @property
-    def class_count(self) -> int:
-        return 10
-
 
 @dataclass
 class FolderConfig(DataConfig):
@@ -263,7 +246,7 @@ class FolderConfig(DataConfig):
 
     name: str = "folder"
     root: str = setting("", "The folder that holds your images, one folder per class.")
-    image_size: int | None = setting(
+    image_size: int = setting(
         64, "Scale the shorter side to this, then crop the center.", at_least=1
     )
     test_fraction: float = setting(
@@ -290,7 +273,7 @@ class FolderConfig(DataConfig):
         super().__post_init__()
         if not self.root:
             raise ValueError("data.root=FOLDER must name the folder that holds your images")
-        if self.image_size is None:
+        if self.image_size is None:  # which OmegaConf lets through
             raise ValueError("data.image_size must be a number for data=folder, for example 64")
 
 
@@ -301,9 +284,10 @@ class ShapesConfig(DataConfig):
     own_size: ClassVar[int] = 32
 
     name: str = "shapes"
-    num_classes: int = setting(10, "Kinds of shapes, 2 to 10.")
-    train_images: int = setting(10_000, "Training images to draw.")
-    test_images: int = setting(2_000, "Test images to draw.")
+    image_size: int | None = setting(None, "Draw images of this size; null: 32.", at_least=16)
+    num_classes: int = setting(10, "Kinds of shapes, 2 to 10.", at_least=2, at_most=10)
+    train_images: int = setting(10_000, "Training images to draw.", at_least=1)
+    test_images: int = setting(2_000, "Test images to draw.", at_least=1)
     draw_seed: int = seed_setting(0, "Seed of the drawing.")
 
     @property

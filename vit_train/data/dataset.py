@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vit_train.base.memory import SPLIT_BYTES, gigabytes, require_images_fit
+from vit_train.base.text import counted
 from vit_train.data.config import DataConfig
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,6 @@ def place(images: Tensor, device: torch.device, purpose: str) -> Tensor:
 
 
 CHUNK_PIXELS = 1_000_000  # bounds the memory at any image size
-FLOAT_BYTES = 24  # per RGB pixel: an image in 32-bit floats and its resized copy
 
 
 @dataclass(frozen=True)
@@ -175,13 +175,11 @@ def without(images: ImageSet, keys: Tensor | None) -> ImageSet:
 def resize(images: Tensor, size: int | None) -> Tensor:
     """Resize uint8 (N,C,S,S) to uint8 (N,C,size,size), bilinear and antialiased.
 
-    Works in chunks to save memory. Raise ValueError if the result, or one image in 32-bit floats,
-    does not fit into memory.
+    Works in chunks to save memory. Raise ValueError if the result does not fit into memory.
     """
     if size is None or images.shape[-1] == size:
         return images
     require_images_fit(len(images), size, f"data.image_size={size}", SPLIT_BYTES)
-    require_images_fit(1, size, f"data.image_size={size}", FLOAT_BYTES)
     resized = images.new_empty(*images.shape[:2], size, size)
     chunk = max(1, CHUNK_PIXELS // max(size, images.shape[-1]) ** 2)
     for part, target in zip(images.split(chunk), resized.split(chunk), strict=True):
@@ -289,11 +287,9 @@ def set_apart(
     fraction = getattr(config, field)
     count = max(1, round(len(images) * fraction))
     if count >= len(images):
-        every = "the only image" if count == 1 else f"all {count} images"
-        smaller = "" if count == 1 else f"set a smaller data.{field}, "
         raise ValueError(
-            f"data.{field}={fraction} sets {every} apart for {purpose}, which leaves none for "
-            f"training: add images, {smaller}or {remedy}"
+            f"data.{field}={fraction} sets {counted(count, 'image')} apart for {purpose}, which "
+            f"leaves none for training: add images, set a smaller data.{field}, or {remedy}"
         )
     index, rest = stratified(images.labels, count, config.split_seed, leave_one=True)
     return images.subset(rest), images.subset(index)

@@ -1,26 +1,275 @@
-"""Image files as a user names them, and warnings about them."""
+"""Image files as a user names them, and their decoding to square RGB arrays, cached if asked.
 
+A file that cannot be decoded is reported with the reason; one that can, but is hardly seen, with a
+warning.
+"""
+
+import contextlib
 import glob
+import hashlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import PIL
+import torch
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
+from tqdm.contrib.concurrent import thread_map
 
 from vit_train.base.text import counted, printable
-from vit_train.data.images import SUFFIXES
+from vit_train.base.writing import replacing
 
 logger = logging.getLogger(__name__)
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+WRONG_FORMAT = "not JPEG, PNG, WebP or BMP"
+NAMED_AT_MOST = 10
+# Limit of a file's size: the bytes per pixel of uncompressed 16-bit RGBA, and some metadata.
+# It is needed because decoders read each part of a file into memory whole.
+BYTES_PER_PIXEL, METADATA = 8, 1 << 24
+
+warnings.filterwarnings("ignore", module="PIL")  # about odd metadata
+
+
+def image_files(images: Any) -> list[Path]:
+    """Return the image files that a setting names; raise ValueError if no file matches."""
+    names = images if isinstance(images, list) else [images]
+    if names == ["-"]:
+        return files_on_stdin()
+    if not names:
+        raise ValueError("images=[] names no file")
+    return [path for name in names for path in files_at(str(name))]
+
+
+def files_on_stdin() -> list[Path]:
+    """Return the file on each line of standard input, whose name need not be UTF-8."""
+    lines = sys.stdin.buffer.read().splitlines() if sys.stdin else []
+    if not any(lines):
+        raise ValueError("images=- found no path on standard input")
+    return [Path(os.fsdecode(line)) for line in lines if line]
+
+
+def files_at(name: str) -> Sequence[Path]:
+    """Return a file, the images below a folder, or those that a pattern matches."""
+    path = Path(os.path.expanduser(name))  # Path's own fails for ~photo.jpg
+    if path.is_dir():
+        found, others = by_suffix(walk(path))
+        warn_of_passed_over(others, WRONG_FORMAT)
+    elif path.exists():
+        found = [path]
+    else:
+        matches = map(Path, sorted(glob.glob(str(path), recursive=True)))
+        found = [match for match in matches if not match.is_dir()]
+    if not found:
+        raise ValueError(
+            f"images={name}: there is no such file or folder, or no image ({', '.join(SUFFIXES)}) "
+            "in it"
+        )
+    return found
+
+
+def by_suffix(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the files that are named as images are, and the others."""
+    named = [path for path in files if path.suffix.lower() in SUFFIXES]
+    return named, [path for path in files if path.suffix.lower() not in SUFFIXES]
+
+
+def visible(folder: Path) -> list[Path]:
+    """Return a folder's entries, sorted, without hidden ones; none if there is no such folder."""
+    return sorted(child for child in folder.glob("*") if not child.name.startswith("."))
+
+
+def walk(folder: Path) -> list[Path]:
+    """Return all visible files below the folder, sorted.
+
+    Warn of linked folders, which are never entered, and of those that cannot be read.
+    """
+    files, links = [], []
+    for place, folders, names in os.walk(folder, onerror=warn_of_unreadable):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        links += [path for name in folders if (path := Path(place) / name).is_symlink()]
+        files += [Path(place) / name for name in names if not name.startswith(".")]
+    if links:
+        logger.warning(f"linked folders that are not read:{listed(sorted(links))}")
+    return sorted(files)
+
+
+def warn_of_unreadable(error: OSError) -> None:
+    logger.warning(f"folder that cannot be read: {error.filename}: {error.strerror}")
+
+
+def listed(lines: Sequence[object]) -> str:
+    """List the first NAMED_AT_MOST, one per line, then say how many more there are."""
+    more = len(lines) - NAMED_AT_MOST
+    named = "".join(f"\n  - {printable(str(line))}" for line in lines[:NAMED_AT_MOST])
+    return named + (f"\n  and {more} more" if more > 0 else "")
+
+
+def warn_of_passed_over(paths: list[Path], why: str) -> None:
+    if paths:
+        logger.warning(f"{counted(len(paths), 'file')} passed over, {why}, {such_as(paths)}")
+
+
+def such_as(paths: list[Path]) -> str:
+    """Return words about the only file, or the first one."""
+    return f"{'such as ' if len(paths) > 1 else ''}{printable(str(paths[0]))}"
+
+
+class BrokenImage(Exception):
+    """A file that cannot be decoded; the message tells the user why."""
+
+
+@contextlib.contextmanager
+def decoding() -> Iterator[None]:
+    """Raise BrokenImage for every error of decoders in the block, which raise any kind of error."""
+    try:
+        yield
+    except MemoryError:  # which says nothing about the file
+        raise
+    except UnidentifiedImageError:
+        raise BrokenImage("not a JPEG, PNG, WebP or BMP image") from None
+    except Exception as error:
+        raise BrokenImage(str(error) or type(error).__name__) from error
+
+
+def read_image(path: Path, size: int, max_pixels: int) -> tuple[np.ndarray, float]:
+    """Return a file as uint8 (size,size,3): rotated per its EXIF, scaled and center-cropped.
+
+    Also return the share of it that the crop leaves out. Transparent parts become white. Scaling is
+    bilinear and antialiased, as for the other sources. Raise BrokenImage if anything is wrong with
+    the file.
+    """
+    with decoding():
+        if not path.exists():
+            raise BrokenImage("there is no such file")
+        if not path.is_file():  # a pipe could block forever, and a device might never end
+            raise BrokenImage("not a regular file")
+        if path.stat().st_size > BYTES_PER_PIXEL * max_pixels + METADATA:
+            raise BrokenImage(f"more bytes than an image of max_pixels={max_pixels} takes")
+        with Image.open(path, formats=FORMATS) as image:
+            width, height = image.size
+            if width * height > max_pixels:
+                raise BrokenImage(
+                    f"{width} by {height} pixels are more than max_pixels={max_pixels}"
+                )
+            # Decode a large JPEG at reduced size; twice the target size loses no detail.
+            image.draft("RGB", (2 * size, 2 * size))
+            return square(image, size), 1 - min(width, height) / max(width, height)
+
+
+def square(image: Image.Image, size: int) -> np.ndarray:
+    """Return an image as uint8 (size,size,3): rotated per its EXIF, scaled and center-cropped."""
+    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+        image = ImageOps.exif_transpose(image)
+    side = min(image.size)
+    left, top = ((length - side) // 2 for length in image.size)
+    box = (left, top, left + side, top + side)
+    return np.asarray(as_rgb(image).resize((size, size), Image.Resampling.BILINEAR, box=box))
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    """Return an image as RGB; raise BrokenImage for pixels whose range is not known.
+
+    Transparent parts of other than 16-bit grayscale images become white.
+    """
+    if image.mode == "F":
+        raise BrokenImage("its pixels are real numbers: convert them to whole ones from 0 to 255")
+    if image.mode.startswith("I"):  # up to 16 bits per pixel, which convert() would clip at 255
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() > 65535:
+            raise BrokenImage("its pixels need more than 16 bits: convert them to 0 to 255")
+        shift = 8 if image.mode != "I" or values.max() > 255 else 0
+        image = Image.fromarray((values >> shift).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+class Decoded(NamedTuple):
+    """Images uint8 (N,3,S,S), one per file; black for the files in `broken` (index → reason).
+
+    `lost` (N,) is the share of each that is outside the square in its center.
+    """
+
+    images: Tensor
+    broken: dict[int, str]
+    lost: Tensor
+
+
+def decode(
+    paths: Sequence[Path], size: int, max_pixels: int, kept: Decoded | None = None
+) -> Decoded:
+    """Read all files or, of those that are `kept`, the broken ones alone.
+
+    Threads share the work: Pillow releases the GIL while it decodes and resizes.
+    """
+    if kept is None:
+        images = torch.zeros(len(paths), 3, size, size, dtype=torch.uint8)
+        kept = Decoded(images, dict.fromkeys(range(len(paths)), ""), torch.zeros(len(paths)))
+    pixels, lost, broken = kept.images.numpy(), kept.lost.numpy(), {}
+
+    def one(index: int) -> None:
+        try:
+            image, lost[index] = read_image(paths[index], size, max_pixels)
+            pixels[index] = image.transpose(2, 0, 1)
+        except BrokenImage as error:
+            broken[index] = str(error)
+
+    # Beyond a few threads, the work that holds the GIL is the bottleneck.
+    threads = min(8, os.cpu_count() or 1)
+    bar = {"desc": "decoding", "unit": "images", "disable": None, "leave": False}
+    thread_map(one, kept.broken, max_workers=threads, **bar)
+    return kept._replace(broken=dict(sorted(broken.items())))
+
+
+# Part of every key: increase it when `decode` returns something else for the same file.
+DECODER = 3
+
+
+def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
+    """Decode the files, or load the result if the same ones were decoded the same way before.
+
+    Files are the same if their paths, sizes and times are. Broken ones are always read again: the
+    fault may have been the machine's.
+    """
+    key = hashlib.sha256(f"{DECODER} {PIL.__version__} {size} {max_pixels}".encode())
+    for path in paths:
+        facts = path.stat() if path.exists() else None
+        known = path.absolute(), facts and (facts.st_size, facts.st_mtime_ns)
+        key.update(repr(known).encode())
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    entry = Path(base, "vit_train", "decoded", f"{key.hexdigest()[:32]}.pt")
+    if entry.is_file():
+        try:
+            kept = Decoded(*torch.load(entry, weights_only=True, mmap=True))
+            logger.info(f"decoded images come from {entry}")
+            return decode(paths, size, max_pixels, kept)
+        except Exception as error:  # of a damaged file, any kind
+            logger.warning(f"{entry} is damaged ({type(error).__name__}): decoding again")
+    decoded = decode(paths, size, max_pixels)
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(entry) as file:
+            torch.save(tuple(decoded), file)
+    except (OSError, RuntimeError) as error:  # PyTorch's, if the disk is full
+        logger.warning(f"the decoded images are not kept: {error}")
+    return decoded
+
 
 # Gray levels between the darkest and the brightest pixel of a channel: 12 bits in a file of 16 have
 # no more.
 FLAT = 15
 # The share of an image's area beyond the square in its center.
 MUCH = 0.2
-WRONG_FORMAT = "not JPEG, PNG, WebP or BMP"
 
 
 def are_flat(images: Tensor) -> Tensor:
@@ -30,7 +279,7 @@ def are_flat(images: Tensor) -> Tensor:
 
 
 class Doubts:
-    """Files about which something is to be said."""
+    """Files that were read, but are hardly seen."""
 
     def __init__(self) -> None:
         self.flat: list[Path] = []
@@ -50,113 +299,3 @@ class Doubts:
         ):
             if paths:
                 logger.warning(f"{counted(len(paths), 'image')} {kind}, {such_as(paths)}: {why}")
-
-
-def warn_of_passed_over(paths: list[Path], why: str) -> None:
-    if paths:
-        logger.warning(f"{counted(len(paths), 'file')} passed over, {why}, {such_as(paths)}")
-
-
-def such_as(paths: list[Path]) -> str:
-    """Return words about the only file, or the first one."""
-    return f"{'such as ' if len(paths) > 1 else ''}{printable(str(paths[0]))}"
-
-
-NAMED_AT_MOST = 10
-
-
-def image_files(images: Any) -> list[Path]:
-    """Return the image files that a setting names; raise ValueError if no file matches."""
-    names = images if isinstance(images, list) else [images]
-    if names == ["-"]:
-        return [path for name in names_on_stdin() for path in named(name)]
-    if not names:
-        raise ValueError("images=[] names no file")
-    return [path for name in names for path in files_at(str(name))]
-
-
-def names_on_stdin() -> list[str]:
-    """Return the lines of standard input, as other programs write paths; raise ValueError if none.
-
-    A name may have any byte but the end of a line, and need not be UTF-8.
-    """
-    if sys.stdin is None:
-        raise ValueError("images=- reads paths from standard input, which is closed")
-    lines = sys.stdin.buffer.read().split(b"\n")
-    if os.name == "nt":
-        lines = [line.removesuffix(b"\r") for line in lines]
-    if not any(lines):
-        raise ValueError("images=- found no path on standard input")
-    return [os.fsdecode(line) for line in lines if line]
-
-
-def named(name: str) -> Sequence[Path]:
-    """Return the files at a name on standard input; one that means none stands for itself.
-
-    What cannot be read is then said of it, and of it alone.
-    """
-    try:
-        return files_at(name)
-    except (OSError, ValueError):
-        return [Path(name)]
-
-
-def files_at(name: str) -> Sequence[Path]:
-    """Return a file, the images below a folder, or those that a pattern matches."""
-    path = Path(os.path.expanduser(name))  # Path's own fails for ~photo.jpg
-    if path.is_dir():
-        found, others = by_suffix(walk(path))
-        if found:
-            warn_of_passed_over(others, WRONG_FORMAT)
-    elif path.exists():
-        return [path]
-    else:
-        matches = map(Path, sorted(glob.glob(str(path), recursive=True)))
-        found = [match for match in matches if not match.is_dir()]
-    if not found and not path.is_dir() and not glob.has_magic(name):
-        raise ValueError(f"images={name}: there is no such file or folder")
-    if not found:
-        raise ValueError(f"images={name}: there is no image of {', '.join(SUFFIXES)}")
-    return found
-
-
-def by_suffix(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the files that are named as images are, and the others."""
-    named = [path for path in files if path.suffix.lower() in SUFFIXES]
-    return named, [path for path in files if path.suffix.lower() not in SUFFIXES]
-
-
-def visible(folder: Path) -> list[Path]:
-    """Return a folder's entries, sorted, without hidden ones; none if there is no such folder."""
-    if not folder.is_dir():
-        return []
-    return sorted(child for child in folder.iterdir() if not child.name.startswith("."))
-
-
-def walk(folder: Path) -> list[Path]:
-    """Return all visible files below the folder, sorted.
-
-    Warn of linked folders, which are never entered, and of those that cannot be read.
-    """
-    files, links = [], []
-    unread: list[OSError] = []
-    for place, folders, names in os.walk(folder, onerror=unread.append):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        links += [path for name in folders if (path := Path(place) / name).is_symlink()]
-        files += [Path(place) / name for name in names if not name.startswith(".")]
-    if links:
-        logger.warning(f"linked folders that are not read:{listed(sorted(links))}")
-    if unread:
-        places = [Path(str(error.filename)) for error in unread]
-        reasons = [error.strerror or "" for error in unread]
-        logger.warning(f"folders that cannot be read:{listed(places, reasons)}")
-    return sorted(files)
-
-
-def listed(paths: list[Path], reasons: list[str] | None = None) -> str:
-    """List the first NAMED_AT_MOST paths, one per line, then say how many more there are."""
-    lines = [printable(str(path)) for path in paths[:NAMED_AT_MOST]]
-    if reasons:
-        lines = [f"{line}: {reason}" for line, reason in zip(lines, reasons, strict=False)]
-    more = len(paths) - len(lines)
-    return "".join(f"\n  - {line}" for line in lines) + (f"\n  and {more} more" if more else "")

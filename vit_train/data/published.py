@@ -6,29 +6,29 @@ any of its headers is read.
 
 import logging
 import shutil
+import sys
 import tarfile
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import count
+from http.client import HTTPException
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import numpy as np
 import torch
 from torch import Tensor
 from torchvision.datasets import CIFAR10, CIFAR100
+from torchvision.datasets.utils import check_integrity
+from tqdm import tqdm
 
-from vit_train.base.locking import Taken, exclusive
-from vit_train.base.writing import remove_partial, replacing
-from vit_train.data.config import ArchiveConfig, Stl10Config
+from vit_train.base.writing import exclusive, remove_partial, replacing
+from vit_train.data.config import ArchiveConfig, Cifar10Config, Stl10Config
 from vit_train.data.dataset import Dataset, ImageSet, resize
-from vit_train.data.download import download, has_md5
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two checks for whether another process has released the lock.
-POLL = 0.1
+CHUNK = 1 << 18  # bytes
+STALL_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Archive:
     size: str  # for people
     folder: str
     members: dict[str, str]  # name → MD5
-    max_bytes: int  # neither the archive nor a member is larger
+    max_bytes: int  # the archive is not larger
 
 
 def obtain(archive: Archive, config: ArchiveConfig) -> Path:
@@ -52,44 +52,44 @@ def obtain(archive: Archive, config: ArchiveConfig) -> Path:
     ValueError with what the user can do.
     """
     root = Path(config.root)
-    if root.name == archive.folder and root.is_dir():
-        raise ValueError(
-            f"data.root={root}: give the folder that holds it, data.root={root.parent}"
-        )
-    if not (lacking := missing(archive, root)):
-        return root / archive.folder
-    if not config.download and not (root / archive.filename).is_file():
+    lacking = missing(archive, root)
+    if lacking and not config.download and not (root / archive.filename).is_file():
         raise ValueError(how_to_get(archive, root, lacking))
-    root.mkdir(parents=True, exist_ok=True)
-    with locked(root / f".{archive.folder}.lock"):
-        if missing(archive, root):  # no other process has fetched them during the wait
-            unpack_or_download(archive, config, root)
+    if lacking:
+        root.mkdir(parents=True, exist_ok=True)
+        waiting = f"another process is fetching {archive.title}: waiting"
+        with exclusive(root / f".{archive.folder}.lock", waiting):
+            if missing(archive, root):  # no other process has fetched them during the wait
+                unpack_or_download(archive, config, root)
     return root / archive.folder
 
 
 def missing(archive: Archive, root: Path) -> list[str]:
     """Return the names of the members that are absent or damaged."""
-    folder, limit = root / archive.folder, archive.max_bytes
-    return [name for name, md5 in archive.members.items() if not has_md5(folder / name, md5, limit)]
+    folder = root / archive.folder
+    return [
+        name for name, md5 in archive.members.items() if not check_integrity(folder / name, md5)
+    ]
 
 
 def unpack_or_download(archive: Archive, config: ArchiveConfig, root: Path) -> None:
     """Unpack the archive in `root`, or else download one, which is deleted after unpacking."""
     local = root / archive.filename
-    if has_md5(local, archive.md5, archive.max_bytes):
-        return unpack(archive, root)
-    if not config.download:
+    if check_integrity(local, archive.md5):
+        unpack(archive, root)
+    elif config.download:
+        download(config.urls, local, archive.md5, archive.max_bytes)
+        unpack(archive, root)
+        local.unlink()
+    else:
         raise ValueError(
             f"{local} is damaged or another archive: its MD5 is not {archive.md5}\n"
             "Set data.download=true to download the right one"
         )
-    download(config.urls, local, archive.md5, archive.max_bytes)
-    unpack(archive, root)
-    local.unlink()
 
 
 def unpack(archive: Archive, root: Path) -> None:
-    """Write the members below `root`, each complete or not at all.
+    """Write the missing members below `root`, each complete or not at all.
 
     Only regular files whose path is wanted are written, so that links, devices and paths that
     climb out of root have no effect.
@@ -105,23 +105,57 @@ def unpack(archive: Archive, root: Path) -> None:
             if target and member.isreg() and (content := tar.extractfile(member)):
                 with replacing(target) as file:
                     shutil.copyfileobj(content, file)
-    if lacking := missing(archive, root):
-        raise ValueError(f"{path} does not contain the right {', '.join(lacking)}")
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file, waiting for it if needed; a killed process releases it, too."""
-    with ExitStack() as held:
-        for attempt in count():
-            try:
-                held.enter_context(exclusive(path))
-                break
-            except Taken as taken:
-                if attempt == 0:
-                    logger.info(f"{taken.holder} is fetching this data: waiting{taken.remedy}")
-                time.sleep(POLL)
-        yield
+def download(urls: list[str], target: Path, md5: str, max_bytes: int) -> None:
+    """Download `target` from the first of `urls` that delivers the bytes with this MD5.
+
+    Each mirror is tried twice. Incomplete bytes stay in `target`.part, where the next attempt or
+    the next call continues. Raise ValueError if every mirror fails.
+    """
+    part = target.with_name(f"{target.name}.part")
+    failures: dict[str, str] = {}
+    for url in 2 * urls:
+        try:
+            append_rest(url, part, max_bytes)
+        except (OSError, HTTPException, ValueError) as error:
+            failures[url] = str(error)
+            continue
+        if check_integrity(part, md5):
+            part.replace(target)
+            return
+        part.unlink()
+        failures[url] = f"sent another file: its MD5 is not {md5}"
+    raise ValueError(
+        f"could not download {target.name} from any of the {len(urls)} mirrors in data.urls\n"
+        + "".join(f"  - {url}: {failure}\n" for url, failure in failures.items())
+        + f"Or put it (MD5 {md5}) at {target.resolve()} by hand, and run the same command again"
+    )
+
+
+def append_rest(url: str, part: Path, max_bytes: int) -> None:
+    """Append to a partial file what a mirror sends beyond its end, or replace it by the whole.
+
+    Stop after `max_bytes`. Raise OSError if the mirror ends too early.
+    """
+    start = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": "vit-train", "Range": f"bytes={start}-"}
+    try:
+        response = urlopen(Request(url, headers=headers), timeout=STALL_SECONDS)
+    except HTTPError as error:
+        if error.code == 416:  # the range begins at the end of the file: nothing is left
+            return
+        raise
+    with response, part.open("ab" if response.status == 206 else "wb") as file:
+        total = file.tell() + int(response.headers["Content-Length"] or 0)
+        with tqdm(
+            desc=part.stem, initial=file.tell(), total=total, unit="B", unit_scale=True,
+            mininterval=0.1 if sys.stderr.isatty() else 60,
+        ) as bar:  # fmt: skip
+            while file.tell() <= max_bytes and (chunk := response.read1(CHUNK)):
+                bar.update(file.write(chunk))
+        if file.tell() < min(total, max_bytes):
+            raise OSError(f"cut off {total - file.tell():,} bytes before the end")
 
 
 def how_to_get(archive: Archive, root: Path, lacking: list[str]) -> str:
@@ -137,18 +171,12 @@ def how_to_get(archive: Archive, root: Path, lacking: list[str]) -> str:
     )
 
 
-KINDS: dict[str, tuple[str, type[CIFAR10]]] = {
-    "cifar10": ("CIFAR-10", CIFAR10),
-    "cifar100": ("CIFAR-100", CIFAR100),
-}
-
-
-def load_cifar(config: ArchiveConfig) -> Dataset:
-    """Load the data set that config.name says, downloading it first if config.download is set."""
-    title, kind = KINDS[config.name]
+def load_cifar(config: Cifar10Config) -> Dataset:
+    """Load CIFAR-10 or CIFAR-100, downloading it first if config.download is set."""
+    kind = CIFAR10 if config.class_count == 10 else CIFAR100
     meta = (kind.meta["filename"], kind.meta["md5"])
     archive = Archive(
-        title=title,
+        title=f"CIFAR-{config.class_count}",
         filename=kind.filename,
         md5=kind.tgz_md5,
         size="170 MB",
@@ -196,7 +224,8 @@ def load_stl10(config: Stl10Config) -> Dataset:
     folder = obtain(archive, config)
     train = read_part(folder, "train", config.image_size)
     if config.fold is not None:
-        train = train.subset(fold_indices(folder, config.fold))
+        folds = np.loadtxt(folder / "fold_indices.txt", dtype=np.int64)  # (10,1000)
+        train = train.subset(torch.from_numpy(folds[config.fold]))
     return Dataset(
         train=train,
         test=read_part(folder, "test", config.image_size),
@@ -221,9 +250,3 @@ def map_images(path: Path) -> Tensor:
     # Copy-on-write: a tensor must be writable, and the file must stay as it is.
     pixels = np.memmap(path, dtype=np.uint8, mode="c").reshape(-1, 3, SIZE, SIZE)
     return torch.from_numpy(pixels).transpose(2, 3)
-
-
-def fold_indices(folder: Path, fold: int) -> Tensor:
-    """Return the training images of one official fold: a line of 1,000 indices."""
-    line = (folder / "fold_indices.txt").read_text(encoding="utf-8").splitlines()[fold]
-    return torch.tensor([int(index) for index in line.split()])

@@ -124,15 +124,13 @@ class TrainBatches(DrawnBatches):
     def drawn(self, index: Tensor, rng: np.random.Generator) -> list[tuple[Tensor, ...]]:
         """Draw what each step of a batch's augmentation needs, in the order of the steps."""
         count = len(index)
-        parts: list[tuple[Tensor, ...]] = [(index,), self.cropper.draw(rng, count)]
-        if self.resized_cropper is not None:
-            parts.append(self.resized_cropper.draw(rng, count))
-        parts += self.policy.rounds(rng, count)
-        if self.eraser is not None:
-            parts.append(self.eraser.draw(rng, count))
-        if self.mixer is not None:
-            parts.append(self.mixer.draw(rng, count))
-        return parts
+        before, after = (self.cropper, self.resized_cropper), (self.eraser, self.mixer)
+        return [
+            (index,),
+            *(step.draw(rng, count) for step in before if step is not None),
+            *self.policy.rounds(rng, count),
+            *(step.draw(rng, count) for step in after if step is not None),
+        ]
 
     def batch(self, *draws: Tensor) -> Batch:
         packed, *crops = draws

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shortened
 from vit_train.base.writing import replacing
-from vit_train.data.image_files import Doubts, image_files
-from vit_train.data.images import BrokenImage
+from vit_train.data.image_files import BrokenImage, Doubts, image_files
 from vit_train.engine.precision import keep_freed_memory, pick_device
 from vit_train.runs.load import load
 from vit_train.runs.paths import run_folder

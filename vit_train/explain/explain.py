@@ -11,8 +11,7 @@ from vit_train.base.text import file_name
 from vit_train.base.writing import make_folder, require_own_folder
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet, sample
-from vit_train.data.image_files import Doubts, image_files
-from vit_train.data.images import BrokenImage
+from vit_train.data.image_files import BrokenImage, Doubts, image_files
 from vit_train.engine.precision import keep_freed_memory, pick_device
 from vit_train.explain.attribution import layer_index
 from vit_train.explain.explainer import WRITTEN, Explainer, true_classes

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vit_train.base.locking import Taken, exclusive
 from vit_train.base.reading import near_path, read_json
-from vit_train.base.writing import generations
+from vit_train.base.writing import exclusive, generations
 from vit_train.engine.config import BEST, LAST
 
 logger = logging.getLogger(__name__)
@@ -238,10 +237,8 @@ def sole_writer(folder: Path) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(exclusive(folder / LOCK))
-        except Taken as taken:
-            raise InUse(
-                f"{taken.holder} is training in {folder}: end it first{taken.remedy}"
-            ) from taken
+        except BlockingIOError as taken:
+            raise InUse(f"another process is training in {folder}: end it first") from taken
         yield
 
 

@@ -16,8 +16,7 @@ from vit_train.base.text import counted
 from vit_train.data.batches import Normalize
 from vit_train.data.config import MAX_PIXELS
 from vit_train.data.dataset import Seen, Statistics
-from vit_train.data.image_files import Doubts
-from vit_train.data.images import BrokenImage, only_our_limits, read_image, square
+from vit_train.data.image_files import BrokenImage, Doubts, decoding, read_image, square
 from vit_train.engine.precision import Precision, pick_precision
 from vit_train.engine.workers import make_workers
 from vit_train.model.build import forward_bytes
@@ -158,18 +157,12 @@ class Trained(NamedTuple):
     ) -> Tensor:
         """Return an image at the model's size, uint8 (C,S,S); raise BrokenImage if that fails."""
         size = self.meta.image_shape[1]
-        with only_our_limits():
+        with decoding():
             if isinstance(image, str | Path):
                 pixels, lost = read_image(Path(image), size, max_pixels)
             else:
-                lost = 0.0
-                try:
-                    opened = image if isinstance(image, Image.Image) else Image.fromarray(image)
-                    pixels = square(opened, size)
-                except MemoryError:  # which says nothing about the image
-                    raise
-                except Exception as error:  # Pillow raises any kind of error
-                    raise BrokenImage(str(error) or type(error).__name__) from error
+                opened = image if isinstance(image, Image.Image) else Image.fromarray(image)
+                pixels, lost = square(opened, size), 0.0
         tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
         if doubts is not None and isinstance(image, str | Path):
             doubts.note(Path(image), tensor, lost)

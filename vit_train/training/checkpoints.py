@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from vit_train.base.memory import is_out_of_memory
 from vit_train.base.reading import Refused, flatten, read_text
-from vit_train.base.writing import save_archive, truncate
+from vit_train.base.writing import save_archive, write_from
 from vit_train.engine.config import BEST, LAST, CheckpointConfig
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
@@ -129,7 +129,7 @@ def truncate_reports(folder: Path, written: dict[str, int]) -> None:
             logger.warning(f"{path} is missing or too short: the lost part cannot be recovered")
     for path in reports(folder):
         if path.name in written:
-            truncate(path, min(written[path.name], path.stat().st_size))
+            write_from(path, min(written[path.name], path.stat().st_size), b"")
         else:
             path.unlink()
 

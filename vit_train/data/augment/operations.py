@@ -40,10 +40,6 @@ def blurred(images: Tensor) -> Tensor:
     return result
 
 
-def identity(images: Tensor, magnitude: Tensor) -> Tensor:
-    return images
-
-
 def brightness(images: Tensor, magnitude: Tensor) -> Tensor:
     return (images * per_image(1 + magnitude)).clamp_(0, BOUND).to(torch.uint8)
 
@@ -108,7 +104,6 @@ def equalize(images: Tensor, magnitude: Tensor) -> Tensor:
 
 
 PIXEL_OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "Identity": identity,
     "Brightness": brightness,
     "Color": color,
     "Contrast": contrast,
@@ -122,7 +117,7 @@ PIXEL_OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 GEOMETRIC_OPERATIONS = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
-OPERATIONS = (*PIXEL_OPERATIONS, *GEOMETRIC_OPERATIONS)
+OPERATIONS = ("Identity", *PIXEL_OPERATIONS, *GEOMETRIC_OPERATIONS)
 
 
 class Round(NamedTuple):
@@ -189,12 +184,10 @@ def apply_round(images: Tensor, drawn: Round) -> Tensor:
     time, so that it can be replayed as a CUDA graph, and nobody waits for a number of rows.
     """
     apply = apply_to_rows if images.device.type == "cpu" else apply_to_all
-    moved = drawn.operation >= len(PIXEL_OPERATIONS)
+    moved = drawn.operation > len(PIXEL_OPERATIONS)
     result = apply(resample, moved, images, drawn.maps, images.clone())
-    for number, (name, operation) in enumerate(PIXEL_OPERATIONS.items()):
-        if name != "Identity":
-            chosen = drawn.operation == number
-            result = apply(operation, chosen, images, drawn.magnitude, result)
+    for number, operation in enumerate(PIXEL_OPERATIONS.values(), start=1):
+        result = apply(operation, drawn.operation == number, images, drawn.magnitude, result)
     return result
 
 

@@ -5,7 +5,6 @@ strength is the index of a magnitude, from 0 to the number of bins − 1.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,11 +17,17 @@ BINS = 31
 CHOICES = [number for number, name in enumerate(OPERATIONS) if name != "Invert"]
 
 
-class Policy(Protocol):
-    num_rounds: int
+class Policy:
+    """Base of the policies, and that of no operation."""
+
+    num_rounds = 0
+
+    def __init__(self, size: int, config: AugmentConfig) -> None:
+        pass
 
     def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
         """Draw the rounds of operations for `count` images, in the order they are applied."""
+        return []
 
 
 class Magnitudes:
@@ -71,7 +76,7 @@ def any_operation(rng: np.random.Generator, count: int) -> Tensor:
     return torch.from_numpy(rng.choice(CHOICES, count))
 
 
-class RandAugment:
+class RandAugment(Policy):
     """`num_ops` of 14 operations, all of one strength (Cubuk et al. 2019, arXiv:1909.13719)."""
 
     def __init__(self, size: int, config: AugmentConfig) -> None:
@@ -85,7 +90,7 @@ class RandAugment:
         ]
 
 
-class TrivialAugment:
+class TrivialAugment(Policy):
     """One operation of any strength, in wide ranges (Müller and Hutter 2021, arXiv:2103.10158)."""
 
     num_rounds = 1
@@ -99,7 +104,7 @@ class TrivialAugment:
         return [self.magnitudes.round(operation, strength, rng)]
 
 
-class AutoAugment:
+class AutoAugment(Policy):
     """One of 25 learned pairs of operations (Cubuk et al. 2019, arXiv:1805.09501, table 7)."""
 
     num_rounds = 2
@@ -151,18 +156,8 @@ class AutoAugment:
         return rounds
 
 
-class NoPolicy:
-    num_rounds = 0
-
-    def __init__(self, size: int, config: AugmentConfig) -> None:
-        pass
-
-    def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
-        return []
-
-
 POLICIES: dict[str, Callable[[int, AugmentConfig], Policy]] = {
-    "none": NoPolicy,
+    "none": Policy,
     "randaugment": RandAugment,
     "trivialaugment": TrivialAugment,
     "autoaugment": AutoAugment,
