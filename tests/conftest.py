@@ -193,7 +193,7 @@ def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
         draw_once(explaining, name, lambda *what: ())
     draw_once(evaluating, "curves", lambda *what: ())
     draw_once(comparing, "draw_differences", lambda *what: ())
-    draw_once(folder, "draw_first_batch", lambda setup: signs_of(setup.data.classes))
+    draw_once(folder, "draw_first_images", lambda setup: signs_of(setup.data.classes))
     for name in ("bars", "lines", "curves"):
         draw_once(gathering, name, lambda groups, *_: signs_of([each[0] for each in groups]))
     draw_once(evaluating, "draw_positions", lambda model: (model.config.positions, model.grid))

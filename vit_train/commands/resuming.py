@@ -58,10 +58,10 @@ def begun_config(folder: Path, config: TrainConfig) -> TrainConfig | None:
 
     None means that it is a run with other settings.
     """
-    from vit_train.training.train import with_named_run
+    from vit_train.training.train import with_named_runs
 
     begun = from_checkpoint(own_settings(folder, last_checkpoint(folder)))
-    config = with_named_run(config)
+    config = with_named_runs(config)
     if config.precision == "auto":
         config = replace(config, precision=begun.precision)
     own, now = (dict(flatten(as_saved(asdict(each)))) for each in (begun, config))
