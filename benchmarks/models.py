@@ -118,12 +118,13 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
     setup = set_up(replace(config, precision=contender.precision), device, ALONE)
     steps = min(LOOP_STEPS[device.type], len(setup.train_loader))
     folder = exit.enter_context(tempfile.TemporaryDirectory())
-    terminal = exit.enter_context(Terminal(steps, 1))
+    terminal = Terminal()
     reports = [TensorBoard(Path(folder)), terminal, Stop(steps)]
     trainer = Trainer(
         setup.model, setup.task, setup.train_loader, None, config, setup.precision, reports
     )
     setup.model.train()
+    exit.enter_context(terminal.shown(trainer))
     exit.enter_context(trainer.workers)
     images_, targets = (each.clone() for each in next(setup.train_loader.epoch(0)))
     step = GraphedStep(

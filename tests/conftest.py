@@ -20,7 +20,7 @@ from filelock import FileLock
 from hydra.core.global_hydra import GlobalHydra
 from matplotlib.figure import Figure
 
-from vit_train.commands import others, results, train
+from vit_train.commands import tools, train
 from vit_train.commands.errors import FULL_ERROR
 from vit_train.engine import precision
 from vit_train.evaluation import comparison as comparing
@@ -58,13 +58,13 @@ def web() -> Iterator[loopback.Loopback]:
 
 MAINS = {
     "vit-train": train.main,
-    "vit-eval": others.vit_eval,
-    "vit-predict": others.vit_predict,
-    "vit-explain": others.vit_explain,
-    "vit-augment": others.vit_augment,
-    "vit-inspect": others.vit_inspect,
-    "vit-export": others.vit_export,
-    "vit-results": results.main,
+    "vit-eval": tools.vit_eval,
+    "vit-predict": tools.vit_predict,
+    "vit-explain": tools.vit_explain,
+    "vit-augment": tools.vit_augment,
+    "vit-inspect": tools.vit_inspect,
+    "vit-export": tools.vit_export,
+    "vit-results": tools.vit_results,
 }
 SMALL_MODEL = [
     "model.embed_dim=16",
@@ -193,7 +193,7 @@ def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
         draw_once(explaining, name, lambda *what: ())
     draw_once(evaluating, "curves", lambda *what: ())
     draw_once(comparing, "draw_differences", lambda *what: ())
-    draw_once(folder, "draw_first_batch", lambda setup: signs_of(setup.data.classes))
+    draw_once(folder, "draw_first_images", lambda setup: signs_of(setup.data.classes))
     for name in ("bars", "lines", "curves"):
         draw_once(gathering, name, lambda groups, *_: signs_of([each[0] for each in groups]))
     draw_once(evaluating, "draw_positions", lambda model: (model.config.positions, model.grid))

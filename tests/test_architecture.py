@@ -53,7 +53,6 @@ KNOW_HYDRA = {
     "runs/config.py",
     "runs/saved.py",
     "training/folder.py",
-    "training/run_summary.py",
 }
 
 

@@ -16,14 +16,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import vit_train
 from vit_train.base.reading import read_json
 from vit_train.commands import start
-from vit_train.data.batches import Normalize
-from vit_train.data.config import AugmentConfig
-from vit_train.data.dataset import ImageSet, Statistics
-from vit_train.data.train_batches import TrainBatches
 from vit_train.engine import workers
 from vit_train.figures.measures import METRICS
 from vit_train.figures.sheet import label_lines
-from vit_train.training.announce import left_out
 
 FEW = ["data.train_images=60", "data.test_images=20", *SMALL_MODEL, "train.epochs=1"]
 
@@ -60,16 +55,14 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -
     val = [f"val/{name}" for name in ("pictures", "confusion", "mistakes", "relevance")]
     test = [f"{tag}/{name}" for tag in ("test", "test/best") for name in (*METRICS, "mistakes")]
     assert tags["images"] == ["train/augmented", *val, *test]
-    assert {"config/text_summary", "how to read this page/text_summary"} <= set(tags["tensors"])
-    (test,) = events.Tensors("test/text_summary")
-    assert f"{summary['test']['final']['acc']:.4f}" in str(test.tensor_proto.string_val[0])
+    assert "config/text_summary" in tags["tensors"]
     # No curve is a single dot, but for those that compare runs.
     compared = {"test/acc", "test/best/acc", "val/best_acc"}
     curves = set(tags["scalars"]) - compared
     assert set(tags["scalars"]) >= compared
     assert all(len(events.Scalars(tag)) > 1 for tag in curves), curves
     # Steps are optimizer steps, of which an epoch has 5; what stands at each is the table's.
-    assert (test.step, [event.step for event in events.Images("val/pictures")]) == (10, [5, 10])
+    assert [event.step for event in events.Images("val/pictures")] == [5, 10]
     for name in ("loss", "acc"):
         points = [(event.step, event.value) for event in events.Scalars(f"{name}/val")]
         expected = [(int(row["step"]), float(row[f"val_{name}"])) for row in rows]
@@ -262,23 +255,6 @@ def test_the_baselines_train_and_evaluate_in_the_same_loop(run: Run, model: str)
     summary = read_json(Path("r/summary.json"))
     evaluated = read_json(Path("r/eval-test/results.json"))
     assert evaluated["result"]["loss"] == pytest.approx(summary["test"]["best"]["loss"], rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    "images, words",
-    [
-        (52, "draws 52 images in a new order and leaves out the last 4, which fill no batch"),
-        (49, "draws 49 images in a new order and leaves out the last 1, which fill no batch"),
-        (48, None),
-        (9, None),  # one batch, smaller than asked for
-    ],
-)
-def test_the_images_that_fill_no_batch_are_counted(images: int, words: str) -> None:
-    data = ImageSet(torch.zeros(images, 3, 8, 8, dtype=torch.uint8), torch.zeros(images).long())
-    normalize = Normalize(Statistics((0.5,) * 3, (0.5,) * 3))
-    cpu = torch.device("cpu")
-    said = left_out(TrainBatches(data, 10, normalize, AugmentConfig(), 16, 0, cpu))
-    assert ("leaves out" in said) == bool(words) and (words or "") in said
 
 
 def test_the_opening_lines_say_where_the_parameters_are(run: Run) -> None:

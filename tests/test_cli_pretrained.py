@@ -24,8 +24,7 @@ from vit_train.interop.timm import TIMM
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.checkpoint import Checkpoint
-from vit_train.runs.config import vit_presets
-from vit_train.training.first_model import preset_of, start_from
+from vit_train.training.first_model import start_from
 
 State = dict[str, Tensor]
 CONFIG = ViTConfig(embed_dim=16, depth=2, norm_eps=1e-6)
@@ -205,12 +204,12 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "LayerScale": (
         lambda: save("x.safetensors", weights(layer_scale=1e-5)),
-        "has another encoder than this model, which fits with model.layer_scale=1e-05\n",
+        "does not match this model; to match it, set model.layer_scale=1e-05\n",
     ),
     "a distilled DeiT": (distilled, "it has a distillation token: take the same model without"),
     "another depth": (
         lambda: save("x.safetensors", weights(depth=3, mlp_dim=32)),
-        "has another encoder than this model, which fits with model.depth=3 model.mlp_dim=32\n",
+        "does not match this model; to match it, set model.depth=3 model.mlp_dim=32\n",
     ),
     "an odd config": (with_config('{"num_attention_heads": "x"}'), "has no number of heads"),
     "another activation": (with_config('{"hidden_act": "relu"}'), "its activation is relu, not"),
@@ -305,11 +304,6 @@ def test_a_class_token_without_a_position_gets_one_of_zeros(run: Run) -> None:
     table = pretrained("x.safetensors", CONFIG).state["pos_embed.0.weight"]
     assert table.shape == (1, 101, 16) and not table[:, 0].any()
     assert torch.equal(table[:, 1:], state["pos_embed"])
-
-
-def test_a_preset_that_fits_is_named() -> None:
-    preset = "vit_small_patch16_224"
-    assert preset_of(vit_presets()[preset]) == preset and preset_of(CONFIG) is None
 
 
 def test_the_built_in_model_is_one_to_start_from() -> None:

@@ -20,7 +20,7 @@ from torchvision.datasets import CIFAR10, CIFAR100
 
 from docs.update_tables import updated
 from vit_train.base.reading import read_json
-from vit_train.commands.arguments import choices
+from vit_train.commands.command import choices
 from vit_train.data.config import ShapesConfig
 from vit_train.engine import config as engine_settings
 from vit_train.engine.config import LoopConfig

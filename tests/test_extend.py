@@ -69,7 +69,7 @@ def test_a_finished_run_is_extended_and_stays_as_it_was(
     # And further, beside the run that is extended, with the settings that it has.
     more = ["train.epochs=6", "train.max_minutes=1e-9"]
     run.succeeds("vit-train", "extend=runs/second", *more)
-    (third,) = (path for path in Path("outputs/runs").iterdir())
+    (third,) = (path for path in Path("outputs/second-extended").iterdir())
     again = summary(str(third))
     assert [each["epochs"] for each in again["extends"]] == [2, 4] and again["steps"] == 21
     assert again["config"]["optim"]["lr"] == 5e-4 and again["config"]["train"]["epochs"] == 6

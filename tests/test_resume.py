@@ -25,7 +25,7 @@ from vit_train.engine.state import Best
 from vit_train.results.summaries import settings_of
 from vit_train.runs.checkpoint import Checkpoint, apart
 from vit_train.training import checkpoints as checkpoint_manager
-from vit_train.training import run_summary
+from vit_train.training import folder as run_folder
 
 # 5 steps an epoch; points of the curves and checkpoints fall on different steps.
 STEPS = ["train.epochs=3", "train.log_every=2", "checkpoint.every_steps=3"]
@@ -243,7 +243,7 @@ def test_a_resumed_run_names_all_that_trained_it(run: Run, small_run: SmallRun) 
     write_json(Path("run/summary.json"), before)
     assert run("vit-train", "resume=run", "train.max_minutes=null").status == 0
     (earlier,) = read_json(Path("run/summary.json"))["earlier"]
-    assert earlier == {key: before[key] for key in run_summary.HERE}
+    assert earlier == {key: before[key] for key in run_folder.HERE}
     assert "| aaaaaaa, " in run("vit-results", "run").out
 
 
@@ -333,7 +333,6 @@ def test_the_newest_checkpoint_there_is_goes_on(run: Run, small_run: SmallRun) -
     small_run("interrupted")
     assert "resume continues a single run" in run("vit-train", "-m", "resume=run").err
     assert not Path("outputs").exists()
-    assert "only one run can be resumed" in run("vit-train", "resume=run,other").err
     Path("run/checkpoints/last.safetensors").rename("run/checkpoints/last-10.safetensors")
     Path("run/checkpoints/last-9.safetensors").write_bytes(
         Path("run/checkpoints/last-10.safetensors").read_bytes()
@@ -383,7 +382,7 @@ def test_a_run_that_is_killed_at_its_very_end_misses_nothing(
 ) -> None:
     """The status "finished" is written last, when all else is on the disk."""
     whole = small_run("finished", "whole")
-    write = run_summary.write_json
+    write = run_folder.write_json
 
     def dying(path: Path, content: dict[str, object]) -> None:
         write(path, content)
@@ -391,7 +390,7 @@ def test_a_run_that_is_killed_at_its_very_end_misses_nothing(
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_summary, "write_json", dying)
+        patch.setattr(run_folder, "write_json", dying)
         with pytest.raises(Killed):
             run("vit-train", *SMALL, "hydra.run.dir=killed")
     assert_same_run(whole, Path("killed"))

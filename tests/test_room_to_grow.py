@@ -358,9 +358,9 @@ def test_a_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         shown.startswith("vit-count: count.") and "times: 1" in shown and "data: cifar10" in shown
     )
     for wrong, message in {
-        "times=x": "times=x must be a whole number",
+        "times=x": "times: Value 'x' of type 'str' could not be converted",
         "time=1": "there is no setting time: did you mean times?",
-        "data=shape": "there is no data=shape: did you mean data=shapes?",
+        "data=shape": "there is no data=shape: choose from cifar10",
         "data.train_images=0": "cannot draw 0 images",
     }.items():
         run.fails(message, "vit-count", wrong)

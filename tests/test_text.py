@@ -25,7 +25,6 @@ from vit_train.base.text import (
     printable,
 )
 from vit_train.runs.checkpoint import Checkpoint
-from vit_train.training.tensorboard import TensorBoard
 
 # Colours, a bell, another line, text that runs backwards, mathematics, Markdown, no UTF-8.
 NAMES = ["\x1b[31mred\x1b[2J\a", "a\nepoch 9 acc 99%", "\u202egpj", "$\\frac$", "|**b**|", "\udcff"]
@@ -153,16 +152,8 @@ def test_a_path_that_is_not_utf8_costs_no_results(
     small = ["data.train_images=100", "data.test_images=20", *SMALL_MODEL, "train.epochs=1"]
     Path("d\udcff").mkdir()
     outcome = run("vit-train", *small, "data.root=d\udcff", "hydra.run.dir=run")
-    assert outcome.status == 0 and "TensorBoard has no" not in outcome.out, outcome.err
+    assert outcome.status == 0, outcome.err
     assert read_json(Path("run/summary.json"))["status"] == "finished"
-
-    def refuse(*what: object) -> None:
-        raise ValueError("a text that cannot be")
-
-    monkeypatch.setattr(TensorBoard, "close", refuse)
-    outcome = run("vit-train", *small, "hydra.run.dir=other")
-    assert outcome.status == 0 and "a text that cannot be" in outcome.out, outcome.err
-    assert read_json(Path("other/summary.json"))["status"] == "finished"
 
 
 def test_a_summarys_words_do_nothing_to_the_table(run: Run, small_run: SmallRun) -> None:

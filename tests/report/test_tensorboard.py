@@ -10,7 +10,6 @@ import pytest
 import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.plugins.hparams.backend_context import _sort_and_reduce_to_hparams_limit
 from torch import nn
@@ -39,7 +38,6 @@ def test_every_number_stands_at_its_step_under_its_name(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path)
     board.on_log(trainer(log_every=20), LOG)
     board.on_epoch(trainer(log_every=20), LOG, RESULT)
-    board.results({"final": RESULT}, 50)
     board.close({"model": {"depth": 2}}, {"test/acc": 0.5})
     board.file.flush()
     events = read(tmp_path)
@@ -59,26 +57,6 @@ def test_every_number_stands_at_its_step_under_its_name(tmp_path: Path) -> None:
     assert points.keys() == expected.keys()
     for tag, (step, value) in expected.items():
         assert points[tag] == [(step, pytest.approx(value))], tag
-    (table,) = events.Tensors("test/text_summary")
-    header, _, row = table.tensor_proto.string_val[0].decode().splitlines()
-    assert header.startswith("| test images | loss | acc | top5 |") and table.step == 50
-    assert row.startswith("| final weights | 0.7500 | 0.5000 | 0.8750 |")
-
-
-def test_training_and_validation_share_a_chart(tmp_path: Path) -> None:
-    board = TensorBoard(tmp_path)
-    board.begin("a: 1", ("loss", "acc"))
-    board.close({}, {})
-    board.file.flush()
-    (layout,) = read(tmp_path).Tensors("custom_scalars__config__")
-    charts = layout_pb2.Layout.FromString(layout.tensor_proto.string_val[0]).category
-    titles = [chart.title for chart in charts]
-    assert titles == ["loss", "acc", "schedule", "norms", "speed"]
-    assert list(charts[1].chart[0].multiline.tag) == ["acc/train", "acc/val"]
-    assert [list(chart.multiline.tag) for chart in charts[3].chart] == [
-        ["weight gradient norm/.*"],
-        ["weight norm/.*"],
-    ]
 
 
 def test_the_norms_of_weights_and_gradients_are_those_of_each_layer(tmp_path: Path) -> None:

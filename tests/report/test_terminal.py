@@ -1,7 +1,9 @@
 import io
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -52,46 +54,31 @@ def test_a_class_with_an_endless_name_takes_no_more_than_its_line() -> None:
 
 
 def test_an_epoch_is_a_line_under_the_names_of_its_columns(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = TrainLog(3, 42, 1344, {"loss": 1.5, "acc": 0.25}, 2e-3, 640.4)
-    with caplog.at_level(logging.INFO):
-        for result in (RESULT, None):
-            terminal = Terminal(steps_per_epoch=14, epochs=3)
-            terminal.on_epoch(None, log, result)
-        terminal.on_epoch(None, log, None)
+    """It says how long the rest takes, at the speed since this start of the run."""
+    clock = iter([0.0, 300.0, 600.0])
+    monkeypatch.setattr("vit_train.training.terminal.time.perf_counter", lambda: next(clock))
+    log = TrainLog(2, 20, 1344, {"loss": 1.5, "acc": 0.25}, 2e-3, 640.4)
+    trainer = SimpleNamespace(step=10, epoch=1, batch=0, last_epoch=3, train_loader=range(10))
+    terminal = Terminal()
+    with caplog.at_level(logging.INFO), terminal.shown(trainer):
+        terminal.on_epoch(trainer, log, RESULT)
+        terminal.on_epoch(trainer, replace(log, epoch=3, step=30), None)
     assert [record.getMessage() for record in caplog.records] == [
-        "epoch    train loss     acc    val loss     acc       lr  images/s    left",
-        "   3/3        1.500  25.00%       1.235  50.00%  2.0e-03       640     0 s",
-        "epoch    train loss     acc       lr  images/s    left",
-        "   3/3        1.500  25.00%  2.0e-03       640     0 s",
-        "   3/3        1.500  25.00%  2.0e-03       640     0 s",
+        "epoch    train loss     acc    val loss     acc       lr  images/s      left",
+        "   2/3        1.500  25.00%       1.235  50.00%  2.0e-03       640     05:00",
+        "   3/3        1.500  25.00%  2.0e-03       640     00:00",
     ]
 
 
-def test_nothing_is_drawn_in_front_of_the_first_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_begins_where_the_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(screen, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "stderr", screen)
-    terminal = Terminal(steps_per_epoch=14, epochs=3)
-    assert screen.getvalue() == ""
-    with terminal:
-        assert "epoch 1/3:   0%" in screen.getvalue()
-
-
-@pytest.mark.parametrize("step, left", [(0, "4 min"), (8, "20 min")])
-def test_the_first_log_says_how_long_the_run_will_take(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, step: int, left: str
-) -> None:
-    clock = iter([0.0, 30.0, 31.0])
-    monkeypatch.setattr("vit_train.training.terminal.time.perf_counter", lambda: next(clock))
-    # 10 of 90 steps have been made, all of them or two, in half a minute.
-    log = TrainLog(1, 10, 320, {"loss": 1.5}, 2e-3, 10.4)
-    terminal = Terminal(steps_per_epoch=30, epochs=3, step=step)
-    with caplog.at_level(logging.INFO):
-        for _ in range(2):
-            terminal.on_log(None, log)
-    assert [r.getMessage() for r in caplog.records] == [f"about {left} left, at 10 images/s"]
+    trainer = SimpleNamespace(step=17, epoch=1, batch=7, last_epoch=3, train_loader=range(10))
+    with Terminal().shown(trainer):
+        assert "epoch 2/3:  70%" in screen.getvalue()
 
 
 def test_parameters_are_counted_where_they_are() -> None:

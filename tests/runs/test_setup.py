@@ -62,7 +62,9 @@ def test_arithmetic_is_not_counted_where_that_would_take_the_memory(
 
 
 def test_a_step_has_an_image_for_each_process() -> None:
-    with pytest.raises(ValueError, match=r"steps of 54 are too few images for 55 processes"):
+    with pytest.raises(
+        ValueError, match=r"batch_size=54 is smaller than the number of processes \(55\)"
+    ):
         parts(processes=Processes(rank=0, count=55))
 
 

@@ -1,70 +1,114 @@
 """Errors as one short message on stderr and an exit status."""
 
 import contextlib
+import difflib
 import logging
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from vit_train.base.memory import gigabytes, is_out_of_memory
+from vit_train.base.reading import flatten
 from vit_train.base.text import print_signs_in_any_encoding, printable
-from vit_train.commands.arguments import choices, no_such_choice, no_such_setting, schema
-from vit_train.commands.overrides import DEEP
+from vit_train.commands.arguments import GRAMMAR, all_settings, names_of
 from vit_train.commands.start import ended_by_interrupt
-from vit_train.runs.config import CONF_DIR, TrainConfig
+from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 
 PLUGINS = "pip install -e '.[sweeps]' in the checkout adds Optuna and Slurm"
 # Hydra, its plugins, and what they stand on.
 HYDRA = ("hydra", "hydra_plugins", "submitit", "optuna", "sqlalchemy")
+# Settings that have other names in other libraries, where no similar name is the same setting.
+OTHER_NAMES = {
+    "model.drop_rate": "model.dropout",
+    "model.drop_path_rate": "model.drop_path",
+    "model.img_size": "data.image_size",
+    "data.img_size": "data.image_size",
+    "optim.learning_rate": "optim.lr",
+    "train.lr": "optim.lr",
+    "train.num_epochs": "train.epochs",
+}
 
 
 def from_hydra(error: BaseException) -> bool:
     """Check for an error of Hydra or a plugin, such as a missing Slurm or database."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    return frame is not None and frame.tb_frame.f_globals["__name__"].partition(".")[0] in HYDRA
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals["__name__"].partition(".")[0] in HYDRA
 
 
-def explain(error: BaseException) -> str:
-    """Describe an error in a few lines; a very long line is shortened to its two ends."""
-    return re.sub(r"(?m)^(.{200}).{500,}(.{200})$", r"\1…\2", describe(error))
+def explain(error: BaseException, kind: type = TrainConfig) -> str:
+    """Describe an error in a few lines; a very long line is shortened to its two ends.
+
+    `kind` is the dataclass of the command's settings.
+    """
+    return re.sub(r"(?m)^(.{200}).{500,}(.{200})$", r"\1…\2", describe(error, kind))
 
 
-def describe(error: BaseException) -> str:
+def describe(error: BaseException, kind: type) -> str:
     if is_out_of_memory(error):
         said = str(error)
         if found := re.search(r"tried to allocate (\d+) bytes", said):  # PyTorch, on a CPU
             said = f"{gigabytes(int(found[1]))} more cannot be had: choose fewer or smaller images"
         return said if said.startswith("out of memory") else f"out of memory: {said}".rstrip(": ")
     # Hydra names the config file at fault.
-    where = file[0] if (file := re.match(r"In '[^']+': ", str(error))) else ""
+    where = file[0] if (file := re.match(r"In '\w+/[^']+': ", str(error))) else ""
     context = None if error.__suppress_context__ else error.__context__
-    causes = error, error.__cause__, context
-    if any(isinstance(cause, RecursionError) for cause in causes):
-        return DEEP
-    for cause in causes:
+    for cause in (error, error.__cause__, context):
+        if isinstance(cause, RecursionError):
+            return "an argument or a config file is nested too deeply"
+        if isinstance(cause, OverrideParseException):
+            return f"{cause.override} cannot be read as {GRAMMAR}"
         if isinstance(cause, ConfigKeyError | ConfigAttributeError) and cause.full_key:
-            return where + no_such_setting(cause.full_key, schema(TrainConfig))
+            return where + no_such_setting(cause.full_key, kind)
         if isinstance(cause, MissingConfigException):
-            group, _, choice = str(cause.missing_cfg_file).rpartition("/")
-            if not group:
-                return f"there is no {choice}.yaml"
-            known = sorted(cause.options or choices(group, [CONF_DIR]))
-            plugins = f"\n{PLUGINS}" if group.startswith("hydra/") else ""
-            return where + no_such_choice(group, choice, known) + plugins
-        if isinstance(cause, OmegaConfBaseException):  # in a config file
-            return f"{where}{cause.full_key}: {str(cause.msg).splitlines()[0]}"
+            return where + no_such_choice(cause)
+        if isinstance(cause, OmegaConfBaseException):
+            said = str(cause.msg).splitlines()[0].replace("is not Optional", "cannot be null")
+            return f"{where}{cause.full_key}: {said}"
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         name = Path(str(error.filename2 or error.filename))
         return f"{name}: {error.strerror}"
     return str(error)
+
+
+def no_such_setting(asked: str, kind: type) -> str:
+    """Return the message for a setting that does not exist, with the one that may be meant."""
+    group, _, name = asked.rpartition(".")
+    having = [
+        choice for choice, each in CHOSEN_BY_NAME.get(group, {}).items() if name in names_of(each)
+    ]
+    if having:
+        return f"there is no setting {asked} here: {group}={' or '.join(having)} has it"
+    known = all_settings(kind)
+    same = sorted(key for key in known if key.endswith(f".{name}") and name != "name")
+    similar = difflib.get_close_matches(asked, sorted(known), n=1, cutoff=0.75)
+    near = [OTHER_NAMES[asked]] if OTHER_NAMES.get(asked) in known else same or similar
+    hint = f"did you mean {' or '.join(near)}?" if near else "--help lists the settings"
+    return f"there is no setting {asked}: {hint}"
+
+
+def require_known(config: DictConfig, kind: type) -> None:
+    """Raise ValueError for a setting that was added by + but does not exist."""
+    settings: Any = OmegaConf.to_container(config)
+    for key in sorted({key for key, _ in flatten(settings)} - all_settings(kind)):
+        raise ValueError(no_such_setting(key, kind))
+
+
+def no_such_choice(error: MissingConfigException) -> str:
+    """Return the message for a preset or a config file that does not exist."""
+    group, _, choice = str(error.missing_cfg_file).rpartition("/")
+    if not group:
+        return f"there is no {choice}.yaml"
+    known = f": choose from {', '.join(error.options)}" if error.options else ""
+    plugins = f"\n{PLUGINS}" if group.startswith("hydra/") else ""
+    return f"there is no {group}={choice}{known}{plugins}"
 
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -77,10 +121,11 @@ EXPECTED = (
 
 
 @contextlib.contextmanager
-def short_errors(command: str) -> Iterator[None]:
+def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
     """Turn errors that the user can fix into one message; HYDRA_FULL_ERROR=1 shows the traceback.
 
-    The same variable keeps Hydra from printing errors itself, so it is set here.
+    The same variable keeps Hydra from printing errors itself, so it is set here. `kind` is the
+    dataclass of the command's settings.
     """
     print_signs_in_any_encoding()
     if SHOW_TRACEBACKS:
@@ -93,11 +138,9 @@ def short_errors(command: str) -> Iterator[None]:
             require_current_folder()
             yield
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and reader_has_gone():
-            sys.exit(1)
         if not (isinstance(error, EXPECTED) or from_hydra(error) or is_out_of_memory(error)):
             raise
-        sys.exit(printable(f"{command}: {explain(error)}", keep="\n"))
+        sys.exit(printable(f"{command}: {explain(error, kind)}", keep="\n"))
 
 
 def require_current_folder() -> None:
@@ -110,57 +153,22 @@ def require_current_folder() -> None:
 
 @contextlib.contextmanager
 def lost_output_is_said(command: str) -> Iterator[None]:
-    """Exit with status 1 at the end of the block if output was lost, as on a full disk.
+    """Exit with status 1 if stdout cannot be written; in silence if its reader has gone.
 
     Logging hides such errors, and so none ends a training.
     """
-    lost: list[OSError] = []
-    handlers: Any = logging.Handler
-    hide = handlers.handleError
-
-    def note(handler: logging.Handler, record: logging.LogRecord) -> None:
-        error, stream = sys.exc_info()[1], getattr(handler, "stream", None)
-        if isinstance(error, OSError) and stream is not None and stream is sys.stdout:
-            lost.append(error)
-        hide(handler, record)
-
-    handlers.handleError = note
+    status: str | int = 0
     try:
         yield
+    except BrokenPipeError:  # as after `vit-results | head`
+        status = 1
     finally:
-        handlers.handleError = hide
-    errors = [*lost, *flushed()]
-    if errors:
-        stdout_goes_nowhere()
-    for error in errors:
-        if not isinstance(error, BrokenPipeError):
-            sys.exit(f"{command}: standard output: {error.strerror}")
-
-
-def flushed() -> list[OSError]:
-    """Write what stdout still holds; return the error if that fails."""
-    try:
-        if sys.stdout is not None:
+        try:
             sys.stdout.flush()
-    except OSError as error:
-        return [error]
-    return []
-
-
-def stdout_goes_nowhere() -> None:
-    """Discard pending output on stdout, about which Python would complain at its end."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def reader_has_gone() -> bool:
-    """Check for a reader of stdout that is gone, as after `vit-results | head`.
-
-    If so, what is still to be written to it goes nowhere.
-    """
-    try:
-        print(flush=True)  # what was lost leaves nothing in the buffer to try with
-        return False
-    except BrokenPipeError:
-        stdout_goes_nowhere()
-        return True
+        except OSError as error:
+            # Python would complain at its end about what is still to be written.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if not isinstance(error, BrokenPipeError):
+                status = f"{command}: standard output: {error.strerror}"
+        if status:
+            sys.exit(status)

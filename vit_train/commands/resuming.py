@@ -5,10 +5,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.reading import flatten
-from vit_train.commands.overrides import parsed
 from vit_train.runs.config import (
     INCIDENTAL,
     ROUNDING,
@@ -32,21 +32,6 @@ KEPT = (
     *("optim.name", "optim.layer_decay", "optim.head_lr_scale"),
     *("train.ema_decay", "train.batch_size", "train.freeze"),
 )
-
-
-def resume_argument(arguments: Sequence[str]) -> str | None:
-    """Return the value of the last `resume=` argument, parsed with Hydra's grammar, or None.
-
-    Raise ValueError if it lists several runs.
-    """
-    given = [argument for argument in arguments if argument.startswith("resume=")]
-    if not given:
-        return None
-    *_, override = parsed(given)
-    if override.is_sweep_override():
-        raise ValueError(f"{given[-1]}: only one run can be resumed at a time")
-    value = override.value()
-    return None if value is None else str(value)
 
 
 def resumed_config(
@@ -73,10 +58,10 @@ def begun_config(folder: Path, config: TrainConfig) -> TrainConfig | None:
 
     None means that it is a run with other settings.
     """
-    from vit_train.training.train import with_named_run
+    from vit_train.training.train import with_named_runs
 
     begun = from_checkpoint(own_settings(folder, last_checkpoint(folder)))
-    config = with_named_run(config)
+    config = with_named_runs(config)
     if config.precision == "auto":
         config = replace(config, precision=begun.precision)
     own, now = (dict(flatten(as_saved(asdict(each)))) for each in (begun, config))
@@ -117,10 +102,6 @@ def changed(
     settings = OmegaConf.create(stored)
     OmegaConf.resolve(composed)
     doing = {"resume": "resuming", "extend": "extending"}[argument]
-    for override in parsed(overrides):
-        if isinstance(override.value(), dict):  # the others of the group would be changed, too
-            key = override.key_or_group
-            raise ValueError(f"write {key}.NAME=VALUE, not {key}={{…}}, when {doing}")
     keys = [key for key in keys_of(overrides) if key != argument]
     own, requested = (
         dict(flatten(as_saved(OmegaConf.to_container(config))))  # type: ignore[arg-type]
@@ -157,8 +138,16 @@ def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) 
 
 
 def keys_of(overrides: Sequence[str]) -> list[str]:
-    """Return the settings and groups that these arguments name."""
-    return [override.key_or_group for override in parsed(overrides)]
+    """Return the settings and groups that these arguments name.
+
+    Raise ValueError for an argument that names all settings of a group at once.
+    """
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    for each in parsed:
+        if isinstance(each.value(), dict):
+            key = each.key_or_group
+            raise ValueError(f"write {key}.NAME=VALUE, not {key}={{…}}, for a run that goes on")
+    return [each.key_or_group for each in parsed]
 
 
 def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:

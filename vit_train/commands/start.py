@@ -34,16 +34,16 @@ def ended_by_interrupt(command: str) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def start(command: str, module: str, function: str = "main") -> None:
+def start(command: str, module: str, function: str) -> None:
     with ended_by_interrupt(command):
         getattr(import_module(f"vit_train.commands.{module}"), function)()
 
 
-train = partial(start, "vit-train", "train")
-results = partial(start, "vit-results", "results")
-evaluate = partial(start, "vit-eval", "others", "vit_eval")
-predict = partial(start, "vit-predict", "others", "vit_predict")
-explain = partial(start, "vit-explain", "others", "vit_explain")
-export = partial(start, "vit-export", "others", "vit_export")
-augment = partial(start, "vit-augment", "others", "vit_augment")
-inspect = partial(start, "vit-inspect", "others", "vit_inspect")
+train = partial(start, "vit-train", "train", "main")
+evaluate = partial(start, "vit-eval", "tools", "vit_eval")
+predict = partial(start, "vit-predict", "tools", "vit_predict")
+explain = partial(start, "vit-explain", "tools", "vit_explain")
+export = partial(start, "vit-export", "tools", "vit_export")
+results = partial(start, "vit-results", "tools", "vit_results")
+augment = partial(start, "vit-augment", "tools", "vit_augment")
+inspect = partial(start, "vit-inspect", "tools", "vit_inspect")

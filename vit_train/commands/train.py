@@ -1,37 +1,23 @@
-"""A sweep continues after a job fails, and reports all failures at its end."""
+"""vit-train: a run, or a sweep that continues after a job fails and reports all at its end."""
 
 import contextlib
 import os
-import shlex
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
-import hydra
+from hydra._internal.utils import _run_hydra, get_args_parser
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from vit_train.base.text import printable
-from vit_train.commands.command import is_answered
-from vit_train.commands.errors import EXPECTED, explain, short_errors
-from vit_train.commands.overrides import (
-    is_named,
-    is_sweep,
-    quote_values,
-    quoted,
-    register_run_name,
-    settings_and_flags,
-)
-from vit_train.commands.resuming import (
-    begun_config,
-    extended_config,
-    resume_argument,
-    resumed_config,
-)
+from vit_train.base.text import file_name, printable
+from vit_train.commands.command import read_command
+from vit_train.commands.errors import EXPECTED, explain, require_known, short_errors
+from vit_train.commands.resuming import begun_config, extended_config, resumed_config
 from vit_train.runs.config import CONF_DIR, GROUPS, TrainConfig, register_schemas, typed
 from vit_train.runs.paths import (
     SUMMARY,
@@ -42,6 +28,7 @@ from vit_train.runs.paths import (
     last_checkpoint,
     new_run,
     removed_if_empty,
+    resume_command,
     resumed_run,
     sole_writer,
 )
@@ -76,28 +63,24 @@ class Sweep:
             self.failures.append(f"  job {settings.job.num}, {message}")
 
     def report(self) -> None:
-        """Print the jobs that stopped early; exit with the reasons of those that failed, if any."""
-        if failed := self.said():
-            sys.exit(failed)
-
-    def said(self) -> str:
-        """Print the jobs that stopped early; return the failed ones with their reasons, or ""."""
-        jobs, stopped, failures = self.jobs, self.stopped, self.failures
-        self.jobs, self.stopped, self.failures = 0, [], []
-        if not jobs:  # a single run has said so itself
-            return ""
-        finished = jobs - len(failures) - len(stopped)
-        print(f"{finished} of {jobs} jobs finished")
+        """Print how many jobs finished, and those that stopped early or failed."""
+        if not self.jobs:  # a single run has said so itself
+            return
+        finished = self.jobs - len(self.failures) - len(self.stopped)
+        print(f"{finished} of {self.jobs} jobs finished")
         if finished:
-            runs = shlex.quote(self.folder)
-            print(
-                printable(f"next    vit-results {runs}\n        tensorboard --logdir {runs}", "\n")
-            )
-        if stopped:
+            runs = for_shell(Path(self.folder))
+            say(f"next    vit-results {runs}\n        tensorboard --logdir {runs}")
+        if self.stopped:
             print("stopped before their end; resume each with:")
-        for folder in stopped:
-            print(printable(f"  vit-train {shlex.quote(f'resume={folder}')}"))
-        return "vit-train: failed jobs:\n" + "\n".join(failures) if failures else ""
+        for folder in self.stopped:
+            say(f"  {resume_command(folder)}")
+        if self.failures:
+            print("vit-train: failed jobs:", *self.failures, sep="\n", file=sys.stderr)
+
+
+def say(text: str) -> None:
+    print(printable(text, keep="\n"))
 
 
 # The settings that are paths; the first is the one that a bare path may mean.
@@ -117,17 +100,16 @@ LAUNCH = Path(ERRORS).parents[2] / "vit_train" if ERRORS and IS_MAIN else None
 def train(composed: DictConfig, sweep: Sweep) -> float | None:
     """Start or resume a run; return its best validation score, which some sweepers optimize."""
     settings = HydraConfig.get()
-    if settings.mode == RunMode.MULTIRUN and os.environ.get("WORLD_SIZE", "1") != "1":
-        with short_errors("vit-train"):
-            raise ValueError("a sweep (-m) runs in one process: start each run with torchrun alone")
-    errors = sweep.errors(settings) if settings.mode == RunMode.MULTIRUN else None
-    with errors or short_errors("vit-train"):
+    in_sweep = settings.mode == RunMode.MULTIRUN
+    with sweep.errors(settings) if in_sweep else short_errors("vit-train"):
         if OmegaConf.get_type(composed) is not TrainConfig:
             raise ValueError(
                 f"--config-name={settings.job.config_name}: such a file must begin with 'defaults: "
                 "[train, _self_]'; a run is repeated by the command in its summary.json, not by "
                 "its config.yaml"
             )
+        if in_sweep and os.environ.get("WORLD_SIZE", "1") != "1":
+            raise ValueError("a sweep (-m) runs in one process: start each run with torchrun alone")
         begin = start if composed.resume is None else resume
         outcome = begin(composed, settings)
         if not outcome.finished:
@@ -139,15 +121,19 @@ def train(composed: DictConfig, sweep: Sweep) -> float | None:
 
 
 def start(composed: DictConfig, settings: HydraConf) -> Outcome:
-    """Start a new run, which may extend another, in a folder of its own."""
+    """Start a new run, which may extend another, in a folder of its own.
+
+    One that was begun before with these settings is resumed: by the same sweep, or by torchrun.
+    """
     folder = Path(settings.runtime.output_dir)
+    is_named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
     before = folder if settings.mode == RunMode.MULTIRUN else before_restart()
     if before is not None and holds_run(before):
         config = begun_config(before, new_config(composed, settings))
         if config is not None:
-            with removed_if_empty(folder, is_named(settings)):
+            with removed_if_empty(folder, is_named):
                 return resume_begun(before, config)
-    with new_run(folder, is_named(settings)) if IS_MAIN else nullcontext(folder) as path:
+    with new_run(folder, is_named) if IS_MAIN else nullcontext(folder) as path:
         config = new_config(composed, settings)
         if LAUNCH is not None:
             LAUNCH.write_text(str(path.absolute()), encoding="utf-8")
@@ -165,6 +151,7 @@ def before_restart() -> Path | None:
 
 def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
     """Return the settings of a new run, which may extend another."""
+    require_known(composed, TrainConfig)
     if composed.extend is None:
         return typed(composed, TrainConfig)
     return extended_config(composed, settings.overrides.task)
@@ -178,76 +165,79 @@ def resume_begun(folder: Path, config: TrainConfig) -> Outcome:
     with sole_writer(folder):
         checkpoint = last_checkpoint(folder)
         if not is_finished(folder):
-            print(printable(f"{folder} was begun with these settings and is resumed"))
+            say(f"{folder} was begun with these settings and is resumed")
             return train_in_held_folder(config, folder, checkpoint, resumed=True)
-        print(printable(f"{folder} is finished, with these settings, and is not repeated"))
+        say(f"{folder} is finished, with these settings, and is not repeated")
         best = None if checkpoint is None else Checkpoint.load(checkpoint).best
         return Outcome(folder, None if best is None else best.score)
 
 
 def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
     """Resume an earlier run in its folder, unless it is finished."""
+    require_known(composed, TrainConfig)
     folder, named = resumed_run(composed.resume)
     with sole_writer(folder) if IS_MAIN else nullcontext():
         checkpoint = named or last_checkpoint(folder)
         finished = is_finished(folder)
         config = resumed_config(folder, checkpoint, composed, settings.overrides.task, finished)
         if finished:
-            said = (
+            say(
                 f"{folder} is finished: its results are in {folder / SUMMARY}; "
                 f"extend={for_shell(folder)} train.epochs=N trains it for N more epochs, in a new "
                 "folder"
             )
-            print(printable(said))
             return Outcome(folder)
         from vit_train.training.train import train_in_held_folder
 
         return train_in_held_folder(config, folder, checkpoint, resumed=True)
 
 
-def for_hydra(resumed: Path | None) -> list[str]:
-    """Return overrides that tell Hydra which folder to write into.
+def run_folder(
+    choices: Mapping[str, str], root: str | None, extend: str | None, resume: str | None, now: str
+) -> str:
+    """Return the folder of a new run, such as outputs/cifar10-tiny/TIME, for conf/train.yaml.
 
-    That is the folder of a resumed run. All processes but the first write nothing.
+    It is named by its experiment, the run that it extends, or the `choices` of the groups; the name
+    of a folder of one's own images, `root`, stands for the data.
     """
-    if not IS_MAIN:
-        return ["hydra.run.dir=.", "hydra/job_logging=disabled"]
-    if resumed is not None:
-        return [f"hydra.run.dir={quoted(resumed)}"]
-    return []
+    data, task = choices["data"], choices["task"]
+    if resume is not None:  # into that run's own folder, which is found later
+        return "."
+    if data == "folder" and root:
+        data = file_name(Path(root).expanduser().resolve().name) or data
+    name = f"{data}-{choices['model']}" + ("" if task == "classify" else f"-{task}")
+    if extend is not None:
+        name = f"{Path(extend).resolve().name}-extended"
+    elif isinstance(experiment := choices.get("experiment"), str):
+        name = experiment
+    return f"outputs/{name}/{now}"
 
 
 def main() -> None:
     sweep = Sweep()
 
-    @hydra.main(version_base="1.3", config_path=str(CONF_DIR), config_name="train")
     def job(composed: DictConfig) -> float | None:
         return train(composed, sweep)
 
     register_schemas()
-    register_run_name()
+    OmegaConf.register_new_resolver("run_folder", run_folder, replace=True)
     with short_errors("vit-train"):
-        sys.argv[1:] = quote_values(sys.argv[1:], PATHS)
-        earlier, folder = resume_argument(sys.argv[1:]), None
-        if earlier is not None:
-            if is_sweep(sys.argv[1:]):
-                raise ValueError("resume continues a single run: leave out -m")
-            folder, _ = resumed_run(earlier)
-        sys.argv[1:] += for_hydra(folder)
+        flags = read_command("train", ABOUT, GROUPS, PATHS, any_flag=True)
+        if flags is None:
+            return
+        if flags.multirun and any(each.startswith("resume=") for each in flags.overrides):
+            raise ValueError("resume continues a single run: leave out -m")
+        if not IS_MAIN:  # which writes nothing
+            flags.overrides += ["hydra.run.dir=.", "hydra/job_logging=disabled"]
         try:
-            arguments, flags = settings_and_flags(sys.argv[1:])
-            if is_answered("train", ABOUT, TrainConfig, GROUPS, arguments, flags):
-                return
-            sys.argv[1:] = [*arguments, *flags]
-            job()
+            _run_hydra(flags, get_args_parser(), job, str(CONF_DIR), "train")
         except ValueError:
-            sweep.report()  # why a search found nothing, if its jobs failed
-            raise
-        except SystemExit:  # Ctrl-C
-            if failed := sweep.said():
-                print(failed, file=sys.stderr)
-            raise
-        sweep.report()
+            if not sweep.failures:  # else they are why a search found nothing
+                raise
+        finally:
+            sweep.report()
+        if sweep.failures:
+            sys.exit(1)
 
 
 if __name__ == "__main__":

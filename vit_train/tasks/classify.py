@@ -168,10 +168,21 @@ class Distill(Classify):
     """Classification with a `teacher`, which training needs and evaluation does not."""
 
     config: DistillConfig
-    teacher: Teacher
+
+    def __init__(
+        self,
+        config: DistillConfig,
+        model: ModelConfig,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+        teacher: Teacher | None = None,
+    ) -> None:
+        super().__init__(config, model, image_shape, num_classes)
+        self.teacher = teacher
 
     def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
         labels = super().loss_sum(logits, targets, images)
+        assert self.teacher is not None
         teachers = self.teacher.forward(images)
         if self.config.distillation == "hard":
             distillation = F.cross_entropy(logits, teachers.argmax(1), reduction="sum")

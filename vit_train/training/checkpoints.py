@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from vit_train.base.memory import is_out_of_memory
 from vit_train.base.reading import Refused, flatten, read_text
+from vit_train.base.text import counted
 from vit_train.base.writing import save_archive, write_from
 from vit_train.engine.config import BEST, LAST, CheckpointConfig
 from vit_train.engine.metrics import Evaluation
@@ -35,6 +36,16 @@ class Earlier:
     chain: list[Extended]
     # Of the run that is extended now.
     folder: Path | None = None
+
+    def words(self, config: TrainConfig) -> str:
+        """Describe where training begins."""
+        if self.folder is None:
+            return f"resuming after step {self.state.step}"
+        optim, epochs = config.optim, counted(config.train.epochs, "epoch")
+        return (
+            f"extends {self.folder} after epoch {self.state.epoch}: the learning rate rises to "
+            f"{optim.lr:g} in {optim.warmup_epochs:g} of {epochs}, then falls to {optim.min_lr:g}"
+        )
 
     def curve(self) -> str:
         """Return the metrics.csv of the extended run, if it has one; else ""."""

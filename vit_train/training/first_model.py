@@ -27,7 +27,7 @@ from vit_train.model.config import ViTConfig, differences, require_vit
 from vit_train.model.layers import Dropout, DropPath
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
-from vit_train.runs.config import TrainConfig, vit_presets
+from vit_train.runs.config import TrainConfig
 from vit_train.runs.load import encoder_of
 from vit_train.tasks.task import Task
 
@@ -74,18 +74,9 @@ def require_fit(source: str, found: "Pretrained", ours: Encoder) -> None:
             f"{ours.image_shape[0]}"
         )
     if differing:
-        preset = preset_of(found.config)
-        hint = "" if preset is None else f" (or model={preset})"
         raise ValueError(
-            f"init_from={source} has another encoder than this model, which fits with "
-            f"{' '.join(differing)}{hint}"
+            f"init_from={source} does not match this model; to match it, set {' '.join(differing)}"
         )
-
-
-def preset_of(config: ViTConfig) -> str | None:
-    """Return the name of a model in conf/model with the same encoder, or None."""
-    presets = vit_presets().items()
-    return next((name for name, preset in presets if not differences(config, preset)), None)
 
 
 def why_fresh(found: "Pretrained", ours: Encoder, classes: list[str]) -> str:

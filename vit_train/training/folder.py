@@ -2,19 +2,28 @@
 
 import logging
 import math
-import shlex
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 from PIL import Image
 from torch import nn
 
-from vit_train.base.writing import remove_partial, replacing, require_own_folder, write_text
+from vit_train.base.reading import read_object
+from vit_train.base.writing import (
+    remove_partial,
+    replacing,
+    require_own_folder,
+    write_json,
+    write_text,
+)
 from vit_train.data.batches import Batch
 from vit_train.engine.metrics import Evaluation
+from vit_train.engine.precision import bf16_speedup
 from vit_train.engine.state import Best
 from vit_train.engine.trainer import Callback, Trainer
 from vit_train.figures.maps import draw_gallery, gallery_size
@@ -23,26 +32,26 @@ from vit_train.runs import provenance
 from vit_train.runs.checkpoint import Checkpoint, newest_intact
 from vit_train.runs.load import load
 from vit_train.runs.paths import CHECKPOINTS, CONFIG, SUMMARY, resume_command
-from vit_train.training.announce import (
+from vit_train.training.callbacks import AfterEpochs, BadBatchSaver, ContinueOnDiskError, MetricsCsv
+from vit_train.training.checkpoints import CheckpointManager, Earlier, reports, truncate_reports
+from vit_train.training.setup import Setup
+from vit_train.training.tensorboard import TensorBoard, draw_first_images, validation_figures
+from vit_train.training.terminal import (
+    Terminal,
     next_steps,
     opening,
-    origin,
     result_lines,
     uneven_classes,
     without_same,
     written,
 )
-from vit_train.training.callbacks import AfterEpochs, BadBatchSaver, ContinueOnDiskError, MetricsCsv
-from vit_train.training.checkpoints import CheckpointManager, Earlier, reports, truncate_reports
-from vit_train.training.run_summary import RunSummary, in_sweep
-from vit_train.training.setup import Setup
-from vit_train.training.tensorboard import TensorBoard, draw_first_batch, validation_figures
-from vit_train.training.terminal import Terminal
 
 logger = logging.getLogger(__name__)
 
 # The files of a finished run that its last lines name.
 SHOWN = (SUMMARY, "metrics.csv", "train.log", "pictures.png")
+# What may differ between the processes that trained a run one after another.
+HERE = ("commit", "versions", "machine", "precision")
 
 
 class RunFolder:
@@ -51,14 +60,13 @@ class RunFolder:
     def __init__(self, setup: Setup, path: Path, earlier: Earlier | None, resumed: bool) -> None:
         self.setup, self.config, self.path = setup, setup.config, path
         self.settings = asdict(self.config)
-        self.origin = origin(setup, earlier)
         self.earlier, self.resumed = earlier, resumed
-        state = earlier.state if earlier and not earlier.folder else None
-        self.from_the_beginning = state is None
-        self.written = state.written if state else {}
+        self.extends = earlier.chain if earlier else []
         require_own_folder(path / CHECKPOINTS)
-        extends = earlier.chain if earlier else []
-        self.summary = RunSummary(path / SUMMARY, setup, extends, resumed)
+        before = summary_before(path / SUMMARY) if resumed else {}
+        # The command that began the run or, if that is lost, this process's.
+        self.command = str(before.get("command", own_command()))
+        self.trained_before = trained_before(before)
         make_checkpoint = partial(
             Checkpoint,
             config=self.settings,
@@ -70,18 +78,15 @@ class RunFolder:
             fingerprint=setup.data.fingerprint,
             seen=setup.data.seen,
             seen_before=setup.data.seen_before,
-            extends=extends,
+            extends=self.extends,
             teacher=setup.teacher,
         )
-        self.board = TensorBoard(path)
+        self.terminal, self.board = Terminal(), TensorBoard(path)
         self.checkpoints = CheckpointManager(
             path / CHECKPOINTS, make_checkpoint, self.config.checkpoint, self
         )
         self.csv = MetricsCsv(path / "metrics.csv")
         self.unwritten_picture: Image.Image | None = None
-        last = (extends[-1].epochs if extends else 0) + self.config.train.epochs
-        step = earlier.state.step if earlier else 0
-        self.terminal = Terminal(len(setup.image_loader), last, step)
 
     def lengths(self) -> dict[str, int]:
         lengths = {path.name: path.stat().st_size for path in reports(self.path)}
@@ -90,13 +95,11 @@ class RunFolder:
 
     def flush(self) -> None:
         """Write all reports to the disk, or raise OSError, and ValueError if the folder is gone."""
-        try:
-            (self.path / CONFIG).stat()
-        except (FileNotFoundError, NotADirectoryError) as error:
+        if not (self.path / CONFIG).exists():
             raise ValueError(
                 f"{self.path} has been deleted, moved or unmounted: nothing is written in its "
                 f"place. Once it is back, resume with: {resume_command(self.path)}"
-            ) from error
+            )
         self.board.file.flush()
         self.csv.flush()
         if self.unwritten_picture is not None:
@@ -138,20 +141,21 @@ class RunFolder:
 
         No report changes before: only now it is certain that the state fits this run.
         """
+        own_state = self.earlier.state if self.earlier and not self.earlier.folder else None
         if self.resumed:
             remove_partial(self.path / CHECKPOINTS)
             remove_partial(self.path, seconds=60)  # vit-eval may be writing there now
-            truncate_reports(self.path, self.written)
+            truncate_reports(self.path, own_state.written if own_state else {})
         self.csv.open(self.earlier.curve() if self.earlier else "")
         text = OmegaConf.to_yaml(OmegaConf.create(self.settings))
-        if self.from_the_beginning:
-            self.board.begin(text, self.setup.task.measures)
-            sheet = draw_first_batch(self.setup)
-            self.board.figure("train/augmented", sheet)
+        if own_state is None:
+            self.board.begin(text)
+            self.board.figure("train/augmented", draw_first_images(self.setup))
         write_text(self.path / CONFIG, text)
-        self.summary.write("running")
+        self.summarize("running")
         self.flush()
-        logger.info(opening(self.setup, self.path, self.origin))
+        origin = self.earlier.words(self.config) if self.earlier else self.setup.origin
+        logger.info(opening(self.setup, self.path, origin))
         if warning := uneven_classes(self.setup):
             logger.warning(warning)
 
@@ -162,16 +166,15 @@ class RunFolder:
         """
         for line in result_lines(results, self.config.data.selected_on):
             logger.info(line)
-        if results:
-            self.show_test(results, trainer.step)
-        self.close_board(results, trainer.best)
+        self.show_test(results, trainer.step)
+        self.board.close(self.settings, final_metrics(results, trainer.best), chosen_settings())
         self.flush()
         if results and trainer.stopped_early:
             logger.info(
                 f"stopped early after epoch {trainer.epoch}: no better epoch in the last "
                 f"{trainer.loop.patience} (train.patience)"
             )
-        self.summary.write(  # written last, because a "finished" run cannot be resumed
+        self.summarize(  # written last, because a "finished" run cannot be resumed
             "finished" if results else "interrupted",
             stopped_early=trainer.stopped_early,
             epochs=trainer.epoch,
@@ -185,36 +188,50 @@ class RunFolder:
             test={name: result_dict(result) for name, result in results.items()},
             seconds=round(trainer.seconds, 1),
         )
-        if results:
-            files = sorted(file.name for file in self.path.iterdir() if file.name in SHOWN)
-            logger.info(written(self.path, [*files, f"{CHECKPOINTS}/"]))
-            if not in_sweep():  # which says at its end what to do next with all its runs
-                logger.info(next_steps(self.setup, self.path))
-        else:
+        if not results:
             logger.info(
                 f"stopped after step {trainer.step}, {reason}. "
                 f"Resume with: {resume_command(self.path)}"
             )
-
-    def close_board(self, results: dict[str, Evaluation], best: Best | None) -> None:
-        """Add TensorBoard's table of settings; what it cannot hold costs no run its results."""
-        try:
-            self.board.close(self.settings, final_metrics(results, best), self.chosen)
-        except (TypeError, ValueError) as error:
-            logger.warning(f"TensorBoard has no table of the settings: {error}")
+            return
+        files = sorted(file.name for file in self.path.iterdir() if file.name in SHOWN)
+        logger.info(written(self.path, [*files, f"{CHECKPOINTS}/"]))
+        if not in_sweep():  # which says at its end what to do next with all its runs
+            logger.info(next_steps(self.setup, self.path))
 
     def show_test(self, results: dict[str, Evaluation], step: int) -> None:
-        """Show the test results in TensorBoard, with their figures."""
-        self.board.results(results, step)
+        """Show the figures of the test results in TensorBoard."""
         test, classes = self.setup.splits.test, self.setup.data.classes
         for name, result in without_same(results).items():
             for metric, figure in figures(result, test.images, classes, test.all_names.tolist()):
                 self.board.figure(f"{test_tag(name)}/{metric}", figure, step)
 
-    @property
-    def chosen(self) -> list[str]:
-        """Return the settings that the run's command sets."""
-        return [word.partition("=")[0].lstrip("+") for word in shlex.split(self.summary.command)]
+    def summarize(self, status: str, **results: Any) -> None:
+        """Write summary.json: where the run comes from, what it is, and what came of it."""
+        setup = self.setup
+        on_gpu = setup.device.type != "cpu"
+        here = {
+            "commit": provenance.commit(),
+            "versions": provenance.versions(),
+            "machine": provenance.machine(setup.device),
+            "precision": setup.precision.name,
+        }
+        known = {
+            "status": status,
+            "command": self.command,
+            "date": provenance.today(),
+            **here,
+            "bf16_speedup": None if on_gpu else round(bf16_speedup(setup.model), 2),
+            "earlier": [each for each in self.trained_before if each != here],
+            "processes": setup.processes.count,
+            "parameters": sum(parameter.numel() for parameter in setup.model.parameters()),
+            "images": setup.sizes,
+            "fingerprint": setup.data.fingerprint,
+            "config": self.settings,
+            "extends": [asdict(each) for each in self.extends],
+            "teacher": setup.teacher or None,
+        }
+        write_json(self.path / SUMMARY, known | results)
 
     def best_weights(self, best: Best | None) -> dict[str, Any] | None:
         """Return the weights of the best epoch and its number, or None."""
@@ -255,3 +272,46 @@ def final_metrics(results: dict[str, Evaluation], best: Best | None) -> dict[str
         by = results["final"].best_by
         metrics[f"val/best_{by}"] = best.values.get(by, math.nan)
     return metrics
+
+
+def in_sweep() -> bool:
+    """Check for a job of a sweep."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def chosen_settings() -> list[str]:
+    """Return the settings that the command or its sweep sets."""
+    if not HydraConfig.initialized():
+        return []
+    return [each.partition("=")[0].lstrip("+") for each in HydraConfig.get().overrides.task]
+
+
+def own_command() -> str:
+    """Return the command that repeats this run: of a sweep's job, one that trains it alone."""
+    if not in_sweep():
+        return provenance.command_line()
+    settings = HydraConfig.get()
+    # What Hydra calls the source of settings that --config-dir names.
+    folders = [s.path for s in settings.runtime.config_sources if s.provider == "command-line"]
+    flags = [f"--config-dir={folder}" for folder in folders]
+    if settings.job.config_name != "train":
+        flags.append(f"--config-name={settings.job.config_name}")
+    # An experiment may make a sweep of each command that names it.
+    return provenance.command_line([*settings.overrides.task, "hydra.mode=RUN", *flags])
+
+
+def summary_before(path: Path) -> dict[str, Any]:
+    """Return the content of a summary; {} if it is lost or damaged."""
+    try:
+        return dict(read_object(path))
+    except (OSError, ValueError):
+        return {}
+
+
+def trained_before(summary: dict[str, Any]) -> list[Any]:
+    """Return the commits, versions, machines and precisions of a run before it was resumed."""
+    if not summary.keys() >= set(HERE):
+        return []
+    last, earlier = {key: summary[key] for key in HERE}, summary.get("earlier")
+    more = earlier if isinstance(earlier, list) else []
+    return [*(each for each in more if each != last), last]

@@ -1,6 +1,5 @@
 """The parts of a run, built as its config says."""
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,11 +14,11 @@ from vit_train.base.memory import (
     require_images_fit,
     require_memory,
 )
+from vit_train.base.text import listed
 from vit_train.data.batches import Batch, EvalBatches, Normalize
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import (
     ImageSet,
-    Seen,
     Source,
     Splits,
     Statistics,
@@ -30,7 +29,7 @@ from vit_train.data.sources import load_dataset
 from vit_train.data.train_batches import TrainBatches
 from vit_train.engine.distributed import Processes
 from vit_train.engine.metrics import is_uneven
-from vit_train.engine.objective import TrainLoader
+from vit_train.engine.objective import TrainLoader, evaluate
 from vit_train.engine.precision import Precision, pick_precision
 from vit_train.model.build import (
     Flops,
@@ -47,7 +46,9 @@ from vit_train.model.pos_embed import chosen_positions
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
 from vit_train.runs.load import checked_keys, statistics_of
-from vit_train.tasks.config import ClassifyConfig
+from vit_train.runs.trained import Meta, Trained
+from vit_train.tasks.classify import Distill, Teacher
+from vit_train.tasks.config import ClassifyConfig, DistillConfig
 from vit_train.tasks.make import make_task
 from vit_train.tasks.task import Task
 from vit_train.training.first_model import (
@@ -59,8 +60,6 @@ from vit_train.training.first_model import (
     unseen_test,
     with_norm_eps,
 )
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -151,70 +150,49 @@ def set_up(
     device: torch.device,
     processes: Processes,
     earlier: Checkpoint | None = None,
-    teacher_seen: Seen | None = None,
+    teacher: Trained | None = None,
 ) -> Setup:
     """Load the data and build the model.
 
-    The weights of an `earlier` checkpoint, to resume from or to extend, are loaded later.
-    `teacher_seen` is what the teacher has seen.
+    The weights of an `earlier` checkpoint, to resume from or to extend, are loaded later. `teacher`
+    is the trained classifier of a distilled run.
     """
     found = first_weights(config, resumes=earlier is not None)
     config = with_norm_eps(config, found)
     torch.manual_seed(config.seed)
-    if isinstance(config.model, ViTConfig):
-        # These may raise ValueError: before data are downloaded, or files are decoded.
-        chosen_positions(config.model)
-        if config.data.image_size is not None:
-            require_whole_patches(config.model.patch_size, config.data.image_size)
+    require_positions(config)
     data = load_dataset(config.data)
-    size, num_classes = data.image_shape[-1], len(data.classes)
-    task = make_task(config.task, config.model, data.image_shape, num_classes)
-    require_room(config, task, size)
+    task = make_task(config.task, config.model, data.image_shape, len(data.classes))
+    require_room(config, task, data.image_shape[-1])
     model, origin = first_model(config, task, data, processes, found)
+
     if earlier is None:
-        seen_before = inherited([origin.seen, teacher_seen], data, config.data)
+        seen_before = inherited(
+            [origin.seen, teacher.meta.all_seen if teacher else None], data, config.data
+        )
     else:
         seen_before = checked_keys(earlier.seen_before)
     splits = make_splits(unseen_test(data, seen_before), config.data)
     source = known_source(data, splits, config.data, seen_before)
-    unlabeled_images = data.unlabeled
+    unlabeled = data.unlabeled
     del data  # the splits hold copies
     if processes.rank:
         # On a GPU each process draws its own dropout.
         torch.manual_seed(config.seed + processes.rank)
 
     train_set = splits.train
-    if unlabeled_images is not None and not task.needs_labels:
-        unlabeled = ImageSet(unlabeled_images, torch.full((len(unlabeled_images),), -1))
-        count = len(train_set) + len(unlabeled)
-        require_images_fit(count, size, "data.unlabeled=true")
-        train_set = train_set.with_others(unlabeled)
+    if unlabeled is not None and not task.needs_labels:
+        train_set = with_unlabeled(train_set, unlabeled)
     statistics = chosen_statistics(config.data, earlier, origin.statistics, train_set.images)
     normalize = Normalize(statistics, device)
-    if config.data.sampler == "balanced" and not task.needs_labels:
-        raise ValueError(f"data.sampler=balanced needs labels: task={config.task.name} has none")
+    if teacher is not None:
+        task = taught(config, teacher, source, normalize)
+    task.best_by = best_metric(config, task, train_set, source)
     model = model.to(device)  # first, because the images take what is left of a GPU
-    image_loader = TrainBatches(
-        train_set,
-        num_classes,
-        normalize,
-        config.augment,
-        config.train.batch_size,
-        config.seed,
-        device,
-        rank=processes.rank,
-        ranks=processes.count,
-        sampler=config.data.sampler,
-    )
-    if image_loader.batch_size < processes.count:
-        raise ValueError(
-            f"steps of {image_loader.batch_size} are too few images for {processes.count} "
-            "processes: train in fewer, or with a larger train.batch_size"
-        )
+    image_loader = augmented(config, train_set, source, normalize, processes)
     task.prepare(train_set.labels.to(device))
     precision = agreed_precision(config.precision, device, model, processes)
-    task.best_by = best_metric(config, task, train_set, source)
-    return Setup(
+    setup = Setup(
         config=replace(config, precision=precision.name),
         precision=precision,
         processes=processes,
@@ -228,6 +206,95 @@ def set_up(
         model=model,
         origin=describe_origin(origin, config, statistics),
     )
+    if teacher is None:
+        return setup
+    return replace(setup, teacher=teacher_facts(teacher.meta, setup))
+
+
+def require_positions(config: TrainConfig) -> None:
+    """Raise ValueError for positions and patches that cannot be, before data are loaded."""
+    if isinstance(config.model, ViTConfig):
+        chosen_positions(config.model)
+        if config.data.image_size is not None:
+            require_whole_patches(config.model.patch_size, config.data.image_size)
+
+
+def with_unlabeled(train_set: ImageSet, images: Tensor) -> ImageSet:
+    """Add images without labels, (N,C,S,S), to the training images."""
+    count = len(train_set) + len(images)
+    require_images_fit(count, images.shape[-1], "data.unlabeled=true")
+    return train_set.with_others(ImageSet(images, torch.full((len(images),), -1)))
+
+
+def augmented(
+    config: TrainConfig,
+    train_set: ImageSet,
+    source: Source,
+    normalize: Normalize,
+    processes: Processes,
+) -> TrainBatches:
+    """Return this process's share of augmented batches; raise ValueError if it has none."""
+    batches = TrainBatches(
+        train_set,
+        len(source.classes),
+        normalize,
+        config.augment,
+        config.train.batch_size,
+        config.seed,
+        normalize.scale.device,
+        rank=processes.rank,
+        ranks=processes.count,
+        sampler=config.data.sampler,
+    )
+    if batches.batch_size < processes.count:
+        raise ValueError(
+            f"train.batch_size={batches.batch_size} is smaller than the number of processes "
+            f"({processes.count})"
+        )
+    return batches
+
+
+def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Normalize) -> Distill:
+    """Return the task with its teacher; raise ValueError if it cannot teach these images."""
+    assert isinstance(config.task, DistillConfig)
+    model, meta = teacher
+    sizes = meta.image_shape[1], data.image_shape[1]
+    if not meta.task.needs_labels:
+        problem = f"a run with task={meta.config.task.name} does not classify images"
+    elif meta.classes != list(data.classes):
+        problem = (
+            f"its classes are {listed(meta.classes)}, but those of this run's data are "
+            f"{listed(data.classes)}"
+        )
+    elif meta.image_shape != data.image_shape:
+        problem = (
+            f"it was trained on images of {sizes[0]} by {sizes[0]}, but this run has {sizes[1]} by "
+            f"{sizes[1]}: set data.image_size={sizes[0]}"
+        )
+    else:
+        own = Teacher(model, teacher.normalize, normalize)
+        return Distill(config.task, config.model, data.image_shape, len(data.classes), own)
+    raise ValueError(f"task.teacher={config.task.teacher}: {problem}")
+
+
+def teacher_facts(meta: Meta, setup: Setup) -> dict[str, Any]:
+    """Return what is known of the teacher, with its accuracy on this run's validation images."""
+    task, config = setup.task, setup.config.task
+    assert isinstance(task, Distill) and task.teacher is not None
+    assert isinstance(config, DistillConfig)
+    accuracy = None
+    if setup.val_loader is not None:
+        on_validation = evaluate(
+            task.teacher, task, setup.val_loader, setup.precision, processes=setup.processes
+        )
+        accuracy = on_validation.values["acc"]
+    return {
+        "run": config.teacher,
+        "checkpoint": str(meta.path),
+        "weights": meta.weights,
+        "fingerprint": meta.checksum,
+        "val_acc": accuracy,
+    }
 
 
 def agreed_precision(
@@ -256,6 +323,10 @@ def best_metric(config: TrainConfig, task: Task, images: ImageSet, data: Source)
     """
     metric = config.checkpoint.metric
     if not task.needs_labels:
+        if config.data.sampler == "balanced":
+            raise ValueError(
+                f"data.sampler=balanced needs labels: task={config.task.name} has none"
+            )
         if metric not in ("auto", "loss"):
             raise ValueError(
                 f"checkpoint.metric={metric} needs labels: task={config.task.name} has none"

@@ -2,10 +2,11 @@
 
 import io
 import os
+import re
 import socket
 import textwrap
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
-from torch.utils.tensorboard.summary import custom_scalars, hparams, scalar, text
+from torch.utils.tensorboard.summary import hparams, scalar, text
 
 from vit_train.base.reading import flatten
 from vit_train.base.text import printable
 from vit_train.base.writing import write_from
-from vit_train.data.dataset import ImageSet, sample
+from vit_train.data.dataset import ImageSet, sample, to_device
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
 from vit_train.figures.charts import Figure, ignore_missing_glyphs
@@ -73,53 +74,22 @@ def layer_norms(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, tuple[fl
     A layer is a part of the model or, if the part is a list of them, one block: "blocks.3". This
     waits for the device once.
     """
-    layers: dict[str, list[nn.Parameter]] = {}
+    layers: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
     for name, parameter in named:
         if parameter.grad is not None:
-            layers.setdefault(layer_of(name), []).append(parameter)
-    pairs = [
-        torch.stack([get_total_norm(tensors) for tensors in (weights, gradients_of(weights))])
-        for weights in layers.values()
-    ]
-    if not pairs:
-        return {}
-    values = torch.stack(pairs).tolist()
-    return {layer: (weight, grad) for layer, (weight, grad) in zip(layers, values, strict=True)}
+            layer = re.match(r"[^.]+(\.\d+)?", name)
+            assert layer is not None
+            weights, gradients = layers.setdefault(layer[0], ([], []))
+            weights.append(parameter)
+            gradients.append(parameter.grad)
+    norms = [get_total_norm(tensors) for pair in layers.values() for tensors in pair]
+    values = iter(torch.stack(norms).tolist() if norms else [])
+    return {layer: (next(values), next(values)) for layer in layers}
 
 
-def layer_of(parameter: str) -> str:
-    first, *rest = parameter.split(".")
-    return f"{first}.{rest[0]}" if rest and rest[0].isdecimal() else first
-
-
-def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    return [each.grad for each in parameters if each.grad is not None]
-
-
-HOW_TO_READ = """\
-- **Custom scalars** reads from top to bottom: loss, accuracy, learning rate, norms, speed, with
-  training and validation of each measure in one chart. **Time series** and **Scalars** have every
-  curve by itself. Steps are optimizer steps; `train/images_seen` counts the images.
-- Training is measured on augmented images while the weights change, validation on whole images
-  after each epoch.
-- Norms: of the weights of each layer, and of the gradient, after clipping, in a single step.
-- **Images**: augmented training images; after epochs, what the validation confuses, its most wrong
-  answers, and what raised the class that the model says; at the end, the figures of the test.
-- **Text**: the test results (`test`), and every setting (`config`).
-- **HParams** compares the runs below one folder: the settings that were chosen come first.
-"""
 # TensorBoard sorts groups of curves by name and opens the first two. So each measure that training
 # and validation share is a group, `acc/train` beside `acc/val`, and the norms come last.
 GRADIENT, WEIGHT = "weight gradient norm", "weight norm"
-# Charts below those of the measures: each has its title and its tags, as regular expressions.
-CHARTS = {
-    "schedule": {"learning rate": ["train/lr"]},
-    "norms": {
-        "gradient norm of each layer": [f"{GRADIENT}/.*"],
-        "weight norm of each layer": [f"{WEIGHT}/.*"],
-    },
-    "speed": {"images per second": ["train/images_per_s"]},
-}
 
 
 class TensorBoard(Callback):
@@ -128,19 +98,10 @@ class TensorBoard(Callback):
     def __init__(self, folder: Path) -> None:
         self.file = EventFile(folder)
 
-    def begin(self, config: str, measures: Sequence[str]) -> None:
-        """Write everything known before the first step; `measures` are those of the objective."""
-        self.file.add(text("how to read this page", HOW_TO_READ))
+    def begin(self, config: str) -> None:
+        """Write the settings."""
         # A code block by indentation, because a setting's value could end a fenced one.
         self.file.add(text("config", textwrap.indent(printable(config, keep="\n"), " " * 4)))
-        both = {
-            name: {"training and validation": [f"{name}/train", f"{name}/val"]} for name in measures
-        }
-        charts = {
-            category: {title: ["Multiline", tags] for title, tags in each.items()}
-            for category, each in (both | CHARTS).items()
-        }
-        self.file.add(custom_scalars(charts))
 
     def figure(self, tag: str, figure: Figure, step: int = 0) -> None:
         png = io.BytesIO()
@@ -175,15 +136,6 @@ class TensorBoard(Callback):
             for name, value in all_values(val).items():
                 tag = f"{name}/val" if name in log.values else f"val/{name}"
                 self.scalar(tag, value, log.step)
-
-    def results(self, results: Mapping[str, Evaluation], step: int) -> None:
-        """Write the test results, by weights, as a table: as curves they would be single dots."""
-        names = list(dict.fromkeys(name for each in results.values() for name in all_values(each)))
-        rows = [["test images", *names], ["---"] * (1 + len(names))]
-        for weights, result in results.items():
-            values = all_values(result)
-            rows.append([f"{weights} weights", *(f"{values[name]:.4f}" for name in names)])
-        self.file.add(text("test", "\n".join(f"| {' | '.join(row)} |" for row in rows)), step)
 
     def scalar(self, tag: str, value: float, step: int) -> None:
         self.file.add(scalar(tag, value), step)
@@ -220,11 +172,14 @@ FIRST = 18
 SHOWN = 4
 
 
-def draw_first_batch(setup: Setup) -> Figure:
-    """Draw the first augmented images of epoch 0 with their labels."""
-    pixels, targets = next(setup.image_loader.epoch(0))
-    labels = [label_lines(target, setup.data.classes) for target in targets[:FIRST]]
-    return image_grid(setup.normalize.undo(pixels[:FIRST]), labels)
+def draw_first_images(setup: Setup) -> Figure:
+    """Draw the first images of epoch 0, augmented, with their labels."""
+    batches = setup.image_loader
+    index = batches.order(batches.generator(0))[:FIRST]
+    draws = batches.draw(index, batches.generator(0, 0))
+    pixels, targets = batches.batch(*(to_device(each, setup.device) for each in draws))
+    labels = [label_lines(target, setup.data.classes) for target in targets]
+    return image_grid(setup.normalize.undo(pixels), labels)
 
 
 def validation_figures(

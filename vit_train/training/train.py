@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
+import torch
+
 from vit_train.base.log import logged_to, shown_on_terminal
 from vit_train.base.memory import is_out_of_memory
 from vit_train.base.text import counted
@@ -30,7 +32,10 @@ from vit_train.engine.precision import (
 from vit_train.engine.schedule import NonFinite
 from vit_train.engine.trainer import Callback, Trainer
 from vit_train.runs.config import TrainConfig, readable, with_defaults
+from vit_train.runs.load import load
 from vit_train.runs.paths import Outcome, new_run, run_at
+from vit_train.runs.trained import Trained
+from vit_train.tasks.config import DistillConfig, TaskConfig
 from vit_train.training.checkpoints import (
     Earlier,
     read_earlier,
@@ -39,7 +44,6 @@ from vit_train.training.checkpoints import (
 )
 from vit_train.training.folder import RunFolder
 from vit_train.training.setup import Setup, set_up
-from vit_train.training.teacher import load_teacher, with_teacher
 
 # SIGHUP: the terminal has been closed. SIGUSR2: Slurm's launcher says that the time is nearly up.
 # Windows has neither.
@@ -151,12 +155,10 @@ def train_in_held_folder(
             checkpoint = processes.broadcast(checkpoint)
             earlier = read_earlier(config, checkpoint)
             if earlier is None:
-                config = with_named_run(config)
+                config = with_named_runs(config)
             state = earlier.state if earlier else None
             teacher = load_teacher(config.task, device)
-            teacher_seen = teacher[1].meta.all_seen if teacher else None
-            setup = set_up(config, device, processes, state, teacher_seen)
-            setup = with_teacher(setup, teacher)
+            setup = set_up(config, device, processes, state, teacher)
             with refusing_other_runs(earlier):
                 if earlier:
                     require_same_run(setup, earlier.state)
@@ -167,17 +169,34 @@ def train_in_held_folder(
         leave_processes()
 
 
-def with_named_run(config: TrainConfig) -> TrainConfig:
-    """Resolve init_from= to one run now.
+def with_named_runs(config: TrainConfig) -> TrainConfig:
+    """Resolve init_from= and task.teacher= to one run each.
 
     A folder of runs means the newest finished one, which may be another one later.
     """
-    if config.init_from is None:
-        return config
+    if config.init_from is not None:
+        config = replace(config, init_from=named_run("init_from", config.init_from))
+    if isinstance(config.task, DistillConfig):
+        teacher = named_run("task.teacher", config.task.teacher)
+        config = replace(config, task=replace(config.task, teacher=teacher))
+    return config
+
+
+def named_run(setting: str, path: str) -> str:
     try:
-        return replace(config, init_from=str(run_at(Path(config.init_from))))
+        return str(run_at(Path(path)))
     except ValueError as error:
-        raise ValueError(f"init_from={config.init_from}: {error}") from error
+        raise ValueError(f"{setting}={path}: {error}") from error
+
+
+def load_teacher(config: TaskConfig, device: torch.device) -> Trained | None:
+    """Load the teacher of a distilled run; raise ValueError if it cannot be loaded."""
+    if not isinstance(config, DistillConfig):
+        return None
+    try:
+        return load(config.teacher, device)
+    except ValueError as error:
+        raise ValueError(f"task.teacher={config.teacher}: {error}") from error
 
 
 def run(
@@ -208,7 +227,10 @@ def run(
     if folder:
         folder.open()
     with with_advice(trainer, setup, folder):
-        with folder.terminal if folder else nullcontext(), stop_on_signals(trainer) as interruption:
+        with (
+            folder.terminal.shown(trainer) if folder else nullcontext(),
+            stop_on_signals(trainer) as interruption,
+        ):
             trainer.fit()
             stopped = setup.processes.any(trainer.stop_requested)
             results = {} if stopped else test_results(trainer, setup, folder)
@@ -263,7 +285,7 @@ def with_advice(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> Ite
         yield
     except NonFinite:
         if folder:
-            folder.summary.write("diverged")
+            folder.summarize("diverged")
         raise
     except OSError as error:
         raise OSError(f"{error}{folder.advice() if folder else ''}") from error
