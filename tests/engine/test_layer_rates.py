@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from vit_train.engine.config import AdamWConfig, MuonConfig, OptimConfig
-from vit_train.engine.optim import Optimizers, rate_scales
 from vit_train.engine.optimizers import make_optimizers
+from vit_train.engine.stepping import Optimizers, rate_scales
 from vit_train.model.autoencoder import MaskedAutoencoder
 from vit_train.model.cnn import SimpleCnn
 from vit_train.model.config import CnnConfig, ViTConfig
@@ -31,7 +31,7 @@ def test_layers_are_those_of_beit_and_mae() -> None:
             layer = 4
         assert scale == 0.5 ** (4 - layer) * (10 if "head" in first else 1), name
     assert len(found) == len(list(VisionTransformer(TINY).parameters()))
-    assert scales(AdamWConfig()) == scales(AdamWConfig(layer_decay=1)) == {}
+    assert set(scales(AdamWConfig(layer_decay=1)).values()) == {1}
     with_decoder = MaskedAutoencoder(TINY, 2, 32, 3)
     rates = rate_scales(with_decoder, AdamWConfig(layer_decay=0.5))
     assert rates[with_decoder.encoder.blocks[0].norm1.weight] == 0.125

@@ -6,9 +6,10 @@ from torch import nn
 
 from vit_train.engine.averages import WeightAverage
 from vit_train.engine.config import AdamWConfig
-from vit_train.engine.optim import Optimizer, Optimizers, make_adamw
+from vit_train.engine.optimizers import Optimizer, make_adamw
 from vit_train.engine.schedule import learning_rate
 from vit_train.engine.state import Start
+from vit_train.engine.stepping import Optimizers
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 
@@ -98,18 +99,14 @@ class Sgd(torch.optim.SGD, Optimizer):
     pass
 
 
-def test_only_optimizers_that_decide_on_the_device_can_be_captured() -> None:
+@pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1)])
+def test_a_rate_that_is_a_tensor_stays_that_tensor(lr: float | torch.Tensor) -> None:
     model = nn.Linear(2, 2)
-    usual, waiting, on_device = (
-        Optimizers([Sgd(model.parameters(), lr=lr, fused=fused)], model.parameters())
-        for lr, fused in ((0.1, True), (torch.tensor(0.1), False), (torch.tensor(0.1), True))
-    )
-    assert not usual.capturable and not waiting.capturable and on_device.capturable
-    for optimizers in (usual, on_device):
-        before = optimizers.groups[0]["lr"]
-        optimizers.set_lr(torch.tensor(0.3, dtype=torch.float64))
-        assert float(optimizers.groups[0]["lr"]) == pytest.approx(0.3)
-        assert not isinstance(before, torch.Tensor) or before is optimizers.groups[0]["lr"]
+    optimizers = Optimizers([Sgd(model.parameters(), lr=lr, fused=True)], model.parameters())
+    optimizers.set_lr(torch.tensor(0.3, dtype=torch.float64))
+    (group,) = optimizers.groups
+    assert float(group["lr"]) == pytest.approx(0.3)
+    assert not isinstance(lr, torch.Tensor) or group["lr"] is lr
 
 
 def test_an_optimizer_that_does_not_decide_on_the_device_waits_for_the_decision() -> None:

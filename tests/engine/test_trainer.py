@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vit_train.engine import trainer_state
+from vit_train.engine import resuming
 from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.precision import Precision
@@ -280,12 +280,12 @@ def test_all_that_counts_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPat
 
     first = train(Data(), (Recorder(stop),))
     first.nonfinite.skipped = 2
-    state = trainer_state.state_of(first)
+    state = resuming.state_of(first)
     assert state.seconds == first.seconds == 18
     now = 5.0  # another process
     run = TrainConfig(optim=AdamWConfig(), train=LoopConfig(epochs=2, batch_size=8, log_every=4))
     second = Trainer(make_model(), CLASSIFY, Data(), None, run, FP32)
-    trainer_state.restore(second, state)
+    resuming.restore(second, state)
     now += 4
     assert second.seconds == 22
     for trainer in (first, second):
@@ -317,7 +317,7 @@ def test_so_many_steps_may_be_left_out_and_no_more() -> None:
 
 def test_a_saved_state_counts_the_steps_left_out_so_far() -> None:
     saved: list[int] = []
-    recorder = Recorder(lambda trainer: saved.append(trainer_state.state_of(trainer).skipped))
+    recorder = Recorder(lambda trainer: saved.append(resuming.state_of(trainer).skipped))
     train(Data(broken=[1, 2, 4]), (recorder,), on_nonfinite="skip", epochs=1, log_every=6)
     assert saved == [0, 1, 2, 2, 3, 3]
 
@@ -327,9 +327,9 @@ def test_an_extension_goes_on_from_the_rate_of_the_last_step() -> None:
     first = train(Data(), optim=config)
     run = TrainConfig(optim=config, train=LoopConfig(epochs=2, batch_size=8))
     second, resumed = (Trainer(make_model(), CLASSIFY, Data(), None, run, FP32) for _ in range(2))
-    trainer_state.extend(second, trainer_state.state_of(first))
+    resuming.extend(second, resuming.state_of(first))
     assert second.start == Start(2, 12, learning_rate(11, config, 6, 2))
-    trainer_state.restore(resumed, trainer_state.state_of(second))
+    resuming.restore(resumed, resuming.state_of(second))
     assert resumed.start == second.start
 
 
@@ -351,11 +351,11 @@ def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(
     settings = {"epochs": 2, "batch_size": 8, "log_every": 5}
     whole, before, after = Recorder(slow), Recorder(slow_until_9), Recorder(slow)
     train(Turning(), (whole,), **settings)
-    state = trainer_state.state_of(train(Turning(), (before,), **settings))
+    state = resuming.state_of(train(Turning(), (before,), **settings))
     now += 1000
     run = TrainConfig(optim=AdamWConfig(), train=LoopConfig(**settings))
     trainer = Trainer(make_model(), CLASSIFY, Turning(), None, run, FP32, (after,))
-    trainer_state.restore(trainer, state)
+    resuming.restore(trainer, state)
     now += 500  # the reports are opened
     trainer.fit()
     logs = [log for recorder in (before, after) for log in recorder.logs]
@@ -439,7 +439,7 @@ def test_a_run_goes_on_in_fp16_or_without_it(before: bool, after: bool) -> None:
     first.scaler = torch.amp.GradScaler("cpu", init_scale=512.0, enabled=before)
     second.scaler = torch.amp.GradScaler("cpu", init_scale=64.0, enabled=after)
     first.scaler.scale(torch.ones(()))  # which is when it takes its first scale
-    trainer_state.restore(second, trainer_state.state_of(first))
+    resuming.restore(second, resuming.state_of(first))
     expected = 512.0 if before and after else 64.0 if after else 1.0
     assert second.scaler.scale(torch.ones(())) == expected
 

@@ -78,10 +78,10 @@ def test_dropout_acts_on_each_branch_or_after_each_dense_layer(
 def test_a_patch_depends_on_earlier_ones_alone_in_value_and_gradient(kernels: str) -> None:
     decoder, memory, patches = build(kernels)
     patches.requires_grad_()
-    before = decoder(memory, patches)
+    before, _ = decoder(memory, patches)
     changed = patches.detach().clone()
     changed[:, 4:] += 1
-    after = decoder(memory, changed)
+    after, _ = decoder(memory, changed)
     assert torch.equal(before[:, :5], after[:, :5])  # patch 4 is the input of prediction 5
     assert not torch.equal(before[:, 5], after[:, 5])
     (gradient,) = torch.autograd.grad(before[:, 3].sum(), patches)
@@ -91,7 +91,7 @@ def test_a_patch_depends_on_earlier_ones_alone_in_value_and_gradient(kernels: st
 def test_all_at_once_every_patch_sees_every_token_of_the_encoder() -> None:
     decoder, memory, _ = build()
     memory.requires_grad_()
-    result = decoder(memory)
+    result, _ = decoder(memory)
     assert result.shape == (2, 9, 12)
     for patch in range(9):
         (gradient,) = torch.autograd.grad(result[0, patch].sum(), memory, retain_graph=True)
@@ -106,8 +106,8 @@ def test_the_attention_is_returned_on_request_and_changes_nothing(
     decoder, memory, patches = build(kernels)
     inputs = None if count is None else patches[:, :count]
     tokens = count or 9
-    result, attention = decoder(memory, inputs, return_attention=True)
-    torch.testing.assert_close(result, decoder(memory, inputs), rtol=0, atol=1e-12)
+    result, attention = decoder(memory, inputs, need_weights=True)
+    torch.testing.assert_close(result, decoder(memory, inputs)[0], rtol=0, atol=1e-12)
     assert len(attention) == 2
     for own, cross in attention:
         assert own.shape == (2, 3, tokens, tokens) and cross.shape == (2, 3, tokens, 5)

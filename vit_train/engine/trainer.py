@@ -1,13 +1,12 @@
 """The training loop, and the callbacks to which it reports."""
 
 import contextlib
-import logging
 import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,17 +18,12 @@ from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.distributed import ALONE, Processes, joined_zeros
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Batch, Objective, TrainLoader, evaluate
-from vit_train.engine.optim import Optimizers, rate_scales
 from vit_train.engine.optimizers import make_optimizers
 from vit_train.engine.precision import Precision, batch_norms
 from vit_train.engine.schedule import FRESH, NonFiniteGuard, better, learning_rate
 from vit_train.engine.state import Best
+from vit_train.engine.stepping import Optimizers, rate_scales
 from vit_train.engine.workers import make_workers
-
-logger = logging.getLogger(__name__)
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -70,18 +64,14 @@ class Callback:
 class RunConfig(Protocol):
     """The settings of the loop: `vit_train.runs.config.TrainConfig` has them."""
 
-    @property
-    def optim(self) -> OptimConfig: ...
-    @property
-    def train(self) -> LoopConfig: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def compile(self) -> bool | str: ...
+    optim: OptimConfig
+    train: LoopConfig
+    seed: int
+    compile: Any
 
 
 class Trainer:
-    """Trains a model on an objective; `state` has everything that a resumed run needs."""
+    """Trains a model on an objective."""
 
     def __init__(
         self,
@@ -123,9 +113,8 @@ class Trainer:
         self.nonfinite = NonFiniteGuard(
             self.loop, len(train_loader), precision.device, partial(self.notify, "on_nonfinite")
         )
-        self.graphed_step = GraphedStep(
-            self.make_and_take_step, precision.device, self.may_be_a_graph()
-        )
+        replay = precision.device.type == "cuda" and self.loop.cuda_graph and processes.count == 1
+        self.graphed_step = GraphedStep(self.make_and_take_step, precision.device, replay)
         self.stop_requested = False
         self.began = self.ready = time.perf_counter()
 
@@ -135,14 +124,12 @@ class Trainer:
             self.model, self.precision, self.loop.batch_size, self.loop.micro_batch, compiled
         )
         # Compiled code can draw only from PyTorch's global generator.
-        on_cpu = self.precision.device.type == "cpu"
-        self.per_image_rng = on_cpu and not compiled
+        self.per_image_rng = self.precision.device.type == "cpu" and not compiled
         self.optimizers.use(self.workers, self.precision)
 
     def compile(self, images: Tensor, targets: Tensor) -> bool:
         """Compile the model and try it on one micro-batch; return whether that works."""
-        count = self.workers.micro_batch
-        sample = images[:count], targets[:count]
+        sample = (each[: self.workers.micro_batch] for each in (images, targets))
         return compile_model(self.model, self.objective, sample, self.precision)
 
     def fit(self) -> None:
@@ -157,9 +144,9 @@ class Trainer:
                     return
                 began = time.perf_counter()
                 self.epoch_averages.reset()
-                val = self.validate()
-                self.epoch, self.batch = self.epoch + 1, 0
-                if val is not None:
+                self.epoch, self.batch, val = self.epoch + 1, 0, None
+                if self.val_loader is not None:
+                    val = self.evaluate(self.eval_model, self.val_loader)
                     self.best = better(self.best, self.epoch, val)
                 self.leave_out(began)  # before a checkpoint has the speed
                 self.report("on_epoch", log, val)
@@ -185,21 +172,6 @@ class Trainer:
                 self.report("on_log", log)
             self.notify("on_step")
         return self.read(self.epoch_averages)
-
-    def may_be_a_graph(self) -> bool:
-        """Check that a step may be captured as a CUDA graph: in one process, if asked for.
-
-        Warn if it is the optimizer that cannot be captured.
-        """
-        on_gpu = self.precision.device.type == "cuda"
-        if not (on_gpu and self.loop.cuda_graph) or self.processes.count > 1:
-            return False
-        if not self.optimizers.capturable:
-            logger.warning(
-                f"optim={self.optim.name} keeps its learning rate on the CPU, so that steps cannot "
-                "be replayed as a CUDA graph: they are launched one operation at a time"
-            )
-        return self.optimizers.capturable
 
     def schedule(self) -> Tensor:
         """Return the next step's number, counted from 1, its learning rate and its EMA rate.
@@ -284,9 +256,6 @@ class Trainer:
         factor = count / self.sums[-1]
         torch._foreach_mul_(self.gradients, factor)
         return torch.cat((self.sums[:1] * factor, self.sums[1:-1]))
-
-    def validate(self) -> Evaluation | None:
-        return None if self.val_loader is None else self.evaluate(self.eval_model, self.val_loader)
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> Evaluation:
         """Evaluate a model on the images of all processes."""

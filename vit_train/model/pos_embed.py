@@ -9,7 +9,7 @@ A new kind is a subclass of AbsolutePositions or AttentionPositions, and a line 
 """
 
 import math
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from vit_train.model.config import ViTConfig
 from vit_train.model.layers import init_normal
 
 State = dict[str, Tensor]
+Kind = TypeVar("Kind", bound="PositionEmbedding")
 
 
 class PositionEmbedding(nn.Module):
@@ -31,9 +32,6 @@ class PositionEmbedding(nn.Module):
     # `dim` must be a multiple of this.
     width_multiple: ClassVar[int] = 1
 
-    def __init__(self, grid: int, dim: int, has_class: bool) -> None:
-        super().__init__()
-
     def init_weights(self, std: float) -> None:
         """Draw the initial weights; `std` is model.pos_std."""
         for parameter in self.parameters():
@@ -44,7 +42,7 @@ class PositionEmbedding(nn.Module):
 
         Raise ValueError if that is impossible.
         """
-        raise NotImplementedError
+        return state
 
 
 class AbsolutePositions(PositionEmbedding):
@@ -73,7 +71,7 @@ class Table(AbsolutePositions):
     weight: Tensor
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
-        super().__init__(grid, dim, has_class)
+        super().__init__()
         self.grid, self.has_class = grid, has_class
 
     def forward(self) -> Tensor:
@@ -106,7 +104,7 @@ class LearnedTable2D(AbsolutePositions):
     width_multiple = 2
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
-        super().__init__(grid, dim, has_class)
+        super().__init__()
         self.columns = nn.Parameter(torch.empty(grid, dim // 2))
         self.rows = nn.Parameter(torch.empty(grid, dim // 2))
         self.class_token = nn.Parameter(torch.empty(1, dim)) if has_class else None
@@ -180,9 +178,8 @@ class RelativeKeys(AttentionPositions):
     """
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
-        super().__init__(grid, dim, has_class)
-        patches = grid**2
-        self.weight = nn.Parameter(torch.empty(2 * patches - 1, dim))
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(2 * grid**2 - 1, dim))
         self.has_class = int(has_class)
 
     def bias(self, q: Tensor) -> Tensor:
@@ -213,7 +210,7 @@ class Rotary2D(AttentionPositions):
     base = 100.0
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
-        super().__init__(grid, dim, has_class)
+        super().__init__()
         frequency = self.base ** -(torch.arange(0, dim // 2, 2) / (dim // 2))  # (Dh/4,)
         angle = torch.arange(grid).unsqueeze(1) * frequency  # (grid,Dh/4)
         angles = torch.cat((angle.repeat(grid, 1), angle.repeat_interleave(grid, 0)), dim=1)
@@ -232,9 +229,6 @@ class Rotary2D(AttentionPositions):
         """Turn the first tokens: (B,H,Q,Dh) → (B,H,Q,Dh)."""
         count = x.shape[2]
         return x * self.cos[:count] + x.roll(x.shape[3] // 2, dims=3) * self.sin[:count]
-
-    def resized(self, state: State) -> State:
-        return state
 
 
 # All that model.positions can choose, besides "none".
@@ -274,6 +268,17 @@ def chosen_positions(config: ViTConfig) -> type[PositionEmbedding] | None:
             f"{kind.width_multiple}, not {width}"
         )
     return kind
+
+
+def make_positions(
+    kind: type[Kind], config: ViTConfig, grid: int, has_class: bool | None = None
+) -> Kind | None:
+    """Make the positions that the config chooses, None if they are not of this kind."""
+    chosen = chosen_positions(config)
+    if chosen is None or not issubclass(chosen, kind):
+        return None
+    width = config.embed_dim // (1 if kind is AbsolutePositions else config.num_heads)
+    return chosen(grid, width, config.has_class_token if has_class is None else has_class)
 
 
 def resize_positions(state: State, model: nn.Module) -> State:

@@ -16,7 +16,7 @@ from types import FrameType
 from vit_train.base.log import logged_to, shown_on_terminal
 from vit_train.base.memory import is_out_of_memory
 from vit_train.base.text import counted
-from vit_train.engine import trainer_state
+from vit_train.engine import resuming
 from vit_train.engine.compile import compiles
 from vit_train.engine.distributed import join_processes, leave_processes
 from vit_train.engine.metrics import Evaluation
@@ -202,9 +202,9 @@ def run(
             compile_step(trainer, setup)
     with refusing_other_runs(earlier):
         if earlier and earlier.folder:
-            trainer_state.extend(trainer, earlier.state)
+            resuming.extend(trainer, earlier.state)
         elif earlier:
-            trainer_state.restore(trainer, earlier.state)
+            resuming.restore(trainer, earlier.state)
     if folder:
         folder.open()
     with with_advice(trainer, setup, folder):
