@@ -9,10 +9,12 @@ from vit_train.model.config import ViTConfig
 from vit_train.model.patches import ConvStem, PatchEmbed
 from vit_train.model.vit import VisionTransformer
 
+CONV = ViTConfig(stem="conv", embed_dim=8)
+
 
 def test_it_is_two_convolutions_with_pooling() -> None:
     torch.manual_seed(0)
-    stem = ConvStem(3, 8, hidden=5).double()
+    stem = ConvStem(CONV, 3).double()
     images = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     x = images
     for weight in (stem.conv1.weight, stem.conv2.weight):
@@ -26,7 +28,7 @@ def test_it_is_two_convolutions_with_pooling() -> None:
 
 
 def test_a_token_sees_its_neighborhood_alone() -> None:
-    stem = ConvStem(3, 8)
+    stem = ConvStem(CONV, 3)
     images = torch.randn(1, 3, 32, 32, requires_grad=True)
     (gradient,) = torch.autograd.grad(stem(images)[0, 8 * 4 + 4].sum(), images)
     rows = gradient.abs().sum(dim=(0, 1, 3)).nonzero().flatten()
@@ -55,7 +57,7 @@ def test_tasks_that_hide_patches_refuse_it() -> None:
 
 def test_patches_that_overlap_are_windows_of_the_padded_image() -> None:
     torch.manual_seed(0)
-    embed = PatchEmbed(3, 10, patch_size=4, overlap=1).double()
+    embed = PatchEmbed(ViTConfig(embed_dim=10, num_heads=2, patch_overlap=1), 3).double()
     images = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     windows = F.unfold(images, 6, stride=4, padding=1).mT  # (B,N,C·6·6)
     expected = F.linear(windows, embed.proj.weight.flatten(1), embed.proj.bias)

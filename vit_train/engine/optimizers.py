@@ -126,22 +126,23 @@ class Muon(Optimizer):
 
     def orthogonal(self, weights: list[nn.Parameter], directions: list[Tensor]) -> list[Tensor]:
         """Return the directions with all their matrices made orthogonal, and scaled."""
+        pairs = zip(weights, directions, strict=True)
+        unstacked = [
+            direction.unflatten(0, (self.parts[weight], -1)) for weight, direction in pairs
+        ]
         # Every matrix with at most as many rows as columns, by shape.
         stacks: dict[torch.Size, list[Tensor]] = {}
-        for weight, direction in zip(weights, directions, strict=True):
-            matrices = wide(direction.unflatten(0, (self.parts[weight], -1)))
+        for matrices in map(wide, unstacked):
             stacks.setdefault(matrices.shape[1:], []).append(matrices)
         done = {
             shape: iter(self.computed(torch.cat(each)).split([len(m) for m in each]))
             for shape, each in stacks.items()
         }
         results = []
-        for weight, direction in zip(weights, directions, strict=True):
-            shape = direction.unflatten(0, (self.parts[weight], -1)).shape
-            rows, columns = shape[1:]
-            matrices = next(done[torch.Size(sorted((rows, columns)))])
-            scale = ADAMW_RMS * max(rows, columns) ** 0.5
-            upright = matrices if rows <= columns else matrices.mT
+        for matrices in unstacked:
+            found = next(done[wide(matrices).shape[1:]])
+            upright = found if wide(matrices) is matrices else found.mT
+            scale = ADAMW_RMS * max(matrices.shape[1:]) ** 0.5
             results.append((upright.flatten(0, 1) * scale).contiguous())
         return results
 

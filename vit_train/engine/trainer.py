@@ -19,7 +19,7 @@ from vit_train.engine.distributed import ALONE, Processes, joined_zeros
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Batch, Objective, TrainLoader, evaluate
 from vit_train.engine.optimizers import make_optimizers
-from vit_train.engine.precision import Precision, batch_norms
+from vit_train.engine.precision import Precision, statistics_of
 from vit_train.engine.schedule import FRESH, NonFiniteGuard, better, learning_rate
 from vit_train.engine.state import Best
 from vit_train.engine.stepping import Optimizers, rate_scales
@@ -92,7 +92,7 @@ class Trainer:
         decay = self.loop.ema_decay
         self.ema = WeightAverage(model, decay) if decay else None
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.statistics = [b for norm in batch_norms(model) for b in norm.buffers()]
+        self.statistics = statistics_of(model)
         scales = rate_scales(model, self.optim)
         self.optimizers = Optimizers(make_optimizers(model, self.optim), self.parameters, scales)
         self.choose_workers(compiles(config.compile, precision.device))
@@ -240,9 +240,15 @@ class Trainer:
         """Return a micro-batch's step sums (M,) and its part of the gradient.
 
         `indices` are the images' indices in the whole batch, and `count` is the size of the whole
-        batch. Runs in a worker thread.
+        batch. Dropout on a CPU is a function of the seed, the step and the image's index. Runs in a
+        worker thread.
         """
-        with self.dropout_generators(indices), self.precision.autocast():
+        generators = (
+            per_image_generators(self.seed, self.step, indices.tolist())
+            if self.per_image_rng
+            else contextlib.nullcontext()
+        )
+        with generators, self.precision.autocast():
             sums = self.objective.step_sums(self.model, images, targets)
         loss = self.scaler.scale(sums[0] / count)
         return sums.detach(), torch.autograd.grad(loss, self.parameters)
@@ -300,12 +306,6 @@ class Trainer:
         """Return the learning rate of a step, counted from 0."""
         epochs, steps = self.loop.epochs, len(self.train_loader)
         return learning_rate(step, self.optim, steps, epochs, self.start)
-
-    def dropout_generators(self, indices: Tensor) -> contextlib.AbstractContextManager[None]:
-        """Make dropout on a CPU a function of the seed, the step and the image's index."""
-        if not self.per_image_rng:
-            return contextlib.nullcontext()
-        return per_image_generators(self.seed, self.step, indices.tolist())
 
     def read(self, averages: Averages) -> TrainLog:
         """Return the averages as a log; raise NonFinite as the guard says.

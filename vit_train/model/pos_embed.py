@@ -9,6 +9,7 @@ A new kind is a subclass of AbsolutePositions or AttentionPositions, and a line 
 """
 
 import math
+from functools import partial
 from typing import ClassVar, TypeVar
 
 import torch
@@ -19,6 +20,8 @@ from vit_train.model.config import ViTConfig
 from vit_train.model.layers import init_normal
 
 State = dict[str, Tensor]
+# As timm does.
+interpolate = partial(F.interpolate, mode="bicubic", antialias=True)
 Kind = TypeVar("Kind", bound="PositionEmbedding")
 
 
@@ -86,7 +89,7 @@ class Table(AbsolutePositions):
         first, cells = state["weight"][:, :extra], state["weight"][:, extra:]
         side = math.isqrt(cells.shape[1])
         cells = cells.unflatten(1, (side, side)).permute(0, 3, 1, 2)  # (1,D,side,side)
-        cells = interpolate(cells, self.grid, self.grid).flatten(2).transpose(1, 2)
+        cells = interpolate(cells, (self.grid, self.grid)).flatten(2).transpose(1, 2)
         return {"weight": torch.cat((first, cells), dim=1)}
 
 
@@ -122,12 +125,19 @@ class LearnedTable2D(AbsolutePositions):
         # As rows: PyTorch's antialiased interpolation is wrong along a column of width 1.
         lines = {key: state[key].t()[None, :, None] for key in ("columns", "rows")}
         grid = len(self.columns)
-        resized = {key: interpolate(line, 1, grid) for key, line in lines.items()}  # (1,D/2,1,grid)
+        resized = {
+            key: interpolate(line, (1, grid)) for key, line in lines.items()
+        }  # (1,D/2,1,grid)
         return state | {key: line[0, :, 0].t() for key, line in resized.items()}
 
 
-class FixedTable(Table):
-    """A computed, not learned, table; saved with the weights so that it can be resized too."""
+class Sinusoidal(Table):
+    """1-D sinusoids over all tokens in order.
+
+    They are not learned, but saved with the weights, so that they can be resized too.
+    """
+
+    width_multiple = 2
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
         super().__init__(grid, dim, has_class)
@@ -138,19 +148,10 @@ class FixedTable(Table):
 
     def computed(self, grid: int, dim: int, has_class: bool) -> Tensor:
         """Return the table (T,D)."""
-        raise NotImplementedError
-
-
-class Sinusoidal(FixedTable):
-    """1-D sinusoids over all tokens in order."""
-
-    width_multiple = 2
-
-    def computed(self, grid: int, dim: int, has_class: bool) -> Tensor:
         return sinusoids(torch.arange(grid**2 + has_class), dim)
 
 
-class Sincos2D(FixedTable):
+class Sincos2D(Sinusoidal):
     """2-D sinusoids: half of each vector from the column, half from the row."""
 
     width_multiple = 4
@@ -293,13 +294,3 @@ def resize_positions(state: State, model: nn.Module) -> State:
             own = {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
             resized |= {prefix + key: value for key, value in module.resized(own).items()}
     return resized
-
-
-def interpolate(cells: Tensor, height: int, width: int) -> Tensor:
-    """Interpolate to (B,C,height,width), as timm does.
-
-    Return the same tensor if it already has that size.
-    """
-    if cells.shape[2:] == (height, width):
-        return cells
-    return F.interpolate(cells, (height, width), mode="bicubic", antialias=True)

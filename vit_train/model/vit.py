@@ -17,7 +17,7 @@ from vit_train.model.layers import (
     init_normal,
     norms_of,
 )
-from vit_train.model.patches import make_stem, require_whole_patches
+from vit_train.model.patches import ConvStem, PatchEmbed, require_whole_patches
 from vit_train.model.pos_embed import (
     AbsolutePositions,
     AttentionPositions,
@@ -145,7 +145,7 @@ class Encoder(nn.Module):
         self.config = config
         dim, self.grid = config.embed_dim, image_size // config.patch_size
         self.image_shape = (in_channels, image_size, image_size)
-        self.patch_embed = make_stem(config, in_channels)
+        self.patch_embed = (ConvStem if config.stem == "conv" else PatchEmbed)(config, in_channels)
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if config.has_class_token else None
         # Tables of absolute positions: none, one, or one per layer.
         layers = config.depth if config.positions_at == "layers" else 1

@@ -21,8 +21,8 @@ from vit_train.engine.compile import compiles
 from vit_train.engine.distributed import join_processes, leave_processes
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.precision import (
+    batch_norms,
     choose_algorithms,
-    has_batch_norm,
     keep_freed_memory,
     pick_device,
     require_precision,
@@ -271,7 +271,7 @@ def with_advice(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> Ite
         if not is_out_of_memory(error):
             raise
         tried = trainer.workers.micro_batch or trainer.loop.batch_size
-        key = "train.batch_size" if has_batch_norm(setup.model) else "train.micro_batch"
+        key = "train.batch_size" if batch_norms(setup.model) else "train.micro_batch"
         less = f"{key}={tried // 2}" if tried > 1 else "a smaller model or image size"
         raise ValueError(
             f"out of memory with {counted(tried, 'image')} at once: set {less}"
