@@ -121,14 +121,6 @@ def test_the_loop_is_the_textbook_one(clip_norm: float | None) -> None:
     torch.testing.assert_close(trained.bias, model.bias, rtol=1e-9, atol=1e-12)
 
 
-def test_accumulation_changes_nothing_but_rounding() -> None:
-    together, accumulated = train(Data()), train(Data(), micro_batch=3)
-    assert together.step == accumulated.step
-    torch.testing.assert_close(
-        together.model.weight, accumulated.model.weight, rtol=1e-9, atol=1e-12
-    )
-
-
 def test_callbacks_are_called_at_steps_logs_and_the_ends_of_epochs() -> None:
     recorder = Recorder()
     train(Data(), (recorder,))
@@ -178,17 +170,6 @@ def test_a_non_finite_loss_ends_the_run_before_its_epoch_is_reported() -> None:
     with pytest.raises(NonFinite, match="NaN or infinity at step 1 "):
         train(Data(scale=float("inf")), (recorder,))
     assert not recorder.epochs
-
-
-def test_bf16_autocast_trains() -> None:
-    data = Data()
-    data.x = data.x.float()
-    precision = Precision("bf16", torch.device("cpu"))
-    model = nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 3))
-    run = TrainConfig(optim=AdamWConfig(), train=LoopConfig(epochs=2))
-    trainer = Trainer(model, CLASSIFY, data, None, run, precision)
-    trainer.fit()
-    assert all(p.dtype == torch.float32 and p.isfinite().all() for p in model.parameters())
 
 
 class Dropped(nn.Module):
@@ -269,30 +250,6 @@ def test_the_average_is_of_the_weights_after_each_step_and_what_is_evaluated() -
     assert abs(val.loss - raw) > 1e-6
 
 
-def test_all_that_counts_goes_on_from_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr("time.perf_counter", lambda: now)
-
-    def stop(trainer: Trainer) -> None:
-        nonlocal now
-        now += 2
-        trainer.stop_requested = trainer.step == 9
-
-    first = train(Data(), (Recorder(stop),))
-    first.nonfinite.skipped = 2
-    state = resuming.state_of(first)
-    assert state.seconds == first.seconds == 18
-    now = 5.0  # another process
-    run = TrainConfig(optim=AdamWConfig(), train=LoopConfig(epochs=2, batch_size=8, log_every=4))
-    second = Trainer(make_model(), CLASSIFY, Data(), None, run, FP32)
-    resuming.restore(second, state)
-    now += 4
-    assert second.seconds == 22
-    for trainer in (first, second):
-        counters = trainer.step, trainer.epoch, trainer.batch, trainer.images_seen
-        assert (*counters, trainer.nonfinite.skipped) == (9, 1, 3, 72, 2)
-
-
 def test_a_step_that_is_left_out_has_no_part_in_the_curves_and_the_weights() -> None:
     still = AdamWConfig(lr=1e-15, weight_decay=0, warmup_epochs=0)
     broken, recorder, every_step = Data(broken=[2]), Recorder(), Recorder()
@@ -364,11 +321,6 @@ def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(
     assert logs == whole.logs
     epochs = [log for recorder in (before, after) for log, _ in recorder.epochs]
     assert epochs == [log for log, _ in whole.epochs]
-
-
-def test_points_that_never_come_take_no_memory() -> None:
-    trainer = train(Data(), log_every=10**12)
-    assert trainer.nonfinite.bad.numel() == len(trainer.train_loader)
 
 
 def test_a_gradient_that_is_no_number_ends_the_run_though_its_loss_is_one() -> None:

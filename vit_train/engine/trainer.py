@@ -269,17 +269,14 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        return self.epoch == self.last_epoch or self.is_out_of_patience
+        """Check for the last epoch, or train.patience epochs since the best (Prechelt 1998)."""
+        waited = self.epoch - (self.best.epoch if self.best else self.start.epoch)
+        impatient = self.loop.patience is not None and waited >= self.loop.patience
+        return impatient or self.epoch == self.last_epoch
 
     @property
     def stopped_early(self) -> bool:
-        return self.is_out_of_patience and self.epoch < self.last_epoch
-
-    @property
-    def is_out_of_patience(self) -> bool:
-        """Compare the epochs since the best one with train.patience (Prechelt 1998)."""
-        waited = self.epoch - (self.best.epoch if self.best else self.start.epoch)
-        return self.loop.patience is not None and waited >= self.loop.patience
+        return self.finished and self.epoch < self.last_epoch
 
     @property
     def last_epoch(self) -> int:
