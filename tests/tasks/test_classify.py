@@ -1,19 +1,17 @@
 """Classification: its loss, the weights of classes, and its pictures."""
 
-from collections.abc import Iterator
+import copy
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.utils.class_weight import compute_class_weight
+from small_trainers import GivenBatches, batches_of, make_trainer
 from torch import Tensor, nn
 
-from vit_train.engine.config import AdamWConfig, LoopConfig
-from vit_train.engine.precision import Precision
-from vit_train.engine.trainer import Trainer
+from vit_train.engine.config import AdamWConfig
 from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
-from vit_train.runs.config import TrainConfig
 from vit_train.tasks.classify import Classify, balanced_weights, correct_answers
 from vit_train.tasks.config import ClassifyConfig
 
@@ -66,27 +64,6 @@ def test_what_has_no_class_token_has_no_such_picture() -> None:
 WEIGHTS = [0.3, 1.0, 2.5]
 
 
-class Data:
-    """Six batches of eight float64 samples, with labels or with mixed targets."""
-
-    batch_size = 8
-
-    def __init__(self, mixed: bool) -> None:
-        self.x = torch.randn(48, 5, dtype=torch.float64)
-        self.y = torch.rand(48, 3).double().softmax(1) if mixed else torch.randint(3, (48,))
-
-    def __len__(self) -> int:
-        return 6
-
-    def draws(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        yield from list(zip(self.x.split(8), self.y.split(8), strict=True))[first:]
-
-    def batch(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return x, y
-
-    epoch = draws
-
-
 def weighted_mean(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
     """Each sample's loss is that of its class, smoothed, times the class's weight.
 
@@ -109,20 +86,15 @@ def test_the_definition_is_torchs_where_nothing_is_smoothed_or_mixed() -> None:
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_a_step_is_on_the_weighted_mean(mixed: bool, smoothing: float) -> None:
     """Also in micro-batches that do not divide the batch, each with other weights."""
-    data, model, reference = Data(mixed), nn.Linear(5, 3).double(), nn.Linear(5, 3).double()
-    reference.load_state_dict(model.state_dict())
-    task = Classify(
-        ClassifyConfig(label_smoothing=smoothing, class_weights=WEIGHTS),
-        ModelConfig(),
-        (1, 1, 5),
-        3,
-    )
+    targets = torch.rand(48, 3).double().softmax(1) if mixed else torch.randint(3, (48,))
+    data = GivenBatches(batches_of(torch.randn(48, 5).double(), targets))
+    model = nn.Linear(5, 3).double()
+    reference = copy.deepcopy(model)
+    config = ClassifyConfig(label_smoothing=smoothing, class_weights=WEIGHTS)
+    task = Classify(config, ModelConfig(), (1, 1, 5), 3)
     task.prepare(torch.zeros(1, dtype=torch.long))
-    settings = AdamWConfig(lr=0.02, warmup_epochs=0, min_lr=0.02, weight_decay=0, clip_norm=None)
-    config = TrainConfig(train=LoopConfig(epochs=1, batch_size=8, micro_batch=3), optim=settings)
-    precision = Precision("fp32", torch.device("cpu"))
-    trainer = Trainer(model, task, data, None, config, precision)
-    log = trainer.train_epoch()
+    optim = AdamWConfig(lr=0.02, warmup_epochs=0, min_lr=0.02, weight_decay=0, clip_norm=None)
+    log = make_trainer(model, data, task, optim=optim, epochs=1, micro_batch=3).train_epoch()
 
     optimizer = torch.optim.AdamW(reference.parameters(), lr=0.02, weight_decay=0)
     losses = []
