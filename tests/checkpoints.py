@@ -11,8 +11,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vit_train.base.writing import save_archive
+from vit_train.engine.resuming import random_state
 from vit_train.engine.state import AveragesState, Start, TrainerState
-from vit_train.engine.trainer_state import random_state
 from vit_train.runs import checkpoint
 from vit_train.runs.checkpoint import Checkpoint
 
@@ -26,7 +26,7 @@ def averages() -> AveragesState:
     return AveragesState(torch.zeros(1), 0, 0.0)
 
 
-def trainer_state(**changes: Any) -> TrainerState:
+def resuming(**changes: Any) -> TrainerState:
     """The state of a trainer of nothing, with these changes."""
     state = TrainerState(
         model={}, ema=None, optimizers=[], scaler={}, random=random_state(),
@@ -38,7 +38,7 @@ def trainer_state(**changes: Any) -> TrainerState:
 
 def sample(**changes: Any) -> Checkpoint:
     """A checkpoint of nothing, with these changes."""
-    return replace(Checkpoint(**vars(trainer_state()), **ABOUT), **changes)
+    return replace(Checkpoint(**vars(resuming()), **ABOUT), **changes)
 
 
 def write(path: Path, keep: int = 0, **changes: Any) -> None:

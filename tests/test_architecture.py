@@ -78,7 +78,7 @@ def imports(path: Path) -> frozenset[str]:
 
 
 def module_named(name: str) -> str:
-    """The module of a name in it: vit_train.engine.optim of vit_train.engine.optim.AdamW."""
+    """The module of a name in it: vit_train.engine.state of vit_train.engine.state.Best."""
     while name not in FILES and name.startswith("vit_train."):
         name = name.rpartition(".")[0]
     return name

@@ -112,9 +112,9 @@ def test_a_process_whose_partner_fails_dies_or_hangs_ends_with_a_message(
     _, (_, _, refused, endless, silent), errors = pairs
     assert refused.endswith("statuses 1 1 \n") and "BatchNorm" in errors
     assert endless.endswith("statuses 1 -9 \n"), endless
-    assert "another process of this training has ended" in errors and "by peer" not in errors
     assert silent.endswith("statuses 1 -9 \n"), silent
-    assert "has not answered in time (distributed.timeout_s)" in errors
+    lost = "another process of this training has ended, or has not answered within distributed."
+    assert errors.count(lost) == 2
 
 
 def test_a_sweep_in_several_processes_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,21 +28,11 @@ CPU = torch.device("cpu")
 AUGMENT = AugmentConfig(crop_padding=2, mixup_alpha=0.4, erase_prob=0.3)
 
 
-class Doubles:
+class Doubles(TrainBatches):
     """Batches in float64."""
 
-    def __init__(self, batches: TrainBatches) -> None:
-        self.batches = batches
-        self.batch_size = batches.batch_size
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def draws(self, epoch: int, first: int = 0):
-        return self.batches.draws(epoch, first)
-
     def batch(self, *draws):
-        images, targets = self.batches.batch(*draws)
+        images, targets = super().batch(*draws)
         return images.double(), targets.double() if targets.ndim > 1 else targets
 
 
@@ -54,7 +44,7 @@ def result(processes: Processes) -> dict:
     photos = ImageSet(pixels, torch.randint(10, (47,), generator=generator))
     normalize = Normalize(Statistics((0.5,) * 3, (0.25,) * 3), CPU)
     place = processes.rank, processes.count
-    train = TrainBatches(photos, 10, normalize, AUGMENT, 10, 0, CPU, *place, "balanced")
+    train = Doubles(photos, 10, normalize, AUGMENT, 10, 0, CPU, *place, "balanced")
     some = photos.subset(torch.arange(43))
     val = EvalBatches(some, normalize, 5, CPU, *place)
 
@@ -66,12 +56,10 @@ def result(processes: Processes) -> dict:
     loop = LoopConfig(epochs=5, batch_size=10, micro_batch=3)  # 4 steps each
     run = TrainConfig(optim=AdamWConfig(), train=loop)
     fp32 = Precision("fp32", CPU)
-    trainer = Trainer(model, task, Doubles(train), None, run, fp32, processes=processes)
+    trainer = Trainer(model, task, train, None, run, fp32, processes=processes)
     trainer.fit()
-    model.float()
-    evaluated = trainer.evaluate(model, val)
-    model.double()
     weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    evaluated = trainer.evaluate(model.float(), val)
     return {"steps": trainer.step, "seen": trainer.images_seen, "weights": weights,
             "count": evaluated.count, "acc": evaluated.acc, "loss": evaluated.loss,
             "labels": evaluated.per_class_count}  # fmt: skip

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from vit_train.engine import optimizers as muon
 from vit_train.engine.config import MuonConfig
-from vit_train.engine.optim import Optimizers, restore_moments
 from vit_train.engine.optimizers import Muon, make_muon, newton_schulz
 from vit_train.engine.precision import Precision
+from vit_train.engine.stepping import Optimizers, restore_moments
 from vit_train.engine.workers import Workers
 from vit_train.model.build import build
 from vit_train.model.config import CnnConfig, ViTConfig

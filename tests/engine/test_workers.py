@@ -2,16 +2,14 @@ import threading
 
 import pytest
 import torch
+from small_trainers import GivenBatches, make_trainer
 from torch import nn
 
 from vit_train.engine import workers as module
-from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.precision import Precision
-from vit_train.engine.trainer import Trainer
 from vit_train.engine.workers import Workers, make_workers
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
-from vit_train.runs.config import TrainConfig
 from vit_train.tasks.classify import Classify
 from vit_train.tasks.config import ClassifyConfig
 
@@ -46,16 +44,12 @@ def test_an_error_in_a_thread_reaches_the_caller() -> None:
 def test_the_number_of_threads_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CORES", 2)
     before = torch.get_num_threads()
+    torch.set_num_threads(3)  # whatever it was
     with Workers(micro_batch=1, count=2) as workers:
         assert set(workers.map(lambda _: torch.get_num_threads(), torch.arange(6))) == {1}
-    assert torch.get_num_threads() == before
-    torch.set_num_threads(3)  # whatever it was
-    try:
-        with Workers(micro_batch=1, count=2):
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 3
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-9), (torch.float32, 1e-3)])
@@ -115,30 +109,16 @@ def test_dropout_depends_on_neither_threads_nor_micro_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two steps of training; other masks would give quite other weights."""
-    images = torch.randn(48, 3, 8, 8, dtype=torch.float64)
-    batch = images, torch.randint(10, (48,))
-
-    class TrainLoader:
-        def __len__(self) -> int:
-            return 2
-
-        batch_size = 48
-
-        def draws(self, epoch: int, first: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-            return [batch, batch][first:]
-
-        def batch(self, *drawn: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            return drawn
+    batch = torch.randn(48, 3, 8, 8, dtype=torch.float64), torch.randint(10, (48,))
+    loader = GivenBatches([batch, batch])
 
     def weights(cores: int, seed: int, micro_batch: int | None = None) -> torch.Tensor:
         monkeypatch.setattr(module, "CORES", cores)
         torch.manual_seed(0)
         config = ViTConfig(embed_dim=16, depth=2, dropout=0.2, branch_dropout=0.1, drop_path=0.3)
         model = VisionTransformer(config, 8).double()
-        loop = LoopConfig(epochs=1, batch_size=48, micro_batch=micro_batch)
-        run = TrainConfig(optim=AdamWConfig(), train=loop, seed=seed)
         task = Classify(ClassifyConfig(), config, (3, 8, 8), 10)
-        Trainer(model, task, TrainLoader(), None, run, Precision("fp32", CPU)).fit()
+        make_trainer(model, loader, task, seed=seed, epochs=1, micro_batch=micro_batch).fit()
         return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
     one, two, three, other = weights(1, 0), weights(2, 0), weights(3, 0), weights(2, 1)

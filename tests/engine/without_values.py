@@ -27,8 +27,8 @@ from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.data.train_batches import TrainBatches
 from vit_train.engine.config import AdamWConfig, LoopConfig, MuonConfig, OptimConfig
 from vit_train.engine.objective import TrainLoader
-from vit_train.engine.optim import Optimizers
 from vit_train.engine.precision import Precision
+from vit_train.engine.stepping import Optimizers
 from vit_train.engine.trainer import Trainer
 from vit_train.model.build import on_meta
 from vit_train.model.config import CnnConfig, ModelConfig, ResNetConfig, ViTConfig

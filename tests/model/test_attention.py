@@ -1,4 +1,4 @@
-"""The written attention against F.scaled_dot_product_attention, and its symmetry."""
+"""The written attention against PyTorch's, and masks: True where a token may attend."""
 
 import copy
 
@@ -7,20 +7,13 @@ import torch
 import torch.nn.functional as F
 
 from vit_train.model import attention as attention_module
-from vit_train.model.attention import Attention, attend
+from vit_train.model.attention import Attention, attend, causal
 from vit_train.model.config import ViTConfig
 from vit_train.model.pos_embed import RelativeKeys
+from vit_train.model.vit import Block
 
 shapes = pytest.mark.parametrize("shape", [(1, 1, 1, 4), (2, 3, 7, 8), (3, 2, 17, 5)])
 kernels = pytest.mark.parametrize("kernels", ["scratch", "fused"])
-
-
-def random_qkv(shape, scale=1.0):
-    generator = torch.Generator().manual_seed(0)
-    return [
-        (scale * torch.randn(shape, dtype=torch.float64, generator=generator)).requires_grad_()
-        for _ in range(3)
-    ]
 
 
 def build(kernels, dim=24, heads=4):
@@ -32,9 +25,9 @@ def build(kernels, dim=24, heads=4):
 
 @shapes
 def test_attend_agrees_with_torch_in_value_and_all_gradients(shape):
-    qkv = random_qkv(shape)
+    qkv = [torch.randn(shape).double().requires_grad_() for _ in range(3)]
     ours, theirs = attend(*qkv)[0], F.scaled_dot_product_attention(*qkv)
-    upstream = torch.randn(shape, generator=torch.Generator().manual_seed(1)).double()
+    upstream = torch.randn(shape).double()
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
     torch.testing.assert_close(
         torch.autograd.grad(ours, qkv, upstream),
@@ -42,16 +35,6 @@ def test_attend_agrees_with_torch_in_value_and_all_gradients(shape):
         rtol=0,
         atol=1e-10,
     )
-
-
-@shapes
-@pytest.mark.parametrize("scale", [1.0, 100.0])
-def test_probabilities_are_nonnegative_and_rows_sum_to_one(shape, scale):
-    probabilities = attend(*random_qkv(shape, scale))[1]
-    batch, heads, tokens, _ = shape
-    assert probabilities.shape == (batch, heads, tokens, tokens)
-    assert (probabilities >= 0).all()
-    torch.testing.assert_close(probabilities.sum(-1), torch.ones(shape[:3]).double())
 
 
 @kernels
@@ -149,3 +132,48 @@ def test_a_single_query_or_key_on_a_gpu_gets_the_same_without_matrix_products(
         gradients = torch.autograd.grad(result.square().sum() + weights[..., 0].sum(), (q, k, v))
         results.append((result, weights, *gradients))
     torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+@kernels
+def test_masked_tokens_get_no_attention(kernels):
+    attention, x = build(kernels)
+    mask = torch.rand(9, 9, generator=torch.Generator().manual_seed(3)) < 0.5
+    mask.fill_diagonal_(True)
+    result, weights = attention(x, need_weights=True, mask=mask)
+    torch.testing.assert_close(attention(x, mask=mask)[0], result, rtol=0, atol=1e-12)
+    heads = F.scaled_dot_product_attention(*attention.project(x), attn_mask=mask)
+    torch.testing.assert_close(result, attention.merge_heads(heads))
+    assert (weights[:, :, ~mask] == 0).all() and (weights[:, :, mask] > 0).all()
+
+
+@kernels
+@pytest.mark.parametrize("pre_norm", [True, False])
+def test_causal_tokens_do_not_see_later_ones_in_value_or_gradient(kernels, pre_norm):
+    config = ViTConfig(embed_dim=12, num_heads=3, kernels=kernels, pre_norm=pre_norm)
+    block, x = Block(config).double(), torch.randn(2, 6, 12).double().requires_grad_()
+    changed = x.detach().clone()
+    changed[:, 4:] += 1
+    before, after = (block(each, mask=causal(6))[0] for each in (x, changed))
+    assert torch.equal(before[:, :4], after[:, :4]) and not torch.equal(before[:, 4], after[:, 4])
+    (gradient,) = torch.autograd.grad(before[:, 2, 0].sum(), x)
+    assert (gradient[:, 3:] == 0).all() and (gradient[:, :3] != 0).any()
+
+
+@kernels
+@pytest.mark.parametrize("queries", [None, 2])
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("positions", [False, True])
+def test_a_causal_mask_can_be_asked_for_by_its_name(kernels, queries, need_weights, positions):
+    attention, x = build(kernels)
+    x.requires_grad_()
+    if positions:
+        attention.relative = RelativeKeys(3, 6, has_class=False).double()
+        torch.nn.init.normal_(attention.relative.weight)
+    results = [attention(x, need_weights, queries, mask)[0] for mask in ("causal", causal(9))]
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+    gradients = [torch.autograd.grad(result.square().sum(), x)[0] for result in results]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+
+
+def test_causal_is_the_lower_triangle() -> None:
+    assert causal(3).tolist() == [[True, False, False], [True, True, False], [True, True, True]]

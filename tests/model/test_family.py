@@ -12,9 +12,6 @@ from vit_train.model.vit import Block, VisionTransformer
 from vit_train.tasks.config import ClassifyConfig, ReconstructConfig
 from vit_train.tasks.make import make_task
 
-# What another program may call its maps.
-QKV = ("query", "key", "value")
-
 
 def count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
@@ -85,102 +82,6 @@ def test_a_post_ln_encoder_can_end_with_its_last_block() -> None:
     x, _ = model.encode(model.tokens(images))
     torch.testing.assert_close(model(images), model.head(x[:, 0]))
     assert not [name for name in model.state_dict() if name.startswith("norm.")]
-
-
-@pytest.mark.parametrize("positions_at", ["stem", "layers", "shared"])
-def test_dropout_follows_the_first_positions(
-    positions_at: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[torch.Tensor] = []
-
-    def note(x: torch.Tensor, rate: float) -> torch.Tensor:
-        seen.append(x)
-        return x
-
-    monkeypatch.setattr(F, "dropout", note)
-    config = ViTConfig(embed_dim=16, depth=2, dropout=0.1, positions_at=positions_at)
-    model, images = VisionTransformer(config, 8), torch.randn(2, 3, 8, 8)
-    model(images)
-    assert torch.equal(seen[0], model.tokens(images) + model.pos_embed[0]())
-
-
-def test_a_block_is_near_the_identity_at_initialization() -> None:
-    torch.manual_seed(0)
-    config = ViTConfig(init="torch", qkv_bias=False, proj_bias=False)  # system B
-    model, x = VisionTransformer(config), torch.randn(4, 65, 128)
-    for block in model.blocks:
-        assert (block(x)[0] - x).norm() < 0.3 * x.norm()
-
-
-@pytest.mark.parametrize("pos_std", [1.0, 0.02])
-def test_the_initializations_of_c_and_e_and_of_d(pos_std: float) -> None:
-    torch.manual_seed(0)
-    model = VisionTransformer(ViTConfig(init="torch", cls_std=1.0, pos_std=pos_std))
-    assert model.cls_token.std().item() == pytest.approx(1, abs=0.3)
-    assert model.pos_embed[0].weight.std().item() == pytest.approx(pos_std, rel=0.05)
-    bound = 1 / 128**0.5  # nn.Linear's default
-    for weight in (model.head.weight, model.blocks[0].attn.qkv.weight):
-        assert 0.9 * bound < weight.abs().max() <= bound
-
-
-class Published(nn.Module):
-    """System C as it is written down: unfolded patches, one module a head."""
-
-    def __init__(self, dim: int, heads: int, depth: int) -> None:
-        super().__init__()
-        self.patch_embed = nn.ModuleDict({"proj": nn.Linear(48, dim)})
-        self.cls_token = nn.Parameter(torch.randn(1, 1, dim))
-        self.pos = nn.Parameter(torch.randn(1, 17, dim))
-        self.blocks = nn.ModuleList(
-            nn.ModuleDict(
-                {
-                    "norm1": nn.LayerNorm(dim),
-                    "heads": nn.ModuleList(
-                        nn.ModuleDict({name: nn.Linear(dim, dim // heads) for name in QKV})
-                        for _ in range(heads)
-                    ),
-                    "proj": nn.Linear(dim, dim),
-                    "norm2": nn.LayerNorm(dim),
-                    "mlp": nn.ModuleDict(
-                        {"fc1": nn.Linear(dim, 40), "fc2": nn.Linear(40, dim)},
-                    ),
-                }
-            )
-            for _ in range(depth)
-        )
-        self.norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, 10)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        x = self.patch_embed["proj"](F.unfold(images, 4, stride=4).transpose(1, 2))
-        x = torch.cat((self.cls_token.expand(len(x), -1, -1), x), dim=1) + self.pos
-        for block in self.blocks:
-            y, results = block["norm1"](x), []
-            for head in block["heads"]:
-                q, k, v = (head[name](y) for name in QKV)
-                results.append((q @ k.transpose(1, 2) / q.shape[2] ** 0.5).softmax(-1) @ v)
-            x = x + block["proj"](torch.cat(results, dim=2))
-            mlp = block["mlp"]
-            x = x + mlp["fc2"](F.gelu(mlp["fc1"](block["norm2"](x))))
-        return self.head(self.norm(x)[:, 0])
-
-
-def test_a_model_of_the_published_form_loads() -> None:
-    torch.manual_seed(0)
-    theirs = Published(12, 3, 2)
-    state = theirs.state_dict()
-    for block in ("blocks.0", "blocks.1"):
-        for kind in ("weight", "bias"):
-            heads = [f"{block}.heads.{head}.{name}.{kind}" for name in QKV for head in range(3)]
-            state[f"{block}.attn.qkv.{kind}"] = torch.cat([state.pop(head) for head in heads])
-            state[f"{block}.attn.proj.{kind}"] = state.pop(f"{block}.proj.{kind}")
-    state["pos_embed.0.weight"] = state.pop("pos")
-    patches = state["patch_embed.proj.weight"]
-    state["patch_embed.proj.weight"] = patches.unflatten(1, (3, 4, 4))  # channel first
-    config = ViTConfig(embed_dim=12, depth=2, num_heads=3, mlp_dim=40)
-    ours = VisionTransformer(config, 16).eval()
-    ours.load_state_dict(state)
-    images = torch.randn(2, 3, 16, 16)
-    torch.testing.assert_close(ours(images), theirs(images))
 
 
 @pytest.mark.parametrize("positions", ["learned", "learned_2d", "relative"])

@@ -48,12 +48,6 @@ def test_softmax_of_huge_logits_does_not_overflow():
     assert probabilities.tolist() == [0.5, 0.0, 0.5]
 
 
-def test_layer_norm_gives_zero_mean_and_unit_population_variance():
-    y = functional.layer_norm(3 + 5 * random(4, 64), eps=0)
-    torch.testing.assert_close(y.mean(-1), torch.zeros(4, dtype=torch.float64))
-    torch.testing.assert_close(y.var(-1, correction=0), torch.ones(4, dtype=torch.float64))
-
-
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     batch=integers(1, 3),

@@ -79,14 +79,6 @@ def test_the_head_is_drawn_right_after_the_encoder(head: str) -> None:
     assert torch.equal(model.head.weight, nn.Linear(16, 10).weight)
 
 
-def test_no_linear_layer_is_forgotten() -> None:
-    """Every matrix has the size of values that its initialization promises."""
-    model = VisionTransformer(ViTConfig(init="mimetic"))
-    for name, layer in model.named_modules():
-        if isinstance(layer, nn.Linear) and name != "head":
-            assert 0.02 < layer.weight.std() < 0.15, name
-
-
 @pytest.mark.parametrize("init", ["xavier", "mimetic", "torch"])
 def test_zero_branches_give_zero_whatever_the_other_weights(init: str) -> None:
     config = ViTConfig(embed_dim=16, depth=1, init=init, zero_branches=True)

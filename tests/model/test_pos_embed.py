@@ -66,17 +66,6 @@ def test_a_table_has_a_row_for_each_token(kind: str, has_class: bool) -> None:
     assert POSITIONS[kind](3, 8, has_class)().shape == (1, 9 + has_class, 8)
 
 
-@pytest.mark.parametrize("kind", ["learned_2d", "sincos_2d"])
-def test_tables_of_two_dimensions_share_columns_and_rows(kind: str) -> None:
-    table = POSITIONS[kind](4, 8, True)
-    for parameter in table.parameters():
-        nn.init.normal_(parameter)
-    grid = table()[0, 1:].view(4, 4, 8)  # (row, column, D)
-    assert torch.equal(grid[0, :, :4], grid[3, :, :4])
-    assert torch.equal(grid[:, 0, 4:], grid[:, 3, 4:])
-    assert len(grid.flatten(0, 1).unique(dim=0)) == 16
-
-
 @pytest.mark.parametrize("head", ["token", "gap"])
 @pytest.mark.parametrize("positions", ["none", "relative", "rotary_2d", *ABSOLUTE])
 def test_only_without_positions_the_order_of_the_patches_is_nothing(
@@ -102,19 +91,6 @@ def test_rotary_logits_are_those_of_complex_numbers_turned_by_column_and_row(
     a, b = (torch.complex(x[..., :4], x[..., 4:]) * turn for x in (q, k))
     expected = (a @ b.mH).real
     torch.testing.assert_close(ours[0] @ ours[1].mT, expected, rtol=0, atol=1e-6)
-
-
-def test_relative_logits_are_those_of_the_naive_double_loop() -> None:
-    torch.manual_seed(0)
-    keys = RelativeKeys(3, 5, has_class=True).double()
-    nn.init.normal_(keys.weight)
-    q = torch.randn(2, 3, 10, 5, dtype=torch.float64)
-    expected = torch.zeros(2, 3, 10, 10, dtype=torch.float64)
-    for i in range(9):
-        for j in range(9):
-            expected[:, :, 1 + i, 1 + j] = q[:, :, 1 + i] @ keys.weight[i - j + 8]
-    torch.testing.assert_close(keys.bias(q), expected)
-    assert torch.equal(keys.bias(q[:, :, :1]), torch.zeros(2, 3, 1, 10, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("num_queries", [None, 1, 4])

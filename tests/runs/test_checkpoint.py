@@ -13,8 +13,8 @@ from conftest import posix
 from safetensors.torch import load_file, save, save_file
 
 from vit_train.base.writing import generations
+from vit_train.engine.resuming import random_state, set_random_state
 from vit_train.engine.state import Best
-from vit_train.engine.trainer_state import random_state, set_random_state
 from vit_train.runs import checkpoint
 from vit_train.runs.checkpoint import Checkpoint, Extended, newest_intact
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import ABOUT, trainer_state
+from checkpoints import ABOUT, resuming
 
 from vit_train.base.writing import save_archive
 from vit_train.engine.config import CheckpointConfig
@@ -39,7 +39,7 @@ class Trainer:
         return val
 
     def state(self) -> TrainerState:
-        return trainer_state(step=self.step, epoch=self.epoch, best=self.best)
+        return resuming(step=self.step, epoch=self.epoch, best=self.best)
 
     def leave_out(self, began: float) -> None:
         self.left_out += 1

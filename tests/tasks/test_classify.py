@@ -1,9 +1,18 @@
+"""Classification: its loss, the weights of classes, and its pictures."""
+
+import copy
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.utils.class_weight import compute_class_weight
+from small_trainers import GivenBatches, batches_of, make_trainer
+from torch import Tensor, nn
 
+from vit_train.engine.config import AdamWConfig
 from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
-from vit_train.tasks.classify import Classify, correct_answers
+from vit_train.tasks.classify import Classify, balanced_weights, correct_answers
 from vit_train.tasks.config import ClassifyConfig
 
 
@@ -50,3 +59,68 @@ def test_what_has_no_class_token_has_no_such_picture() -> None:
     assert heads == ("image", "mean of the heads", "head 1", "head 2")
     for model in (CnnConfig(), ViTConfig(head="gap")):
         assert Classify(ClassifyConfig(), model, (3, 16, 16), 10).columns == ()
+
+
+WEIGHTS = [0.3, 1.0, 2.5]
+
+
+def weighted_mean(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """Each sample's loss is that of its class, smoothed, times the class's weight.
+
+    A mixed one is a part of a sample of each class. Without smoothing or mixing this is torch's.
+    """
+    shares = targets if targets.ndim > 1 else F.one_hot(targets, 3)
+    parts = shares * torch.tensor(WEIGHTS).double()
+    smooth = smoothing / 3 + (1 - smoothing) * torch.eye(3).double()
+    losses = -logits.log_softmax(1) @ smooth
+    return (parts * losses).sum() / parts.sum()
+
+
+def test_the_definition_is_torchs_where_nothing_is_smoothed_or_mixed() -> None:
+    logits, labels = torch.randn(8, 3).double(), torch.randint(3, (8,))
+    expected = F.cross_entropy(logits, labels, torch.tensor(WEIGHTS).double())
+    torch.testing.assert_close(weighted_mean(logits, labels, 0.0), expected)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_a_step_is_on_the_weighted_mean(mixed: bool, smoothing: float) -> None:
+    """Also in micro-batches that do not divide the batch, each with other weights."""
+    targets = torch.rand(48, 3).double().softmax(1) if mixed else torch.randint(3, (48,))
+    data = GivenBatches(batches_of(torch.randn(48, 5).double(), targets))
+    model = nn.Linear(5, 3).double()
+    reference = copy.deepcopy(model)
+    config = ClassifyConfig(label_smoothing=smoothing, class_weights=WEIGHTS)
+    task = Classify(config, ModelConfig(), (1, 1, 5), 3)
+    task.prepare(torch.zeros(1, dtype=torch.long))
+    optim = AdamWConfig(lr=0.02, warmup_epochs=0, min_lr=0.02, weight_decay=0, clip_norm=None)
+    log = make_trainer(model, data, task, optim=optim, epochs=1, micro_batch=3).train_epoch()
+
+    optimizer = torch.optim.AdamW(reference.parameters(), lr=0.02, weight_decay=0)
+    losses = []
+    for x, y in data.draws(0):
+        optimizer.zero_grad()
+        loss = weighted_mean(reference(x), y, smoothing)
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+    torch.testing.assert_close(model.weight, reference.weight, rtol=0, atol=1e-7)
+    assert log is not None and log.values["loss"] == pytest.approx(sum(losses) / 6, rel=1e-6)
+
+
+def test_automatic_weights_are_scikit_learns() -> None:
+    labels = torch.tensor([0] * 7 + [1] * 2 + [3] * 5)
+    expected = compute_class_weight("balanced", classes=np.array([0, 1, 3]), y=labels.numpy())
+    weights = balanced_weights(labels, 4)
+    assert weights[[0, 1, 3]].tolist() == pytest.approx(expected.tolist()) and weights[2] == 1
+
+
+@pytest.mark.parametrize("weights", [[], [1, 0], [1, -2.0], [1, True], [1, "x"], "even", 3])
+def test_what_are_no_weights_is_refused(weights: object) -> None:
+    with pytest.raises(ValueError, match="must be auto, null, or a list with one positive number"):
+        ClassifyConfig(class_weights=weights)
+
+
+def test_every_class_needs_a_weight() -> None:
+    with pytest.raises(ValueError, match="must have 10 numbers, not 3: one per class"):
+        Classify(ClassifyConfig(class_weights=WEIGHTS), ModelConfig(), (3, 8, 8), 10)

@@ -66,12 +66,6 @@ def test_each_batch_and_epoch_hides_other_patches_and_the_seed_decides_which() -
     assert torch.equal(first[0].sort(1).values, torch.arange(16).expand(12, -1))
 
 
-def test_the_images_are_those_of_the_other_tasks() -> None:
-    hiding = task().train_loader(train_loader()).epoch(0)
-    for (ours, _), (theirs, _) in zip(hiding, train_loader().epoch(0), strict=True):
-        assert torch.equal(ours, theirs)
-
-
 def test_processes_hide_their_shares_of_the_same_batch() -> None:
     def orders(rank: int = 0, ranks: int = 1) -> Tensor:
         return next(task().train_loader(train_loader(rank, ranks)).epoch(0))[1]
@@ -138,12 +132,6 @@ def test_an_epoch_that_begins_in_its_middle_hides_the_same() -> None:
 def test_a_splits_loss_is_the_mean_over_its_images() -> None:
     result = task().evaluation(torch.tensor([[1.0], [2.0], [6.0]]).double())
     assert (result.count, result.loss, result.score) == (3, 3.0, -3.0)
-
-
-def test_what_is_hidden_is_drawn_apart_from_the_augmentation() -> None:
-    source = train_loader()
-    _, orders = next(task().train_loader(source).epoch(0))
-    assert not torch.equal(orders, random_orders(source.generator(0, 0), 12, 16))
 
 
 @pytest.mark.parametrize("depth, blocks", [(None, 1), (3, 3)])

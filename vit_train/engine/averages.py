@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from vit_train.engine.precision import batch_norms
+from vit_train.engine.precision import statistics_of
 from vit_train.engine.state import AveragesState
 
 
@@ -66,11 +66,7 @@ class WeightAverage:
         self.averages: list[Tensor] = list(self.model.parameters())
         self.weights: list[Tensor] = list(model.parameters())
         # BatchNorm's statistics are already averages; all other buffers are constants.
-        self.statistics = [
-            pair
-            for modules in zip(batch_norms(self.model), batch_norms(model), strict=True)
-            for pair in zip(*(module.buffers() for module in modules), strict=True)
-        ]
+        self.statistics = list(zip(statistics_of(self.model), statistics_of(model), strict=True))
 
     def rate(self, step: int) -> float:
         """Return how far the averages go towards the weights after this step, counted from 1."""

@@ -23,7 +23,7 @@ def compiles(setting: bool | str, device: torch.device) -> bool:
 
 
 def compile_model(
-    model: nn.Module, objective: Objective, piece: tuple[Tensor, Tensor], precision: Precision
+    model: nn.Module, objective: Objective, piece: Iterable[Tensor], precision: Precision
 ) -> bool:
     """Compile the model's forward and backward in place; return False, with a warning, on failure.
 
@@ -32,8 +32,7 @@ def compile_model(
     unchanged. Evaluation does not use the compiled code: its batches have other shapes, and each
     would have to be compiled again.
     """
-    device = precision.device
-    devices = [device] if device.type == "cuda" else []
+    devices = [precision.device] if precision.device.type == "cuda" else []
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     # Beyond the limit, which counts all models of a process (a sweep's), PyTorch would silently not
     # compile.

@@ -7,14 +7,9 @@ from vit_train.base.setting import Settings, setting
 
 DEVICES = ("auto", "cpu", "cuda")
 DEVICE_TEXT = "auto (a GPU if there is one), cpu or cuda."
-# What to do on an error: stop the run, skip what is bad, or continue as if it had not happened.
-ON_ERROR = ("stop", "continue")
-ON_NONFINITE = ("stop", "skip")
 # Whether to compile; auto: on a GPU.
 COMPILE = ("auto", True, False)
 PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16")
-FREEZE = ("encoder",)
-LR_EVERY = ("step", "epoch")
 
 
 @dataclass
@@ -36,7 +31,7 @@ class OptimConfig(Settings):
         "step",
         "Change the learning rate after every step or, as PyTorch's schedulers often are used, "
         "after every epoch.",
-        choices=LR_EVERY,
+        choices=("step", "epoch"),
     )
     clip_norm: float | None = setting(
         1.0, "Largest norm of the gradient; null: no clipping.", above=0
@@ -88,8 +83,6 @@ OPTIM_CONFIGS: dict[str, type[OptimConfig]] = {
 }
 
 
-# The measures that can select the best epoch; auto is chosen for the data.
-METRICS = ("auto", "acc", "balanced_acc", "loss")
 # The files of the best epoch by validation and of the latest state.
 BEST, LAST = "best.safetensors", "last.safetensors"
 
@@ -108,7 +101,7 @@ class CheckpointConfig(Settings):
         "The validation metric that selects the best epoch: acc (accuracy), balanced_acc (mean of "
         "the classes' accuracies) or loss. auto: balanced_acc with uneven classes, "
         "task.class_weights or data.sampler=balanced, else acc; loss without labels.",
-        choices=METRICS,
+        choices=("auto", "acc", "balanced_acc", "loss"),
     )
     every_steps: int | None = setting(
         None, "Also save after this many steps; null: only after epochs.", at_least=1
@@ -126,7 +119,7 @@ class CheckpointConfig(Settings):
         "stop",
         "If the disk is full or fails: stop, or continue training and try again at the next "
         "checkpoint; the end of training must be saved.",
-        choices=ON_ERROR,
+        choices=("stop", "continue"),
     )
 
 
@@ -166,7 +159,7 @@ class LoopConfig(Settings):
         None,
         "encoder: train only the head, a linear probe of pretrained weights (init_from=); null: "
         "train everything.",
-        choices=FREEZE,
+        choices=("encoder",),
     )
     ema_decay: float | None = setting(
         None,
@@ -185,6 +178,6 @@ class LoopConfig(Settings):
         "stop",
         "If a loss or gradient is NaN or infinite: stop, or skip the step. Checked every "
         "train.log_every steps to avoid GPU synchronization.",
-        choices=ON_NONFINITE,
+        choices=("stop", "skip"),
     )
     max_skips: int = setting(10, "Most steps skipped in a run before it stops.", at_least=0)

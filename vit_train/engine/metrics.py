@@ -33,14 +33,12 @@ class Answers:
     @cached_property
     def predicted(self) -> Integers:
         """Return the class with the highest logit, (N,); of equal ones the first."""
-        highest: Integers = self.logits.argmax(axis=1)
-        return highest
+        return self.logits.argmax(axis=1)  # type: ignore[no-any-return]
 
     @cached_property
     def confidence(self) -> Floats:
         """Return the softmax probability of the predicted class, (N,)."""
-        highest: Floats = np.exp(self.log_probabilities.max(axis=1))
-        return highest
+        return np.exp(self.log_probabilities.max(axis=1))  # type: ignore[no-any-return]
 
     @cached_property
     def losses(self) -> Floats:
@@ -55,18 +53,17 @@ class Answers:
         """
         own, label = of_label(self.logits, self.labels)[:, None], self.labels[:, None]
         later = np.arange(self.classes) > label  # of equal logits the first class comes first
-        below: Integers = ((self.logits < own) | ((self.logits == own) & later)).sum(axis=1)
-        return self.classes - 1 - below
+        below = (self.logits < own) | ((self.logits == own) & later)
+        return self.classes - 1 - below.sum(axis=1)  # type: ignore[no-any-return]
 
     @property
     def correct(self) -> NDArray[np.bool_]:
         """Compare the predicted class with the true one: bool (N,)."""
-        return np.asarray(self.ranks == 0)
+        return self.ranks == 0  # type: ignore[no-any-return]
 
     def counts(self, classes: Integers) -> Integers:
         """Return how often each class is among these, (K,)."""
-        found: Integers = np.bincount(classes, minlength=self.classes)
-        return found
+        return np.bincount(classes, minlength=self.classes)
 
     @property
     def hits(self) -> Integers:
@@ -75,21 +72,18 @@ class Answers:
 
     def top(self, count: int) -> Integers:
         """Return the classes with the highest logits, the highest first: (N,count)."""
-        order: Integers = np.argsort(-self.logits, axis=1, kind="stable")
-        return order[:, :count]
+        return np.argsort(-self.logits, axis=1, kind="stable")[:, :count]
 
 
 def log_softmax(logits: Floats) -> Floats:
     with np.errstate(invalid="ignore"):  # a diverged model has infinite logits
         shifted = logits - logits.max(axis=1, keepdims=True)
-        result: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return result
+        return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))  # type: ignore[no-any-return]
 
 
 def of_label(values: Floats, labels: Integers) -> Floats:
     """Return the value (N,) of each row's label: (N,K), (N,)."""
-    chosen: Floats = np.take_along_axis(values, labels[:, None], axis=1)[:, 0]
-    return chosen
+    return np.take_along_axis(values, labels[:, None], axis=1)[:, 0]
 
 
 @dataclass(frozen=True)

@@ -28,15 +28,12 @@ class Objective(Protocol):
 
         If the objective `weighs`, its loss is multiplied by weights, and their sum follows: (M+1,).
         """
-        ...
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """Return the values of each image that `evaluation` needs: (B,K) float32."""
-        ...
 
     def evaluation(self, sample_outputs: Tensor) -> Evaluation:
         """Return the results of a whole split from its sample outputs, (N,K) float64."""
-        ...
 
 
 Batch = tuple[Tensor, Tensor]
@@ -48,20 +45,16 @@ class TrainLoader(Protocol):
     @property
     def batch_size(self) -> int:
         """Return the number of images per step, over all processes."""
-        ...
 
     def __len__(self) -> int: ...
     def draws(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
         """Yield the random draws on the CPU for the batches of an epoch, from number `first` on."""
-        ...
 
     def batch(self, *draws: Tensor) -> Batch:
         """Make a batch from its draws, which are on the device."""
-        ...
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch, from number `first` on."""
-        ...
 
 
 def evaluate(

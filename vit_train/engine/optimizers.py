@@ -1,20 +1,70 @@
-"""Muon, momentum whose every step on a matrix is orthogonal, and the optimizers by their settings.
+"""The optimizers by their settings: AdamW and Muon.
 
-From Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon/), with the step size of Liu et
-al. 2025 (arXiv:2502.16982), which lets Muon share AdamW's learning rate and weight decay. A new
-optimizer adds its line to OPTIMIZERS.
+Muon is momentum whose every step on a matrix is orthogonal, from Jordan et al. 2024
+(https://kellerjordan.github.io/posts/muon/), with the step size of Liu et al. 2025
+(arXiv:2502.16982), which lets it share AdamW's learning rate and weight decay. A new optimizer adds
+its line to OPTIMIZERS.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from vit_train.base.setting import registered
 from vit_train.engine.config import AdamWConfig, MuonConfig, OptimConfig
-from vit_train.engine.optim import Optimizer, make_adamw, rate_on
+from vit_train.engine.workers import ONE_WORKER
+
+
+class Optimizer(torch.optim.Optimizer):
+    """Interface of an optimizer that can resume.
+
+    A parameter group may have an `lr_scale`, by which the scheduled learning rate is multiplied.
+    """
+
+    # The names of what it keeps for each parameter, in the parameter's shape; "step" is a scalar.
+    moments: ClassVar[frozenset[str]]
+    # Threads for independent parts of a step.
+    workers = ONE_WORKER
+    # Whether matrix products may be computed in bf16, where that is precise enough.
+    in_bf16 = False
+
+
+class AdamW(torch.optim.AdamW, Optimizer):
+    """PyTorch's AdamW (Loshchilov & Hutter 2019)."""
+
+    moments = frozenset({"step", "exp_avg", "exp_avg_sq"})
+
+
+def make_adamw(
+    model: nn.Module, config: AdamWConfig, elsewhere: Collection[nn.Parameter] = ()
+) -> AdamW:
+    """Return an AdamW optimizer of all trained weights that are not `elsewhere`.
+
+    It decays the linear and convolution weights and, with `decay_all`, all others.
+    """
+    own = [p for p in model.parameters() if p.requires_grad and p not in elsewhere]
+    matrices = {
+        module.weight for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)
+    }
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in own if p in matrices]},
+        {
+            "params": [p for p in own if p not in matrices],
+            "weight_decay": config.weight_decay if config.decay_all else 0.0,
+        },
+    ]
+    return AdamW(
+        groups,
+        lr=config.lr,
+        betas=(config.beta1, config.beta2),
+        weight_decay=config.weight_decay,
+        fused=True,
+        capturable=next(model.parameters()).is_cuda,
+    )
+
 
 # The quintic a·x + b·x³ + c·x⁵, iterated, takes singular values from [0.003, 1] to about 1.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -39,7 +89,7 @@ class Muon(Optimizer):
     def __init__(
         self,
         weights: Iterable[tuple[nn.Parameter, int]],
-        lr: float | Tensor,
+        lr: float,
         momentum: float,
         weight_decay: float,
     ) -> None:
@@ -76,22 +126,23 @@ class Muon(Optimizer):
 
     def orthogonal(self, weights: list[nn.Parameter], directions: list[Tensor]) -> list[Tensor]:
         """Return the directions with all their matrices made orthogonal, and scaled."""
+        pairs = zip(weights, directions, strict=True)
+        unstacked = [
+            direction.unflatten(0, (self.parts[weight], -1)) for weight, direction in pairs
+        ]
         # Every matrix with at most as many rows as columns, by shape.
         stacks: dict[torch.Size, list[Tensor]] = {}
-        for weight, direction in zip(weights, directions, strict=True):
-            matrices = wide(direction.unflatten(0, (self.parts[weight], -1)))
+        for matrices in map(wide, unstacked):
             stacks.setdefault(matrices.shape[1:], []).append(matrices)
         done = {
             shape: iter(self.computed(torch.cat(each)).split([len(m) for m in each]))
             for shape, each in stacks.items()
         }
         results = []
-        for weight, direction in zip(weights, directions, strict=True):
-            shape = direction.unflatten(0, (self.parts[weight], -1)).shape
-            rows, columns = shape[1:]
-            matrices = next(done[torch.Size(sorted((rows, columns)))])
-            scale = ADAMW_RMS * max(rows, columns) ** 0.5
-            upright = matrices if rows <= columns else matrices.mT
+        for matrices in unstacked:
+            found = next(done[wide(matrices).shape[1:]])
+            upright = found if wide(matrices) is matrices else found.mT
+            scale = ADAMW_RMS * max(matrices.shape[1:]) ** 0.5
             results.append((upright.flatten(0, 1) * scale).contiguous())
         return results
 
@@ -133,8 +184,7 @@ def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
     matrices = {weight: parts for weight, parts in blocks.items() if weight.requires_grad}
     if not matrices:
         return [make_adamw(model, config)]
-    lr = rate_on(next(iter(matrices)).device, config.lr)
-    muon = Muon(matrices.items(), lr, config.momentum, config.weight_decay)
+    muon = Muon(matrices.items(), config.lr, config.momentum, config.weight_decay)
     return [muon, make_adamw(model, config, elsewhere=matrices)]
 
 

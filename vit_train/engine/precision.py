@@ -4,7 +4,7 @@ import contextlib
 import ctypes
 import math
 import os
-import sys
+import platform
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -76,23 +76,20 @@ def keep_freed_memory() -> None:
     50,000 page faults: 7–20 % of the time at 32×32, up to 39 % at 96×96. Without glibc
     this function does nothing.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "gnu_get_libc_version"):
-        return
-    m_trim_threshold, m_mmap_max = -1, -4  # <malloc.h>
-    libc.mallopt(m_mmap_max, 0)
-    libc.mallopt(m_trim_threshold, 2**31 - 1)
+    if platform.libc_ver()[0] == "glibc":
+        libc, (m_trim_threshold, m_mmap_max) = ctypes.CDLL(None), (-1, -4)  # <malloc.h>
+        libc.mallopt(m_mmap_max, 0)
+        libc.mallopt(m_trim_threshold, 2**31 - 1)
 
 
 def batch_norms(model: nn.Module) -> list[nn.Module]:
+    """Return all BatchNorms: with any, results depend on the whole batch, which stays together."""
     return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
 
-def has_batch_norm(model: nn.Module) -> bool:
-    """Check for BatchNorm: results then depend on the whole batch, which cannot be split."""
-    return bool(batch_norms(model))
+def statistics_of(model: nn.Module) -> list[Tensor]:
+    """Return the statistics of all BatchNorms."""
+    return [statistic for norm in batch_norms(model) for statistic in norm.buffers()]
 
 
 # Smaller gains are not worth bf16's rounding, and casts and the other operations take their part.
@@ -147,7 +144,7 @@ def bf16_speedup(model: nn.Module) -> float:
     """
     layers = (m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d))
     sides = max((layer.weight.flatten(1).shape for layer in layers), key=math.prod, default=(1, 1))
-    return product_speedup(*sides, threads=CORES if has_batch_norm(model) else 1)
+    return product_speedup(*sides, threads=CORES if batch_norms(model) else 1)
 
 
 @cache

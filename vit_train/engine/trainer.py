@@ -1,13 +1,12 @@
 """The training loop, and the callbacks to which it reports."""
 
 import contextlib
-import logging
 import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,17 +18,12 @@ from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.distributed import ALONE, Processes, joined_zeros
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Batch, Objective, TrainLoader, evaluate
-from vit_train.engine.optim import Optimizers, rate_scales
 from vit_train.engine.optimizers import make_optimizers
-from vit_train.engine.precision import Precision, batch_norms
+from vit_train.engine.precision import Precision, statistics_of
 from vit_train.engine.schedule import FRESH, NonFiniteGuard, better, learning_rate
 from vit_train.engine.state import Best
+from vit_train.engine.stepping import Optimizers, rate_scales
 from vit_train.engine.workers import make_workers
-
-logger = logging.getLogger(__name__)
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -70,18 +64,14 @@ class Callback:
 class RunConfig(Protocol):
     """The settings of the loop: `vit_train.runs.config.TrainConfig` has them."""
 
-    @property
-    def optim(self) -> OptimConfig: ...
-    @property
-    def train(self) -> LoopConfig: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def compile(self) -> bool | str: ...
+    optim: OptimConfig
+    train: LoopConfig
+    seed: int
+    compile: Any
 
 
 class Trainer:
-    """Trains a model on an objective; `state` has everything that a resumed run needs."""
+    """Trains a model on an objective."""
 
     def __init__(
         self,
@@ -102,7 +92,7 @@ class Trainer:
         decay = self.loop.ema_decay
         self.ema = WeightAverage(model, decay) if decay else None
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.statistics = [b for norm in batch_norms(model) for b in norm.buffers()]
+        self.statistics = statistics_of(model)
         scales = rate_scales(model, self.optim)
         self.optimizers = Optimizers(make_optimizers(model, self.optim), self.parameters, scales)
         self.choose_workers(compiles(config.compile, precision.device))
@@ -123,9 +113,8 @@ class Trainer:
         self.nonfinite = NonFiniteGuard(
             self.loop, len(train_loader), precision.device, partial(self.notify, "on_nonfinite")
         )
-        self.graphed_step = GraphedStep(
-            self.make_and_take_step, precision.device, self.may_be_a_graph()
-        )
+        replay = precision.device.type == "cuda" and self.loop.cuda_graph and processes.count == 1
+        self.graphed_step = GraphedStep(self.make_and_take_step, precision.device, replay)
         self.stop_requested = False
         self.began = self.ready = time.perf_counter()
 
@@ -135,14 +124,12 @@ class Trainer:
             self.model, self.precision, self.loop.batch_size, self.loop.micro_batch, compiled
         )
         # Compiled code can draw only from PyTorch's global generator.
-        on_cpu = self.precision.device.type == "cpu"
-        self.per_image_rng = on_cpu and not compiled
+        self.per_image_rng = self.precision.device.type == "cpu" and not compiled
         self.optimizers.use(self.workers, self.precision)
 
     def compile(self, images: Tensor, targets: Tensor) -> bool:
         """Compile the model and try it on one micro-batch; return whether that works."""
-        count = self.workers.micro_batch
-        sample = images[:count], targets[:count]
+        sample = (each[: self.workers.micro_batch] for each in (images, targets))
         return compile_model(self.model, self.objective, sample, self.precision)
 
     def fit(self) -> None:
@@ -157,9 +144,9 @@ class Trainer:
                     return
                 began = time.perf_counter()
                 self.epoch_averages.reset()
-                val = self.validate()
-                self.epoch, self.batch = self.epoch + 1, 0
-                if val is not None:
+                self.epoch, self.batch, val = self.epoch + 1, 0, None
+                if self.val_loader is not None:
+                    val = self.evaluate(self.eval_model, self.val_loader)
                     self.best = better(self.best, self.epoch, val)
                 self.leave_out(began)  # before a checkpoint has the speed
                 self.report("on_epoch", log, val)
@@ -185,21 +172,6 @@ class Trainer:
                 self.report("on_log", log)
             self.notify("on_step")
         return self.read(self.epoch_averages)
-
-    def may_be_a_graph(self) -> bool:
-        """Check that a step may be captured as a CUDA graph: in one process, if asked for.
-
-        Warn if it is the optimizer that cannot be captured.
-        """
-        on_gpu = self.precision.device.type == "cuda"
-        if not (on_gpu and self.loop.cuda_graph) or self.processes.count > 1:
-            return False
-        if not self.optimizers.capturable:
-            logger.warning(
-                f"optim={self.optim.name} keeps its learning rate on the CPU, so that steps cannot "
-                "be replayed as a CUDA graph: they are launched one operation at a time"
-            )
-        return self.optimizers.capturable
 
     def schedule(self) -> Tensor:
         """Return the next step's number, counted from 1, its learning rate and its EMA rate.
@@ -268,9 +240,15 @@ class Trainer:
         """Return a micro-batch's step sums (M,) and its part of the gradient.
 
         `indices` are the images' indices in the whole batch, and `count` is the size of the whole
-        batch. Runs in a worker thread.
+        batch. Dropout on a CPU is a function of the seed, the step and the image's index. Runs in a
+        worker thread.
         """
-        with self.dropout_generators(indices), self.precision.autocast():
+        generators = (
+            per_image_generators(self.seed, self.step, indices.tolist())
+            if self.per_image_rng
+            else contextlib.nullcontext()
+        )
+        with generators, self.precision.autocast():
             sums = self.objective.step_sums(self.model, images, targets)
         loss = self.scaler.scale(sums[0] / count)
         return sums.detach(), torch.autograd.grad(loss, self.parameters)
@@ -285,26 +263,20 @@ class Trainer:
         torch._foreach_mul_(self.gradients, factor)
         return torch.cat((self.sums[:1] * factor, self.sums[1:-1]))
 
-    def validate(self) -> Evaluation | None:
-        return None if self.val_loader is None else self.evaluate(self.eval_model, self.val_loader)
-
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> Evaluation:
         """Evaluate a model on the images of all processes."""
         return evaluate(model, self.objective, loader, self.precision, self.workers, self.processes)
 
     @property
     def finished(self) -> bool:
-        return self.epoch == self.last_epoch or self.is_out_of_patience
+        """Check for the last epoch, or train.patience epochs since the best (Prechelt 1998)."""
+        waited = self.epoch - (self.best.epoch if self.best else self.start.epoch)
+        impatient = self.loop.patience is not None and waited >= self.loop.patience
+        return impatient or self.epoch == self.last_epoch
 
     @property
     def stopped_early(self) -> bool:
-        return self.is_out_of_patience and self.epoch < self.last_epoch
-
-    @property
-    def is_out_of_patience(self) -> bool:
-        """Compare the epochs since the best one with train.patience (Prechelt 1998)."""
-        waited = self.epoch - (self.best.epoch if self.best else self.start.epoch)
-        return self.loop.patience is not None and waited >= self.loop.patience
+        return self.finished and self.epoch < self.last_epoch
 
     @property
     def last_epoch(self) -> int:
@@ -331,12 +303,6 @@ class Trainer:
         """Return the learning rate of a step, counted from 0."""
         epochs, steps = self.loop.epochs, len(self.train_loader)
         return learning_rate(step, self.optim, steps, epochs, self.start)
-
-    def dropout_generators(self, indices: Tensor) -> contextlib.AbstractContextManager[None]:
-        """Make dropout on a CPU a function of the seed, the step and the image's index."""
-        if not self.per_image_rng:
-            return contextlib.nullcontext()
-        return per_image_generators(self.seed, self.step, indices.tolist())
 
     def read(self, averages: Averages) -> TrainLog:
         """Return the averages as a log; raise NonFinite as the guard says.

@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from vit_train.engine.precision import CORES, Precision, has_batch_norm
+from vit_train.engine.precision import CORES, Precision, batch_norms
 
 # Images per micro-batch on a CPU: small enough for the activations to stay in the cache, and large
 # enough for the arithmetic to outweigh Python's overhead (measured with 1.2 to 4.8 M parameters and
@@ -84,18 +84,11 @@ class Workers:
         self.draws_nothing = True
 
     def each(self, function: Callable[[Tensor], Result], parts: Iterable[Tensor]) -> list[Result]:
-        """Return function(part) for each part, in order; all parts are computed at once."""
+        """Return function(part) for each part, in order; all parts are computed together."""
         return list(map(function, parts) if self.pool is None else self.pool.map(function, parts))
 
 
 ONE_WORKER = Workers()
-
-
-def cpu_micro_batch(precision: Precision, batch_size: int) -> int:
-    if precision.name != "bf16":
-        return CPU_MICRO_BATCH
-    share = -(-batch_size // CORES)  # every core gets some
-    return max(CPU_MICRO_BATCH, min(CPU_MICRO_BATCH_BF16, share))
 
 
 def make_workers(
@@ -111,11 +104,14 @@ def make_workers(
     A model with BatchNorm gets a single worker and whole batches. `most` is how many images the
     memory holds at once, in all workers.
     """
-    if has_batch_norm(model):
+    if batch_norms(model):
         return Workers()
     if precision.device.type != "cpu":
         return Workers(micro_batch)
-    size = min(micro_batch or cpu_micro_batch(precision, batch_size), max(1, most // CORES))
+    share = -(-batch_size // CORES)  # every core gets some
+    largest = CPU_MICRO_BATCH_BF16 if precision.name == "bf16" else CPU_MICRO_BATCH
+    size = micro_batch or max(CPU_MICRO_BATCH, min(largest, share))
+    size = min(size, max(1, most // CORES))
     # Threads would draw in an unpredictable order from PyTorch's generator, which its own dropout
     # always uses, and ours in compiled code.
     draws = has_dropout(model, "p") or (compiled and has_dropout(model, "rate"))

@@ -78,35 +78,11 @@ def later_keys(q: Tensor, k: Tensor) -> Tensor:
     return ~causal(k.shape[2], k.device)[: q.shape[2]]
 
 
-def require_mask(mask: Tensor, tokens: int, keys: int) -> None:
-    """Raise ValueError unless the mask is boolean, with a row per token and a column per key."""
-    if mask.dtype != torch.bool:
-        raise ValueError(
-            "a mask must be boolean, True where a token may attend to another, not "
-            f"{str(mask.dtype).removeprefix('torch.')}"
-        )
-    if mask.shape != (tokens, keys):
-        raise ValueError(f"a mask must be of shape ({tokens}, {keys}), not {tuple(mask.shape)}")
-
-
-def mask_to_bias(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Turn a mask (Q,T) into an additive bias (Q,T), and say which queries may attend at all.
-
-    The mask is True where a query may attend to a key; the bias is 0 there and −∞ elsewhere. If
-    all of a query's keys were masked, its softmax would be 0/0. Such a query gets no −∞ here;
-    instead the caller uses `sees` (Q,1), the second result, to set its output and gradient to 0.
-    """
-    sees = mask.any(dim=-1, keepdim=True)
-    allowed = mask | ~sees
-    bias = torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, float("-inf"))
-    return bias, sees
-
-
 class Attention(nn.Module):
     """Multi-head self-attention, or cross-attention to a `context` (B,T',D): (B,T,D) → (B,T,D).
 
     `mask` (T,T), or (T,T') with a context, is True where a token (row) may attend to another
-    (column); "causal" stands for the mask that `causal` makes. A row without any True gives zeros.
+    (column), at least once in every row; "causal" stands for the mask that `causal` makes.
     `num_queries=Q` computes only the first Q tokens, (B,Q,D): the others serve as keys and values,
     but not as queries. `need_weights=True` also returns the probabilities (B,H,Q,T). Only the
     from-scratch attention computes them, so it is then used whatever `kernels` says.
@@ -139,30 +115,17 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         q, k, v = self.project(x, num_queries, context)
         q, k = self.q_norm(q), self.k_norm(k)
-        bias = sees = None
         if self.relative is not None:
             q, k = self.relative.rotate(q, k)
         # Under autocast norms and rotations may have a higher precision than the products need.
         q, k = q.to(v.dtype), k.to(v.dtype)
-        if self.relative is not None:
-            bias = self.relative.bias(q * q.shape[-1] ** -0.5)
-        is_causal = isinstance(mask, str)
-        if is_causal and mask != "causal":
-            raise ValueError(f'mask={mask!r} must be a tensor, or "causal"')
+        bias = None if self.relative is None else self.relative.bias(q * q.shape[-1] ** -0.5)
         if isinstance(mask, Tensor):
-            require_mask(mask, x.shape[1], k.shape[2])
-            blocked, sees = mask_to_bias(mask[:num_queries], q.dtype)
-            bias = blocked if bias is None else bias + blocked
-        weights = None
-        if need_weights:
-            heads, weights = attend(q, k, v, bias, is_causal)
-        else:
-            heads = self.attended(q, k, v, bias, is_causal)
-        x = self.dropout(self.merge_heads(heads))
-        if sees is not None:  # after the projection, because its bias would undo the zeros
-            x = x.masked_fill(~sees, 0)
-            weights = None if weights is None else weights.masked_fill(~sees, 0)
-        return x, weights
+            allowed = mask[:num_queries]
+            hidden = torch.zeros_like(allowed, dtype=q.dtype).masked_fill(~allowed, float("-inf"))
+            bias = hidden if bias is None else bias + hidden
+        heads, weights = self.attended(q, k, v, bias, mask == "causal", need_weights)
+        return self.dropout(self.merge_heads(heads)), weights
 
     def project(
         self, x: Tensor, num_queries: int | None = None, context: Tensor | None = None
@@ -170,8 +133,8 @@ class Attention(nn.Module):
         """Return the queries (B,H,Q,Dh), keys and values (B,H,T,Dh)."""
         if num_queries is None and context is None:
             return self.split_heads(self.qkv(x), 3)
-        source = x if context is None else context
-        return *self.project_part(x[:, :num_queries], 0, 1), *self.project_keys_values(source)
+        keys_values = self.project_keys_values(x if context is None else context)
+        return *self.project_part(x[:, :num_queries], 0, 1), *keys_values
 
     def project_keys_values(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the keys and values of the tokens: (B,T,D) → (B,H,T,Dh) each."""
@@ -184,16 +147,24 @@ class Attention(nn.Module):
         return self.split_heads(F.linear(x, self.qkv.weight[rows], bias), end - first)
 
     def attended(
-        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool
-    ) -> Tensor:
-        if self.kernels == "scratch":
-            return attend(q, k, v, bias, is_causal)[0]
-        return fused_attention(q, k, v, bias, is_causal)
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None = None,
+        is_causal: bool = False,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the heads' results (B,H,Q,Dh) and, with `need_weights`, the probabilities."""
+        if self.kernels != "scratch" and not need_weights:
+            return fused_attention(q, k, v, bias, is_causal), None
+        heads, weights = attend(q, k, v, bias, is_causal)
+        return heads, weights if need_weights else None
 
     def attend_cached(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Attend from tokens (B,Q,D) to keys and values that were computed before → (B,Q,D)."""
         (queries,) = self.project_part(x, 0, 1)
-        return self.merge_heads(self.attended(queries, keys, values, None, False))
+        return self.merge_heads(self.attended(queries, keys, values)[0])
 
     def merge_heads(self, heads: Tensor) -> Tensor:
         """Concatenate the heads' results and apply the output map: (B,H,Q,Dh) → (B,Q,D)."""

@@ -1,7 +1,7 @@
 """Autoencoders that predict images from parts of them, and their decoder."""
 
-from dataclasses import dataclass, replace
-from typing import Literal, cast, overload
+from dataclasses import replace
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +10,13 @@ from vit_train.model.attention import Attention
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import Dropout, Mlp, init_normal, norms_of
 from vit_train.model.patches import patchify, unpatchify
-from vit_train.model.pos_embed import POSITIONS, AbsolutePositions, chosen_positions
+from vit_train.model.pos_embed import POSITIONS, AbsolutePositions, make_positions
 from vit_train.model.vit import Encoder, init_weights
 
 # Each layer's self-attention (B,H,N,N) and attention to the encoder's tokens (B,H,N,T).
 DecoderAttention = list[tuple[Tensor, Tensor]]
+# The keys and values, (B,H,T,Dh) each, of a decoder's tokens so far, and of the encoder's tokens.
+Caches = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 
 class DecoderBlock(nn.Module):
@@ -50,25 +52,21 @@ class DecoderBlock(nn.Module):
         x = x + self.dropout(attended)
         return x + self.dropout(self.mlp(self.norm3(x))), (own, cross)
 
-    def step(self, x: Tensor, seen: "KeyValues", memory: "KeyValues") -> Tensor:
-        """Apply the block to the next token (B,1,D) of a causal sequence, and add it to `seen`."""
-        normed = self.norm1(x)
-        seen.append(*self.self_attn.project_keys_values(normed))
-        x = x + self.self_attn.attend_cached(normed, seen.keys, seen.values)
-        x = x + self.cross_attn.attend_cached(self.norm2(x), memory.keys, memory.values)
-        return x + self.mlp(self.norm3(x))  # type: ignore[no-any-return]
+    def caches(self, memory: Tensor) -> Caches:
+        """Return the keys and values for `step`: of the block's tokens, none yet, and of memory."""
+        return (
+            self.self_attn.project_keys_values(memory[:, :0]),
+            self.cross_attn.project_keys_values(memory),
+        )
 
-
-@dataclass
-class KeyValues:
-    """The keys and values of the tokens so far, (B,H,t,Dh) each, cached to compute them once."""
-
-    keys: Tensor
-    values: Tensor
-
-    def append(self, keys: Tensor, values: Tensor) -> None:
-        self.keys = torch.cat((self.keys, keys), dim=2)
-        self.values = torch.cat((self.values, values), dim=2)
+    def step(self, x: Tensor, caches: Caches) -> tuple[Tensor, Caches]:
+        """Apply the block to the next token (B,1,D) of a causal sequence; return the new caches."""
+        normed, (seen, memory) = self.norm1(x), caches
+        new = self.self_attn.project_keys_values(normed)
+        seen = tuple(torch.cat(both, dim=2) for both in zip(seen, new, strict=True))
+        x = x + self.self_attn.attend_cached(normed, *seen)
+        x = x + self.cross_attn.attend_cached(self.norm2(x), *memory)
+        return x + self.mlp(self.norm3(x)), (seen, memory)
 
 
 class Decoder(nn.Module):
@@ -80,18 +78,16 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ViTConfig, grid: int) -> None:
         super().__init__()
-        positions = chosen_positions(config)
-        if positions is None or not issubclass(positions, AbsolutePositions):
-            absolute = (
-                name for name in POSITIONS if issubclass(POSITIONS[name], AbsolutePositions)
-            )
+        positions = make_positions(AbsolutePositions, config, grid, has_class=False)
+        if positions is None:
+            absolute = (n for n, kind in POSITIONS.items() if issubclass(kind, AbsolutePositions))
             raise ValueError(
                 f"model.positions={config.positions}: a decoder needs absolute positions: "
                 f"use one of {', '.join(absolute)}"
             )
         dim = config.embed_dim
         self.mask_token = nn.Parameter(torch.empty(1, 1, dim))
-        self.pos_embed = positions(grid, dim, has_class=False)
+        self.pos_embed = positions
         self.blocks = nn.ModuleList(DecoderBlock(config) for _ in range(config.depth))
         self.norm = norms_of(config)(dim)
         init_weights(self, config)
@@ -101,14 +97,14 @@ class Decoder(nn.Module):
         init_normal(self.mask_token, std)
 
     def forward(
-        self, memory: Tensor, inputs: Tensor | None = None, return_attention: bool = False
-    ) -> Tensor | tuple[Tensor, DecoderAttention]:
+        self, memory: Tensor, inputs: Tensor | None = None, need_weights: bool = False
+    ) -> tuple[Tensor, DecoderAttention]:
         """Decode the encoder's tokens (B,T,D) to one vector for each of the N patches, (B,N,D).
 
         Without `inputs`, all patches are predicted at once, from N mask tokens. `inputs`
         (B,M,D) are the embeddings of the last M patches; the result is then (B,M,D). Each of these
-        patches is predicted from those before it, and the first from the mask token instead.
-        `return_attention` also returns every layer's attention, in this case of the M patches.
+        patches is predicted from those before it, and the first from the mask token instead. The
+        second result is every layer's attention, of None without `need_weights`.
         """
         table = self.pos_embed()
         if inputs is None:
@@ -120,35 +116,20 @@ class Decoder(nn.Module):
             mask = "causal"
         attention = []
         for block in self.blocks:
-            x, weights = block(x, memory, mask, return_attention)
+            x, weights = block(x, memory, mask, need_weights)
             attention.append(weights)
-        return (self.norm(x), attention) if return_attention else self.norm(x)
+        return self.norm(x), attention
 
-    def caches(self, memory: Tensor) -> list[tuple[KeyValues, KeyValues]]:
-        """Return each block's keys and values: of its own tokens, none yet, and of the memory."""
-        return [
-            (
-                KeyValues(*block.self_attn.project_keys_values(memory[:, :0])),
-                KeyValues(*block.cross_attn.project_keys_values(memory)),
-            )
-            for block in cast("list[DecoderBlock]", self.blocks)
-        ]
+    def next_vector(self, before: Tensor, place: int, caches: list[Caches]) -> Tensor:
+        """Return the vector (B,1,D) of the patch at this place, and update each block's caches.
 
-    def next_vector(
-        self, before: Tensor | None, place: int, caches: list[tuple[KeyValues, KeyValues]]
-    ) -> Tensor:
-        """Return the vector (B,1,D) of the patch at this place, and note it in the caches.
-
-        `before` (B,1,D) is the embedding of the patch before it; None stands for the first patch.
+        `before` (B,1,D) is the embedding of the patch before it, for the first the mask token.
         Called for one patch after another, this returns what `forward` does with all embeddings as
         inputs: a token does not depend on those after it, so it is computed only once.
         """
-        count = len(caches[0][1].keys)
-        x = self.mask_token.expand(count, -1, -1) if before is None else before
-        x = x + self.pos_embed()[:, place : place + 1]
-        blocks = cast("list[DecoderBlock]", self.blocks)
-        for block, (seen, memory) in zip(blocks, caches, strict=True):
-            x = block.step(x, seen, memory)
+        x = before + self.pos_embed()[:, place : place + 1]
+        for number, block in enumerate(cast("list[DecoderBlock]", self.blocks)):
+            x, caches[number] = block.step(x, caches[number])
         return self.norm(x)  # type: ignore[no-any-return]
 
 
@@ -172,15 +153,11 @@ class Autoencoder(nn.Module):
         self.to_pixels = nn.Linear(config.embed_dim, in_channels * config.patch_size**2)
         init_weights(self.to_pixels, config)
 
-    def decode(
-        self, memory: Tensor, inputs: Tensor | None, return_attention: bool
-    ) -> Tensor | tuple[Tensor, DecoderAttention]:
-        """Return the decoder's patches (B,N,C·P²) and, if asked for, its attention."""
-        decoded = self.decoder(memory, inputs, return_attention)
-        if isinstance(decoded, Tensor):
-            return self.to_pixels(decoded)  # type: ignore[no-any-return]
-        vectors, attention = decoded
-        return self.to_pixels(vectors), attention
+    def decode(self, memory: Tensor, inputs: Tensor | None, return_attention: bool) -> Any:
+        """Return the predicted patches (B,N,C·P²) and, if asked for, the decoder's attention."""
+        vectors, attention = self.decoder(memory, inputs, return_attention)
+        patches = self.to_pixels(vectors)
+        return (patches, attention) if return_attention else patches
 
 
 class MaskedAutoencoder(Autoencoder):
@@ -190,15 +167,7 @@ class MaskedAutoencoder(Autoencoder):
     patches stand among the mask tokens; here the mask tokens, one for every patch, attend to them.
     """
 
-    @overload
-    def forward(self, images: Tensor, visible: Tensor) -> Tensor: ...
-    @overload
-    def forward(
-        self, images: Tensor, visible: Tensor, return_attention: bool
-    ) -> tuple[Tensor, DecoderAttention]: ...
-    def forward(
-        self, images: Tensor, visible: Tensor, return_attention: bool = False
-    ) -> Tensor | tuple[Tensor, DecoderAttention]:
+    def forward(self, images: Tensor, visible: Tensor, return_attention: bool = False) -> Any:
         """Predict all patches (B,N,C·P²) of images (B,C,S,S) from the patches `visible` (B,V).
 
         `return_attention` also returns the decoder's attention.
@@ -231,15 +200,7 @@ class Autoregressor(Autoencoder):
             )
         self.given, self.count = given_rows * grid, (grid - given_rows) * grid
 
-    @overload
-    def forward(self, images: Tensor) -> Tensor: ...
-    @overload
-    def forward(
-        self, images: Tensor, return_attention: bool
-    ) -> tuple[Tensor, DecoderAttention]: ...
-    def forward(
-        self, images: Tensor, return_attention: bool = False
-    ) -> Tensor | tuple[Tensor, DecoderAttention]:
+    def forward(self, images: Tensor, return_attention: bool = False) -> Any:
         """Predict each patch that is not given from the true patches before it.
 
         Images (B,C,S,S) → the last M patches (B,M,C·P²). `return_attention` also returns the
@@ -260,7 +221,9 @@ class Autoregressor(Autoencoder):
         Each patch is predicted from the given patches and the predictions before it.
         """
         patches = list(patchify(images, self.patch_size)[:, : self.given].split(1, dim=1))
-        caches, before = self.decoder.caches(self.encode_given(images)), None
+        memory = self.encode_given(images)
+        caches = [block.caches(memory) for block in cast("list[DecoderBlock]", self.decoder.blocks)]
+        before = self.decoder.mask_token.expand(len(images), -1, -1)
         for place in range(self.given, self.given + self.count):
             patches.append(self.to_pixels(self.decoder.next_vector(before, place, caches)))
             # A patch is an image of one patch.

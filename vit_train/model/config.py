@@ -28,6 +28,8 @@ class ModelConfig(Settings):
     """
 
     group: ClassVar[str] = "model"
+    # The settings that determine the model's size.
+    sizes: ClassVar[tuple[str, ...]] = ()
 
     name: str = "???"
 
@@ -39,12 +41,19 @@ class ModelConfig(Settings):
     @property
     def size_settings(self) -> str:
         """Return the settings that determine the model's size, as typed on the command line."""
-        raise NotImplementedError
+        values = {name: getattr(self, name) for name in self.sizes}
+        return " ".join(
+            f"model.{name}={value}".replace(" ", "")[:60]
+            for name, value in values.items()
+            if value is not None
+        )
 
 
 @dataclass
 class ViTConfig(ModelConfig):
     """The Vision Transformer and its variants."""
+
+    sizes = ("embed_dim", "depth", "mlp_ratio", "mlp_dim")
 
     name: str = "vit"
     patch_size: int = setting(4, "Pixels of a patch's side.", at_least=1)
@@ -161,13 +170,10 @@ class ViTConfig(ModelConfig):
             raise ValueError(
                 f"model.mlp_ratio={self.mlp_ratio}: the MLP has no hidden unit; choose a larger one"
             )
-        if self.stem == "conv" and (self.patch_size != 4 or self.patch_overlap):
-            raise ValueError(
-                "model.stem=conv has patches of 4 that overlap in its own way: set "
-                "model.patch_size=4, model.patch_overlap=0"
-            )
-        if self.stem == "normed_patches" and self.patch_overlap:
-            raise ValueError("model.stem=normed_patches needs model.patch_overlap=0")
+        if self.stem != "patches" and self.patch_overlap:
+            raise ValueError(f"model.stem={self.stem} needs model.patch_overlap=0")
+        if self.stem == "conv" and self.patch_size != 4:
+            raise ValueError("model.stem=conv needs model.patch_size=4")
 
     @property
     def hidden_dim(self) -> int:
@@ -184,12 +190,6 @@ class ViTConfig(ModelConfig):
         return self.depth
 
     @property
-    def size_settings(self) -> str:
-        mlp = "mlp_ratio" if self.mlp_dim is None else "mlp_dim"
-        fields = ("embed_dim", "depth", mlp)
-        return " ".join(f"model.{field}={getattr(self, field)}" for field in fields)
-
-    @property
     def has_class_token(self) -> bool:
         return self.head != "gap"
 
@@ -202,6 +202,8 @@ class ViTConfig(ModelConfig):
 class WidthsConfig(ModelConfig):
     """Base of the models whose parts have a width each."""
 
+    sizes: ClassVar[tuple[str, ...]] = ("widths",)
+
     widths: list[int] = setting(list, "Channels of each part.", at_least=1)
 
     def __post_init__(self) -> None:
@@ -212,11 +214,6 @@ class WidthsConfig(ModelConfig):
     @property
     def layers(self) -> int:
         return len(self.widths)
-
-    @property
-    def size_settings(self) -> str:
-        more = [] if len(self.widths) <= 10 else ["…"]
-        return f"model.widths=[{','.join([*map(str, self.widths[:10]), *more])}]"
 
 
 @dataclass
@@ -233,6 +230,8 @@ class CnnConfig(WidthsConfig):
 class ResNetConfig(WidthsConfig):
     """A residual network with one stage of `blocks` blocks for each width."""
 
+    sizes = ("widths", "blocks")
+
     name: str = "resnet"
     widths: list[int] = setting(lambda: [16, 32, 64], "Channels of each stage.", at_least=1)
     blocks: int = setting(2, "Residual blocks of each stage.", at_least=1)
@@ -240,10 +239,6 @@ class ResNetConfig(WidthsConfig):
     @property
     def layers(self) -> int:
         return super().layers * self.blocks
-
-    @property
-    def size_settings(self) -> str:
-        return f"{super().size_settings} model.blocks={self.blocks}"
 
 
 MODEL_CONFIGS: dict[str, type[ModelConfig]] = {

@@ -75,10 +75,8 @@ class GELUFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
-        (grad,) = grad_outputs
-        (slope,) = ctx.saved_tensors
-        derivative: Tensor = grad * slope
-        return derivative
+        (grad,), (slope,) = grad_outputs, ctx.saved_tensors
+        return grad * slope  # type: ignore[no-any-return]
 
 
 def exp_of_minus_(x: Tensor) -> Tensor:
@@ -95,14 +93,12 @@ def upcast(x: Tensor) -> Tensor:
 
 def scratch_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Apply LayerNorm over the last axis; the result has x's precision."""
-    normalized: Tensor = LayerNormFunction.apply(upcast(x), upcast(weight), upcast(bias), eps)
-    return normalized.to(x.dtype)
+    return LayerNormFunction.apply(*map(upcast, (x, weight, bias)), eps).to(x.dtype)  # type: ignore[no-any-return]
 
 
 def scratch_gelu(x: Tensor) -> Tensor:
     """Apply the exact GELU; the result has x's precision."""
-    activated: Tensor = GELUFunction.apply(upcast(x))
-    return activated.to(x.dtype)
+    return GELUFunction.apply(upcast(x)).to(x.dtype)  # type: ignore[no-any-return]
 
 
 class LayerNorm(nn.Module):

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.model.config import ViTConfig
-from vit_train.model.layers import MakeNorm, norms_of
+from vit_train.model.layers import norms_of
 
 
 def require_whole_patches(patch_size: int, image_size: int) -> None:
@@ -34,39 +34,27 @@ class PatchEmbed(nn.Module):
     """Patch embedding (x_p E in equation 1): (B,C,S,S) → (B,N,D), N = (S/P)² patches in row order.
 
     Cutting P×P patches and mapping each linearly is the same as a P×P convolution with stride P,
-    whose weights these are; one matrix product is faster. Patches that overlap reach `overlap`
-    pixels further on every side.
+    whose weights these are; one matrix product is faster. Patches that overlap reach further on
+    every side. The stem "normed_patches" has a LayerNorm before and after the linear map, from
+    Kumar et al. 2023 (dual PatchNorm, arXiv:2302.01327).
     """
 
-    def __init__(self, in_channels: int, embed_dim: int, patch_size: int, overlap: int = 0) -> None:
+    def __init__(self, config: ViTConfig, in_channels: int) -> None:
         super().__init__()
-        size = patch_size + 2 * overlap
-        self.proj = nn.Conv2d(in_channels, embed_dim, size, stride=patch_size, padding=overlap)
+        size, overlap = config.patch_size, config.patch_overlap
+        self.proj = nn.Conv2d(in_channels, config.embed_dim, size + 2 * overlap, size, overlap)
+        norm = norms_of(config) if config.stem == "normed_patches" else nn.Identity
+        self.norm_in, self.norm_out = norm(in_channels * size**2), norm(config.embed_dim)
 
     def forward(self, images: Tensor) -> Tensor:
         weight, bias = self.proj.weight, self.proj.bias
         if self.proj.padding != (0, 0):
             embedded = self.proj(images).flatten(2).transpose(1, 2)
         else:
-            embedded = F.linear(patchify(images, weight.shape[-1]), weight.flatten(1), bias)
+            patches = self.norm_in(patchify(images, weight.shape[-1]))
+            embedded = F.linear(patches, weight.flatten(1), bias)
         # The residual stream starts here and keeps the weights' precision, even under autocast.
-        return embedded.to(weight.dtype)  # type: ignore[no-any-return]
-
-
-class NormedPatchEmbed(PatchEmbed):
-    """Patch embedding with a LayerNorm before and after the linear map.
-
-    From Kumar et al. 2023 (dual PatchNorm, arXiv:2302.01327).
-    """
-
-    def __init__(self, in_channels: int, embed_dim: int, patch_size: int, norm: MakeNorm) -> None:
-        super().__init__(in_channels, embed_dim, patch_size)
-        self.norm_in, self.norm_out = norm(in_channels * patch_size**2), norm(embed_dim)
-
-    def forward(self, images: Tensor) -> Tensor:
-        weight, bias = self.proj.weight, self.proj.bias
-        vectors = self.norm_in(patchify(images, weight.shape[-1]))
-        return self.norm_out(F.linear(vectors, weight.flatten(1), bias).to(weight.dtype))  # type: ignore[no-any-return]
+        return self.norm_out(embedded.to(weight.dtype))  # type: ignore[no-any-return]
 
 
 class ConvStem(nn.Module):
@@ -76,22 +64,12 @@ class ConvStem(nn.Module):
     Hassani et al. 2021, arXiv:2104.05704).
     """
 
-    def __init__(self, in_channels: int, embed_dim: int, hidden: int = 64) -> None:
+    def __init__(self, config: ViTConfig, in_channels: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, hidden, 3, padding=1, bias=False)
-        self.conv2 = nn.Conv2d(hidden, embed_dim, 3, padding=1, bias=False)
+        self.conv1 = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(64, config.embed_dim, 3, padding=1, bias=False)
 
     def forward(self, images: Tensor) -> Tensor:
         x = F.max_pool2d(F.relu(self.conv1(images)), 3, stride=2, padding=1)
         x = F.max_pool2d(F.relu(self.conv2(x)), 3, stride=2, padding=1)
         return x.flatten(2).transpose(1, 2).to(self.conv1.weight.dtype)
-
-
-def make_stem(config: ViTConfig, in_channels: int) -> nn.Module:
-    """Build the module that turns images (B,C,S,S) into tokens (B,N,D)."""
-    dim, size = config.embed_dim, config.patch_size
-    if config.stem == "conv":
-        return ConvStem(in_channels, dim)
-    if config.stem == "normed_patches":
-        return NormedPatchEmbed(in_channels, dim, size, norms_of(config))
-    return PatchEmbed(in_channels, dim, size, config.patch_overlap)

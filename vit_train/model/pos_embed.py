@@ -9,7 +9,8 @@ A new kind is a subclass of AbsolutePositions or AttentionPositions, and a line 
 """
 
 import math
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,9 @@ from vit_train.model.config import ViTConfig
 from vit_train.model.layers import init_normal
 
 State = dict[str, Tensor]
+# As timm does.
+interpolate = partial(F.interpolate, mode="bicubic", antialias=True)
+Kind = TypeVar("Kind", bound="PositionEmbedding")
 
 
 class PositionEmbedding(nn.Module):
@@ -31,9 +35,6 @@ class PositionEmbedding(nn.Module):
     # `dim` must be a multiple of this.
     width_multiple: ClassVar[int] = 1
 
-    def __init__(self, grid: int, dim: int, has_class: bool) -> None:
-        super().__init__()
-
     def init_weights(self, std: float) -> None:
         """Draw the initial weights; `std` is model.pos_std."""
         for parameter in self.parameters():
@@ -44,7 +45,7 @@ class PositionEmbedding(nn.Module):
 
         Raise ValueError if that is impossible.
         """
-        raise NotImplementedError
+        return state
 
 
 class AbsolutePositions(PositionEmbedding):
@@ -73,7 +74,7 @@ class Table(AbsolutePositions):
     weight: Tensor
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
-        super().__init__(grid, dim, has_class)
+        super().__init__()
         self.grid, self.has_class = grid, has_class
 
     def forward(self) -> Tensor:
@@ -88,7 +89,7 @@ class Table(AbsolutePositions):
         first, cells = state["weight"][:, :extra], state["weight"][:, extra:]
         side = math.isqrt(cells.shape[1])
         cells = cells.unflatten(1, (side, side)).permute(0, 3, 1, 2)  # (1,D,side,side)
-        cells = interpolate(cells, self.grid, self.grid).flatten(2).transpose(1, 2)
+        cells = interpolate(cells, (self.grid, self.grid)).flatten(2).transpose(1, 2)
         return {"weight": torch.cat((first, cells), dim=1)}
 
 
@@ -106,7 +107,7 @@ class LearnedTable2D(AbsolutePositions):
     width_multiple = 2
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
-        super().__init__(grid, dim, has_class)
+        super().__init__()
         self.columns = nn.Parameter(torch.empty(grid, dim // 2))
         self.rows = nn.Parameter(torch.empty(grid, dim // 2))
         self.class_token = nn.Parameter(torch.empty(1, dim)) if has_class else None
@@ -124,12 +125,19 @@ class LearnedTable2D(AbsolutePositions):
         # As rows: PyTorch's antialiased interpolation is wrong along a column of width 1.
         lines = {key: state[key].t()[None, :, None] for key in ("columns", "rows")}
         grid = len(self.columns)
-        resized = {key: interpolate(line, 1, grid) for key, line in lines.items()}  # (1,D/2,1,grid)
+        resized = {
+            key: interpolate(line, (1, grid)) for key, line in lines.items()
+        }  # (1,D/2,1,grid)
         return state | {key: line[0, :, 0].t() for key, line in resized.items()}
 
 
-class FixedTable(Table):
-    """A computed, not learned, table; saved with the weights so that it can be resized too."""
+class Sinusoidal(Table):
+    """1-D sinusoids over all tokens in order.
+
+    They are not learned, but saved with the weights, so that they can be resized too.
+    """
+
+    width_multiple = 2
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
         super().__init__(grid, dim, has_class)
@@ -140,19 +148,10 @@ class FixedTable(Table):
 
     def computed(self, grid: int, dim: int, has_class: bool) -> Tensor:
         """Return the table (T,D)."""
-        raise NotImplementedError
-
-
-class Sinusoidal(FixedTable):
-    """1-D sinusoids over all tokens in order."""
-
-    width_multiple = 2
-
-    def computed(self, grid: int, dim: int, has_class: bool) -> Tensor:
         return sinusoids(torch.arange(grid**2 + has_class), dim)
 
 
-class Sincos2D(FixedTable):
+class Sincos2D(Sinusoidal):
     """2-D sinusoids: half of each vector from the column, half from the row."""
 
     width_multiple = 4
@@ -180,9 +179,8 @@ class RelativeKeys(AttentionPositions):
     """
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
-        super().__init__(grid, dim, has_class)
-        patches = grid**2
-        self.weight = nn.Parameter(torch.empty(2 * patches - 1, dim))
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(2 * grid**2 - 1, dim))
         self.has_class = int(has_class)
 
     def bias(self, q: Tensor) -> Tensor:
@@ -213,7 +211,7 @@ class Rotary2D(AttentionPositions):
     base = 100.0
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
-        super().__init__(grid, dim, has_class)
+        super().__init__()
         frequency = self.base ** -(torch.arange(0, dim // 2, 2) / (dim // 2))  # (Dh/4,)
         angle = torch.arange(grid).unsqueeze(1) * frequency  # (grid,Dh/4)
         angles = torch.cat((angle.repeat(grid, 1), angle.repeat_interleave(grid, 0)), dim=1)
@@ -232,9 +230,6 @@ class Rotary2D(AttentionPositions):
         """Turn the first tokens: (B,H,Q,Dh) → (B,H,Q,Dh)."""
         count = x.shape[2]
         return x * self.cos[:count] + x.roll(x.shape[3] // 2, dims=3) * self.sin[:count]
-
-    def resized(self, state: State) -> State:
-        return state
 
 
 # All that model.positions can choose, besides "none".
@@ -276,6 +271,17 @@ def chosen_positions(config: ViTConfig) -> type[PositionEmbedding] | None:
     return kind
 
 
+def make_positions(
+    kind: type[Kind], config: ViTConfig, grid: int, has_class: bool | None = None
+) -> Kind | None:
+    """Make the positions that the config chooses, None if they are not of this kind."""
+    chosen = chosen_positions(config)
+    if chosen is None or not issubclass(chosen, kind):
+        return None
+    width = config.embed_dim // (1 if kind is AbsolutePositions else config.num_heads)
+    return chosen(grid, width, config.has_class_token if has_class is None else has_class)
+
+
 def resize_positions(state: State, model: nn.Module) -> State:
     """Fit the positions in a state dict to `model`, which has another image size.
 
@@ -288,13 +294,3 @@ def resize_positions(state: State, model: nn.Module) -> State:
             own = {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
             resized |= {prefix + key: value for key, value in module.resized(own).items()}
     return resized
-
-
-def interpolate(cells: Tensor, height: int, width: int) -> Tensor:
-    """Interpolate to (B,C,height,width), as timm does.
-
-    Return the same tensor if it already has that size.
-    """
-    if cells.shape[2:] == (height, width):
-        return cells
-    return F.interpolate(cells, (height, width), mode="bicubic", antialias=True)

@@ -1,6 +1,6 @@
-"""The weights that a model begins with."""
+"""The Vision Transformer, from patches to logits, and the weights that it begins with."""
 
-from typing import overload
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +17,12 @@ from vit_train.model.layers import (
     init_normal,
     norms_of,
 )
-from vit_train.model.patches import make_stem, require_whole_patches
+from vit_train.model.patches import ConvStem, PatchEmbed, require_whole_patches
 from vit_train.model.pos_embed import (
     AbsolutePositions,
     AttentionPositions,
     PositionEmbedding,
-    chosen_positions,
+    make_positions,
 )
 
 # Shares of identity and of noise in the products of an attention's weights (Trockman & Kolter
@@ -145,39 +145,26 @@ class Encoder(nn.Module):
         self.config = config
         dim, self.grid = config.embed_dim, image_size // config.patch_size
         self.image_shape = (in_channels, image_size, image_size)
-        self.patch_embed = make_stem(config, in_channels)
+        self.patch_embed = (ConvStem if config.stem == "conv" else PatchEmbed)(config, in_channels)
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim)) if config.has_class_token else None
-        positions = chosen_positions(config)
-        self.pos_embed = self.make_tables(positions)
+        # Tables of absolute positions: none, one, or one per layer.
+        layers = config.depth if config.positions_at == "layers" else 1
+        tables = (make_positions(AbsolutePositions, config, self.grid) for _ in range(layers))
+        self.pos_embed = nn.ModuleList(filter(None, tables))
         self.dropout = Dropout(config.dropout)
         last = max(1, config.depth - 1)
-        rates = [config.drop_path * number / last for number in range(config.depth)]
         self.blocks = nn.ModuleList(
-            Block(config, rate, self.make_attention_positions(positions)) for rate in rates
+            Block(
+                config,
+                drop_path=config.drop_path * number / last,
+                relative=make_positions(AttentionPositions, config, self.grid),
+            )
+            for number in range(config.depth)
         )
         self.norm = norms_of(config)(dim) if config.final_norm else nn.Identity()
         init_weights(self, config)
         if self.cls_token is not None:
             init_normal(self.cls_token, config.cls_std)
-
-    def make_tables(self, kind: type[PositionEmbedding] | None) -> nn.ModuleList:
-        """Make the tables of absolute positions: none, one, or one per layer."""
-        config = self.config
-        if kind is None or not issubclass(kind, AbsolutePositions):
-            return nn.ModuleList()
-        count = config.depth if config.positions_at == "layers" else 1
-        return nn.ModuleList(
-            kind(self.grid, config.embed_dim, config.has_class_token) for _ in range(count)
-        )
-
-    def make_attention_positions(
-        self, kind: type[PositionEmbedding] | None
-    ) -> AttentionPositions | None:
-        """Make the positions that act inside one layer's attention, if there are any."""
-        config = self.config
-        if kind is None or not issubclass(kind, AttentionPositions):
-            return None
-        return kind(self.grid, config.embed_dim // config.num_heads, config.has_class_token)
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
         """Return the parameters of the embedding of patches and positions, then of each block."""
@@ -219,9 +206,8 @@ class Encoder(nn.Module):
         """
         attention = []
         for number, block in enumerate(self.blocks):
-            table = self.table_before(number)
-            if table is not None:
-                x = x + gather(table(), indices)
+            if len(self.pos_embed) and (number == 0 or self.config.positions_at != "stem"):
+                x = x + gather(self.pos_embed[number % len(self.pos_embed)](), indices)
             if number == 0:
                 x = self.dropout(x)
             last = number == len(self.blocks) - 1
@@ -229,12 +215,6 @@ class Encoder(nn.Module):
             if weights is not None:
                 attention.append(weights)
         return x, attention
-
-    def table_before(self, layer: int) -> nn.Module | None:
-        """Return the absolute positions to add before this layer, or None."""
-        if len(self.pos_embed) == 0 or (layer > 0 and self.config.positions_at == "stem"):
-            return None
-        return self.pos_embed[layer % len(self.pos_embed)]
 
     def encode_visible(self, images: Tensor, visible: Tensor) -> Tensor:
         """Encode only the patches of the images whose indices are in `visible` (B,V).
@@ -277,14 +257,8 @@ class VisionTransformer(Encoder):
             nn.init.zeros_(self.head.weight)
             nn.init.zeros_(self.head.bias)
 
-    @overload
-    def forward(self, images: Tensor) -> Tensor: ...
-    @overload
-    def forward(self, images: Tensor, return_attention: bool) -> tuple[Tensor, list[Tensor]]: ...
-    def forward(
-        self, images: Tensor, return_attention: bool = False
-    ) -> Tensor | tuple[Tensor, list[Tensor]]:
-        """Return the logits and, with `return_attention`, every layer's attention (B,H,T,T)."""
+    def forward(self, images: Tensor, return_attention: bool = False) -> Any:
+        """Return the logits or, with `return_attention`, them and a list of attention (B,H,T,T)."""
         # The head reads only the class token, so the last block need not compute the other tokens.
         class_only = self.config.has_class_token and not return_attention
         x, attention = self.encode(

@@ -10,8 +10,6 @@ from typing import Any, ClassVar
 
 from vit_train.base.setting import Settings, setting
 
-DISTILLATIONS = ("soft", "hard")
-
 
 @dataclass
 class TaskConfig(Settings):
@@ -76,7 +74,7 @@ class DistillConfig(LabelsConfig):
         "soft",
         "Targets from the teacher: soft, its probabilities (Hinton et al. 2015), or hard, its "
         "predicted class (Touvron et al. 2021).",
-        choices=DISTILLATIONS,
+        choices=("soft", "hard"),
     )
     alpha: float = setting(
         0.5, "The teacher's share of the loss; the labels have the rest.", above=0, at_most=1

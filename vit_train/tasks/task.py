@@ -28,7 +28,6 @@ class Task(Objective, Protocol):
 
     def build_model(self) -> nn.Module:
         """Build the task's model with newly initialized weights."""
-        ...
 
     def prepare(self, labels: Tensor) -> None:
         """Compute what the loss needs from the training labels (N,), such as class weights."""

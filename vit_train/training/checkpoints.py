@@ -15,8 +15,8 @@ from vit_train.base.text import counted
 from vit_train.base.writing import save_archive, write_from
 from vit_train.engine.config import BEST, LAST, CheckpointConfig
 from vit_train.engine.metrics import Evaluation
+from vit_train.engine.resuming import state_of
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
-from vit_train.engine.trainer_state import state_of
 from vit_train.results.summaries import CSV_BYTES, REPEATED, read_curve, settings_of
 from vit_train.runs.checkpoint import Checkpoint, Extended
 from vit_train.runs.config import TrainConfig, default_settings

@@ -22,7 +22,7 @@ from vit_train.data.dataset import (
 )
 from vit_train.data.folder import reread
 from vit_train.engine.distributed import Processes
-from vit_train.engine.precision import has_batch_norm
+from vit_train.engine.precision import batch_norms
 from vit_train.model.config import ViTConfig, differences, require_vit
 from vit_train.model.layers import Dropout, DropPath
 from vit_train.model.pos_embed import resize_positions
@@ -147,7 +147,7 @@ def first_model(
     Raise ValueError if several processes cannot train it.
     """
     model, origin = task.build_model(), Origin()
-    if processes.count > 1 and has_batch_norm(model):
+    if processes.count > 1 and batch_norms(model):
         raise ValueError(
             f"model.name={config.model.name} has BatchNorm, which needs the whole batch: train it "
             "in one process"

@@ -18,13 +18,13 @@ import torch
 from vit_train.base.log import logged_to, shown_on_terminal
 from vit_train.base.memory import is_out_of_memory
 from vit_train.base.text import counted
-from vit_train.engine import trainer_state
+from vit_train.engine import resuming
 from vit_train.engine.compile import compiles
 from vit_train.engine.distributed import join_processes, leave_processes
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.precision import (
+    batch_norms,
     choose_algorithms,
-    has_batch_norm,
     keep_freed_memory,
     pick_device,
     require_precision,
@@ -221,9 +221,9 @@ def run(
             compile_step(trainer, setup)
     with refusing_other_runs(earlier):
         if earlier and earlier.folder:
-            trainer_state.extend(trainer, earlier.state)
+            resuming.extend(trainer, earlier.state)
         elif earlier:
-            trainer_state.restore(trainer, earlier.state)
+            resuming.restore(trainer, earlier.state)
     if folder:
         folder.open()
     with with_advice(trainer, setup, folder):
@@ -293,7 +293,7 @@ def with_advice(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> Ite
         if not is_out_of_memory(error):
             raise
         tried = trainer.workers.micro_batch or trainer.loop.batch_size
-        key = "train.batch_size" if has_batch_norm(setup.model) else "train.micro_batch"
+        key = "train.batch_size" if batch_norms(setup.model) else "train.micro_batch"
         less = f"{key}={tried // 2}" if tried > 1 else "a smaller model or image size"
         raise ValueError(
             f"out of memory with {counted(tried, 'image')} at once: set {less}"

@@ -1,10 +1,14 @@
+"""The decoder and the two autoencoders: what each patch depends on, and generation."""
+
 from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch_names import named_as_in_torch
 
-from vit_train.model.autoencoder import Autoregressor, MaskedAutoencoder
+from vit_train.model.autoencoder import Autoregressor, Decoder, MaskedAutoencoder
 from vit_train.model.config import ViTConfig
 from vit_train.model.patches import patchify, unpatchify
 
@@ -147,3 +151,58 @@ def test_both_autoencoders_pass_the_decoders_attention_through(kernels: str) -> 
     torch.testing.assert_close(predicted, model(images()), rtol=0, atol=1e-12)
     shapes = [(own.shape[1:], cross.shape[1:]) for own, cross in attention]
     assert shapes == [((2, 12, 12), (2, 12, 5))] * 2
+    assert not any(own.triu(1).any() for own, _ in attention)  # causal
+
+
+def test_a_decoder_begins_with_the_weights_of_the_config() -> None:
+    decoder = Decoder(ViTConfig(embed_dim=96, depth=1, num_heads=2, pos_std=0.05), grid=8)
+    assert decoder.pos_embed.weight.std().item() == pytest.approx(0.05, rel=0.1)
+    assert decoder.mask_token.std().item() == pytest.approx(0.05, rel=0.3)
+    for layer in decoder.modules():
+        if isinstance(layer, nn.Linear):  # Xavier, uniform
+            bound = (6 / (layer.in_features + layer.out_features)) ** 0.5
+            assert layer.weight.abs().max() <= bound and (layer.bias == 0).all()
+            assert layer.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("mask_std", [0.0, 1.0])
+def test_the_mask_token_has_its_own_standard_deviation(mask_std: float) -> None:
+    token = Decoder(ViTConfig(depth=1, mask_std=mask_std), grid=2).mask_token
+    assert token.std().item() == pytest.approx(mask_std, rel=0.3)
+
+
+@kernels
+def test_blocks_are_those_of_torch_transformer_decoder_layer(kernels: str) -> None:
+    config = ViTConfig(embed_dim=12, depth=2, num_heads=3, kernels=kernels)
+    decoder = drawn(Decoder(config, grid=3))
+    x, memory = torch.randn(2, 9, 12).double(), torch.randn(2, 5, 12).double()
+    mask = torch.ones(9, 9, dtype=torch.bool).tril()
+    ours = decoder.blocks[0]
+    theirs = nn.TransformerDecoderLayer(
+        12, 3, 48, 0.0, "gelu", batch_first=True, norm_first=True, dtype=torch.float64
+    )
+    names = {"self_attn.qkv.": "self_attn.in_proj_", "cross_attn.qkv.": "multihead_attn.in_proj_"}
+    names |= {"self_attn.proj": "self_attn.out_proj", "cross_attn.proj": "multihead_attn.out_proj"}
+    theirs.load_state_dict(named_as_in_torch(ours, names))
+    expected = theirs(x, memory, tgt_mask=~mask)  # there True = may not look
+    torch.testing.assert_close(ours(x, memory, mask)[0], expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "field, expected",
+    [("branch_dropout", [(9, 12)] * 3), ("dropout", [(9, 12), (9, 12), (9, 40), (9, 12)])],
+)
+def test_dropout_acts_on_each_branch_or_after_each_dense_layer(
+    field: str, expected: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two attentions and the MLP; of the second kind the MLP has two layers."""
+    calls: list[tuple[int, ...]] = []
+
+    def note(x: torch.Tensor, rate: float) -> torch.Tensor:
+        calls.append(tuple(x.shape[1:]))
+        return x
+
+    monkeypatch.setattr(F, "dropout", note)
+    config = ViTConfig(embed_dim=12, depth=1, num_heads=3, mlp_dim=40, **{field: 0.1})
+    Decoder(config, grid=3)(torch.randn(2, 5, 12))
+    assert calls == expected

@@ -1,72 +1,15 @@
-"""The optimizers of a run, stepped as one."""
+"""The optimizers of a run, stepped as one, with a learning rate for each layer."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vit_train.engine.config import AdamWConfig, OptimConfig
+from vit_train.engine.config import OptimConfig
+from vit_train.engine.optimizers import Optimizer
 from vit_train.engine.precision import Precision
-from vit_train.engine.workers import ONE_WORKER, Workers
-
-
-class Optimizer(torch.optim.Optimizer):
-    """Interface of an optimizer that can resume.
-
-    A parameter group may have an `lr_scale`, by which the scheduled learning rate is multiplied.
-    """
-
-    # The names of what it keeps for each parameter, in the parameter's shape; "step" is a scalar.
-    moments: ClassVar[frozenset[str]]
-    # Threads for independent parts of a step.
-    workers = ONE_WORKER
-    # Whether matrix products may be computed in bf16, where that is precise enough.
-    in_bf16 = False
-
-
-class AdamW(torch.optim.AdamW, Optimizer):
-    """PyTorch's AdamW (Loshchilov & Hutter 2019)."""
-
-    moments = frozenset({"step", "exp_avg", "exp_avg_sq"})
-
-
-def make_adamw(
-    model: nn.Module, config: AdamWConfig, elsewhere: Collection[nn.Parameter] = ()
-) -> AdamW:
-    """Return an AdamW optimizer of all trained weights that are not `elsewhere`.
-
-    It decays the linear and convolution weights and, with `decay_all`, all others.
-    """
-    own = [p for p in model.parameters() if p.requires_grad and p not in elsewhere]
-    matrices = {
-        module.weight for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)
-    }
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in own if p in matrices]},
-        {
-            "params": [p for p in own if p not in matrices],
-            "weight_decay": config.weight_decay if config.decay_all else 0.0,
-        },
-    ]
-    device = next(model.parameters()).device
-    optimizer = AdamW(
-        groups,
-        lr=config.lr,
-        betas=(config.beta1, config.beta2),
-        weight_decay=config.weight_decay,
-        fused=True,
-        capturable=device.type == "cuda",
-    )
-    for group in optimizer.param_groups:
-        group["lr"] = rate_on(device, config.lr)
-    return optimizer
-
-
-def rate_on(device: torch.device, lr: float) -> float | Tensor:
-    """Return a learning rate as a number or, for a GPU, as a tensor that a CUDA graph can read."""
-    return torch.tensor(lr, device=device) if device.type == "cuda" else lr
-
+from vit_train.engine.workers import Workers
 
 NO_SCALES: Mapping[nn.Parameter, float] = {}
 
@@ -77,9 +20,7 @@ def split(group: dict[str, Any], scales: Mapping[nn.Parameter, float]) -> Iterat
     for parameter in group["params"]:
         parts.setdefault(scales.get(parameter, 1.0), []).append(parameter)
     for scale, parameters in parts.items():
-        lr = group["lr"].clone() if isinstance(group["lr"], Tensor) else group["lr"]
-        scaled = scale * group.get("lr_scale", 1.0)
-        yield {**group, "params": parameters, "lr": lr, "lr_scale": scaled}
+        yield {**group, "params": parameters, "lr_scale": scale * group.get("lr_scale", 1.0)}
 
 
 def decides_on_device(optimizer: Optimizer) -> bool:
@@ -101,9 +42,13 @@ class Optimizers:
         scales: Mapping[nn.Parameter, float] = NO_SCALES,
     ) -> None:
         self.optimizers = optimizers
-        for optimizer in optimizers if scales else ():
+        for optimizer in optimizers:
             groups = optimizer.param_groups
             optimizer.param_groups = [part for group in groups for part in split(group, scales)]
+            for group in optimizer.param_groups:
+                if decides_on_device(optimizer) and group["params"][0].is_cuda:
+                    # A tensor, which a CUDA graph can read.
+                    group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
         owned = sorted(id(p) for group in self.groups for p in group["params"])
         if owned != sorted(map(id, parameters)):
             raise ValueError("each parameter of the model must belong to exactly one optimizer")
@@ -113,13 +58,6 @@ class Optimizers:
         for optimizer in self.optimizers:
             optimizer.workers = workers
             optimizer.in_bf16 = precision.name == "bf16" or precision.device.type == "cuda"
-
-    @property
-    def capturable(self) -> bool:
-        """Check that a CUDA graph can take these optimizers' steps."""
-        return all(map(decides_on_device, self.optimizers)) and all(
-            isinstance(group["lr"], Tensor) for group in self.groups
-        )
 
     @property
     def groups(self) -> list[dict[str, Any]]:
@@ -192,21 +130,15 @@ def restore_moments(optimizer: Optimizer, moments: Sequence[dict[str, Tensor]]) 
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
-@runtime_checkable
-class Layered(Protocol):
-    """A network that assigns its parameters to layers, the first of which is the embedding."""
-
-    def parameters_by_layer(self) -> list[list[nn.Parameter]]: ...
-
-
 def rate_scales(model: nn.Module, config: OptimConfig) -> dict[nn.Parameter, float]:
-    """Return the scale of each parameter's learning rate; empty if all have the same.
+    """Return the scale of each parameter's learning rate.
 
-    Raise ValueError if the model has no such layers.
+    The layers are those of a part of the model that has `parameters_by_layer`, the heads those that
+    say `is_head`. Raise ValueError if the model has no such layers.
     """
     scales = dict.fromkeys((p for p in model.parameters() if p.requires_grad), 1.0)
     if config.layer_decay is not None:
-        network = next((each for each in model.modules() if isinstance(each, Layered)), None)
+        network: Any = next((m for m in model.modules() if hasattr(m, "parameters_by_layer")), None)
         if network is None:
             raise ValueError("optim.layer_decay needs a Vision Transformer")
         # All that is in none of the layers comes after them, and keeps its rate.
@@ -220,4 +152,4 @@ def rate_scales(model: nn.Module, config: OptimConfig) -> dict[nn.Parameter, flo
             )
         parameters = (p for head in heads for p in head.parameters() if p in scales)
         scales |= {p: scales[p] * config.head_lr_scale for p in parameters}
-    return {} if set(scales.values()) == {1.0} else scales
+    return scales

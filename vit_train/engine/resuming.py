@@ -12,14 +12,13 @@ COUNTERS = ("step", "epoch", "batch", "images_seen")
 
 
 def random_state() -> RandomState:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return RandomState(torch.get_rng_state(), cuda)
+    return RandomState(torch.get_rng_state(), torch.cuda.get_rng_state_all())
 
 
 def set_random_state(state: RandomState) -> None:
     """Restore the random generators; those of GPUs only if their number is the same."""
     torch.set_rng_state(state.torch)
-    if torch.cuda.is_available() and len(state.cuda) == torch.cuda.device_count():
+    if len(state.cuda) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(state.cuda)
 
 
@@ -57,11 +56,8 @@ def restore(trainer: Trainer, state: TrainerState) -> None:
     trainer.nonfinite.skipped = state.skipped
     trainer.start = state.start
     trainer.best = state.best
-    batch, epoch, start = trainer.batch, trainer.epoch, trainer.start
-    in_epoch = 0 <= batch <= len(trainer.train_loader)
-    in_run = in_epoch and start.epoch <= epoch <= trainer.last_epoch
-    if not in_run or min(trainer.step - start.step, trainer.nonfinite.skipped) < 0:
-        raise ValueError(f"there is no batch {batch} of epoch {epoch} in this run")
+    if trainer.batch > len(trainer.train_loader) or trainer.epoch > trainer.last_epoch:
+        raise ValueError(f"there is no batch {state.batch} of epoch {state.epoch} in this run")
     trainer.ready = time.perf_counter()
 
 
@@ -78,6 +74,9 @@ def extend(trainer: Trainer, state: TrainerState) -> None:
 
 def load_trained(trainer: Trainer, state: TrainerState) -> None:
     """Load the weights, their average, the moments, the counters and the random generators."""
+    steps, epochs = state.step - state.start.step, state.epoch - state.start.epoch
+    if min(steps, epochs, state.batch, state.images_seen, state.skipped) < 0:
+        raise ValueError("a counter is negative")
     trainer.model.load_state_dict(state.model)
     if trainer.ema:
         if state.ema is None:
@@ -89,8 +88,6 @@ def load_trained(trainer: Trainer, state: TrainerState) -> None:
     trainer.began = time.perf_counter() - state.seconds
     for name in COUNTERS:
         setattr(trainer, name, getattr(state, name))
-    if min(trainer.step, trainer.epoch, trainer.images_seen) < 0:
-        raise ValueError("a counter is negative")
     trainer.nonfinite.read_until = trainer.step
     if trainer.processes.is_main:  # the others have their own random states
         set_random_state(state.random)

@@ -1,0 +1,58 @@
+"""Trainers of small models on batches that a test gives them."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from vit_train.engine.config import AdamWConfig, LoopConfig
+from vit_train.engine.objective import Objective
+from vit_train.engine.precision import Precision
+from vit_train.engine.trainer import Callback, Trainer
+from vit_train.model.config import ModelConfig
+from vit_train.runs.config import TrainConfig
+from vit_train.tasks.classify import Classify
+from vit_train.tasks.config import ClassifyConfig
+
+FP32 = Precision("fp32", torch.device("cpu"))
+# Of five values, into three classes.
+CLASSIFY = Classify(ClassifyConfig(), ModelConfig(), (1, 1, 5), 3)
+
+
+class GivenBatches:
+    """Training batches, given for each epoch; the last ones are those of all later epochs."""
+
+    def __init__(self, *epochs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        self.epochs, self.batch_size = epochs, len(epochs[0][0][0])
+
+    def __len__(self) -> int:
+        return len(self.epochs[0])
+
+    def draws(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        return iter(self.epochs[min(epoch, len(self.epochs) - 1)][first:])
+
+    def batch(self, *draws: Tensor) -> tuple[Tensor, ...]:
+        return draws
+
+    epoch = draws
+
+
+def batches_of(x: Tensor, y: Tensor, size: int = 8) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(x.split(size), y.split(size), strict=True))
+
+
+def make_trainer(
+    model: nn.Module,
+    loader: GivenBatches,
+    objective: Objective = CLASSIFY,
+    callbacks: Sequence[Callback] = (),
+    optim: AdamWConfig | None = None,
+    seed: int = 0,
+    validated: bool = False,
+    **loop: object,
+) -> Trainer:
+    """Return a trainer in fp32 on this CPU, validated on its own batches if asked for."""
+    train = LoopConfig(batch_size=loader.batch_size, **loop)
+    config = TrainConfig(train=train, optim=optim or AdamWConfig(), seed=seed)
+    val = loader.epochs[0] if validated else None
+    return Trainer(model, objective, loader, val, config, FP32, callbacks)
