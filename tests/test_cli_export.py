@@ -16,10 +16,8 @@ import vit_train
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
 from vit_train.interop import export as exporting
-from vit_train.interop import export as model_card
 from vit_train.interop import formats
-from vit_train.interop.deployed import deployed
-from vit_train.interop.formats import WRITERS
+from vit_train.interop.formats import deployed
 from vit_train.interop.pretrained import pretrained
 from vit_train.model.build import build
 from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
@@ -103,14 +101,18 @@ def test_what_a_model_lacks_is_written_as_none_or_as_zeros(
 
 
 CANNOT = [
-    (CnnConfig(), "timm", "model.name=cnn: choose format=onnx or torch"),
-    (CnnConfig(), "safetensors", "model.name=cnn: choose format=onnx or torch"),
+    (CnnConfig(), "timm", "model.name=cnn: choose one of: onnx, torch"),
+    (CnnConfig(), "safetensors", "model.name=cnn: choose one of: onnx, torch"),
     (
         ViTConfig(positions="relative", pre_norm=False),
         "hf",
-        "model.pre_norm=False, model.positions=relative: choose format=onnx, torch or safetensors",
+        "model.pre_norm=False, model.positions=relative: choose one of: onnx, torch, safetensors",
     ),
-    (ViTConfig(mlp_bias=False, final_norm=False), "timm", "model.final_norm=False: choose format="),
+    (
+        ViTConfig(mlp_bias=False, final_norm=False),
+        "timm",
+        "model.final_norm=False: choose one",
+    ),
 ]
 
 
@@ -122,7 +124,7 @@ def test_what_a_format_cannot_hold_is_refused_with_those_that_can(
     meta = replace(meta, config=replace(meta.config, model=config))
     model = Trained(build(config, meta.image_shape, 10), meta)
     with pytest.raises(ValueError, match=f"format={form} has no place for {words}"):
-        exporting.require_format_holds(deployed(model, True), WRITERS[form], form)
+        exporting.require_format_holds(deployed(model, True), form)
 
 
 def test_only_classifiers_are_exported(run: Run) -> None:
@@ -147,9 +149,9 @@ def test_an_export_that_answers_otherwise_is_not_kept(
 ) -> None:
     small_run("finished")
     monkeypatch.setattr(formats.util, "find_spec", lambda package: None)
-    reopened = formats.reopened
+    opened = formats.Format.opened
     monkeypatch.setattr(
-        formats, "reopened", lambda *what: lambda images: reopened(*what)(images) * 1.001
+        formats.Format, "opened", lambda *what: lambda images: opened(*what)(images) * 1.001
     )
     Path("old").mkdir()
     if form == "hf":
@@ -173,8 +175,8 @@ def test_an_activation_that_a_library_lacks_is_refused(
     assert run("vit-train", *chosen, "hydra.run.dir=run").status == 0
     outcome = run("vit-export", "ckpt=run", f"format={form}")
     assert outcome.status == 1 and outcome.err == (
-        f"vit-export: format={form} has no place for model.activation=silu: choose format=onnx, "
-        "torch or safetensors\n"
+        f"vit-export: format={form} has no place for model.activation=silu: choose one of: "
+        "onnx, torch, safetensors\n"
     )
 
 
@@ -227,9 +229,9 @@ def test_a_card_has_the_results_of_its_own_checkpoint(tmp_path: Path) -> None:
         write_json(folder / "results.json", facts | {"result": result})
     write_json(tmp_path / "summary.json", {"command": "vit-train seed=1", "commit": None})
     exported: Any = SimpleNamespace(path=tmp_path / "b.pt", weights="raw", epoch=3)
-    card = "\n".join(model_card.results(exported))
+    card = "\n".join(exporting.results(exported))
     assert (
         "| eval-test-b | bf16 | 50.00 % | 40.00 to 60.00 | 80 |" in card
         and card.count("| eval-") == 1
     )
-    assert "Trained by `vit-train seed=1`." in card
+    assert "Trained by `vit-train seed=1` (commit unknown)." in card
