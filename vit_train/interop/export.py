@@ -15,11 +15,10 @@ from vit_train.base.writing import make_folder, require_own_folder
 from vit_train.engine.precision import keep_freed_memory
 from vit_train.interop.formats import FORMATS_BY_NAME, Answer, Deployed, Format, deployed
 from vit_train.runs.images import evaluated_images
-from vit_train.runs.load import load
 from vit_train.runs.paths import run_folder, summary_file
 from vit_train.runs.provenance import today
 from vit_train.runs.settings import ExportConfig
-from vit_train.runs.trained import Meta
+from vit_train.runs.trained import Meta, load
 
 logger = logging.getLogger(__name__)
 

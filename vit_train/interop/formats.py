@@ -31,8 +31,7 @@ from vit_train.model.config import NORM_EPS, ViTConfig
 from vit_train.model.layers import StackedLinear
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs import provenance
-from vit_train.runs.load import portable
-from vit_train.runs.trained import Meta, Trained
+from vit_train.runs.trained import Meta, Trained, portable
 
 # From images, as the network takes them, to logits.
 Answer = Callable[[Tensor], Tensor]

@@ -34,8 +34,8 @@ from vit_train.model.build import build, on_meta
 from vit_train.model.config import ViTConfig, require_vit
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.config import PREDICTING, from_checkpoint
-from vit_train.runs.load import encoder_of, load, statistics_of
 from vit_train.runs.paths import PREFIX as BUILTIN
+from vit_train.runs.trained import encoder_of, load, statistics_of
 
 TIMM = "timm:"
 # The key of the metadata in which a safetensors file of this program describes its model.

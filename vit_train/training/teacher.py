@@ -9,9 +9,8 @@ import torch
 from vit_train.base.text import listed
 from vit_train.engine.metrics import Classification
 from vit_train.engine.objective import evaluate
-from vit_train.runs.load import load
 from vit_train.runs.paths import run_at
-from vit_train.runs.trained import Meta, Trained
+from vit_train.runs.trained import Meta, Trained, load
 from vit_train.tasks.classify import Distill, Teacher
 from vit_train.tasks.config import DistillConfig, TaskConfig
 from vit_train.training.setup import Setup
