@@ -117,7 +117,7 @@ def doubled(depth: int) -> Any:
 
 # Of the checkpoint's JSON: the way to a value, the value, and words of the refusal.
 HARMFUL: dict[str, tuple[str, Any, str]] = {
-    "shared in the config": ("config.data.urls", doubled(40), "too many values"),
+    "shared in the config": ("config.data.urls", doubled(40), "cannot read crafted.pt"),
     "the environment": ("config.data.root", "${oc.env:SECRET}", "an interpolation"),
     "many images": ("config.data.train_images", 30_000_000, "data.train_images=30000000"),
     "many test images": ("config.data.test_images", 1_000_000, "data.test_images=1000000"),

@@ -21,7 +21,6 @@ from vit_train.base.reading import (
     JSON_NODES,
     Refused,
     read_object,
-    require_config,
     require_plain,
     typed,
 )
@@ -129,7 +128,6 @@ def from_own(state: State, description: str) -> Pretrained:
         raise Refused("its metadata are not those of a model of this program") from error
     require_plain(plain, "its metadata", JSON_NODES)
     about = typed(Exported, plain, "its metadata")
-    require_config(about.config, "its config")
     config = require_vit(from_checkpoint(about.config, PREDICTING).model, "init_from")
     channels = about.image_shape[0]
     statistics = statistics_of(about.mean, about.std, channels)

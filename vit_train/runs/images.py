@@ -71,7 +71,7 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
     if name not in DATA_CONFIGS:
         raise ValueError(
             f"data.name={name} must be one of: {', '.join(DATA_CONFIGS)}; only the program that "
-            "registers another source can load it: name other images with data.name="
+            "registers another source can load it: name other images, as with data.name=folder"
         )
     kind = DATA_CONFIGS[name]
     for key in chosen.keys() - {field.name for field in fields(kind)}:

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vit_train.base.memory import memory_bytes, require_memory
-from vit_train.base.reading import Refused, read_json, require_config
+from vit_train.base.reading import Refused, read_json
 from vit_train.base.text import counted
 from vit_train.data.batches import Normalize
 from vit_train.data.config import MAX_PIXELS
@@ -266,7 +266,6 @@ def load(
     file = builtin_checkpoint(path) or checkpoint_at(run_at(Path(path)))
     checkpoint = Checkpoint.load(file)
     chosen, state = pick_weights(checkpoint, weights)
-    require_config(checkpoint.config, f"the config in {file}")
     config = from_checkpoint(checkpoint.config, PREDICTING)
     task = checked_task(checkpoint, config, state, image_size)
     model = task.build_model().to(device)
