@@ -67,17 +67,15 @@ def test_safetensors_are_weights_to_start_from(run: Run, few_images: None) -> No
 
 
 @pytest.mark.parametrize("form, source", [("timm", "builtin:cifar10"), ("hf", "run")])
-def test_a_folder_for_a_library_is_read_back_without_it(
+def test_a_folder_for_a_library_is_read_back(
     run: Run,
     small_run: SmallRun,
     form: str,
     source: str,
     few_images: None,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Positions that are no table there become one; the bits are the same."""
     small_run("finished")
-    monkeypatch.setattr(formats.util, "find_spec", lambda package: None)
     outcome = run("vit-export", f"ckpt={source}", f"format={form}", "out=theirs")
     assert outcome.status == 0 and "random images, logits to 0.0e+00" in outcome.out, outcome.err
     assert "## Use" in Path("theirs/README.md").read_text(encoding="utf-8")
@@ -87,10 +85,7 @@ def test_a_folder_for_a_library_is_read_back_without_it(
     assert torch.equal(found.state["pos_embed.0.weight"], model.pos_embed[0]())
 
 
-def test_what_a_model_lacks_is_written_as_none_or_as_zeros(
-    run: Run, few_images: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(formats.util, "find_spec", lambda package: None)
+def test_what_a_model_lacks_is_written_as_none_or_as_zeros(run: Run, few_images: None) -> None:
     lacks = ["model.positions=none", "model.proj_bias=false", "model.mlp_bias=false"]
     assert run("vit-train", *SMALL, *lacks, "train.epochs=1", "hydra.run.dir=run").status == 0
     outcome = run("vit-export", "ckpt=run", "format=timm", "out=theirs")
@@ -148,11 +143,9 @@ def test_an_export_that_answers_otherwise_is_not_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     small_run("finished")
-    monkeypatch.setattr(formats.util, "find_spec", lambda package: None)
-    opened = formats.Format.opened
-    monkeypatch.setattr(
-        formats.Format, "opened", lambda *what: lambda images: opened(*what)(images) * 1.001
-    )
+    chosen = formats.FORMATS_BY_NAME[form]
+    off = replace(chosen, open=lambda *what: lambda images: chosen.open(*what)(images) * 1.001)
+    monkeypatch.setitem(formats.FORMATS_BY_NAME, form, off)
     Path("old").mkdir()
     if form == "hf":
         refused = run("vit-export", "ckpt=run", "format=hf", "out=old")

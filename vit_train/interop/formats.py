@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib import import_module, util
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ CARD = "README.md"
 class Deployed:
     """A trained classifier, and the same with PyTorch's kernels, which every format can hold.
 
-    With `normalize`, what is exported takes uint8 images, else normalized float32 ones.
+    With `normalize`, the exported model takes uint8 images, else normalized float32 ones.
     """
 
     trained: Trained
@@ -52,18 +52,6 @@ class Deployed:
     @property
     def meta(self) -> Meta:
         return self.trained.meta
-
-    @property
-    def network(self) -> nn.Module:
-        """Return the network of a program: images (N,C,S,S) to logits (N,K)."""
-        parts = [self.trained.normalize, self.fused] if self.normalize else [self.fused]
-        return nn.Sequential(*parts).eval()
-
-    @property
-    def example(self) -> Tensor:
-        """Return two images of the kind that `network` takes."""
-        dtype = torch.uint8 if self.normalize else torch.float32
-        return torch.zeros(2, *self.meta.image_shape, dtype=dtype)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -119,7 +107,7 @@ class Format:
     use: str
     # The content of the file, or that of each file in the folder by its name.
     content: Callable[[Deployed], Any]
-    # The logits of what was written.
+    # From what was written to its logits.
     open: Callable[[Path, Deployed], Answer]
     # The package that opens it, as the Hugging Face Hub calls it.
     package: str | None = None
@@ -147,21 +135,14 @@ class Format:
             with replacing(out) as file:
                 file.write(content)
                 file.flush()
-                card = check(self.opened(Path(file.name), model))
+                card = check(self.open(Path(file.name), model))
             write_text(out.with_name(f"{out.name}.md"), card)
         else:
             with new_folder(out) as folder:
                 for name, each in content.items():
                     with replacing(folder / name) as file:
                         file.write(each)
-                write_text(folder / CARD, check(self.opened(folder, model)))
-
-    def opened(self, path: Path, model: Deployed) -> Answer:
-        """Open what was written with its library or, where that is not installed, as init_from."""
-        if self.package and util.find_spec(self.package) is None:
-            return reopened(path, model)
-        with refusals(f"{self.package or 'PyTorch'} cannot open"):
-            return self.open(path, model)
+                write_text(folder / CARD, check(self.open(folder, model)))
 
 
 @contextlib.contextmanager
@@ -173,12 +154,19 @@ def refusals(problem: str) -> Iterator[None]:
         raise ValueError(f"{problem} this model: {reason(error)}") from error
 
 
+def program_of(model: Deployed) -> torch.export.ExportedProgram:
+    """Return the program from images (N,C,S,S) of any number N to logits (N,K)."""
+    parts = [model.trained.normalize, model.fused] if model.normalize else [model.fused]
+    dtype = torch.uint8 if model.normalize else torch.float32
+    example = torch.zeros(2, *model.meta.image_shape, dtype=dtype)
+    batch = ({0: torch.export.Dim("batch", min=1)},)
+    return torch.export.export(nn.Sequential(*parts).eval(), (example,), dynamic_shapes=batch)
+
+
 def onnx_of(model: Deployed) -> bytes:
     program: Any = torch.onnx.export(
-        model.network,
-        (model.example,),
+        program_of(model),
         dynamo=True,
-        dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
         input_names=["images"],
         output_names=["logits"],
         verbose=False,
@@ -196,15 +184,14 @@ def open_onnx(path: Path, model: Deployed) -> Answer:
     return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 
 
-def program_of(model: Deployed) -> bytes:
-    batch, buffer = ({0: torch.export.Dim("batch", min=1)},), io.BytesIO()
-    program = torch.export.export(model.network, (model.example,), dynamic_shapes=batch)
+def torch_file(model: Deployed) -> bytes:
+    buffer = io.BytesIO()
     about = {f"{OWN}.json": json.dumps(model.about)}
-    torch.export.save(program, buffer, extra_files=about)
+    torch.export.save(program_of(model), buffer, extra_files=about)
     return buffer.getvalue()
 
 
-def open_program(path: Path, model: Deployed) -> Answer:
+def open_torch_file(path: Path, model: Deployed) -> Answer:
     with warnings.catch_warnings():
         # torch 2.11 warns of a buffer of its own.
         warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
@@ -275,17 +262,6 @@ def plain_state(model: VisionTransformer) -> State:
     return rest | {"pos_embed.0.weight": model.pos_embed[0]().detach()}
 
 
-def open_timm(folder: Path, model: Deployed) -> Answer:
-    network = import_module("timm").create_model(f"local-dir:{folder}", pretrained=True).eval()
-    return lambda images: network(model.trained.normalize(images))
-
-
-def open_hugging_face(folder: Path, model: Deployed) -> Answer:
-    network: Any = import_module("transformers").ViTForImageClassification
-    opened = network.from_pretrained(folder).eval()
-    return lambda images: opened(model.trained.normalize(images)).logits
-
-
 # This program's own layout holds every Vision Transformer.
 OURS = Layout(name="", names={}, holds={}, norm_eps=NORM_EPS)
 FORMATS_BY_NAME = {
@@ -310,8 +286,8 @@ import torch
 
 model = torch.export.load("NAME").module()
 logits = model(images)  # INPUT""",
-        content=program_of,
-        open=open_program,
+        content=torch_file,
+        open=open_torch_file,
     ),
     # The weights as they are here.
     "safetensors": Format(
@@ -329,7 +305,7 @@ import timm
 model = timm.create_model("local-dir:NAME", pretrained=True).eval()
 logits = model(images)  # normalized float32 (N, C, S, S)""",
         content=partial(folder_of, TIMM),
-        open=open_timm,
+        open=reopened,
         package="timm",
         layout=TIMM,
     ),
@@ -340,7 +316,7 @@ from transformers import pipeline
 
 print(pipeline("image-classification", model="NAME")("photo.jpg"))""",
         content=partial(folder_of, HUGGING_FACE),
-        open=open_hugging_face,
+        open=reopened,
         package="transformers",
         layout=HUGGING_FACE,
     ),
