@@ -20,9 +20,9 @@ from vit_train.engine.metrics import Classification
 from vit_train.engine.state import RandomState
 from vit_train.evaluation.evaluate import Evaluated, evaluate_checkpoint
 from vit_train.runs.checkpoint import Checkpoint
-from vit_train.runs.load import load, portable
 from vit_train.runs.paths import CHECKPOINTS, FOLDER, PREFIX, SUFFIX, SUMMARY
 from vit_train.runs.settings import EvalConfig
+from vit_train.runs.trained import load, portable
 
 WIDTH = 110
 

@@ -295,7 +295,7 @@ def test_what_belongs_to_another_choice_is_said(run: Run, small_run: SmallRun) -
         "vit-train experiment=heads model.depht=3": "there is no setting model.depht",
         "vit-train model=cnn model.embed_dim=32": "model.embed_dim here: model=vit has it",
         "vit-train extend=run/checkpoints/best.safetensors train.epochs=1": "name the run's folder",
-        "vit-train resume=run/config.yaml": "this is not a checkpoint: name the run's folder",
+        "vit-train resume=run/config.yaml": "a run goes on in its own folder: name it, or a",
         "vit-train hydra.run.dir=run/config.yaml": "run/config.yaml: File exists",
         "vit-eval ckpt=run data.root=run": "come from no folder; add data.name=folder",
         "vit-eval ckpt=run,run": "To use it as a list, use key=[value1,value2]",

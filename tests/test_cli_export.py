@@ -16,10 +16,8 @@ import vit_train
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
 from vit_train.interop import export as exporting
-from vit_train.interop import export as model_card
 from vit_train.interop import formats
-from vit_train.interop.deployed import deployed
-from vit_train.interop.formats import WRITERS
+from vit_train.interop.formats import deployed
 from vit_train.interop.pretrained import pretrained
 from vit_train.model.build import build
 from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
@@ -69,17 +67,15 @@ def test_safetensors_are_weights_to_start_from(run: Run, few_images: None) -> No
 
 
 @pytest.mark.parametrize("form, source", [("timm", "builtin:cifar10"), ("hf", "run")])
-def test_a_folder_for_a_library_is_read_back_without_it(
+def test_a_folder_for_a_library_is_read_back(
     run: Run,
     small_run: SmallRun,
     form: str,
     source: str,
     few_images: None,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Positions that are no table there become one; the bits are the same."""
     small_run("finished")
-    monkeypatch.setattr(formats.util, "find_spec", lambda package: None)
     outcome = run("vit-export", f"ckpt={source}", f"format={form}", "out=theirs")
     assert outcome.status == 0 and "random images, logits to 0.0e+00" in outcome.out, outcome.err
     assert "## Use" in Path("theirs/README.md").read_text(encoding="utf-8")
@@ -89,10 +85,7 @@ def test_a_folder_for_a_library_is_read_back_without_it(
     assert torch.equal(found.state["pos_embed.0.weight"], model.pos_embed[0]())
 
 
-def test_what_a_model_lacks_is_written_as_none_or_as_zeros(
-    run: Run, few_images: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(formats.util, "find_spec", lambda package: None)
+def test_what_a_model_lacks_is_written_as_none_or_as_zeros(run: Run, few_images: None) -> None:
     lacks = ["model.positions=none", "model.proj_bias=false", "model.mlp_bias=false"]
     assert run("vit-train", *SMALL, *lacks, "train.epochs=1", "hydra.run.dir=run").status == 0
     outcome = run("vit-export", "ckpt=run", "format=timm", "out=theirs")
@@ -103,14 +96,18 @@ def test_what_a_model_lacks_is_written_as_none_or_as_zeros(
 
 
 CANNOT = [
-    (CnnConfig(), "timm", "model.name=cnn: choose format=onnx or torch"),
-    (CnnConfig(), "safetensors", "model.name=cnn: choose format=onnx or torch"),
+    (CnnConfig(), "timm", "model.name=cnn: choose one of: onnx, torch"),
+    (CnnConfig(), "safetensors", "model.name=cnn: choose one of: onnx, torch"),
     (
         ViTConfig(positions="relative", pre_norm=False),
         "hf",
-        "model.pre_norm=False, model.positions=relative: choose format=onnx, torch or safetensors",
+        "model.pre_norm=False, model.positions=relative: choose one of: onnx, torch, safetensors",
     ),
-    (ViTConfig(mlp_bias=False, final_norm=False), "timm", "model.final_norm=False: choose format="),
+    (
+        ViTConfig(mlp_bias=False, final_norm=False),
+        "timm",
+        "model.final_norm=False: choose one",
+    ),
 ]
 
 
@@ -122,7 +119,7 @@ def test_what_a_format_cannot_hold_is_refused_with_those_that_can(
     meta = replace(meta, config=replace(meta.config, model=config))
     model = Trained(build(config, meta.image_shape, 10), meta)
     with pytest.raises(ValueError, match=f"format={form} has no place for {words}"):
-        exporting.require_format_holds(deployed(model, True), WRITERS[form], form)
+        exporting.require_format_holds(deployed(model, True), form)
 
 
 def test_only_classifiers_are_exported(run: Run) -> None:
@@ -146,11 +143,9 @@ def test_an_export_that_answers_otherwise_is_not_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     small_run("finished")
-    monkeypatch.setattr(formats.util, "find_spec", lambda package: None)
-    reopened = formats.reopened
-    monkeypatch.setattr(
-        formats, "reopened", lambda *what: lambda images: reopened(*what)(images) * 1.001
-    )
+    chosen = formats.FORMATS_BY_NAME[form]
+    off = replace(chosen, open=lambda *what: lambda images: chosen.open(*what)(images) * 1.001)
+    monkeypatch.setitem(formats.FORMATS_BY_NAME, form, off)
     Path("old").mkdir()
     if form == "hf":
         refused = run("vit-export", "ckpt=run", "format=hf", "out=old")
@@ -173,8 +168,8 @@ def test_an_activation_that_a_library_lacks_is_refused(
     assert run("vit-train", *chosen, "hydra.run.dir=run").status == 0
     outcome = run("vit-export", "ckpt=run", f"format={form}")
     assert outcome.status == 1 and outcome.err == (
-        f"vit-export: format={form} has no place for model.activation=silu: choose format=onnx, "
-        "torch or safetensors\n"
+        f"vit-export: format={form} has no place for model.activation=silu: choose one of: "
+        "onnx, torch, safetensors\n"
     )
 
 
@@ -227,9 +222,9 @@ def test_a_card_has_the_results_of_its_own_checkpoint(tmp_path: Path) -> None:
         write_json(folder / "results.json", facts | {"result": result})
     write_json(tmp_path / "summary.json", {"command": "vit-train seed=1", "commit": None})
     exported: Any = SimpleNamespace(path=tmp_path / "b.pt", weights="raw", epoch=3)
-    card = "\n".join(model_card.results(exported))
+    card = "\n".join(exporting.results(exported))
     assert (
         "| eval-test-b | bf16 | 50.00 % | 40.00 to 60.00 | 80 |" in card
         and card.count("| eval-") == 1
     )
-    assert "Trained by `vit-train seed=1`." in card
+    assert "Trained by `vit-train seed=1` (commit unknown)." in card

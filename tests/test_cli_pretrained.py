@@ -18,9 +18,8 @@ from torch import Tensor
 
 import vit_train
 from vit_train.base.reading import read_json
-from vit_train.interop.huggingface import HUGGING_FACE
+from vit_train.interop.libraries import HUGGING_FACE, TIMM
 from vit_train.interop.pretrained import pretrained
-from vit_train.interop.timm import TIMM
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.checkpoint import Checkpoint
@@ -152,6 +151,7 @@ def with_config(content: str) -> Callable[[], None]:
     return written
 
 
+NEITHER = "it is damaged, or neither a safetensors file nor one of PyTorch"
 KEY = "blocks.1.mlp.fc1.weight"
 BAD: dict[str, tuple[Callable[[], object], str]] = {
     "cut off": (cut, "x.safetensors: it is damaged: "),
@@ -166,18 +166,24 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "compressed records": (deflated, "x.pth: its records are compressed"),
     "a number a billion times": (
         lambda: torch.save({"head.weight": torch.zeros(1).expand(10**9, 16)}, "x.pth"),
-        "it has a tensor of more numbers than the file holds",
+        "head.weight has more numbers than the file holds",
     ),
     "a damaged archive": (
         lambda: (deflated(), Path("x.pth").write_bytes(Path("x.pth").read_bytes()[:-30])),
-        "it is neither a safetensors nor a PyTorch file",
+        NEITHER,
     ),
-    "a bare pickle": (write("x.pth", pickle.dumps({})), "it is a bare pickle, which could run"),
-    "noise": (write("x.bin", b"\0" * 99), "it is neither a safetensors nor a PyTorch file"),
-    "an empty folder": (lambda: Path("theirs").mkdir(), "holds neither a run nor weights: model"),
+    "a bare pickle": (
+        write("x.pth", pickle.dumps({})),
+        NEITHER,
+    ),
+    "noise": (
+        write("x.bin", b"\0" * 99),
+        NEITHER,
+    ),
+    "an empty folder": (lambda: Path("theirs").mkdir(), "holds neither a run nor model."),
     "another layout": (
         lambda: save("x.safetensors", {"conv1.weight": torch.ones(3, 3)}),
-        "its weights (conv1.weight, …) are in no layout that is known: timm, torchvision,",
+        "its weights (conv1.weight, …) are not those of a Vision Transformer of timm, torchvision,",
     ),
     "a description of ours": (
         lambda: save("x.safetensors", weights(), {"vit_train": '{"config": {}}'}),
@@ -215,7 +221,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "another activation": (with_config('{"hidden_act": "relu"}'), "its activation is relu, not"),
     "another kind": (
         beit,
-        "it is Hugging Face's beit, not one of vit, deit, vit_mae, vit_msn: its weights (beit.",
+        "its weights (beit.encoder.layer.0.lambda_1, …) are not those of a Vision Transformer of",
     ),
     "a mean that includes the class token": (
         averaged,

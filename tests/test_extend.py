@@ -88,7 +88,7 @@ def test_what_cannot_be_extended_is_refused(run: Run, small_run: SmallRun) -> No
         ("finish it with vit-train resume='my runs/half", "extend=my runs/half done", *more),
         ("none of the runs in my runs is finished", "extend=my runs", *more),
         ("extend=no run: there is no run in no run", "extend=no run", *more),
-        ("init_from=builtin:cifar10 starts from its", "extend=builtin:cifar10", *more),
+        ("there is no such folder: name the run's", "extend=builtin:cifar10", *more),
         ("cannot change data when extending (this run has", "extend=run", "data=cifar10", *more),
     ):
         run.fails(words, "vit-train", *arguments)

@@ -24,11 +24,10 @@ from vit_train.engine.state import AveragesState
 from vit_train.model.build import build, forward_bytes
 from vit_train.model.config import CnnConfig
 from vit_train.model.vit import VisionTransformer
-from vit_train.runs import load as loading
 from vit_train.runs import trained
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
-from vit_train.runs.load import require_bounded_memory
+from vit_train.runs.trained import require_bounded_memory
 from vit_train.tasks.config import ClassifyConfig
 
 VALUES = [None, -1, 0, 10**12, 0.5, float("nan"), "", "x", [], [1], {}, {"name": "os.system"}]
@@ -118,7 +117,7 @@ def doubled(depth: int) -> Any:
 
 # Of the checkpoint's JSON: the way to a value, the value, and words of the refusal.
 HARMFUL: dict[str, tuple[str, Any, str]] = {
-    "shared in the config": ("config.data.urls", doubled(40), "too many values"),
+    "shared in the config": ("config.data.urls", doubled(40), "cannot read crafted.pt"),
     "the environment": ("config.data.root", "${oc.env:SECRET}", "an interpolation"),
     "many images": ("config.data.train_images", 30_000_000, "data.train_images=30000000"),
     "many test images": ("config.data.test_images", 1_000_000, "data.test_images=1000000"),
@@ -197,7 +196,7 @@ def test_predictions_for_many_classes_are_counted(
 ) -> None:
     Path("crafted.pt").write_bytes(checkpoint)
     monkeypatch.setattr(limits, "memory_bytes", lambda: 40 * 60 * 10 - 1)
-    monkeypatch.setattr(loading, "require_bounded_memory", lambda *_: None)
+    monkeypatch.setattr(trained, "require_bounded_memory", lambda *_: None)
     monkeypatch.setattr(shapes, "require_images_fit", lambda *_: None)
     outcome = run("vit-eval", "ckpt=crafted.pt")
     assert outcome.status == 1 and outcome.err.count("\n") == 1, outcome.err

@@ -182,7 +182,7 @@ def test_predictions_need_no_optimizer_and_no_data_source(
         ["vit-train", *SMALL, "model.patch_size=4", "init_from=runs/own", "hydra.run.dir=next"],
     ):
         run.succeeds(*command)
-    run.fails("only the program that registers data=stripes", "vit-eval", "ckpt=runs/own")
+    run.fails("only the program that registers another source", "vit-eval", "ckpt=runs/own")
     assert run.succeeds("vit-results", "runs").out.count("| sgd |") == 1
 
 

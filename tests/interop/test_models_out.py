@@ -25,7 +25,7 @@ from interop.models import (
     perturbed,
     torchvision_model,
 )
-from vit_train.interop.known import TORCHVISION
+from vit_train.interop.libraries import TORCHVISION
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.trained import Trained

@@ -6,18 +6,19 @@ from typing import Any
 import pytest
 import torch
 
-from vit_train.interop.huggingface import HUGGING_FACE
-from vit_train.interop.known import (
+from vit_train.base.reading import Refused
+from vit_train.interop.layout import Layout, Subject, described
+from vit_train.interop.libraries import (
+    HUGGING_FACE,
     LAYOUTS,
+    TIMM,
     TORCHVISION,
     VIT_PYTORCH,
     channels_first,
     channels_last,
     layout_of,
-    unwrapped,
 )
-from vit_train.interop.layout import Layout, Misfit, Subject, described
-from vit_train.interop.timm import TIMM
+from vit_train.interop.weight_files import unwrapped
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 
@@ -27,7 +28,7 @@ BASE: dict[str, dict[str, Any]] = {
     "vit-pytorch": {"stem": "normed_patches", "qkv_bias": False},
     "timm": {"norm_eps": 1e-6},
 }
-each_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.marks[1])
+each_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 
 
 def model_for(layout: Layout, **settings: Any) -> VisionTransformer:
@@ -55,7 +56,7 @@ def test_there_and_back_is_the_same_to_the_bit(layout: Layout, head: str, patch_
         return
     model = model_for(layout, head=head, patch_size=patch_size)
     state = model.state_dict()
-    theirs = layout.to_theirs(state)
+    theirs = unwrapped(layout.to_theirs(state))
     assert layout_of(theirs) is layout
     ours, left = layout.to_ours({f"{key}": value.clone() for key, value in theirs.items()})
     assert not left and ours.keys() == state.keys()
@@ -108,7 +109,7 @@ def test_a_state_dict_is_found_in_what_wraps_it(wrapped: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("content", [[1], {}, {"epoch": 3}, {"model": {"args": 3}}, "text"])
 def test_what_holds_no_weights_is_refused(content: Any) -> None:
-    with pytest.raises(Misfit, match="it holds no"):
+    with pytest.raises(Refused, match="it holds no weights"):
         unwrapped(content)
 
 
@@ -120,8 +121,8 @@ def test_no_shape_of_a_weight_ends_in_an_error_of_torch(
     state = layout.to_theirs(model_for(layout).state_dict())
     for name in state:
         try:
-            described(layout.to_ours(state | {name: torch.ones(shape)})[0])
-        except Misfit as error:
+            described(layout.to_ours(unwrapped(state | {name: torch.ones(shape)}))[0])
+        except Refused as error:
             assert len(str(error)) < 200
 
 
@@ -136,7 +137,7 @@ def test_no_shape_of_a_weight_ends_in_an_error_of_torch(
     ],
 )
 def test_weights_that_have_no_place_are_refused_with_what_they_are(name: str, words: str) -> None:
-    with pytest.raises(Misfit, match=words):
+    with pytest.raises(Refused, match=words):
         TIMM.to_ours(STATE | {name: torch.ones(1)})
 
 
@@ -149,5 +150,5 @@ def test_timms_config_says_the_activation() -> None:
         {"model_args": {"act_layer": "relu"}},
         {"architecture": "vit_base_patch16_clip_quickgelu_224"},
     ):
-        with pytest.raises(Misfit, match="its activation is"):
+        with pytest.raises(Refused, match="its activation is"):
             TIMM.facts({"config.json": content})

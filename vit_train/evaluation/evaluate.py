@@ -30,7 +30,6 @@ from vit_train.model.vit import VisionTransformer
 from vit_train.results.summaries import read_curve, validated_on
 from vit_train.runs import provenance
 from vit_train.runs.images import evaluated_images
-from vit_train.runs.load import encoder_of, load
 from vit_train.runs.paths import (
     PREFIX,
     SUMMARY,
@@ -41,7 +40,7 @@ from vit_train.runs.paths import (
     summary_file,
 )
 from vit_train.runs.settings import EvalConfig
-from vit_train.runs.trained import Meta, Trained
+from vit_train.runs.trained import Meta, Trained, encoder_of, load
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,8 @@ from vit_train.engine.precision import Precision
 from vit_train.engine.workers import make_workers
 from vit_train.figures.confidence import COLDEST, fitted_temperature
 from vit_train.figures.measures import result_line
-from vit_train.runs.load import noted_temperatures, temperature_key
 from vit_train.runs.paths import calibration_file
-from vit_train.runs.trained import Meta, Trained
+from vit_train.runs.trained import Meta, Trained, noted_temperatures, temperature_key
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,9 @@ from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shorte
 from vit_train.base.writing import replacing
 from vit_train.data.image_files import BrokenImage, Doubts, image_files
 from vit_train.engine.precision import keep_freed_memory, pick_device
-from vit_train.runs.load import load
 from vit_train.runs.paths import run_folder
 from vit_train.runs.settings import PredictConfig
-from vit_train.runs.trained import Meta, PredictionOrError, Trained
+from vit_train.runs.trained import Meta, PredictionOrError, Trained, load
 
 logger = logging.getLogger(__name__)
 

@@ -19,10 +19,9 @@ from vit_train.figures.charts import save
 from vit_train.figures.maps import draw_maps
 from vit_train.model.autoencoder import Autoencoder, Autoregressor
 from vit_train.runs.images import evaluated_images
-from vit_train.runs.load import load
 from vit_train.runs.paths import run_folder
 from vit_train.runs.settings import ExplainConfig
-from vit_train.runs.trained import Trained
+from vit_train.runs.trained import Trained, load
 from vit_train.tasks.pixels import Reconstruct
 
 logger = logging.getLogger(__name__)

@@ -1,236 +1,210 @@
-"""The formats of `vit-export`: how each is written, and how it is opened again to be checked.
+"""The formats of `vit-export`: what each contains, and how it is opened again to be checked.
 
-A new format is a class with `write` and `open`, and a line in WRITERS; its name is one of FORMATS.
+A new format is a line in FORMATS_BY_NAME; its name is one of FORMATS.
 """
 
 import contextlib
 import io
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from importlib import import_module, util
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import torch
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from vit_train.base.text import reason
-from vit_train.base.writing import new_folder, replacing, write_json, write_text
+from vit_train.base.writing import new_folder, replacing, write_text
 from vit_train.data.batches import Normalize
-from vit_train.interop.deployed import Deployed
-from vit_train.interop.huggingface import HUGGING_FACE
-from vit_train.interop.layout import Layout
+from vit_train.interop.layout import Layout, State, Subject
+from vit_train.interop.libraries import HUGGING_FACE, TIMM
 from vit_train.interop.pretrained import OWN, pretrained
-from vit_train.interop.timm import TIMM
 from vit_train.interop.weight_files import WEIGHT_FILES
+from vit_train.model.attention import Attention
 from vit_train.model.build import build
-from vit_train.model.config import ViTConfig
+from vit_train.model.config import NORM_EPS, ViTConfig
+from vit_train.model.layers import StackedLinear
+from vit_train.model.vit import VisionTransformer
+from vit_train.runs import provenance
+from vit_train.runs.trained import Meta, Trained, portable
 
-# Of images, as the network takes them, the logits.
+# From images, as the network takes them, to logits.
 Answer = Callable[[Tensor], Tensor]
-# What checks an export, and returns its model card.
-Check = Callable[[Answer], str]
 CARD = "README.md"
-NO_PROGRAM = "PyTorch cannot export"
 
 
-class Format(Protocol):
-    """A format: it writes a file or folder whole or not at all, and only if the check passes."""
+@dataclass(frozen=True)
+class Deployed:
+    """A trained classifier, and the same with PyTorch's kernels, which every format can hold.
 
-    # What follows the name of a file; "" for a folder.
-    suffix: ClassVar[str]
-    # Packages without which it cannot be written.
-    needs: ClassVar[tuple[str, ...]] = ()
+    With `normalize`, the exported model takes uint8 images, else normalized float32 ones.
+    """
+
+    trained: Trained
+    fused: nn.Module
+    normalize: bool
+
+    @property
+    def meta(self) -> Meta:
+        return self.trained.meta
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Return the metadata of the weights: settings, classes, preprocessing, provenance.
+
+        Paths of the machine that trained them are left out.
+        """
+        meta = self.meta
+        return {
+            "classes": meta.classes,
+            "image_shape": list(meta.image_shape),
+            "mean": list(meta.statistics.mean),
+            "std": list(meta.statistics.std),
+            "temperature": meta.temperature,
+            "preprocessing": f"RGB; the shorter side scaled to {meta.image_shape[1]} pixels "
+            "(bilinear, antialiased), the center cropped; then / 255, − mean, / std for each "
+            "channel",
+            "input": "uint8 images, normalized inside" if self.normalize else "normalized images",
+            "config": portable(asdict(meta.config)),
+            "weights": meta.weights,
+            "epoch": meta.epoch,
+            "images_seen": meta.images_seen,
+            "data_fingerprint": meta.fingerprint,
+            "versions": meta.versions,
+            "exported": {"date": provenance.today(), "versions": provenance.versions()},
+        }
+
+
+def deployed(trained: Trained, normalize: bool) -> Deployed:
+    """Return a classifier with PyTorch's kernels; raise ValueError for other models."""
+    meta = trained.meta
+    if not meta.task.needs_labels:
+        raise ValueError(f"task={meta.config.task.name}: only classifiers are exported")
+    config = meta.config.model
+    if isinstance(config, ViTConfig):
+        config = replace(config, kernels="fused", init="torch")  # quick; the weights come below
+    fused = build(config, meta.image_shape, len(meta.classes))
+    fused.load_state_dict(trained.model.state_dict())
+    for part in fused.modules():
+        # PyTorch's ONNX exporter fails on its own fused attention with a bias.
+        if isinstance(part, Attention) and part.relative is not None:
+            part.kernels = "scratch"
+    return Deployed(trained, fused.eval(), normalize)
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format: what it contains, and how it is opened."""
+
+    # The end of a file's name; "" for a folder.
+    suffix: str
+    # The usage: NAME is the file or folder, INPUT says which images.
+    use: str
+    # The content of the file, or that of each file in the folder by its name.
+    content: Callable[[Deployed], Any]
+    # From what was written to its logits.
+    open: Callable[[Path, Deployed], Answer]
     # The package that opens it, as the Hugging Face Hub calls it.
-    package: ClassVar[str | None] = None
-    # How it is opened: NAME is the file or folder, INPUT says which images.
-    use: ClassVar[str]
+    package: str | None = None
+    # Packages without which it cannot be written.
+    needs: tuple[str, ...] = ()
+    # The layout of the weights, if it holds only Vision Transformers.
+    layout: Layout | None = None
 
     def refused(self, model: Deployed) -> list[str]:
         """Return the parts of the model that the format cannot hold."""
-        return []
+        if self.layout is None:
+            return []
+        if not isinstance(model.fused, VisionTransformer):
+            return [f"model.name={model.meta.config.model.name}"]
+        return self.layout.refused(plain_config(model.fused))
 
-    def write(self, model: Deployed, out: Path, check: Check) -> None:
-        """Write, open, check; raise what `check` raises, and leave nothing then."""
-        ...
+    def write(self, model: Deployed, out: Path, check: Callable[[Answer], str]) -> None:
+        """Write the model and its card, which `check` returns for the opened export.
 
-
-class File(Format):
-    """A format that is one file, with the model card beside it."""
-
-    def write(self, model: Deployed, out: Path, check: Check) -> None:
-        with replacing(out) as file:
-            file.write(self.content(model))
-            file.flush()
-            card = check(self.open(Path(file.name), model))
-        write_text(out.with_name(f"{out.name}.md"), card)
-
-    def content(self, model: Deployed) -> bytes:
-        raise NotImplementedError
-
-    def open(self, path: Path, model: Deployed) -> Answer:
-        raise NotImplementedError
+        Raise what `check` raises, and leave nothing then.
+        """
+        with refusals("the format cannot hold"):
+            content = self.content(model)
+        if self.suffix:
+            with replacing(out) as file:
+                file.write(content)
+                file.flush()
+                card = check(self.open(Path(file.name), model))
+            write_text(out.with_name(f"{out.name}.md"), card)
+        else:
+            with new_folder(out) as folder:
+                for name, each in content.items():
+                    with replacing(folder / name) as file:
+                        file.write(each)
+                write_text(folder / CARD, check(self.open(folder, model)))
 
 
 @contextlib.contextmanager
-def refusals(what: str) -> Iterator[None]:
-    """Raise ValueError, "`what` this model", if a library fails in the block, for any reason."""
+def refusals(problem: str) -> Iterator[None]:
+    """Raise ValueError, "`problem` this model", if a library fails in the block, for any reason."""
     try:
         yield
     except Exception as error:
-        raise ValueError(f"{what} this model: {reason(error)}") from error
+        raise ValueError(f"{problem} this model: {reason(error)}") from error
 
 
-class Onnx(File):
-    """ONNX, which runs without PyTorch."""
-
-    suffix = ".onnx"
-    needs = ("onnx", "onnxscript", "onnxruntime")
-    package = "onnx"
-    use = """\
-import onnxruntime
-
-session = onnxruntime.InferenceSession("NAME")
-(logits,) = session.run(None, {"images": images})  # INPUT"""
-
-    def content(self, model: Deployed) -> bytes:
-        with refusals(NO_PROGRAM):
-            program = torch.onnx.export(
-                model.network,
-                (model.example,),
-                dynamo=True,
-                dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
-                input_names=["images"],
-                output_names=["logits"],
-                verbose=False,
-            )
-        assert program is not None
-        proto: Any = program.model_proto
-        for key, value in model.about.items():
-            text = value if isinstance(value, str) else json.dumps(value)
-            proto.metadata_props.add(key=key, value=text)
-        return bytes(proto.SerializeToString())
-
-    def open(self, path: Path, model: Deployed) -> Answer:
-        with refusals("onnxruntime cannot open"):
-            session = import_module("onnxruntime").InferenceSession(
-                str(path), providers=["CPUExecutionProvider"]
-            )
-        return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+def program_of(model: Deployed) -> torch.export.ExportedProgram:
+    """Return the program from images (N,C,S,S) of any number N to logits (N,K)."""
+    parts = [model.trained.normalize, model.fused] if model.normalize else [model.fused]
+    dtype = torch.uint8 if model.normalize else torch.float32
+    example = torch.zeros(2, *model.meta.image_shape, dtype=dtype)
+    batch = ({0: torch.export.Dim("batch", min=1)},)
+    return torch.export.export(nn.Sequential(*parts).eval(), (example,), dynamic_shapes=batch)
 
 
-class Program(File):
-    """A program of torch.export, which runs without this package."""
-
-    suffix = ".pt2"
-    use = """\
-import torch
-
-model = torch.export.load("NAME").module()
-logits = model(images)  # INPUT"""
-
-    def content(self, model: Deployed) -> bytes:
-        batch = ({0: torch.export.Dim("batch", min=1)},)
-        with refusals(NO_PROGRAM):
-            program = torch.export.export(model.network, (model.example,), dynamic_shapes=batch)
-        buffer = io.BytesIO()
-        torch.export.save(program, buffer, extra_files={f"{OWN}.json": model.about_json})
-        return buffer.getvalue()
-
-    def open(self, path: Path, model: Deployed) -> Answer:
-        with warnings.catch_warnings():
-            # torch 2.11 warns of a buffer of its own.
-            warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
-            return torch.export.load(io.BytesIO(path.read_bytes())).module()
+def onnx_of(model: Deployed) -> bytes:
+    program: Any = torch.onnx.export(
+        program_of(model),
+        dynamo=True,
+        input_names=["images"],
+        output_names=["logits"],
+        verbose=False,
+    )
+    proto = program.model_proto
+    for key, value in model.about.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        proto.metadata_props.add(key=key, value=text)
+    return bytes(proto.SerializeToString())
 
 
-def safetensors_of(state: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
+def open_onnx(path: Path, model: Deployed) -> Answer:
+    runtime = import_module("onnxruntime")
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+
+
+def torch_file(model: Deployed) -> bytes:
+    buffer = io.BytesIO()
+    about = {f"{OWN}.json": json.dumps(model.about)}
+    torch.export.save(program_of(model), buffer, extra_files=about)
+    return buffer.getvalue()
+
+
+def open_torch_file(path: Path, model: Deployed) -> Answer:
+    with warnings.catch_warnings():
+        # torch 2.11 warns of a buffer of its own.
+        warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
+        return torch.export.load(io.BytesIO(path.read_bytes())).module()
+
+
+def safetensors_of(state: State, metadata: dict[str, str]) -> bytes:
     whole = {key: each.clone(memory_format=torch.contiguous_format) for key, each in state.items()}
     return save(whole, metadata)
 
 
-class Safetensors(File):
-    """The weights as they are here, for init_from=."""
-
-    suffix = ".safetensors"
-    use = "# vit-train init_from=NAME"
-
-    def refused(self, model: Deployed) -> list[str]:
-        config = model.meta.config.model
-        return [] if isinstance(config, ViTConfig) else [f"model.name={config.name}"]
-
-    def content(self, model: Deployed) -> bytes:
-        return safetensors_of(model.fused.state_dict(), {OWN: model.about_json})
-
-    def open(self, path: Path, model: Deployed) -> Answer:
-        return reopened(path, model)
-
-
-class Folder(Format):
-    """A folder in the layout of a library, with the model card in it.
-
-    It is opened by the library or, where that is not installed, read back here.
-    """
-
-    suffix = ""
-    layout: ClassVar[Layout]
-    package: ClassVar[str]
-
-    def refused(self, model: Deployed) -> list[str]:
-        return model.refused(self.layout)
-
-    def write(self, model: Deployed, out: Path, check: Check) -> None:
-        with new_folder(out) as folder:
-            with replacing(folder / WEIGHT_FILES[0]) as file:
-                file.write(safetensors_of(model.state_in(self.layout), {"format": "pt"}))
-            for name, content in self.layout.files(model.subject).items():
-                write_json(folder / name, dict(content))
-            if util.find_spec(self.package) is None:
-                answer = reopened(folder, model)
-            else:
-                with refusals(f"{self.package} cannot open"):
-                    network = self.open(folder)
-
-                def answer(images: Tensor) -> Tensor:
-                    return network(model.trained.normalize(images))
-
-            write_text(folder / CARD, check(answer))
-
-    def open(self, folder: Path) -> Answer:
-        """Return how the library's model answers for normalized images."""
-        raise NotImplementedError
-
-
-class Timm(Folder):
-    """A folder that timm.create_model("local-dir:FOLDER", pretrained=True) opens."""
-
-    layout, package = TIMM, "timm"
-    use = """\
-import timm
-
-model = timm.create_model("local-dir:NAME", pretrained=True).eval()
-logits = model(images)  # normalized float32 (N, C, S, S)"""
-
-    def open(self, folder: Path) -> Answer:
-        return import_module("timm").create_model(f"local-dir:{folder}", pretrained=True).eval()  # type: ignore[no-any-return]
-
-
-class HuggingFace(Folder):
-    """A folder that ViTForImageClassification.from_pretrained opens."""
-
-    layout, package = HUGGING_FACE, "transformers"
-    use = """\
-from transformers import pipeline
-
-print(pipeline("image-classification", model="NAME")("photo.jpg"))"""
-
-    def open(self, folder: Path) -> Answer:
-        opened: Any = import_module("transformers").ViTForImageClassification
-        model = opened.from_pretrained(folder).eval()
-        return lambda images: model(images).logits
+def own_weights(model: Deployed) -> bytes:
+    return safetensors_of(model.fused.state_dict(), {OWN: json.dumps(model.about)})
 
 
 def reopened(path: Path, model: Deployed) -> Answer:
@@ -239,17 +213,111 @@ def reopened(path: Path, model: Deployed) -> Answer:
     assert isinstance(config, ViTConfig)
     found = pretrained(str(path), config)
     quick = replace(found.config, init="torch")  # the weights come below
-    network = build(quick, model.meta.image_shape, len(found.state["head.weight"]))
+    network = build(quick, model.meta.image_shape, len(found.state["head.weight"])).eval()
     network.load_state_dict(found.state)
     assert found.statistics is not None
     normalize = Normalize(found.statistics)
-    return lambda images: network.eval()(normalize(images))
+    return lambda images: network(normalize(images))
 
 
-WRITERS: dict[str, Format] = {
-    "onnx": Onnx(),
-    "torch": Program(),
-    "safetensors": Safetensors(),
-    "timm": Timm(),
-    "hf": HuggingFace(),
+def folder_of(layout: Layout, model: Deployed) -> dict[str, bytes]:
+    """Return the files of a library's folder: the weights, and its config files."""
+    assert isinstance(model.fused, VisionTransformer)
+    meta = model.meta
+    mean, std = map(list, meta.statistics)
+    subject = Subject(plain_config(model.fused), meta.image_shape, meta.classes, mean, std)
+    files = {
+        name: json.dumps(each, indent=2).encode() for name, each in layout.files(subject).items()
+    }
+    state = layout.to_theirs(plain_state(model.fused))
+    return {WEIGHT_FILES[0]: safetensors_of(state, {"format": "pt"}), **files}
+
+
+def plain_config(model: nn.Module) -> ViTConfig:
+    """Return a model's config as libraries know it, with biases that may be zeros.
+
+    Any positions that are one table count as learned.
+    """
+    assert isinstance(model, VisionTransformer)
+    config = replace(model.config, norm_eps=model.config.eps, proj_bias=True, mlp_bias=True)
+    one_table = len(model.pos_embed) == 1 and config.positions_at == "stem"
+    return replace(config, positions="learned") if one_table else config
+
+
+def plain_state(model: VisionTransformer) -> State:
+    """Return the weights of a model, those of its positions as the table that they make.
+
+    Biases that it lacks are zeros.
+    """
+    zeros = {
+        f"{name}.bias": layer.weight.new_zeros(len(layer.weight))
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear) and layer.bias is None
+        if not isinstance(layer, StackedLinear)
+    }
+    state = model.state_dict() | zeros
+    if plain_config(model).positions != "learned":
+        return state
+    rest = {key: value for key, value in state.items() if not key.startswith("pos_embed.")}
+    return rest | {"pos_embed.0.weight": model.pos_embed[0]().detach()}
+
+
+# This program's own layout holds every Vision Transformer.
+OURS = Layout(name="", names={}, holds={}, norm_eps=NORM_EPS)
+FORMATS_BY_NAME = {
+    # It runs without PyTorch.
+    "onnx": Format(
+        suffix=".onnx",
+        use="""\
+import onnxruntime
+
+session = onnxruntime.InferenceSession("NAME")
+(logits,) = session.run(None, {"images": images})  # INPUT""",
+        content=onnx_of,
+        open=open_onnx,
+        package="onnx",
+        needs=("onnx", "onnxscript", "onnxruntime"),
+    ),
+    # A program of torch.export, which runs without this package.
+    "torch": Format(
+        suffix=".pt2",
+        use="""\
+import torch
+
+model = torch.export.load("NAME").module()
+logits = model(images)  # INPUT""",
+        content=torch_file,
+        open=open_torch_file,
+    ),
+    # The weights as they are here.
+    "safetensors": Format(
+        suffix=".safetensors",
+        use="# vit-train init_from=NAME",
+        content=own_weights,
+        open=reopened,
+        layout=OURS,
+    ),
+    "timm": Format(
+        suffix="",
+        use="""\
+import timm
+
+model = timm.create_model("local-dir:NAME", pretrained=True).eval()
+logits = model(images)  # normalized float32 (N, C, S, S)""",
+        content=partial(folder_of, TIMM),
+        open=reopened,
+        package="timm",
+        layout=TIMM,
+    ),
+    "hf": Format(
+        suffix="",
+        use="""\
+from transformers import pipeline
+
+print(pipeline("image-classification", model="NAME")("photo.jpg"))""",
+        content=partial(folder_of, HUGGING_FACE),
+        open=reopened,
+        package="transformers",
+        layout=HUGGING_FACE,
+    ),
 }

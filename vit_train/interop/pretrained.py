@@ -7,7 +7,7 @@ known of the model that they belong to.
 import difflib
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -21,47 +21,31 @@ from vit_train.base.reading import (
     JSON_NODES,
     Refused,
     read_object,
-    require_config,
     require_plain,
     typed,
 )
 from vit_train.base.text import reason
 from vit_train.data.dataset import Seen, Statistics
-from vit_train.interop.huggingface import KINDS
-from vit_train.interop.known import layout_of, unwrapped
-from vit_train.interop.layout import (
-    Facts,
-    Files,
-    Layout,
-    Misfit,
-    described,
-    first_three,
-    our_activation,
-)
-from vit_train.interop.timm import POOLING
-from vit_train.interop.weight_files import CONFIG_FILES, read_weights, weights_file
+from vit_train.interop.layout import Facts, Layout, State, described, first_three
+from vit_train.interop.libraries import POOLING, layout_of, our_activation
+from vit_train.interop.weight_files import CONFIG_FILES, read_weights, unwrapped, weights_file
 from vit_train.model.build import build, on_meta
 from vit_train.model.config import ViTConfig, require_vit
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.config import PREDICTING, from_checkpoint
-from vit_train.runs.load import encoder_of, load, statistics_of
 from vit_train.runs.paths import PREFIX as BUILTIN
+from vit_train.runs.trained import encoder_of, load, statistics_of
 
-State = dict[str, Tensor]
-# What the weights of a name are called where they come from.
-Names = Callable[[str], Sequence[str]]
 TIMM = "timm:"
-# Where a safetensors file of this program describes its model.
+# The key of the metadata in which a safetensors file of this program describes its model.
 OWN = "vit_train"
 # The width of the heads of nearly all published models.
 HEAD_DIM = 64
-# The classes of activations in timm's models, and this program's names.
-ACTIVATIONS = {"GELU": "gelu", "GELUTanh": "gelu_tanh"}
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What a safetensors file of this program says of its weights, as far as it is used here."""
+    """A safetensors file's description of a model of this program, as far as it is used here."""
 
     config: dict[str, Any]
     classes: list[str]
@@ -109,7 +93,7 @@ def from_run(source: str) -> Pretrained:
     model, meta = load(source)
     encoder = encoder_of(model)
     if encoder is None:
-        raise Misfit("only a Vision Transformer can start from another")
+        raise Refused("only a Vision Transformer can start from another")
     is_classifier = isinstance(encoder, VisionTransformer)
     return Pretrained(
         layout="",
@@ -124,29 +108,16 @@ def from_run(source: str) -> Pretrained:
 
 def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
     """Read weights, and the config files beside them."""
-    content, metadata = read_weights(path)
+    state, metadata = read_weights(path)
     if OWN in metadata:
-        return from_own(content, metadata[OWN])
+        return from_own(state, metadata[OWN])
+    layout = layout_of(state)
     files = {name: read_object(path.with_name(name)) for name in CONFIG_FILES}
-    state = unwrapped(content)
     try:
-        layout = layout_of(state)
-        return translated(state, layout, facts_in(files, layout, path), wanted)
-    except Misfit as error:
-        kind = files[CONFIG_FILES[0]].get("model_type")
-        if kind is None or kind in KINDS:
-            raise
-        raise Misfit(
-            f"it is Hugging Face's {str(kind)[:40]}, not one of {', '.join(KINDS)}: {error}"
-        ) from error
-
-
-def facts_in(files: Files, layout: Layout, path: Path) -> Facts:
-    """Return the facts in the config files beside the weights in `path`."""
-    try:
-        return layout.facts(files)
+        facts = layout.facts(files)
     except (LookupError, TypeError, AttributeError) as error:  # of JSON that means something else
         raise Refused(f"{path.with_name(CONFIG_FILES[0])} does not describe a model") from error
+    return translated(state, layout, facts, wanted)
 
 
 def from_own(state: State, description: str) -> Pretrained:
@@ -157,74 +128,78 @@ def from_own(state: State, description: str) -> Pretrained:
         raise Refused("its metadata are not those of a model of this program") from error
     require_plain(plain, "its metadata", JSON_NODES)
     about = typed(Exported, plain, "its metadata")
-    require_config(about.config, "its config")
     config = require_vit(from_checkpoint(about.config, PREDICTING).model, "init_from")
     channels = about.image_shape[0]
     statistics = statistics_of(about.mean, about.std, channels)
-    require_whole(state, config, about.image_shape, names=lambda key: (key,))
+    require_whole(state, config, about.image_shape, {})
     return Pretrained("", numbers(state), config, channels, about.classes, statistics)
 
 
 def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
-    """Let timm download a model and build it; raise ValueError if it cannot."""
+    """Let timm download a model and build it; raise Refused if it cannot."""
     try:
         timm = import_module("timm")
     except ImportError as error:
-        raise Misfit("this needs timm: pip install -e '.[timm]' in the checkout") from error
+        raise Refused("this needs timm: pip install -e '.[timm]' in the checkout") from error
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models("*it_*"), n=3)
         hint = f": did you mean {', '.join(near)}?" if near else ""
-        raise Misfit(f"timm has no model {name}{hint}")
+        raise Refused(f"timm has no model {name}{hint}")
     try:
         model = timm.create_model(name, pretrained=True)
     except Exception as error:  # of the network, of the hub's client, or of timm
         problem = f"timm cannot download {name}, which needs a network: {reason(error)}"
-        raise Misfit(problem) from error
-    state = model.state_dict()
+        raise Refused(problem) from error
+    state = unwrapped(model.state_dict())
     layout = layout_of(state)
     try:
         facts = facts_of(model)
     except AttributeError as error:
-        raise Misfit(f"the blocks of {name} are not those of a Vision Transformer") from error
+        raise Refused(f"the blocks of {name} are not those of a Vision Transformer") from error
     return translated(state, layout, facts, wanted)
 
 
 def facts_of(model: nn.Module) -> Facts:
-    """Return what a model that timm has built says of itself."""
+    """Return the facts about a model that timm has built."""
     block: Any = model.get_submodule("blocks.0")
     images = vars(model).get("pretrained_cfg", {})
     settings = {
         "num_heads": block.attn.num_heads,
         "norm_eps": block.norm1.eps,
-        "activation": our_activation(type(block.mlp.act).__name__, ACTIVATIONS),
+        "activation": our_activation(type(block.mlp.act).__name__),
         "head": POOLING.get(str(vars(model).get("global_pool")), "another"),
     }
-    mean, std = images.get("mean"), images.get("std")
-    return Facts(settings, images.get("label_names"), mean, std)
+    return Facts(settings, images.get("label_names"), images.get("mean"), images.get("std"))
 
 
 def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) -> Pretrained:
-    """Return a library's model as one of this program; raise Misfit if it is none."""
+    """Return a library's model as one of this program; raise Refused if it is none."""
     ours, left = layout.to_ours(state)
     shown = described(ours)
     if "head.weight" in ours and facts.settings.get("head", shown["head"]) != shown["head"]:
-        raise Misfit("it classifies all its tokens together, not the class token alone")
-    known = layout.always | dict(facts.settings)
+        raise Refused("it classifies all its tokens together, not the class token alone")
+    common = {name: values[0] for name, values in layout.holds.items() if len(values) == 1}
+    known = common | dict(facts.settings)
     unsaid = assumptions(layout, ours, shown, wanted)
     settings = unsaid | known | shown
     if not all(isinstance(settings[key], int | float) for key in ("num_heads", "norm_eps")):
-        raise Misfit("its config.json has no number of heads, or no eps")
+        raise Refused("its config.json has no number of heads, or no eps")
     config = replace(wanted, **settings)
-    channels = ours["patch_embed.proj.weight"].shape[1]
-    size = image_size(ours, config)
-    require_whole(ours, config, (channels, size, size), layout.theirs)
+    channels, size = ours["patch_embed.proj.weight"].shape[1], image_size(ours, config)
+    require_whole(ours, config, (channels, size, size), layout.table(config.depth))
+    statistics = None
+    if facts.mean is not None and facts.std is not None:
+        try:
+            statistics = statistics_of(facts.mean, facts.std, channels)
+        except (TypeError, ValueError) as error:
+            raise Refused("its config's mean and std cannot normalize images") from error
     return Pretrained(
         layout=layout.name,
         state=numbers(ours),
         config=config,
         channels=channels,
         classes=facts.classes,
-        statistics=known_statistics(facts, channels),
+        statistics=statistics,
         left=tuple(left),
         assumed=tuple(name for name in unsaid if name not in known),
     )
@@ -249,56 +224,55 @@ def assumptions(
     return unsaid
 
 
-def known_statistics(facts: Facts, channels: int) -> Statistics | None:
-    """Return how a library's model wants its images normalized, if that is known."""
-    if facts.mean is None or facts.std is None:
-        return None
-    try:
-        return statistics_of(facts.mean, facts.std, channels)
-    except (TypeError, ValueError) as error:
-        raise Misfit("its config's mean and std cannot normalize images") from error
-
-
 def image_size(state: State, config: ViTConfig) -> int:
-    """Return the size of images that the positions are for; raise Misfit if it is not square."""
+    """Return the size of images that the positions are for; raise Refused if it is not square."""
     if config.positions == "none":
         return config.patch_size
     tokens, extra = state["pos_embed.0.weight"].shape[1], int(config.has_class_token)
     side = math.isqrt(max(0, tokens - extra))
     if side**2 != tokens - extra or side == 0:
-        raise Misfit(f"its {tokens} positions are not those of a square image")
+        raise Refused(f"its {tokens} positions are not those of a square image")
     return side * config.patch_size
 
 
 def require_whole(
-    state: State, config: ViTConfig, image_shape: tuple[int, int, int], names: Names
+    state: State,
+    config: ViTConfig,
+    image_shape: tuple[int, int, int],
+    table: Mapping[str, tuple[str, ...]],
 ) -> None:
-    """Raise Misfit, in the library's `names`, unless the weights are all that the model has.
+    """Raise Refused, in the library's names, unless the weights are all that the model has.
 
     A head is not needed.
     """
-    classes = len(state["head.weight"]) if "head.weight" in state else 1
+
+    def theirs(key: str) -> tuple[str, ...]:
+        return table.get(key, (key,))
+
+    head = state.get("head.weight")
+    classes = len(head) if head is not None and head.ndim else 1
     expected = on_meta(partial(build, config, image_shape, classes), config).state_dict()
-    if "head.weight" not in state:
+    if head is None:
         expected = {key: value for key, value in expected.items() if "head." not in key}
-    lacking = [each for key in expected if key not in state for each in names(key)]
+    lacking = [each for key in expected if key not in state for each in theirs(key)]
     if lacking:
-        raise Misfit(f"it lacks {first_three(lacking)}")
+        raise Refused(f"it lacks {first_three(lacking)}")
     for key, value in state.items():
         if key not in expected:
-            raise Misfit(f"it has {first_three(names(key))}, for which this model has no place")
+            raise Refused(f"it has {first_three(theirs(key))}, for which this model has no place")
         if value.shape != expected[key].shape:
             shapes = f"{tuple(value.shape)}, not {tuple(expected[key].shape)}"
-            raise Misfit(f"{first_three(names(key))} has the shape {shapes}")
+            raise Refused(f"{first_three(theirs(key))} has the shape {shapes}")
 
 
-def numbers(state: State) -> State:
-    """Return the weights in at least single precision; raise Misfit if any is no finite number."""
+def numbers(state: State) -> dict[str, Tensor]:
+    """Return the weights in at least single precision; raise Refused if any is no finite number."""
     for key, value in state.items():
         if value.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-            raise Misfit(f"{key} holds {str(value.dtype).removeprefix('torch.')}, not real numbers")
+            kind = str(value.dtype).removeprefix("torch.")
+            raise Refused(f"{key} holds {kind}, not real numbers")
         if not value.isfinite().all():
-            raise Misfit(f"{key} holds NaN or infinity: the weights are damaged")
+            raise Refused(f"{key} holds NaN or infinity: the weights are damaged")
     return {
         key: value.to(torch.promote_types(value.dtype, torch.float32))
         for key, value in state.items()

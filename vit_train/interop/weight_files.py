@@ -1,16 +1,17 @@
 """Files of weights: which one a path means, and what it holds, read without running any code."""
 
 import io
+import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vit_train.base.reading import JSON_NODES, Refused, open_regular, require_plain
+from vit_train.base.reading import Refused, open_regular
 from vit_train.base.text import reason
 from vit_train.runs.checkpoint import is_checkpoint
 from vit_train.runs.paths import SUMMARY, holds_run
@@ -19,6 +20,11 @@ from vit_train.runs.paths import SUMMARY, holds_run
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 CONFIG_FILES = ("config.json", "preprocessor_config.json")
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
+# The keys of a state dict in the files of training programs, the averaged weights first, as in
+# timm.
+WRAPPERS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model")
+# What PyTorch's and other wrappers put before a name.
+PREFIXES = re.compile(r"^((module|_orig_mod|model|backbone|vit|deit)\.)+")
 
 
 def weights_file(path: Path) -> Path | None:
@@ -34,75 +40,67 @@ def weights_file(path: Path) -> Path | None:
     others = [each for each in path.iterdir() if each.suffix in SUFFIXES and each.is_file()]
     if named or len(others) == 1:
         return (named or others)[0]
-    if any(path.glob("*.index.json")):
-        raise Refused("its weights are in several files: save them in one")
-    several = f" ({len(others)} files: name one of them)" if others else ""
     raise Refused(
-        f"the folder holds neither a run nor weights{several}: {', '.join(WEIGHT_FILES)}, or one "
-        f"file with a name that ends in {', '.join(SUFFIXES)}"
+        f"the folder holds neither a run nor {' or '.join(WEIGHT_FILES)}, and {len(others)} other "
+        f"files that end in {', '.join(SUFFIXES)}: name one file that holds all weights"
     )
 
 
-def read_weights(path: Path) -> tuple[Any, dict[str, str]]:
-    """Return the content of a file and, of safetensors, its metadata; raise Refused on failure."""
-    with open_regular(path) as file:
-        head = file.read(9)
-        size = file.seek(0, io.SEEK_END)
-        if path.suffix == ".safetensors" or looks_like_safetensors(head, size):
-            return read_safetensors(path)
-        if zipfile.is_zipfile(file):
-            require_stored(file, size)
-            return read_torch_file(path), {}
-    if head[:1] == b"\x80":
-        raise Refused(
-            "it is a bare pickle, which could run code when it is read: save the weights anew, "
-            "as safetensors or with torch.save of PyTorch 1.6 or later"
-        )
-    raise Refused("it is neither a safetensors nor a PyTorch file")
+def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the state dict in a file and, of safetensors, its metadata.
 
-
-def looks_like_safetensors(head: bytes, size: int) -> bool:
-    return head[8:] == b"{" and int.from_bytes(head[:8], "little") < size
-
-
-def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    Raise Refused if there is none, or if it cannot be read without running code.
+    """
+    if path.suffix in SUFFIXES[1:] or zipfile.is_zipfile(path):
+        return unwrapped(read_torch_file(path)), {}
     try:
-        with safe_open(path, framework="pt") as file:
-            names = sorted(file.keys())
-            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
+        with open_regular(path), safe_open(path, framework="pt") as file:
+            state = {name: file.get_tensor(name) for name in sorted(file.keys())}
+            return unwrapped(state), file.metadata() or {}
     except SafetensorError as error:
         raise Refused(f"it is damaged: {error}") from error
 
 
-def require_stored(file: IO[bytes], size: int) -> None:
-    """Raise Refused for an archive whose records could take more memory than the file."""
+def read_torch_file(path: Path) -> Any:
+    """Return the plain values and tensors that `torch.save` has written."""
     try:
-        entries = zipfile.ZipFile(file).infolist()
+        with open_regular(path) as file:
+            entries, size = zipfile.ZipFile(file).infolist(), file.seek(0, io.SEEK_END)
     except zipfile.BadZipFile as error:
-        raise Refused("it is damaged") from error
+        raise Refused(
+            "it is damaged, or neither a safetensors file nor one of PyTorch 1.6 or later: save "
+            "the weights anew, as safetensors or with torch.save"
+        ) from error
     if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-        raise Refused("its records are compressed")
+        raise Refused("its records are compressed")  # and could take more memory than the file
     if sum(entry.file_size for entry in entries) > size:
         raise Refused("its records overlap")
-
-
-def read_torch_file(path: Path) -> Any:
-    """Return the plain values and tensors that `torch.save` has written; run no code."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # which reading such a file can raise, anything
         raise Refused(f"it cannot be read without running code: {reason(error)}") from error
-    require_plain(content, "it", JSON_NODES, (Tensor,))
-    for tensor in tensors_in(content):
+
+
+def unwrapped(content: Any) -> dict[str, Tensor]:
+    """Return the state dict in a file's content, without what wraps it and its names.
+
+    Raise Refused if there is none.
+    """
+    for _ in WRAPPERS:  # no endless loop: a dictionary may contain itself
+        if isinstance(content, Mapping):
+            inner = (content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping))
+            content = next(inner, content)
+    found = content.items() if isinstance(content, Mapping) else ()
+    state = {
+        PREFIXES.sub("", name): value
+        for name, value in found
+        if isinstance(name, str) and isinstance(value, Tensor)
+    }
+    if not state:
+        raise Refused("it holds no weights")
+    for name, value in state.items():
+        is_plain = value.layout is torch.strided and not (value.is_nested or value.is_meta)
         # A tensor may repeat one number a billion times.
-        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-            raise Refused("it has a tensor of more numbers than the file holds")
-    return content
-
-
-def tensors_in(content: Any) -> Iterator[Tensor]:
-    if isinstance(content, Tensor):
-        yield content
-    elif isinstance(content, dict | list | tuple):
-        for each in content.values() if isinstance(content, dict) else content:
-            yield from tensors_in(each)
+        if not is_plain or value.nbytes > value.untyped_storage().nbytes():
+            raise Refused(f"{name[:80]} has more numbers than the file holds")
+    return state

@@ -97,33 +97,31 @@ class Checkpoint(TrainerState):
         try:
             return read(path)
         except Refused as error:
-            raise ValueError(f"cannot read {path}: {error}{next_best(path)}") from error
+            other = newest_intact(path.parent, without=path)
+            hint = (
+                f". {other} is intact: use it instead, or resume from it with: "
+                f"{resume_command(other)}"
+                if other
+                else ""
+            )
+            raise ValueError(f"cannot read {path}: {error}{hint}") from error
 
 
 def read(path: Path) -> Checkpoint:
     """Return the content of a checkpoint's file, which must exist; raise Refused if it has none."""
-    described, tensors = parts(path)
+    try:
+        with open_regular(path), safe_open(path, framework="pt") as file:
+            described = json.loads((file.metadata() or {}).get(KEY, "null"))
+            require_plain(described, "it", MOST_VALUES)
+            if not isinstance(described, dict) or described.get("format") != FORMAT:
+                raise Refused("it has another format")
+            tensors = {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
+    except (SafetensorError, ValueError, RecursionError) as error:
+        raise Refused(f"it is damaged, or {NOT_ONE}") from error
     content, noted = described.get("content"), described.get("checksum")
     if not isinstance(content, dict) or noted != checksum(content, tensors):
         raise Refused("it is damaged")
     return together(content | {"checksum": noted}, tensors)
-
-
-def parts(path: Path) -> tuple[dict[str, Any], State]:
-    """Return the JSON object in a checkpoint's metadata, and its tensors."""
-    with open_regular(path):  # safetensors would wait for a pipe
-        pass
-    try:
-        with safe_open(path, framework="pt") as file:
-            described = json.loads((file.metadata() or {}).get(KEY, "{}"))
-            require_plain(described, "it", MOST_VALUES)
-            if not isinstance(described, dict) or described.get("format") != FORMAT:
-                raise Refused(f"it is {NOT_ONE}")
-            return described, {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
-    except Refused:
-        raise
-    except (SafetensorError, ValueError, RecursionError) as error:
-        raise Refused(f"it is damaged, or {NOT_ONE}") from error
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -178,14 +176,6 @@ def checksum(content: Any, tensors: State) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.reshape(-1).view(dtype=torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def next_best(path: Path) -> str:
-    """Return a hint that names the newest other intact checkpoint in the folder, if any."""
-    other = newest_intact(path.parent, without=path)
-    if other is None:
-        return ""
-    return f". {other} is intact: use it instead, or resume from it with: {resume_command(other)}"
 
 
 def newest_intact(folder: Path, without: Path | None = None) -> Path | None:

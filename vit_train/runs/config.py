@@ -248,6 +248,7 @@ def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) ->
 
     Of a group that is not `needed` and not registered here, the settings of its own are left out.
     """
+    require_config(stored, "the config")
     schema = schema_of(stored, needed)
     config = dict(stored)
     for group in CHOSEN_BY_NAME.keys() - needed:
@@ -275,28 +276,13 @@ def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
     Raise ValueError if they cannot be read.
     """
     path = folder / CONFIG
-    try:
-        if checkpoint is not None and not path.is_file():
-            from vit_train.runs.checkpoint import Checkpoint
+    if checkpoint is not None and not path.is_file():
+        from vit_train.runs.checkpoint import Checkpoint
 
-            path = checkpoint
-            stored = Checkpoint.load(checkpoint).config
-        else:
-            stored = yaml_values(read_config(path), path)
-        require_config(stored, str(path))
+        return Checkpoint.load(checkpoint).config
+    try:
+        stored: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(read_config(path)))  # type: ignore[assignment]
+        require_config(stored, "it")
         return stored
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-
-
-def yaml_values(text: str, path: Path) -> Any:
-    """Return the values in the text of a config.yaml; raise ValueError, naming the file, if none.
-
-    PyYAML raises any kind of error for a value that is not what its tag says, as in !!bool foo.
-    """
-    try:
-        return OmegaConf.to_container(OmegaConf.create(text))
-    except MemoryError:  # which says nothing about the file
-        raise
-    except Exception as error:
+    except Exception as error:  # PyYAML raises any for a value unlike its tag, as in !!bool foo
         raise ValueError(f"{path} cannot be read: {reason(error)}") from error

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vit_train.base.text import counted, listed, printable
 from vit_train.data.config import (
@@ -29,45 +29,6 @@ logger = logging.getLogger(__name__)
 MAX_DRAWN = 150_000_000
 
 
-def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
-    """Return the settings of the images, the run's unless others are given.
-
-    Raise ValueError for a source that does not exist, or a setting that it does not have.
-    """
-    trained = meta.config.data
-    chosen = {key: value for key, value in vars(given).items() if value is not None}
-    name = chosen.pop("name", trained.name)
-    if name not in DATA_CONFIGS and given.name is None:
-        raise ValueError(
-            f"only the program that registers data={name} can load this run's images: name others, "
-            "with data.name=folder data.root=FOLDER"
-        )
-    if name not in DATA_CONFIGS:
-        raise ValueError(f"data.name={name} must be one of: {', '.join(DATA_CONFIGS)}")
-    known = {field.name for field in fields(DATA_CONFIGS[name])}
-    for key in chosen.keys() - known:
-        raise ValueError(f"data.{key}={chosen[key]} is not a setting of data.name={name}")
-    if given.root is not None and name == ShapesConfig.name:
-        raise ValueError(
-            f"data.root={given.root}: this run's images are drawn and come from no folder; add "
-            "data.name=folder"
-        )
-    kind = DATA_CONFIGS[name]
-    start = vars(trained) if name == trained.name else {"image_size": meta.image_shape[1]}
-    if is_builtin(meta.path):  # it has no data of its own
-        start = start | {"root": kind().root}
-    return kind(**(start | distrusted(kind, start) | chosen))
-
-
-def distrusted(kind: type[DataConfig], start: dict[str, Any]) -> dict[str, Any]:
-    """Return settings that override the run's own, which may be hostile: addresses and limits."""
-    if issubclass(kind, ArchiveConfig):
-        return {"urls": preset_urls(kind.name)}
-    if issubclass(kind, FolderConfig):
-        return {"max_pixels": min(start.get("max_pixels", MAX_PIXELS), MAX_PIXELS)}
-    return {}
-
-
 class EvalImages(NamedTuple):
     """The images to evaluate, and those of validation if they are the run's own."""
 
@@ -84,20 +45,69 @@ def evaluated_images(
 
     Raise ValueError if the classes are not the model's.
     """
-    config = configured(given, meta)
-    return split_images(config, given, split, meta), config
-
-
-def split_images(config: DataConfig, given: EvalDataConfig, split: str, meta: Meta) -> EvalImages:
+    config, trained = configured(given, meta), meta.config.data
     require_few_drawn(config)
     if not isinstance(config, FolderConfig):
-        return run_images(config, split, meta)
-    trained = meta.config.data
-    if isinstance(trained, FolderConfig) and config.image_size != trained.image_size:
-        # Which of them the run has seen can be told at its own size.
+        found = run_images(config, split, meta)
+    elif not isinstance(trained, FolderConfig) or config.image_size == trained.image_size:
+        found = folder_images(config, given, split, meta)
+    else:  # which of them the run has seen can be told at its own size
         at_its_size = replace(config, image_size=trained.image_size)
-        found = split_images(at_its_size, given, split, meta)
-        return EvalImages(reread(found.images, config), caveat=found.caveat)
+        found = folder_images(at_its_size, given, split, meta)
+        found = EvalImages(reread(found.images, config), caveat=found.caveat)
+    if found.caveat:
+        logger.warning(found.caveat)
+    return found, config
+
+
+def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
+    """Return the settings of the images, the run's unless others are given.
+
+    Raise ValueError for a source that does not exist, or a setting that it does not have.
+    """
+    trained = meta.config.data
+    chosen = {key: value for key, value in vars(given).items() if value is not None}
+    name = chosen.pop("name", trained.name)
+    if name not in DATA_CONFIGS:
+        raise ValueError(
+            f"data.name={name} must be one of: {', '.join(DATA_CONFIGS)}; only the program that "
+            "registers another source can load it: name other images, as with data.name=folder"
+        )
+    kind = DATA_CONFIGS[name]
+    for key in chosen.keys() - {field.name for field in fields(kind)}:
+        raise ValueError(f"data.{key}={chosen[key]} is not a setting of data.name={name}")
+    if given.root is not None and kind is ShapesConfig:
+        raise ValueError(
+            f"data.root={given.root}: this run's images are drawn and come from no folder; add "
+            "data.name=folder"
+        )
+    start = vars(trained) if name == trained.name else {"image_size": meta.image_shape[1]}
+    if is_builtin(meta.path):  # it has no data of its own
+        start = start | {"root": kind().root}
+    # The run's own addresses and limits may be hostile.
+    if issubclass(kind, ArchiveConfig):
+        start = start | {"urls": preset_urls(name)}
+    if issubclass(kind, FolderConfig):
+        start = start | {"max_pixels": min(start.get("max_pixels", MAX_PIXELS), MAX_PIXELS)}
+    return kind(**(start | chosen))
+
+
+def require_few_drawn(config: DataConfig) -> None:
+    """Raise ValueError if somebody else's checkpoint asks for images that take minutes to draw."""
+    if isinstance(config, ShapesConfig):
+        size = config.image_size or config.own_size
+        if 3 * size**2 * (config.train_images + config.test_images) > MAX_DRAWN:
+            raise ValueError(
+                f"data.train_images={config.train_images} and data.test_images="
+                f"{config.test_images} of {size} by {size}: vit-eval draws at most "
+                f"{MAX_DRAWN / 1e6:.0f} MB of images"
+            )
+
+
+def folder_images(
+    config: FolderConfig, given: EvalDataConfig, split: str, meta: Meta
+) -> EvalImages:
+    """Read the images of a folder: the run's own as training does, others without those it saw."""
     if given.root is not None or config.name != meta.config.data.name:
         images = load_part(config, split, meta.classes, whole=True)
         if images is not None and not is_training_data(images, config, meta):
@@ -116,6 +126,15 @@ def split_images(config: DataConfig, given: EvalDataConfig, split: str, meta: Me
         return unseen(images, split, config, meta)
 
 
+def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool:
+    """Check for the complete images of the run, which split test images off them."""
+    try:
+        data = Dataset(*split_off_test(images, config), tuple(meta.classes))
+    except ValueError:  # too few to split
+        return False
+    return data.fingerprint == meta.fingerprint
+
+
 def require_related(root: Path, meta: Meta) -> None:
     """Raise ValueError if a folder that only the checkpoint names is not one of its images.
 
@@ -128,31 +147,6 @@ def require_related(root: Path, meta: Meta) -> None:
             f"{listed(found)}, and the model has the classes {listed(meta.classes)}: name the "
             "folder to read, data.root=FOLDER"
         )
-
-
-def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> EvalImages:
-    """Leave out test images that the run trained or validated on, as far as they are known.
-
-    Raise ValueError if no others are left.
-    """
-    caveat = ""
-    if meta.seen is not None:
-        unknown = without(images, meta.seen)
-        count = len(images) - len(unknown)
-        if split != "test":  # whose images may be known
-            caveat = advantage(split, meta) if count else ""
-        elif count == len(images):
-            raise ValueError(
-                f"the run trained or validated on all of these: {counted(count, 'image')}"
-            )
-        elif count:
-            images, caveat = unknown, left_out(count)
-        elif advantage(split, meta):
-            caveat = (
-                "The epoch was chosen on the run's own test images, which flatters the number if "
-                "these are the same."
-            )
-    return EvalImages(subset(images, f"{split}_subset", config), caveat=caveat)
 
 
 def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
@@ -179,33 +173,41 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
         one_tree = isinstance(config, FolderConfig) and len(find_parts(Path(config.root))) == 1
         every = data.train.with_others(data.test) if one_tree else data.test
         return unseen(every, split, config, meta)
-    caveat = "Some of these images may have been trained on."
-    logger.warning(caveat)
-    return EvalImages(images, caveat=caveat)
+    return EvalImages(images, caveat="Some of these images may have been trained on.")
+
+
+def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> EvalImages:
+    """Leave out test images that the run trained or validated on, as far as they are known.
+
+    Raise ValueError if no others are left.
+    """
+    unknown, caveat = without(images, meta.seen), ""
+    count = len(images) - len(unknown)
+    if split != "test":  # whose images may be known
+        caveat = advantage(split, meta) if count else ""
+    elif count == len(images):
+        raise ValueError(f"the run trained or validated on all of these: {counted(count, 'image')}")
+    elif count:
+        images, caveat = unknown, left_out(count)
+    elif advantage(split, meta):
+        caveat = (
+            "The epoch was chosen on the run's own test images, which flatters the number if these "
+            "are the same."
+        )
+    return EvalImages(subset(images, f"{split}_subset", config), caveat=caveat)
 
 
 def left_out(count: int) -> str:
     """Describe how many images are left out because the model has seen them, or return ""."""
-    if not count:
-        return ""
-    words = (
-        f"{counted(count, 'image')} left out, seen in the training or validation of this model or "
-        "of one that it learned from."
-    )
-    logger.warning(words)
-    return words
+    seen = "left out, seen in the training or validation of this model or of one that it learned"
+    return f"{counted(count, 'image')} {seen} from." if count else ""
 
 
 def copies(images: ImageSet, split: str, meta: Meta) -> str:
     """Describe how many of the run's own test images it has seen in other files, or return ""."""
-    if split != "test" or meta.seen is None:
-        return ""
-    count = int(are_among(images.images, meta.seen).sum())
-    if not count:
-        return ""
-    caveat = f"The run trained or validated on copies of {counted(count, 'image')}."
-    logger.warning(caveat)
-    return caveat
+    seen = meta.seen if split == "test" else None
+    count = 0 if seen is None else int(are_among(images.images, seen).sum())
+    return f"The run trained or validated on copies of {counted(count, 'image')}." if count else ""
 
 
 def advantage(split: str, meta: Meta) -> str:
@@ -217,24 +219,3 @@ def advantage(split: str, meta: Meta) -> str:
     if meta.path.name == BEST and data.selected_on == shown:
         return "The epoch was chosen on these images, which flatters the number."
     return ""
-
-
-def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool:
-    """Check for the complete images of the run, which split test images off them."""
-    try:
-        data = Dataset(*split_off_test(images, config), tuple(meta.classes))
-    except ValueError:  # too few to split
-        return False
-    return data.fingerprint == meta.fingerprint
-
-
-def require_few_drawn(config: DataConfig) -> None:
-    """Raise ValueError if somebody else's checkpoint asks for images that take minutes to draw."""
-    if not isinstance(config, ShapesConfig):
-        return
-    size = config.image_size or config.own_size
-    if 3 * size**2 * (config.train_images + config.test_images) > MAX_DRAWN:
-        raise ValueError(
-            f"data.train_images={config.train_images} and data.test_images={config.test_images} "
-            f"of {size} by {size}: vit-eval draws at most {MAX_DRAWN / 1e6:.0f} MB of images"
-        )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vit_train.base.reading import near_path, read_json
+from vit_train.base.reading import near_path, read_object
 from vit_train.base.writing import exclusive, generations
 from vit_train.engine.config import BEST, LAST
 
@@ -31,19 +31,18 @@ def builtin_checkpoint(path: str | Path) -> Path | None:
 
     Raise ValueError if there is no such model.
     """
-    name = str(path)
-    if not name.startswith(PREFIX):
+    name = str(path).removeprefix(PREFIX)
+    if name == str(path):
         return None
-    if name.removeprefix(PREFIX) not in builtin_names():
+    if name not in builtin_names():
         known = ", ".join(PREFIX + each for each in builtin_names())
-        raise ValueError(f"there is no {name}: choose from {known}")
-    return FOLDER / f"{name.removeprefix(PREFIX)}{SUFFIX}"
+        raise ValueError(f"there is no {path}: choose from {known}")
+    return FOLDER / f"{name}{SUFFIX}"
 
 
 # These exist from a run's first step and first save on, and stay after the run has ended.
 CONFIG, CHECKPOINTS = "config.yaml", "checkpoints"
 SUMMARY = "summary.json"
-MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -65,10 +64,9 @@ def holds_run(folder: Path) -> bool:
 
 def is_finished(run: Path) -> bool:
     try:
-        summary = read_json(run / SUMMARY)
+        return read_object(run / SUMMARY).get("status") == "finished"
     except (OSError, ValueError):
         return False
-    return isinstance(summary, dict) and summary.get("status") == "finished"
 
 
 def last_checkpoint(run: Path) -> Path | None:
@@ -90,7 +88,8 @@ def checkpoint_at(path: Path) -> Path:
     found = best if best.exists() else last_checkpoint(path)
     if found is None:
         raise ValueError(
-            f"{path} has no {CHECKPOINTS}/{BEST} or {LAST}: give a run folder or a file"
+            f"{path} has no {CHECKPOINTS}/{BEST} or {LAST}, and no runs: name a run's folder, a "
+            "folder of runs, or a checkpoint"
         )
     return found
 
@@ -98,13 +97,10 @@ def checkpoint_at(path: Path) -> Path:
 def run_at(path: Path) -> Path:
     """Return the newest finished run in a folder of runs; any other path as it is.
 
-    Raise ValueError if none of the runs is finished, and for a folder of such folders.
+    Raise ValueError if none of the runs is finished.
     """
-    if not path.is_dir() or holds_run(path):
-        return path
-    summaries = list(path.glob(f"*/{SUMMARY}"))
+    summaries = list(path.glob(f"*/{SUMMARY}")) if path.is_dir() and not holds_run(path) else []
     if not summaries:
-        require_no_runs_below(path)
         return path
     by_time = sorted(summaries, key=lambda file: file.lstat().st_mtime_ns, reverse=True)
     run = next((file.parent for file in by_time if is_finished(file.parent)), None)
@@ -114,26 +110,13 @@ def run_at(path: Path) -> Path:
     return run
 
 
-def require_no_runs_below(path: Path) -> None:
-    folders = sorted({str(file.parent.parent) for file in path.glob(f"*/*/{SUMMARY}")})
-    if folders:
-        more = ", …" if len(folders) > MOST_NAMED else ""
-        raise ValueError(
-            f"{path} holds folders of runs: name one, {', '.join(folders[:MOST_NAMED])}{more}"
-        )
-
-
 def finished_run(path: str) -> Path:
     """Return the folder of the finished run that `extend=` means, or raise ValueError."""
-    if path.startswith(PREFIX):
-        raise ValueError(
-            f"extend={path}: a model that travels with the package has no optimizer state; "
-            f"init_from={path} starts from its encoder"
-        )
-    if Path(path).is_file() or Path(path).name == CHECKPOINTS:
-        raise ValueError(f"extend={path}: name the run's folder, not a checkpoint")
     if not Path(path).is_dir():
-        raise ValueError(f"extend={path}: there is no such folder{near_path(Path(path))}")
+        raise ValueError(
+            f"extend={path}: there is no such folder{near_path(Path(path))}: name the run's "
+            "folder; init_from= starts from the weights of a checkpoint"
+        )
     folder = run_at(Path(path))
     if not holds_run(folder):
         raise ValueError(f"extend={path}: there is no run in {folder}")
@@ -159,21 +142,18 @@ def resumed_run(resume: str) -> tuple[Path, Path | None]:
 
     Raise ValueError if there is no run.
     """
-    path = Path(resume)
+    path = named_from_inside(Path(resume))
     if not path.exists():
         raise ValueError(f"resume={resume}: there is no such folder{near_path(path)}")
-    path = named_from_inside(path)
-    if path.is_dir() and path.name == CHECKPOINTS:
-        path = path.parent
-    if path.is_file() and path.suffix != Path(LAST).suffix:
-        raise ValueError(f"resume={resume}: this is not a checkpoint: name the run's folder")
-    if path.is_file() and path.absolute().parent.name != CHECKPOINTS:
-        raise ValueError(
-            f"resume={resume}: a run goes on in its own folder, from RUN/{CHECKPOINTS}/{path.name};"
-            f" init_from={path} begins a new run with this copy's weights"
-        )
     named = path if path.is_file() else None
-    folder = path.parent.parent if named else path
+    if named and (path.parent.name != CHECKPOINTS or path.suffix != SUFFIX):
+        raise ValueError(
+            f"resume={resume}: a run goes on in its own folder: name it, or a checkpoint in its "
+            f"{CHECKPOINTS}/; init_from={path} begins a new run with the weights of a copy"
+        )
+    folder = path.parent if named else path
+    if folder.name == CHECKPOINTS:
+        folder = folder.parent
     if not (named or last_checkpoint(folder) or (folder / CONFIG).is_file()):
         raise ValueError(
             f"resume={resume}: there is no run in {folder} to resume{unfinished_below(folder)}"
@@ -213,13 +193,8 @@ def summary_file(checkpoint: Path) -> Path:
 
 
 def calibration_file(checkpoint: Path) -> Path:
-    """Return the file in which vit-eval notes the temperature of a checkpoint.
-
-    It is in the run's folder or, if the checkpoint was copied elsewhere, beside it with its name.
-    """
-    loose = not is_builtin(checkpoint) and checkpoint.parent.name != CHECKPOINTS
-    name = f"{checkpoint.stem}.calibration.json" if loose else "calibration.json"
-    return run_folder(checkpoint) / name
+    """Return the file in which vit-eval notes the temperatures of a run's checkpoints."""
+    return run_folder(checkpoint) / "calibration.json"
 
 
 LOCK = ".lock"
@@ -270,19 +245,17 @@ def unused(folder: Path, named: bool) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.iterdir())
     with removed_if_empty(folder, named), sole_writer(folder):
-        taken = holds_run(folder)
+        if holds_run(folder):
+            raise InUse(
+                f"{folder} already holds a run: choose another folder, or resume it with "
+                f"{resume_command(folder)}"
+            )
         try:
-            if taken:
-                raise InUse(
-                    f"{folder} already holds a run: choose another folder, or resume it with "
-                    f"{resume_command(folder)}"
-                )
             yield
         finally:
-            if taken or not holds_run(folder):
+            if not holds_run(folder):
                 for path in {folder / name for name in BEGUN} - before:
-                    if path.is_file():
-                        path.unlink()
+                    path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

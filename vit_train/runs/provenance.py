@@ -18,8 +18,7 @@ import torch
 from vit_train.base.text import printable
 
 CPUINFO = Path("/proc/cpuinfo")
-# On which the speed and the rounding of matrix products depend.
-EXTENSION = re.compile("amx|avx|bf16|f16c|fma|i8mm|neon|sme|sve").match
+TOP = Path(__file__).parents[2]
 
 
 def versions() -> dict[str, str]:
@@ -40,31 +39,22 @@ def version_of(package: str) -> str:
 
 
 @cache
-def commit() -> str | None:
-    """Return the commit of this program's checkout as it was when this was first called.
+def commit(top: Path = TOP) -> str | None:
+    """Return a checkout's commit, with "+changes" if tracked files differed at the first call.
 
-    A run calls it at its start; what is committed while it trains has no part in it.
+    A run calls it at its start; what is committed while it trains has no part in it. None means
+    that there is no checkout, or that git failed.
     """
-    return commit_of(Path(__file__).parents[2])
-
-
-def commit_of(top: Path) -> str | None:
-    """Return a checkout's commit, with "+changes" if tracked files differ from it.
-
-    None means that there is no checkout, or that git failed.
-    """
+    command = ["git", "-C", str(top), "describe", "--always", "--abbrev=40", "--exclude=*"]
     if not (top / ".git").exists():
         return None
     try:
-        head = _git(top, "rev-parse", "HEAD")
-        return head + ("+changes" if _git(top, "status", "--porcelain", "-uno") else "")
+        done = subprocess.run(
+            [*command, "--dirty=+changes"], capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def _git(top: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(top), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def today() -> str:
@@ -72,13 +62,12 @@ def today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-def machine(device: torch.device) -> dict[str, str | int | list[str] | None]:
+def machine(device: torch.device) -> dict[str, str | int | None]:
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu_model(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "cpu_extensions": cpu_extensions(),
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": device.type,
@@ -89,26 +78,18 @@ def machine(device: torch.device) -> dict[str, str | int | list[str] | None]:
 def cpu_model() -> str:
     """Return the CPU's name, or "" if the system does not tell."""
     with contextlib.suppress(OSError):
-        for line in CPUINFO.read_text(errors="replace", encoding="utf-8").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":  # absent on ARM
-                return value.strip()
+        text = CPUINFO.read_text(errors="replace", encoding="utf-8")
+        if found := re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE):  # absent on ARM
+            return found[1].strip()
     return platform.processor()
-
-
-def cpu_extensions() -> list[str]:
-    """Return the CPU's extensions for vectors and matrices; [] if this PyTorch cannot tell."""
-    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return sorted(name for name, has in found.items() if has is True and EXTENSION(name))
 
 
 def command_line(arguments: Sequence[str] | None = None) -> str:
     """Return this process's command, with other `arguments` if given, as it can be typed again."""
     module = getattr(sys.modules["__main__"].__spec__, "name", "")
-    if module.startswith("vit_train."):  # python -m MODULE, which torchrun needs
-        program = ["python", "-m", module]
-    elif module.startswith("submitit."):  # a sweep's job on Slurm
-        program = ["vit-train"]
-    else:
-        program = [Path(sys.argv[0]).name]
+    programs = {
+        "vit_train": ["python", "-m", module],  # which torchrun needs
+        "submitit": ["vit-train"],  # a sweep's job on Slurm
+    }
+    program = programs.get(module.partition(".")[0], [Path(sys.argv[0]).name])
     return printable(shlex.join([*program, *(sys.argv[1:] if arguments is None else arguments)]))

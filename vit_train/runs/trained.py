@@ -1,28 +1,41 @@
-"""A trained model that classifies images."""
+"""A trained model: rebuilt from a checkpoint file alone, it classifies images."""
 
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from vit_train.base.memory import memory_bytes
+from vit_train.base.memory import memory_bytes, require_memory
+from vit_train.base.reading import Refused, read_json
 from vit_train.base.text import counted
 from vit_train.data.batches import Normalize
 from vit_train.data.config import MAX_PIXELS
 from vit_train.data.dataset import Seen, Statistics
 from vit_train.data.image_files import BrokenImage, Doubts, decoding, read_image, square
 from vit_train.engine.precision import Precision, pick_precision
+from vit_train.engine.state import State
 from vit_train.engine.workers import make_workers
-from vit_train.model.build import forward_bytes
-from vit_train.runs.config import TrainConfig
+from vit_train.model.build import bytes_of, forward_bytes, on_meta, require_few_patches
+from vit_train.model.pos_embed import PositionEmbedding, resize_positions
+from vit_train.model.vit import Encoder
+from vit_train.runs.checkpoint import Checkpoint
+from vit_train.runs.config import PREDICTING, TrainConfig, from_checkpoint
+from vit_train.runs.paths import builtin_checkpoint, calibration_file, checkpoint_at, run_at
+from vit_train.runs.settings import WEIGHTS
+from vit_train.tasks.make import make_task
 from vit_train.tasks.task import Task
 
+# Of the images of all sources, and of the files that are classified.
+CHANNELS = 3
+# Temperatures that are believed, ample for those of vit-eval: logits divided by others overflow.
+LEAST, MOST = 1e-3, 1e3
 # A file, or an image that is already decoded: of PIL, or uint8 of shape (H,W), (H,W,3) or (H,W,4).
 Picture = str | Path | Image.Image | np.ndarray
 # Images that are decoded before they are classified.
@@ -142,15 +155,15 @@ class Trained(NamedTuple):
             raise ValueError(f"task={self.meta.config.task.name} does not classify images")
         at_once = min(AT_ONCE, self.at_once)
         for first in range(0, len(images), at_once):
-            read, broken = [], {}
-            for number, image in enumerate(images[first : first + at_once]):
+            read: list[Tensor | str] = []
+            for image in images[first : first + at_once]:
                 try:
                     read.append(self.pixels(image, max_pixels, doubts))
                 except BrokenImage as error:
-                    broken[number] = f"{error}"
-            said = iter(self.classify(torch.stack(read), topk) if read else [])
-            for number in range(len(read) + len(broken)):
-                yield broken[number] if number in broken else next(said)
+                    read.append(str(error))
+            whole = [each for each in read if isinstance(each, Tensor)]
+            predictions = iter(self.classify(torch.stack(whole), topk) if whole else ())
+            yield from (each if isinstance(each, str) else next(predictions) for each in read)
 
     def pixels(
         self, image: Picture, max_pixels: int = MAX_PIXELS, doubts: Doubts | None = None
@@ -219,11 +232,176 @@ class Trained(NamedTuple):
     def precision(self) -> Precision:
         """Return the precision of training or fp32, if this device lacks it or is slow in it."""
         name = self.meta.config.precision
-        if name == "bf16":
-            name = "auto"
-        elif name == "auto" and self.device.type == "cpu":
-            name = "fp32"  # as it was on every CPU in versions that stored auto
         try:
-            return pick_precision(name, self.device, self.model)
+            return pick_precision("auto" if name == "bf16" else name, self.device, self.model)
         except ValueError:
             return pick_precision("fp32", self.device, self.model)
+
+
+def load(
+    path: str | Path,
+    device: torch.device | str = "cpu",
+    weights: str = "auto",
+    image_size: int | None = None,
+) -> Trained:
+    """Load a trained model, in eval mode, and its metadata.
+
+    The result classifies images, `load(path).predict("photo.jpg")`, and can be taken apart,
+    `model, meta = load(path)`.
+
+    `path` is a checkpoint, a run folder (its best checkpoint), a folder of runs (the newest one
+    that is finished), or a model that travels with the package, such as "builtin:cifar10".
+    `weights` is "ema", "raw" or "auto", which takes the averaged weights if there are any.
+    `image_size` builds the model for images of another size than it was trained on, with its
+    learned positions interpolated. Raise ValueError if the file is missing, damaged, or not a
+    checkpoint, or if an argument is invalid.
+    """
+    file = builtin_checkpoint(path) or checkpoint_at(run_at(Path(path)))
+    checkpoint = Checkpoint.load(file)
+    chosen, state = pick_weights(checkpoint, weights)
+    config = from_checkpoint(checkpoint.config, PREDICTING)
+    task = checked_task(checkpoint, config, state, image_size)
+    model = task.build_model().to(device)
+    model.load_state_dict(resize_positions(state, model))
+    meta = Meta(
+        path=file,
+        config=config,
+        task=task,
+        classes=checkpoint.classes,
+        image_shape=task.image_shape,
+        statistics=statistics_of(checkpoint.mean, checkpoint.std, task.image_shape[0]),
+        epoch=checkpoint.epoch,
+        step=checkpoint.step,
+        images_seen=checkpoint.images_seen,
+        weights=chosen,
+        versions=checkpoint.versions,
+        fingerprint=checkpoint.fingerprint,
+        seen=checked_keys(checkpoint.seen),
+        seen_before=checked_keys(checkpoint.seen_before),
+        checksum=checkpoint.checksum,
+    )
+    return Trained(model.eval(), replace(meta, temperature=known_temperature(checkpoint, meta)))
+
+
+def pick_weights(checkpoint: Checkpoint, asked: str) -> tuple[str, State]:
+    """Return "ema" or "raw", with these weights; raise ValueError if there are none such."""
+    if asked not in WEIGHTS:
+        raise ValueError(f"weights={asked} must be one of: {', '.join(WEIGHTS)}")
+    if asked == "ema" and checkpoint.ema is None:
+        raise ValueError("weights=ema, but this run kept no average (train.ema_decay)")
+    if asked == "raw" or checkpoint.ema is None:
+        return "raw", checkpoint.model
+    return "ema", checkpoint.ema
+
+
+def checked_task(
+    checkpoint: Checkpoint, config: TrainConfig, state: State, image_size: int | None
+) -> Task:
+    """Return the checkpoint's task, for images of `image_size` if that is given.
+
+    Raise ValueError unless its model has the shapes of `state` and takes little more memory. This
+    is checked before it takes memory, so that a small file cannot ask for a huge model.
+    """
+    channels, trained_size, _ = checkpoint.image_shape
+    num_classes = len(checkpoint.classes)
+    if num_classes < 1 or trained_size < 1 or channels != CHANNELS:
+        raise ValueError(
+            f"the checkpoint is of {counted(num_classes, 'class')} and of images with "
+            f"{counted(channels, 'channel')} and a side of {trained_size}: it must be of one class "
+            f"or more, and of images with {CHANNELS} channels"
+        )
+    if config.model.layers + config.task.layers > len(state):
+        raise ValueError("the checkpoint has fewer weights than its config says")
+
+    def at_size(size: int) -> tuple[Task, nn.Module]:
+        """Return the task, and its model on the meta device, which holds shapes only."""
+        task = make_task(config.task, config.model, (channels, size, size), num_classes)
+        return task, on_meta(task.build_model, config.model, config.task.layers)
+
+    task, model = at_size(trained_size)
+    expected = {key: value.shape for key, value in model.state_dict().items()}
+    if expected != {key: value.shape for key, value in state.items()}:
+        raise ValueError("the checkpoint's weights do not match its config")
+    if image_size not in (None, trained_size):
+        task, model = at_size(image_size)
+    require_bounded_memory(config, model, task.image_shape)
+    return task
+
+
+def require_bounded_memory(
+    config: TrainConfig, model: nn.Module, image_shape: tuple[int, int, int]
+) -> None:
+    """Raise ValueError if, at this image size, the model needs more memory than there is.
+
+    Relative positions keep a table of all pairs of patches, which is not in the file; learned
+    positions grow with the image.
+    """
+    image_size = image_shape[1]
+    require_few_patches(config.model, image_size)
+    positions = (each for each in model.modules() if isinstance(each, PositionEmbedding))
+    tables = [table for each in positions for table in each.parameters()]
+    require_memory(
+        bytes_of([*tables, *model.buffers()]) + forward_bytes(config.model, image_shape),
+        f"an image of {image_size} by {image_size}, with this model's positions and attention,",
+        "choose a smaller data.image_size",
+    )
+
+
+def statistics_of(mean: Sequence[float], std: Sequence[float], channels: int) -> Statistics:
+    """Return the mean and std to normalize images with; raise ValueError if they are unusable."""
+    mean, std = tuple(map(float, mean)), tuple(map(float, std))
+    finite = all(map(math.isfinite, (*mean, *std)))
+    if not finite or not len(mean) == len(std) == channels or min(std) <= 0:
+        raise ValueError("the checkpoint's mean and std cannot normalize images")
+    return Statistics(mean, std)
+
+
+def checked_keys(seen: Tensor | None) -> Tensor | None:
+    """Return the keys of images in a checkpoint; raise ValueError if they cannot be such."""
+    if seen is not None and (seen.dtype != torch.int64 or seen.ndim != 1):
+        raise ValueError("the checkpoint's keys of images must be int64 (N,)")
+    return seen
+
+
+def known_temperature(checkpoint: Checkpoint, meta: Meta) -> float | None:
+    """Return the temperature in the checkpoint or, from vit-eval, in the run's folder.
+
+    None if it is not known of these weights and this image size, or is not a temperature.
+    """
+    value: Any = checkpoint.temperature
+    if value is None:
+        value = (noted_temperatures(meta.path) or {}).get(temperature_key(meta))
+    fits = meta.image_shape == checkpoint.image_shape
+    return value if fits and isinstance(value, float) and LEAST <= value <= MOST else None
+
+
+def temperature_key(meta: Meta) -> str:
+    """Return a key for these weights; the same file may hold others later."""
+    return f"{meta.path.name} {meta.checksum[:12]}, {meta.weights} weights"
+
+
+def noted_temperatures(checkpoint: Path) -> dict[str, Any] | None:
+    """Return the temperatures that vit-eval has noted, by checkpoint and weights.
+
+    None if the file is damaged or was written by something else.
+    """
+    file = calibration_file(checkpoint)
+    try:
+        noted = read_json(file)["temperatures"] if file.exists() else {}
+    except (Refused, LookupError, TypeError):
+        return None
+    return noted if isinstance(noted, dict) else None
+
+
+def encoder_of(model: nn.Module) -> Encoder | None:
+    """Return the model's encoder (a classifier is one, an autoencoder contains one), or None."""
+    return next((each for each in model.modules() if isinstance(each, Encoder)), None)
+
+
+def portable(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's settings without the paths of the machine that trained it."""
+    task = dict(config["task"])
+    if "teacher" in task:
+        task["teacher"] = Path(task["teacher"]).name
+    data = config["data"] | {"root": "data", "download": False}
+    return config | {"data": data, "task": task} | dict.fromkeys(("init_from", "resume", "extend"))

@@ -28,7 +28,7 @@ from vit_train.model.layers import Dropout, DropPath
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.config import TrainConfig
-from vit_train.runs.load import encoder_of
+from vit_train.runs.trained import encoder_of
 from vit_train.tasks.task import Task
 
 if TYPE_CHECKING:  # most runs do without

@@ -30,8 +30,8 @@ from vit_train.figures.maps import draw_gallery, gallery_size
 from vit_train.figures.measures import figures, result_dict
 from vit_train.runs import provenance
 from vit_train.runs.checkpoint import Checkpoint, newest_intact
-from vit_train.runs.load import load
 from vit_train.runs.paths import CHECKPOINTS, CONFIG, SUMMARY, resume_command
+from vit_train.runs.trained import load
 from vit_train.training.callbacks import AfterEpochs, BadBatchSaver, ContinueOnDiskError, MetricsCsv
 from vit_train.training.checkpoints import CheckpointManager, Earlier, reports, truncate_reports
 from vit_train.training.setup import Setup

@@ -45,8 +45,7 @@ from vit_train.model.patches import require_whole_patches
 from vit_train.model.pos_embed import chosen_positions
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
-from vit_train.runs.load import checked_keys, statistics_of
-from vit_train.runs.trained import Meta, Trained
+from vit_train.runs.trained import Meta, Trained, checked_keys, statistics_of
 from vit_train.tasks.classify import Distill, Teacher
 from vit_train.tasks.config import ClassifyConfig, DistillConfig
 from vit_train.tasks.make import make_task

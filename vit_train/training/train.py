@@ -32,9 +32,8 @@ from vit_train.engine.precision import (
 from vit_train.engine.schedule import NonFinite
 from vit_train.engine.trainer import Callback, Trainer
 from vit_train.runs.config import TrainConfig, readable, with_defaults
-from vit_train.runs.load import load
 from vit_train.runs.paths import Outcome, new_run, run_at
-from vit_train.runs.trained import Trained
+from vit_train.runs.trained import Trained, load
 from vit_train.tasks.config import DistillConfig, TaskConfig
 from vit_train.training.checkpoints import (
     Earlier,

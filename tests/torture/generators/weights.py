@@ -14,8 +14,8 @@ from torch import Tensor
 
 from torture.forgery import archive, everywhere, put
 from torture.place import Place
-from vit_train.interop.known import LAYOUTS
 from vit_train.interop.layout import Subject
+from vit_train.interop.libraries import LAYOUTS
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 
