@@ -21,7 +21,7 @@ from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.data.train_batches import TrainBatches
 from vit_train.engine import workers
-from vit_train.figures.measures import METRICS
+from vit_train.figures.measures import FIGURES
 from vit_train.figures.sheet import label_lines
 from vit_train.training.announce import left_out
 
@@ -58,7 +58,7 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -
         of_group = [tag for tag in tags["scalars"] if tag.startswith(f"{name}/")]
         assert of_group == [f"{name}/train", f"{name}/val"]
     val = [f"val/{name}" for name in ("pictures", "confusion", "mistakes", "relevance")]
-    test = [f"{tag}/{name}" for tag in ("test", "test/best") for name in (*METRICS, "mistakes")]
+    test = [f"{tag}/{name}" for tag in ("test", "test/best") for name in (*FIGURES, "mistakes")]
     assert tags["images"] == ["train/augmented", *val, *test]
     assert {"config/text_summary", "how to read this page/text_summary"} <= set(tags["tensors"])
     (test,) = events.Tensors("test/text_summary")
