@@ -92,9 +92,9 @@ def accuracies(evaluated: Sequence[Evaluated]) -> str:
     """Return the accuracy in each precision and how many predictions it changes."""
     precisions, predictions = [], []
     for each in evaluated:
-        result = each.found.result
+        result = each.result
         assert isinstance(result, Classification)
-        precisions.append(f"{percent(result.acc)} % in {each.found.facts['precision']}")
+        precisions.append(f"{percent(result.acc)} % in {each.content['precision']}")
         predictions.append(result.answers.predicted)
     first, *others = predictions
     differing = [f"; {(first != other).sum()} predictions differ" for other in others]

@@ -24,11 +24,9 @@ from vit_train.commands import tools, train
 from vit_train.commands.errors import FULL_ERROR
 from vit_train.engine import precision
 from vit_train.evaluation import comparison as comparing
-from vit_train.evaluation import evaluate as evaluating
+from vit_train.evaluation import findings as finding
 from vit_train.explain import explainer as explaining
 from vit_train.figures import measures as measuring
-from vit_train.figures.confidence import Calibration, Coverage
-from vit_train.figures.measures import Confusion
 from vit_train.model.build import Flops
 from vit_train.results import table as gathering
 from vit_train.training import folder, setup
@@ -169,34 +167,40 @@ COUNTED: dict[str, Flops] = {}
 @pytest.fixture
 def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A figure takes a third of a second: a command draws one with the same words only once."""
+    for name, draw in measuring.FIGURES.items():
+        once = drawn_once(name, draw, lambda answers, classes: tuple(classes))
+        monkeypatch.setitem(measuring.FIGURES, name, once)
+    for where, name, words in (
+        (measuring, "draw_mistakes", lambda answers, images, classes, names: tuple(classes)),
+        (validating, "draw_mistakes", lambda answers, images, classes, names: tuple(classes)),
+        (explaining, "draw_maps", lambda images, maps, lines, legend: (legend,)),
+        (validating, "draw_maps", lambda images, maps, lines, legend: (legend,)),
+        (explaining, "draw_distances", lambda *what: ()),
+        (explaining, "draw_filters", lambda *what: ()),
+        (finding, "curves", lambda *what: ()),
+        (comparing, "draw_differences", lambda *what: ()),
+        (folder, "draw_first_images", lambda setup: signs_of(setup.data.classes)),
+        (gathering, "bars", lambda groups, *_: signs_of([each[0] for each in groups])),
+        (gathering, "lines", lambda groups, *_: signs_of([each[0] for each in groups])),
+        (gathering, "curves", lambda groups, *_: signs_of([each[0] for each in groups])),
+        (finding, "draw_positions", lambda model: (model.config.positions, model.grid)),
+    ):
+        monkeypatch.setattr(where, name, drawn_once(name, getattr(where, name), words))
 
-    def draw_once(where: object, name: str, words: Callable[..., tuple[object, ...]]) -> None:
-        draw = getattr(where, name)
 
-        def drawn(*what: object, **more: object) -> Figure:
-            key = (sys.argv[0], name, *words(*what))
-            if key in DRAWN:
-                return Figure(figsize=(2, 2))
-            DRAWN.add(key)
-            return draw(*what, **more)
+def drawn_once(
+    name: str, draw: Callable[..., Figure], words: Callable[..., tuple[object, ...]]
+) -> Callable[..., Figure]:
+    """Return a function that draws only once for each command and for the same words."""
 
-        monkeypatch.setattr(where, name, drawn)
+    def drawn(*what: object, **more: object) -> Figure:
+        key = (sys.argv[0], name, *words(*what))
+        if key in DRAWN:
+            return Figure(figsize=(2, 2))
+        DRAWN.add(key)
+        return draw(*what, **more)
 
-    for metric in (Confusion, Calibration, Coverage):
-        words = lambda self, answers, classes: (type(self), *classes)  # noqa: E731
-        draw_once(metric, "draw", words)
-    for where in (measuring, validating):
-        draw_once(where, "draw_mistakes", lambda answers, images, classes, names: tuple(classes))
-    for where in (explaining, validating):
-        draw_once(where, "draw_maps", lambda images, maps, titles, legend: (legend,))
-    for name in ("draw_distances", "draw_filters"):
-        draw_once(explaining, name, lambda *what: ())
-    draw_once(evaluating, "curves", lambda *what: ())
-    draw_once(comparing, "draw_differences", lambda *what: ())
-    draw_once(folder, "draw_first_images", lambda setup: signs_of(setup.data.classes))
-    for name in ("bars", "lines", "curves"):
-        draw_once(gathering, name, lambda groups, *_: signs_of([each[0] for each in groups]))
-    draw_once(evaluating, "draw_positions", lambda model: (model.config.positions, model.grid))
+    return drawn
 
 
 DRAWN: set[tuple[object, ...]] = set()

@@ -17,7 +17,7 @@ import vit_train
 from vit_train.base.reading import read_json
 from vit_train.commands import start
 from vit_train.engine import workers
-from vit_train.figures.measures import METRICS
+from vit_train.figures.measures import FIGURES
 from vit_train.figures.sheet import label_lines
 
 FEW = ["data.train_images=60", "data.test_images=20", *SMALL_MODEL, "train.epochs=1"]
@@ -53,7 +53,7 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -
         of_group = [tag for tag in tags["scalars"] if tag.startswith(f"{name}/")]
         assert of_group == [f"{name}/train", f"{name}/val"]
     val = [f"val/{name}" for name in ("pictures", "confusion", "mistakes", "relevance")]
-    test = [f"{tag}/{name}" for tag in ("test", "test/best") for name in (*METRICS, "mistakes")]
+    test = [f"{tag}/{name}" for tag in ("test", "test/best") for name in (*FIGURES, "mistakes")]
     assert tags["images"] == ["train/augmented", *val, *test]
     assert "config/text_summary" in tags["tensors"]
     # No curve is a single dot, but for those that compare runs.

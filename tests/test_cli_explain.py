@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import SMALL, Run, SmallRun
-from matplotlib.figure import Figure
 from PIL import Image
 from small_sets import small_cifar
 from torchvision.datasets import CIFAR10
@@ -16,7 +15,7 @@ import vit_train
 from vit_train.data.dataset import sample
 from vit_train.data.sources import load_dataset
 from vit_train.engine.precision import Precision
-from vit_train.explain import explainer as explaining
+from vit_train.evaluation.pages import focus as in_words
 from vit_train.explain.attribution import (
     middle_share,
     patches_of_half,
@@ -25,7 +24,6 @@ from vit_train.explain.attribution import (
 )
 from vit_train.explain.explain import masked, most_central, on_grid
 from vit_train.explain.explainer import Explainer
-from vit_train.figures.maps import map_title
 from vit_train.model import build as memory
 from vit_train.model.build import build
 from vit_train.model.config import CnnConfig
@@ -168,43 +166,22 @@ def test_what_raises_a_class_is_the_gradient_of_its_logit(small_run: SmallRun) -
     torch.testing.assert_close(maps, expected)
 
 
-def test_a_title_has_the_answer_whatever_class_is_explained(
-    small_run: SmallRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("target", [None, "square"])
+def test_below_a_map_is_the_prediction_whatever_class_is_explained(
+    small_run: SmallRun, target: str | None
 ) -> None:
     trained = vit_train.load(small_run("finished"))
-    drawn: list[str] = []
-    legends: list[str] = []
-
-    def draw_maps(
-        images: torch.Tensor, maps: torch.Tensor, titles: list[str], legend: str
-    ) -> Figure:
-        drawn.extend(titles)
-        legends.append(legend)
-        return Figure()
-
-    monkeypatch.setattr(explaining, "draw_maps", draw_maps)
     images = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8)
-    for target in (None, "square"):
-        explainer = Explainer(trained, target=target)
-        explainer.draw_maps(tmp_path / "maps.png", images, ["a", "b", "c"])
-    said = [f"predicted: {each.label} {100 * each.probability:.0f} %" for each in
-            trained.predict([image.permute(1, 2, 0).numpy() for image in images])]  # fmt: skip
-    plain = [f"{name}, {each}" for name, each in zip("abc", said, strict=True)]
-    assert drawn[:3] == plain
-    for title, start in zip(drawn[3:], plain, strict=True):
-        also = "" if "predicted: square" in start else r", square \d+ %"
-        assert re.fullmatch(f"{re.escape(start)}{also}", title)
-    assert ["raised the predicted class" in legends[0], "raised square" in legends[1]] == [
-        True,
-        True,
-    ]
-    name = "Screenshot 2026-11-22 at 10.32.45 copy.png"
-    assert (
-        map_title(name, "automobile", " 83 %") == "Screenshot 2026-1…, predicted: automobile 83 %"
-    )
-    long = map_title("true: sweet_pepper", "aquarium_fish", " 87 %, pickup_truck 12 %")
-    assert long == "…, predicted: aquariu… 87 %, pickup_truck 12 %"
-    assert map_title("a.png", 40 * "x") == f"a.png, predicted: {17 * 'x'}…"
+    expected = []
+    photos = [image.permute(1, 2, 0).numpy() for image in images]
+    for title, found in zip("abc", trained.predict(photos, topk=99), strict=True):
+        expected += [title, f"predicted: {found.label} {100 * found.probability:.0f} %"]
+        if target not in (None, found.label):
+            expected.append(f"square {100 * dict(found.top)['square']:.0f} %")
+    (axes,) = Explainer(trained, target=target).draw_maps(images, ["a", "b", "c"]).axes
+    heading, *drawn, _, _, legend = (text.get_text() for text in axes.texts)
+    assert heading == "" and drawn == expected
+    assert f"raised {target or 'the predicted class'}" in legend.replace("\n", " ")
 
 
 def test_what_takes_too_much_memory_is_not_drawn(
@@ -226,10 +203,9 @@ def test_at_least_one_patch_is_deleted(small_run: SmallRun) -> None:
     config = replace(vit_train.load(small_run("finished")).meta.config.model, patch_size=16)
     trained = vit_train.load("run")
     model = VisionTransformer(config, 32).eval()
-    focus = Explainer(Trained(model, trained.meta)).focus(
-        torch.randint(256, (40, 3, 32, 32), dtype=torch.uint8)
-    )
-    assert focus.deleted == 0.25 and "Removing the 25 % most relevant" in focus.in_words
+    images = torch.randint(256, (40, 3, 32, 32), dtype=torch.uint8)
+    focus = Explainer(Trained(model, trained.meta)).focus(images)
+    assert focus["deleted"] == 0.25 and "Removing the 25 % most relevant" in in_words(focus)
 
 
 @pytest.mark.parametrize("precision", [None, Precision("bf16", torch.device("cpu"))])
@@ -246,10 +222,10 @@ def test_answers_with_and_without_patches_are_computed_alike(
 
     monkeypatch.setattr(trained.model, "forward", noted)
     images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
-    maps, probabilities = explainer.explained(images)
-    answers = probabilities.argmax(1)
-    ((kept,), _) = explainer.kept(images, maps, answers, [0])
-    assert kept.all() and set(in_bf16) == {precision is not None}
+    _, probabilities = explainer.explained(images)
+    nothing = torch.zeros(4, 0, dtype=torch.long)
+    assert explainer.kept(images, probabilities.argmax(1), nothing).all()
+    assert set(in_bf16) == {precision is not None}
 
 
 def test_a_hit_is_on_the_object() -> None:
@@ -265,7 +241,7 @@ def test_a_hit_is_on_the_object() -> None:
 def test_deleted_patches_are_the_first_of_the_order() -> None:
     images = torch.ones(2, 3, 8, 8)
     order = torch.tensor([[3, 0, 1, 2], [1, 2, 3, 0]])
-    less = without_patches(images, order, 2, patch_size=4)
+    less = without_patches(images, order[:, :2], patch_size=4)
     assert less[0, :, :4, :4].sum() == less[0, :, 4:, 4:].sum() == 0
     assert less[1, :, :4, 4:].sum() == less[1, :, 4:, :4].sum() == 0
     assert less.sum() == images.sum() / 2

@@ -23,7 +23,7 @@ from vit_train.base.reading import read_json
 from vit_train.data.image_files import image_files
 from vit_train.engine import precision
 from vit_train.engine.precision import Precision
-from vit_train.evaluation import evaluator, predict
+from vit_train.evaluation import measuring, predict
 from vit_train.figures.sheet import Labeled
 from vit_train.runs.paths import FOLDER
 from vit_train.runs.settings import PredictConfig
@@ -78,7 +78,7 @@ def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(
     # All of them are right, so that no temperature is too cold.
     few = run("vit-eval", "ckpt=run")
     assert "no temperature is fitted: too few validation images (5)" in few.out, few.err
-    monkeypatch.setattr(evaluator, "COLDEST", 0.0)
+    monkeypatch.setattr(measuring, "COLDEST", 0.0)
     assert run("vit-eval", "ckpt=run").status == 0
     evaluated = csv_rows("run/eval-test/predictions.csv")
     result = read_json(Path("run/eval-test/results.json"))
@@ -402,7 +402,7 @@ def test_overlays_never_replace_an_image_and_bad_weights_are_said(run: Run) -> N
     shutil.copy(FOLDER / "cifar10.safetensors", "model.safetensors")
     Path("predicted.png").write_bytes(before)
     outcome = run("vit-predict", "ckpt=model.safetensors", "images=.", "overlay=true")
-    assert outcome.status == 1 and "overlay=true would replace the image" in outcome.err
+    assert outcome.status == 1 and "would replace the image" in outcome.err
     Path("predicted.png").unlink()
     Path("photo-maps.png").write_bytes(before)
     outcome = run("vit-predict", *arguments[:1], "images='*.png'", "overlay=true", "out=photo.csv")

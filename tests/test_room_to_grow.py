@@ -24,7 +24,7 @@ from vit_train.engine.config import OPTIM_CONFIGS, AdamWConfig, LoopConfig, Opti
 from vit_train.engine.metrics import Answers
 from vit_train.engine.optimizers import OPTIMIZERS, Optimizer, make_adamw
 from vit_train.engine.stepping import Optimizers
-from vit_train.figures.measures import METRICS
+from vit_train.figures.measures import FIGURES, NUMBERS
 from vit_train.model.attention import Attention
 from vit_train.model.build import BUILDERS
 from vit_train.model.config import MODEL_CONFIGS, ModelConfig, ViTConfig
@@ -310,22 +310,21 @@ def test_equal_runs_of_an_own_model_that_draws_are_equal_or_refused(
     assert run("vit-train", *SMALL_MLP, "model.noise=shared").status == 0
 
 
-class Overconfidence:
-    """How much surer the model is, on average, than it is right."""
+def overconfidence(answers: Answers) -> float:
+    """Return how much surer the model is, on average, than it is right."""
+    return float((answers.confidence - answers.correct).mean())
 
-    def values(self, answers: Answers) -> dict[str, float]:
-        right = answers.labels == answers.predicted
-        return {"overconfidence": float((answers.confidence - right).mean())}
 
-    def draw(self, answers: Answers, classes: Sequence[str]) -> Figure:
-        figure = Figure()
-        figure.subplots().hist(answers.confidence)
-        return figure
+def draw_confidence(answers: Answers, classes: Sequence[str]) -> Figure:
+    figure = Figure()
+    figure.subplots().hist(answers.confidence)
+    return figure
 
 
 def test_a_metric(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its numbers are in every report of a run and of an evaluation, its figure beside them."""
-    monkeypatch.setitem(METRICS, "overconfidence", Overconfidence())
+    monkeypatch.setitem(NUMBERS, "overconfidence", overconfidence)
+    monkeypatch.setitem(FIGURES, "confidence", draw_confidence)
     assert run("vit-train", *SMALL, "hydra.run.dir=run").status == 0
     assert run("vit-eval", "ckpt=run/checkpoints/last.safetensors").status == 0
     summary = read_json(Path("run/summary.json"))
@@ -334,7 +333,7 @@ def test_a_metric(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert value == pytest.approx(summary["test"]["final"]["overconfidence"]) and value != 0
     rows = csv_rows("run/metrics.csv")
     assert all(abs(float(row["val_overconfidence"])) <= 1 for row in rows)
-    for name in ("overconfidence", "confusion"):
+    for name in ("confidence", "confusion"):
         assert Path(f"run/eval-test-last/{name}.png").stat().st_size > 500
 
 

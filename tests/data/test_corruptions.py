@@ -16,7 +16,7 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from vit_train.evaluation.evaluator import CORRUPTIONS, SEVERITIES, corrupted
+from vit_train.evaluation.measuring import CORRUPTIONS, SEVERITIES, corrupted
 
 
 def photos(size: int = 32) -> Tensor:

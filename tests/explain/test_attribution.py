@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.explain.attribution import (
-    answer_maps,
     attention_distances,
     even_distance,
-    of_answer,
+    patch_maps,
+    prediction_maps,
     relevance,
     rollout,
 )
@@ -62,13 +62,13 @@ def test_relevance_is_the_naive_double_loop() -> None:
 
 def test_what_is_classified_is_the_class_token_or_the_mean_of_the_others() -> None:
     matrix = torch.arange(25.0).view(1, 5, 5)
-    assert of_answer(matrix, has_class=True).tolist() == [[[1, 2], [3, 4]]]
+    assert patch_maps(matrix, has_class=True).tolist() == [[[1, 2], [3, 4]]]
     patches = matrix[:, 1:, 1:]
     expected = [
         sum(patches[0, row, column].item() for row in range(4) if row != column) / 4
         for column in range(4)
     ]
-    assert of_answer(patches, has_class=False).flatten().tolist() == pytest.approx(expected)
+    assert patch_maps(patches, has_class=False).flatten().tolist() == pytest.approx(expected)
 
 
 def test_one_layers_attention_is_the_mean_of_its_heads() -> None:
@@ -78,7 +78,7 @@ def test_one_layers_attention_is_the_mean_of_its_heads() -> None:
         def forward(self, images: Tensor, return_attention: bool) -> tuple[Tensor, list[Tensor]]:
             return torch.eye(2), layers
 
-    maps, *_ = answer_maps(Model(), torch.zeros(2, 3, 4, 4), True, "attention", 0)
+    maps, *_ = prediction_maps(Model(), torch.zeros(2, 3, 4, 4), True, "attention", 0)
     torch.testing.assert_close(maps.flatten(1), layers[0].sum(1)[:, 0, 1:] / 3)
 
 

@@ -5,6 +5,7 @@ import io
 
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from sklearn import metrics as sk
@@ -16,16 +17,16 @@ from vit_train.figures.confidence import (
     BINS,
     COLDEST,
     HOTTEST,
-    Calibration,
-    Coverage,
     accuracy_of_surest,
     binned,
     calibration_error,
     cooled,
+    draw_coverage,
     fitted_temperature,
+    selective_accuracy,
 )
-from vit_train.figures.measures import Confusion, averages, class_reports
-from vit_train.figures.sheet import draw_mistakes, most_doubtful, most_wrong
+from vit_train.figures.measures import FIGURES, class_reports
+from vit_train.figures.sheet import draw_mistakes, highest
 
 CLASSES = 7
 NAMES = [f"class {number}" for number in range(CLASSES)]
@@ -89,13 +90,13 @@ def test_answers_of_nan_are_wrong_and_equal_ones_the_first_class() -> None:
 @kinds
 def test_each_class_and_the_averages_are_scikit_learns(kind: str) -> None:
     found = answers(kind)
-    reports = class_reports(found, NAMES)
+    reports, averages = class_reports(found, NAMES)
     columns = sk.precision_recall_fscore_support(
         found.labels, found.predicted, labels=range(CLASSES), zero_division=0
     )
     for field, column in zip(("precision", "recall", "f1", "support"), columns, strict=True):
         assert [getattr(each, field) for each in reports] == pytest.approx(list(column)), field
-    for each, average in zip(averages(reports), ("macro", "weighted"), strict=True):
+    for each, average in zip(averages, ("macro", "weighted"), strict=True):
         expected = sk.precision_recall_fscore_support(
             found.labels, found.predicted, average=average, zero_division=0
         )[:3]
@@ -128,12 +129,12 @@ def test_an_image_is_in_the_bin_that_holds_its_confidence() -> None:
     rng = np.random.default_rng(0)
     sureness = np.linspace(0.1, 20, 600)[:, np.newaxis]  # so that no bin is empty
     found = Answers(rng.integers(0, 30, 600), sureness * rng.normal(size=(600, 30)))
-    bins = binned(found)
+    count, confidence, accuracy = binned(found)
     for number in range(BINS):
         inside = (number / BINS < found.confidence) & (found.confidence <= (number + 1) / BINS)
-        assert bins.images[number] == inside.sum() > 0
-        assert bins.confidence[number] == pytest.approx(found.confidence[inside].mean())
-        assert bins.accuracy[number] == pytest.approx(found.correct[inside].mean())
+        assert count[number] == inside.sum() > 0
+        assert confidence[number] == pytest.approx(found.confidence[inside].mean())
+        assert accuracy[number] == pytest.approx(found.correct[inside].mean())
 
 
 def test_what_is_as_sure_as_it_is_right_has_no_calibration_error() -> None:
@@ -175,7 +176,7 @@ def test_coverage_counts_the_surest_images_whatever_their_order(kind: str) -> No
         order = np.argsort(-found.confidence)
         for count in (1, 10, 333):
             assert curve[count - 1] == pytest.approx(found.correct[order[:count]].mean())
-    assert Coverage().values(found)["selective_acc"] == pytest.approx(curve.mean())
+    assert selective_accuracy(found) == pytest.approx(curve.mean())
 
 
 def test_a_mark_rests_on_enough_images() -> None:
@@ -184,7 +185,7 @@ def test_a_mark_rests_on_enough_images() -> None:
         confidence = np.linspace(3, 1, 100)
         labels = (np.arange(100) >= right).astype(int)
         found = Answers(labels, np.stack([confidence, np.zeros(100)], axis=1))
-        (axes,) = Coverage().draw(found, ["a", "b"]).axes
+        (axes,) = draw_coverage(found, ["a", "b"]).axes
         assert len(axes.texts) == marks
 
 
@@ -215,23 +216,24 @@ def test_two_classes_have_two_columns() -> None:
     assert header[-2:] == ["predicted_2", "probability_2"] and row[:4] == ["5", "a", "b\\n", "0"]
 
 
-def test_the_worst_and_the_most_doubtful_images_are_found() -> None:
+def test_the_worst_and_the_most_doubtful_images_are_shown_first() -> None:
     logits = np.array([[5.0, 0, 0], [0, 9, 0], [0, 0, 1], [3, 2.9, 0], [0, 0.5, 4]])
     labels = np.array([0, 0, 0, 0, 1])
-    found = Answers(labels, logits)
-    assert most_wrong(found, 2).tolist() == [1, 4]  # 2 is wrong, too, but less
-    assert most_doubtful(found, 1).tolist() == [3]
+    images = torch.arange(5, dtype=torch.uint8).view(5, 1, 1, 1).expand(-1, 3, 8, 8)
+    (axes,) = draw_mistakes(Answers(labels, logits), images, ["a", "b", "c"]).axes
+    shown = [int(image.get_array().max()) for image in axes.images]
+    assert shown[:3] == [1, 4, 2] and shown[3] == 3 and len(shown) == 3 + 5
+    among = np.array([True, False, True])
+    assert highest(np.array([1.0, 3.0, 2.0]), among) == [2, 0]
 
 
 @pytest.mark.parametrize("classes", [2, 7])
 def test_the_figures_can_be_drawn_of_any_answers(classes: int) -> None:
-    import torch
-
     labels = np.arange(5) % classes
     images = torch.zeros(5, 3, 8, 8, dtype=torch.uint8)
     names = ["$a_b$ <x>", "long " * 9, *map(str, range(classes))][:classes]
     for logits in (np.eye(classes)[labels] * 9, np.zeros((5, classes))):
         found = Answers(labels, logits)
-        for metric in (Calibration(), Coverage(), Confusion()):
-            metric.draw(found, names).draw_without_rendering()
+        for draw in FIGURES.values():
+            draw(found, names).draw_without_rendering()
         draw_mistakes(found, images, names).draw_without_rendering()

@@ -1,26 +1,38 @@
 """report.html: one file, whose text is text and whose words are what was found."""
 
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from vit_train.engine.metrics import Answers, Classification, Evaluation, Paired
-from vit_train.evaluation.comparison import Pair
-from vit_train.evaluation.findings import Findings
+from vit_train.engine.metrics import Answers, Classification, Evaluation
+from vit_train.evaluation.comparison import compared, in_words
+from vit_train.evaluation.findings import numbers
 from vit_train.evaluation.pages import comparison_page, evaluation_page
-from vit_train.explain.attribution import Focus
+from vit_train.figures.measures import result_dict
 
 NAMES = ["<b>cat</b>", "dog & co", '"><script>alert(1)</script>']
 FACTS = {
     "checkpoint": "run/<x>.pt", "title": "pets", "split": "test", "image_size": 8, "weights": "raw",
     "epoch": 3, "images_seen": 90, "date": "2026-01-31", "selected_on": "val", "images_per_s": 9.5,
+    "classes": NAMES, "caveat": "", "command": "vit-eval",
+}  # fmt: skip
+FOCUS = {
+    "images": 256, "patches_of_half": 0.36, "middle": 0.3, "deleted": 0.1, "changed": 0.3,
+    "changed_at_random": 0.08, "p_value": 0.01,
 }  # fmt: skip
 PNG = "data:image/png;base64,cG5n"  # b"png"
+LABELS = np.arange(30) // 10
+PREDICTED = np.array([0] * 6 + [1] * 4 + [1] * 10 + [2] * 9 + [0])
+
+
+def result_of(labels: np.ndarray, predicted: np.ndarray, sure: float = 3.0) -> Classification:
+    return Classification.of(Answers(labels, sure * np.eye(labels.max() + 1)[predicted]))
+
+
+RESULT = result_of(LABELS, PREDICTED)
 
 
 class Page(HTMLParser):
@@ -49,16 +61,24 @@ class Page(HTMLParser):
         self.words += data
 
 
-def found(**changes: Any) -> Findings:
-    labels = np.array([0] * 10 + [1] * 10 + [2] * 10)
-    predicted = np.array([0] * 6 + [1] * 4 + [1] * 10 + [2] * 9 + [0])
-    result = Classification.of(Answers(labels, 3.0 * np.eye(3)[predicted]))
-    images = torch.zeros(30, 3, 8, 8, dtype=torch.uint8)
-    return Findings(result, images, list(range(30)), NAMES, FACTS, **changes)
+def html_of(
+    result: Classification = RESULT,
+    temperature: float | None = None,
+    run: dict[str, Any] | None = None,
+    pictures: dict[str, bytes] | None = None,
+    **more: object,
+) -> str:
+    classes = NAMES[: result.answers.classes]
+    content = FACTS | {"classes": classes} | numbers(result, classes, temperature) | more
+    return evaluation_page(content, result, run or {}, pictures or {})
+
+
+def words_of(*what: Any, **more: Any) -> str:
+    return Page(html_of(*what, **more)).words
 
 
 def test_on_a_narrow_page_neither_numbers_nor_names_break() -> None:
-    html = evaluation_page(found(), {}, {})
+    html = html_of()
     kinds = [attributes["class"] for tag, attributes in Page(html).tags if tag == "table"]
     assert kinds == ["numbers", "texts"]
     for cells in (r".numbers td + td, .numbers th + th", ".texts td:first-child"):
@@ -66,19 +86,17 @@ def test_on_a_narrow_page_neither_numbers_nor_names_break() -> None:
 
 
 def test_no_text_is_markup_and_nothing_is_loaded() -> None:
-    summary = {
+    run = {
         "command": "vit-train <i>x</i>",
         "commit": "<svg onload=1>",
         "machine": {"cpu": "A&B\x1b[1m"},
     }
-    focus = Focus(256, 0.36, 0.3, 0.1, 0.3, 0.1, 0.01)
     pictures = {"confusion": b"png", "maps": b"png"}
-    one = evaluation_page(found(focus=focus), summary, pictures)
-    pair = Pair(*NAMES[:2], Paired(30, 3, 4), 0.5)
+    one = html_of(run=run, pictures=pictures, focus=FOCUS)
+    (pair,) = compared(dict.fromkeys(NAMES[:2], RESULT.answers))
+    models = [FACTS | {"name": name} | numbers(RESULT, NAMES, None) for name in NAMES[:2]]
     settings, pictures = [("seed", "0", NAMES[2])], dict.fromkeys(NAMES[1:], b"png")
-    both = comparison_page(
-        NAMES[:2], [found()] * 2, [pair.in_words, "<i>seen</i>"], settings, pictures
-    )
+    both = comparison_page(models, [in_words(pair), "<i>seen</i>"], settings, pictures)
     for page in map(Page, (one, both)):
         tags = [tag for tag, _ in page.tags]
         assert not {"script", "b", "svg", "i", "link", "iframe"} & set(tags)
@@ -94,9 +112,7 @@ def test_no_text_is_markup_and_nothing_is_loaded() -> None:
 
 
 def test_it_says_in_words_what_was_found() -> None:
-    flipped = found().result
-    assert isinstance(flipped, Classification)
-    words = Page(evaluation_page(found(temperature=2.0, flipped=flipped), {}, {})).words
+    words = words_of(temperature=2.0, tta_flip=result_dict(RESULT))
     assert "83.33 %" in words and "most frequent class would be right in 33.3 %" in words
     assert "five most probable" not in words  # of three classes
     assert "<b>cat</b> mistaken for dog & co: 4 images, 40.0 % of <b>cat</b>" in words
@@ -108,26 +124,14 @@ def test_it_says_in_words_what_was_found() -> None:
     assert "0.714" in words  # the precision of dog & co, 10 of 14
 
 
-def of_two(result: Classification, temperature: float | None = None) -> Findings:
-    """Found of two classes."""
-    return replace(found(temperature=temperature), result=result, classes=NAMES[:2])
-
-
-@pytest.mark.parametrize(
-    "right, sure, verdict",
-    [
-        (0.5, 5.0, "Not as they are: it is right less often than its probabilities say."),
-        (0.9, 0.5, "Not as they are: it is right more often than its probabilities say."),
-    ],
-)
+@pytest.mark.parametrize("right, sure, verdict", [(0.5, 5.0, "less"), (0.9, 0.5, "more")])
 def test_with_many_images_it_says_on_which_side_confidence_errs(
     right: float, sure: float, verdict: str
 ) -> None:
     labels = np.arange(400) % 2
     predicted = np.where(np.arange(400) < 400 * right, labels, 1 - labels)
-    result = Classification.of(Answers(labels, sure * np.eye(2)[predicted]))
-    words = Page(evaluation_page(of_two(result, 20.0), {}, {})).words
-    assert verdict in words
+    words = words_of(result_of(labels, predicted, sure), 20.0)
+    assert f"Not as they are: it is right {verdict} often than its probabilities say." in words
     before, now = map(float, change(words).groups())
     assert (now < before) == (sure > right)  # a temperature of 20 makes it less sure
 
@@ -139,35 +143,34 @@ def change(words: str) -> re.Match[str]:
 
 
 def test_uneven_classes_are_also_counted_alike() -> None:
-    labels = np.array([0] * 30 + [1] * 10)
-    result = Classification.of(Answers(labels, 3.0 * np.eye(2)[np.zeros(40, dtype=int)]))
-    words = Page(evaluation_page(of_two(result), {}, {})).words
+    words = words_of(result_of(np.arange(40) // 30, np.zeros(40, dtype=int)))
     assert "75.00 %" in words
     assert "With every class counted alike, the model is right in 50.00 %." in words
 
 
-def test_it_says_where_the_model_looks_and_whether_that_means_anything() -> None:
-    for count, changed, p_value, verdict in (
+@pytest.mark.parametrize(
+    "images, changed, p_value, verdict",
+    [
         (256, 0.33, 1e-9, "So the maps show what the predictions depend on."),
         (256, 0.1, 0.4, "That may be chance: these images do not tell"),
         (256, 0.01, 1e-9, "So the maps hardly show what the predictions depend on."),
         (12, 0.9, 1e-3, "So few images do not tell whether"),
-    ):
-        focus = Focus(count, 0.36, 0.3, 0.1, changed, changed_at_random=0.08, p_value=p_value)
-        words = Page(evaluation_page(found(focus=focus), {}, {})).words
-        assert (
-            f"changes {100 * changed:.0f} % of the predictions; removing random patches, 8 %"
-            in words
-        )
-        assert verdict in words
+    ],
+)
+def test_it_says_where_the_model_looks_and_whether_that_means_anything(
+    images: int, changed: float, p_value: float, verdict: str
+) -> None:
+    focus = FOCUS | {"images": images, "changed": changed, "p_value": p_value}
+    words, share = words_of(focus=focus), f"{100 * changed:.0f} %"
+    assert f"changes {share} of the predictions; removing random patches, 8 %" in words
+    assert verdict in words
 
 
 def test_a_model_that_predicts_pixels_has_a_loss_alone() -> None:
-    pixels = Findings(Evaluation(5, 0.25), torch.zeros(5, 3, 8, 8), [], [], FACTS)
-    words = Page(evaluation_page(pixels, {}, {"pictures": b"png"})).words
+    words = Page(evaluation_page(FACTS, Evaluation(5, 0.25), {}, {"pictures": b"png"})).words
     assert "0.2500" in words and "confused" not in words
 
 
 @pytest.mark.parametrize("summary", [{"machine": 3, "config": None}, {"seconds": "long"}, {}])
 def test_a_strangers_summary_may_be_anything(summary: dict[str, Any]) -> None:
-    assert "Reproduce this" in Page(evaluation_page(found(), summary, {})).words
+    assert "Reproduce this" in words_of(run=summary)

@@ -4,6 +4,9 @@ import csv
 import io
 import math
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,17 +14,18 @@ import torch
 from scipy.stats import binomtest
 
 from vit_train.base.text import csv_text
+from vit_train.data.dataset import ImageSet
 from vit_train.engine.metrics import Answers, Classification, Paired, Z
 from vit_train.evaluation.comparison import (
-    Pair,
     adjusted,
+    compared,
     differences,
     distinct,
     draw_differences,
+    in_words,
     require_same_images,
-    where_they_differ,
 )
-from vit_train.evaluation.findings import Findings
+from vit_train.evaluation.evaluate import Evaluated
 
 CLASSES = ("cat", "a, b", "<b>$x$</b>")
 
@@ -89,45 +93,57 @@ def test_only_images_on_which_not_all_say_the_same_are_listed() -> None:
             )
 
 
-def test_the_sheet_begins_with_the_most_wrong_of_those_that_one_alone_knows() -> None:
+@pytest.mark.parametrize("names", [("A (run)", "B ($x$)"), ("B (x)", "C (y)")])
+def test_the_sheet_begins_with_the_most_wrong_of_those_that_one_alone_knows(
+    names: tuple[str, str],
+) -> None:
     first, second = answers(0), answers(1)
-    chosen = where_they_differ(first, second, 5)
-    assert (first.correct[chosen] & ~second.correct[chosen]).all()
-    losses = second.losses[chosen]
-    assert (np.diff(losses) <= 0).all()
-    assert losses[0] == second.losses[first.correct & ~second.correct].max()
-    images = torch.zeros(60, 3, 8, 8, dtype=torch.uint8)
-    figure = draw_differences((first, second), ("A (run)", "B ($x$)"), images, CLASSES)
-    texts = [text.get_text() for text in figure.axes[0].texts]
-    assert texts[0] == "Only A (run) is right" and "Only B ($x$) is right" in texts
-    assert texts[1].startswith("A: ") and texts[2].startswith("B: ")
-    figure = draw_differences((first, second), ("B (x)", "C (y)"), images, CLASSES)
-    texts = [text.get_text() for text in figure.axes[0].texts]
-    assert texts[1].startswith("B: ") and texts[2].startswith("C: ")
+    images = torch.arange(60, dtype=torch.uint8).view(60, 1, 1, 1).expand(-1, 3, 8, 8)
+    found = dict(zip(names, (first, second), strict=True))
+    (axes,) = draw_differences(found, images, CLASSES).axes
+    shown = np.array([int(image.get_array().max()) for image in axes.images])[:12]
+    only_first = first.correct & ~second.correct
+    chosen = shown[: min(12, only_first.sum())]
+    assert only_first[chosen].all() and (np.diff(second.losses[chosen]) <= 0).all()
+    assert second.losses[chosen[0]] == second.losses[only_first].max()
+    texts = [text.get_text().replace(r"\$", "$") for text in axes.texts]
+    assert texts[0] == f"Only {names[0]} is right" and f"Only {names[1]} is right" in texts
+    assert texts[1].startswith(f"{names[0][0]}: ") and texts[2].startswith(f"{names[1][0]}: ")
 
 
 @pytest.mark.parametrize("a, b, verdict", [(5, 9, "may be chance"), (5, 30, "more than chance")])
 def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) -> None:
-    paired = Paired(1000, a, b)
-    pair = Pair("A (x)", "B (y)", paired, paired.p_value)
-    assert verdict in pair.in_words and f"{(a - b) / 10:+.2f} points" in pair.in_words
-    assert "adjusted" not in pair.in_words
-    of_many = replace(pair, p_adjusted=0.5).in_words
+    labels = np.zeros(1000, dtype=int)
+    right = np.eye(2)[[0] * 1000]
+    found = {"A (x)": right.copy(), "B (y)": right.copy()}
+    found["B (y)"][:a] = found["A (x)"][a : a + b] = [0, 1]
+    (pair,) = compared({name: Answers(labels, logits) for name, logits in found.items()})
+    assert (pair["only_first"], pair["only_second"]) == (a, b)
+    words = in_words(pair)
+    assert verdict in words and f"{(a - b) / 10:+.2f} points" in words
+    assert "adjusted" not in words
+    of_many = in_words(pair | {"mcnemar_p_adjusted": 0.5})
     assert "p = 0.5 when adjusted for all pairs). That may be chance." in of_many
 
 
-def found(names: list[int], data: str = "cifar10", seed: int = 0) -> Findings:
-    each = answers(seed, count=4)
-    facts = {"data": data, "checkpoint": f"run{seed}/best.safetensors"}
-    return Findings(Classification.of(each), torch.zeros(4, 3, 8, 8), names, CLASSES, facts)
+def evaluated(name: str, images: ImageSet, data: str = "cifar10") -> Evaluated:
+    result = Classification.of(answers(0, count=4))
+    meta: Any = SimpleNamespace(path=name)
+    return Evaluated(meta, images, result, {"data": data, "root": "data"}, Path())
 
 
 def test_only_answers_to_the_same_images_are_compared() -> None:
-    first = found([0, 1, 2, 3])
-    require_same_images([first, found([0, 1, 2, 3], seed=1)])
-    blurred = replace(found([0, 1, 2, 3], seed=1), images=torch.ones(4, 3, 8, 8))
-    for other in (found([0, 1, 2, 4]), found([0, 1, 2, 3], data="folder"), blurred):
-        with pytest.raises(ValueError, match=r"run0/best\..* evaluated on different images"):
+    plain = ImageSet(torch.zeros(4, 3, 8, 8), torch.zeros(4))
+    first = evaluated("run0", plain)
+    for same in (plain, replace(plain, images=torch.zeros(4, 3, 16, 16))):  # of another size
+        require_same_images([first, evaluated("run1", same)])
+    for other in (
+        evaluated("run1", replace(plain, names=np.array([0, 1, 2, 4]))),
+        evaluated("run1", plain, data="folder"),
+        evaluated("run1", replace(plain, images=torch.ones(4, 3, 8, 8))),
+        evaluated("run1", replace(plain, labels=torch.ones(4))),
+    ):
+        with pytest.raises(ValueError, match="run0 and run1 were evaluated on different images"):
             require_same_images([first, other])
 
 

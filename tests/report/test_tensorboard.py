@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.plugins.hparams.backend_context import _sort_and_reduce_to_hparams_limit
@@ -108,13 +108,13 @@ def test_a_run_that_is_shorter_than_a_log_has_curves(tmp_path: Path) -> None:
     assert [event.step for event in read(tmp_path).Scalars("loss/train")] == [15, 30, 45]
 
 
-def test_a_picture_is_shown_as_it_is_at_its_step(tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
+def test_a_figure_is_shown_as_it_is_at_its_step(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path)
-    board.picture("pictures", Image.fromarray(pixels), 17)
+    png = board.figure("pictures", Figure(figsize=(0.9, 0.6), dpi=10), 17)
     board.file.flush()
     (event,) = read(tmp_path).Images("pictures")
     assert (event.step, event.width, event.height) == (17, 9, 6)
+    assert event.encoded_image_string == png
 
 
 def test_a_failure_of_the_disk_loses_and_repeats_nothing(

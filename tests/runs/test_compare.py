@@ -6,7 +6,7 @@ from conftest import SMALL, Run, SmallRun
 
 from vit_train.engine.metrics import wilson_interval
 from vit_train.results import summaries
-from vit_train.results.summaries import group_runs, read_curve, read_summaries, time_in_steps
+from vit_train.results.summaries import group_runs, read_curve, read_summaries
 from vit_train.results.table import (
     ACCURACY,
     LOSS,
@@ -15,6 +15,7 @@ from vit_train.results.table import (
     interval,
     plots,
     table,
+    time_in_steps,
 )
 
 

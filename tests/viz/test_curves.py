@@ -15,10 +15,10 @@ def test_a_bar_is_as_long_as_the_mean_and_each_run_a_point() -> None:
     groups = [("one", [1.0, 4.0, 7.0], "4 ± 3"), ("two", [2.0], "2")]
     (axis,) = bars(groups, "accuracy").axes
     names = [label.get_text() for label in axis.get_yticklabels()]
-    assert names == ["two", "one"]  # drawn from below
-    assert [patch.get_width() for patch in axis.patches] == [2, 4]
-    assert [list(line.get_xdata()) for line in axis.lines] == [[2], [1, 4, 7]]
-    assert [text.get_text() for text in axis.texts] == ["2", "4 ± 3"]
+    assert names == ["one", "two"] and axis.yaxis_inverted()  # drawn from above
+    assert [patch.get_width() for patch in axis.patches] == [4, 2]
+    assert [list(line.get_xdata()) for line in axis.lines] == [[1, 4, 7], [2]]
+    assert [text.get_text() for text in axis.texts] == ["4 ± 3", "2"]
     assert axis.get_xlabel() == "accuracy"
 
 
@@ -47,20 +47,20 @@ def test_a_curve_is_the_mean_of_its_runs_over_the_images_seen() -> None:
     assert (loss.get_ylabel(), acc.get_ylabel()) == ("loss", "accuracy, %")
     # As far as all of a group's runs go, in thousands of images; accuracy in per cent.
     expected = {
-        loss: [([1, 2], [4, 2]), ([1, 2], [6, 3]), ([1.5], [0.5])],
-        acc: [([1, 2], [20, 40]), ([1, 2], [40, 60]), ([1.5], [50])],
+        loss: [([1, 2], [6, 3]), ([1, 2], [4, 2]), ([1.5], [0.5])],
+        acc: [([1, 2], [40, 60]), ([1, 2], [20, 40]), ([1.5], [50])],
     }
     for axis, drawn in expected.items():
         for line, (x, y) in zip(axis.lines, drawn, strict=True):
             np.testing.assert_allclose(line.get_xdata(), x)
             np.testing.assert_allclose(line.get_ydata(), y)
         styles = [line.get_linestyle() for line in axis.lines]
-        assert styles == [STYLES[split]["linestyle"] for split in ("train", "val", "train")]
+        assert styles == [STYLES[split]["linestyle"] for split in ("val", "train", "train")]
         colors = [to_hex(line.get_color()) for line in axis.lines]
         assert colors == [PALETTE[0], PALETTE[0], PALETTE[1]]
     spans = [each.get_paths()[0].vertices[:, 1] for each in acc.collections]
     assert [(span.min(), span.max()) for span in spans] == [
-        pytest.approx((10, 50)), pytest.approx((20, 80)),
+        pytest.approx((20, 80)), pytest.approx((10, 50)), pytest.approx((50, 50)),
     ]  # fmt: skip
     (legend,) = figure.legends
     names = [text.get_text() for text in legend.get_texts()]
@@ -71,7 +71,8 @@ def test_a_curve_is_the_mean_of_its_runs_over_the_images_seen() -> None:
 
 def test_a_single_group_needs_no_name() -> None:
     rows = [row(1000, train_loss=3, val_loss=4), row(2000, train_loss=1, val_loss=2)]
-    assert not curves([("one", [rows])], ("acc",), "validation").legends
+    (legend,) = curves([("one", [rows])], ("acc",), "validation").legends
+    assert not legend.get_texts()
     (legend,) = curves([("one", [rows])], ("loss",), "validation").legends
     assert [text.get_text() for text in legend.get_texts()] == ["validation", "training"]
     assert [to_hex(line.get_color()) for line in legend.get_lines()] == PALETTE[:1] * 2
@@ -84,7 +85,7 @@ def test_what_tells_long_labels_apart_is_shown_on_a_second_line() -> None:
     (axis,) = bars([(name, [1.0], "") for name in names], "accuracy").axes
     (legend,) = curves([(name, [rows]) for name in names], ("loss",), "validation").legends
     (means,) = lines([(name, [(10, [1.0])]) for name in names], "accuracy").axes
-    for texts in (axis.get_yticklabels()[::-1], legend.get_texts()[:2], means.legend_.get_texts()):
+    for texts in (axis.get_yticklabels(), legend.get_texts()[:2], means.legend_.get_texts()):
         shown = [text.get_text() for text in texts]
         assert [" ".join(each.split("\n")) for each in shown] == names
         assert all(len(line) <= LABEL for each in shown for line in each.split("\n"))

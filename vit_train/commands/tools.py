@@ -64,9 +64,9 @@ vit-predict: classify images of any size with a trained model.
 
 
 def explain(config: ExplainConfig) -> None:
-    from vit_train.explain.explain import explain_answers
+    from vit_train.explain.explain import explain_predictions
 
-    explain_answers(config)
+    explain_predictions(config)
 
 
 vit_explain = make_command(

@@ -1,82 +1,58 @@
-"""The folder of an evaluation: its numbers, every image's answer, and the figures."""
+"""The numbers of an evaluation, every image's prediction, and the figures."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from statistics import mean
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from vit_train.base.text import csv_text, printable
-from vit_train.base.writing import write_json, write_text
+from vit_train.base.text import printable
+from vit_train.data.batches import EvalBatches
+from vit_train.data.dataset import ImageSet, sample
 from vit_train.engine.metrics import Answers, Classification, Evaluation
-from vit_train.explain.attribution import Focus
-from vit_train.figures.charts import draw_robustness, save
-from vit_train.figures.confidence import calibration_error, cooled
-from vit_train.figures.measures import ClassReport, averages, class_reports, figures, result_dict
+from vit_train.explain.explainer import Explainer, true_classes
+from vit_train.figures.charts import Curve, Figure, curves, draw_robustness
+from vit_train.figures.confidence import cooled
+from vit_train.figures.maps import MOST_PLACES, draw_gallery, draw_positions, gallery_size
+from vit_train.figures.measures import all_values, class_reports, figures, result_dict
+from vit_train.results.summaries import validated_on
+from vit_train.runs.trained import Trained, encoder_of
 
 # Classes that are named for each image.
 TOP = 5
+# Images whose maps are drawn.
+SHOWN = 12
 
 
-@dataclass(frozen=True)
-class Findings:
-    """The results of an evaluation, with its images and facts about the model.
-
-    The images are uint8 (N,C,S,S), each with a name.
-    """
-
-    result: Evaluation
-    images: Tensor
-    names: Sequence[object]
-    classes: Sequence[str]
-    facts: dict[str, Any]
-    # What gives the model an advantage on these images, as a sentence; "" for nothing.
-    caveat: str = ""
-    # The temperature that calibrates the probabilities, fitted on other images.
-    temperature: float | None = None
-    # The result with test-time augmentation, if it was asked for.
-    flipped: Classification | None = None
-    # The accuracy by corruption and severity, if it was asked for.
-    robustness: dict[str, list[float]] | None = None
-    # The position of the maps; None for models without attention.
-    focus: Focus | None = None
-
-    @cached_property
-    def class_reports(self) -> list[ClassReport]:
-        assert isinstance(self.result, Classification)
-        return class_reports(self.result.answers, self.classes)
-
-    @cached_property
-    def calibrated(self) -> Answers | None:
-        """Return the answers with calibrated probabilities, if a temperature is known."""
-        if self.temperature is None or not isinstance(self.result, Classification):
-            return None
-        return cooled(self.result.answers, self.temperature)
+def numbers(
+    result: Evaluation, classes: Sequence[str], temperature: float | None
+) -> dict[str, Any]:
+    """Return the numbers of a result; `temperature` is the one that calibrates it, if known."""
+    content: dict[str, Any] = {"result": result_dict(result)}
+    if isinstance(result, Classification):
+        by_class, averages = class_reports(result.answers, classes)
+        content["per_class"] = [each._asdict() for each in by_class]
+        content["averages"] = [each._asdict() for each in averages]
+        if temperature is not None:
+            calibrated = Classification.of(cooled(result.answers, temperature))
+            content["calibration"] = {
+                "ece": content["result"]["ece"],
+                "temperature": temperature,
+                "ece_with_temperature": all_values(calibrated)["ece"],
+                "loss_with_temperature": calibrated.loss,
+                "fitted_on": "val",
+            }
+    return content
 
 
-def write_evaluation(folder: Path, found: Findings) -> list[str]:
-    """Write everything that needs no model into the folder, and return the files' names."""
-    write_json(folder / "results.json", found.facts | numbers(found))
-    written = ["results.json"]
-    result = found.result
-    if not isinstance(result, Classification):
-        return written
-    rows = predictions(result.answers, found.names, found.classes)
-    write_text(folder / "predictions.csv", csv_text(rows))
-    pictures = dict(figures(result, found.images, found.classes, found.names))
-    if found.robustness is not None:
-        pictures["robustness"] = draw_robustness(found.robustness, result.acc)
-    for name, figure in pictures.items():
-        save(figure, folder / f"{name}.png")
-    return [*written, "predictions.csv", *(f"{name}.png" for name in pictures)]
+def robustness_numbers(accuracies: dict[str, list[float]]) -> dict[str, Any]:
+    """Return the accuracies by corruption and severity, and their mean."""
+    return {"mean_acc": mean(map(mean, accuracies.values())), "acc_by_severity": accuracies}
 
 
 def predictions(
-    answers: Answers, names: Iterable[object], classes: Sequence[str]
+    answers: Answers, names: Sequence[object], classes: Sequence[str]
 ) -> Iterator[list[object]]:
     """Yield the rows of predictions.csv: a header, then a row for each image.
 
@@ -85,52 +61,43 @@ def predictions(
     """
     named = [printable(name) for name in classes]
     top = answers.top(min(TOP, answers.classes))
-    probabilities = np.exp(answers.log_probabilities)
+    others = range(2, top.shape[1] + 1)
     header = ["image", "true", "predicted", "correct", "probability", "true_probability"]
-    for place in range(2, top.shape[1] + 1):
-        header += [f"predicted_{place}", f"probability_{place}"]
-    yield list(header)
-    for name, label, right, best, row in zip(
-        names, answers.labels, answers.correct, top, probabilities, strict=True
+    yield [*header, *chain(*((f"predicted_{place}", f"probability_{place}") for place in others))]
+    for name, label, best, chances in zip(
+        names, answers.labels, top, np.exp(answers.log_probabilities), strict=True
     ):
-        first, *others = best
-        cells: list[object] = [printable(str(name)), named[label], named[first], int(right)]
-        cells += [f"{row[first]:.6f}", f"{row[label]:.6f}"]
-        for other in others:
-            cells += [named[other], f"{row[other]:.6f}"]
-        yield cells
+        first, *next_ones = best
+        row = [printable(str(name)), named[label], named[first], int(first == label)]
+        row += [f"{chances[first]:.6f}", f"{chances[label]:.6f}"]
+        yield [*row, *chain(*((named[other], f"{chances[other]:.6f}") for other in next_ones))]
 
 
-def numbers(found: Findings) -> dict[str, Any]:
-    """Return the numbers of an evaluation, for JSON."""
-    result = found.result
-    if not isinstance(result, Classification):
-        return {"result": result_dict(result)}
-    content: dict[str, Any] = {
-        "result": result_dict(result),
-        "per_class": [asdict(each) for each in found.class_reports],
-        "averages": [asdict(each) for each in averages(found.class_reports)],
-    }
-    if found.calibrated is not None:
-        content["calibration"] = {
-            "ece": calibration_error(result.answers),
-            "temperature": found.temperature,
-            "ece_with_temperature": calibration_error(found.calibrated),
-            "loss_with_temperature": float(found.calibrated.losses.mean()),
-            "fitted_on": "val",
-        }
-    if found.robustness is not None:
-        content["robustness"] = {
-            "mean_acc": mean_accuracy(found.robustness),
-            "acc_by_severity": found.robustness,
-        }
-    if found.focus is not None:
-        content["focus"] = asdict(found.focus)
-    if found.flipped is not None:
-        content["tta_flip"] = result_dict(found.flipped)
-    return content
-
-
-def mean_accuracy(robustness: dict[str, list[float]]) -> float:
-    """Return the mean over all corruptions and severities."""
-    return mean(map(mean, robustness.values()))
+def pictures(
+    trained: Trained,
+    explainer: Explainer | None,
+    images: ImageSet,
+    result: Evaluation,
+    content: dict[str, Any],
+    run: dict[str, Any],
+    curve: Curve,
+) -> Iterator[tuple[str, Figure]]:
+    """Yield the figures of an evaluation, by name; `run` and `curve` are its run's, or empty."""
+    model, meta = trained
+    yield from figures(result, images.images, meta.classes, images.all_names.tolist())
+    if "robustness" in content:
+        accuracies = content["robustness"]["acc_by_severity"]
+        yield "robustness", draw_robustness(accuracies, content["result"]["acc"])
+    if meta.task.columns and (count := gallery_size(meta.task, model)):
+        batches = EvalBatches(images, trained.normalize, count, trained.device)
+        batch = next(iter(meta.task.eval_loader(batches)))
+        yield "pictures", draw_gallery(meta.task, model, batch, trained.normalize)
+    if explainer is not None:
+        shown = sample(images, SHOWN)
+        yield "maps", explainer.draw_maps(shown.images, true_classes(shown, meta.classes))
+    encoder = encoder_of(model)
+    if encoder is not None and len(encoder.pos_embed) and encoder.grid**2 <= MOST_PLACES:
+        yield "positions", draw_positions(encoder)
+    if curve:
+        measures = ("loss", "acc") if isinstance(result, Classification) else ("loss",)
+        yield "curves", curves([("this run", [curve])], measures, validated_on([run]))

@@ -1,6 +1,7 @@
 """report.html of one model and of several, for readers who know no more than the page.
 
-Here are its figures and sentences; the templates beside this file hold the rest.
+Here are its figures and sentences; the templates beside this file hold the rest. Their numbers are
+those of results.json.
 """
 
 from base64 import b64encode
@@ -12,16 +13,13 @@ from typing import Any
 import numpy as np
 
 from vit_train.base.text import counted, printable
-from vit_train.engine.metrics import Classification, is_uneven
-from vit_train.evaluation.findings import Findings, mean_accuracy
-from vit_train.figures.confidence import calibration_error
-from vit_train.figures.measures import averages
+from vit_train.engine.metrics import Classification, Evaluation, is_uneven
 
 TEMPLATES = Path(__file__).with_name("templates")
 # Pairs of classes that are named as confused.
 PAIRS = 5
-# Fewer images say little.
-FEW = 100
+# Fewer images say little, and nothing about maps.
+FEW, FEW_MAPS = 100, 30
 # Points of the accuracy's interval within which a verdict on calibration is possible.
 WIDEST = 10
 
@@ -43,45 +41,48 @@ def render(template: str, **content: object) -> str:
     return environment.get_template(template).render(content)
 
 
-def evaluation_page(found: Findings, run: dict[str, Any], pictures: Mapping[str, bytes]) -> str:
-    """Return the page of one model; `run` is its run's summary, `pictures` are PNG by name."""
-    result, facts = found.result, found.facts
+def evaluation_page(
+    content: dict[str, Any], result: Evaluation, run: dict[str, Any], pictures: Mapping[str, bytes]
+) -> str:
+    """Return the page of one model.
+
+    `content` is that of its results.json, `run` its run's summary, `pictures` are PNG by name.
+    """
     score, score_means, classified = f"{result.loss:.4f}", "mean loss", None
     if isinstance(result, Classification):
         low, high = (100 * end for end in result.interval)
-        reports = [*found.class_reports, *averages(found.class_reports)]
         score = f"{100 * result.acc:.2f} %"
         score_means = f"correct, 95 % interval {low:.2f} to {high:.2f}"
         classified = {
-            "in_context": in_context(found, result),
-            "confusions": confusions(result, found.classes),
+            "in_context": in_context(content, result),
+            "confusions": confusions(result, content["classes"]),
             "by_class": [
-                (
-                    each.name,
-                    *map("{:.3f}".format, (each.precision, each.recall, each.f1)),
-                    each.support,
-                )
-                for each in reports
+                (each["name"], *scores_of(each), each["support"])
+                for each in (*content["per_class"], *content["averages"])
             ],
-            "trust": trust(found, result),
-            "robustness": found.robustness and robustness(found.robustness, result),
+            "trust": trust(content, result),
+            "robustness": "robustness" in content and robustness(content["robustness"], result),
         }
     return render(
         "evaluation.html",
-        title=f"{facts['title']}, {facts['split']} images",
-        lead=f"What a trained model, {facts['checkpoint']}, predicts for "
-        f"{counted(result.count, 'image')} of {facts['title']}, {facts['image_size']} by "
-        f"{facts['image_size']} pixels.",
+        title=f"{content['title']}, {content['split']} images",
+        lead=f"What a trained model, {content['checkpoint']}, predicts for "
+        f"{counted(result.count, 'image')} of {content['title']}, {content['image_size']} by "
+        f"{content['image_size']} pixels.",
         score=score,
         score_means=score_means,
         classified=classified,
-        focus=found.focus,
-        origin=origin(facts, run),
+        focus="focus" in content and focus(content["focus"]),
+        origin=origin(content, run),
         pictures=pictures,
     )
 
 
-def in_context(found: Findings, result: Classification) -> str:
+def scores_of(report: dict[str, Any]) -> list[str]:
+    return [f"{report[name]:.3f}" for name in ("precision", "recall", "f1")]
+
+
+def in_context(content: dict[str, Any], result: Classification) -> str:
     """Return a sentence for each figure to compare the accuracy with."""
     chance = 100 * max(result.per_class_count) / result.count
     words = f"Always predicting the most frequent class would be right in {chance:.1f} %."
@@ -90,13 +91,13 @@ def in_context(found: Findings, result: Classification) -> str:
     if is_uneven(result.per_class_count):
         balanced = 100 * result.balanced_acc
         words += f" With every class counted alike, the model is right in {balanced:.2f} %."
-    if len(found.classes) > 5:
+    if len(content["classes"]) > 5:
         top5 = 100 * result.top5
         words += f" The true class is among the five most probable ones in {top5:.2f} %."
-    if found.caveat:
-        words += f" {found.caveat}"
-    if found.flipped is not None:
-        acc = 100 * found.flipped.acc
+    if content["caveat"]:
+        words += f" {content['caveat']}"
+    if "tta_flip" in content:
+        acc = 100 * content["tta_flip"]["acc"]
         words += f" Averaged with each image's mirror image it is right in {acc:.2f} %."
     return words
 
@@ -115,12 +116,11 @@ def confusions(result: Classification, classes: Sequence[str]) -> list[str]:
     ]
 
 
-def trust(found: Findings, result: Classification) -> str:
+def trust(content: dict[str, Any], result: Classification) -> str:
     """Return the agreement of confidence and accuracy, in words."""
-    answers = result.answers
-    sure, right = 100 * answers.confidence.mean(), 100 * result.acc
+    sure, right = 100 * result.answers.confidence.mean(), 100 * result.acc
     low, high = (100 * end for end in result.interval)
-    error = 100 * calibration_error(answers)
+    error = 100 * content["result"]["ece"]
     if error < 3 and high - low < WIDEST:
         verdict = "Yes: it is right about as often as its probabilities say."
     elif low <= sure <= high:
@@ -132,26 +132,52 @@ def trust(found: Findings, result: Classification) -> str:
         f"{verdict} On average it gives its predictions a probability of {sure:.1f} %, and "
         f"{right:.1f} % of them are right; the expected calibration error is {error:.1f} %."
     )
-    if found.calibrated is not None:
+    if "calibration" in content:
+        scaled = content["calibration"]
         words += (
-            f" Temperature scaling (T = {found.temperature:.2f}, fitted on validation images) "
-            f"changes the loss from {answers.losses.mean():.4f} to "
-            f"{found.calibrated.losses.mean():.4f}, and the calibration error from {error:.1f} to "
-            f"{100 * calibration_error(found.calibrated):.1f} %."
+            f" Temperature scaling (T = {scaled['temperature']:.2f}, fitted on validation images) "
+            f"changes the loss from {result.loss:.4f} to {scaled['loss_with_temperature']:.4f}, "
+            f"and the calibration error from {error:.1f} to "
+            f"{100 * scaled['ece_with_temperature']:.1f} %."
         )
     return words
 
 
-def robustness(accuracies: dict[str, list[float]], result: Classification) -> str:
+def robustness(found: dict[str, Any], result: Classification) -> str:
+    """Return the mean accuracy on corrupted images and the worst corruption, in words."""
+    accuracies = found["acc_by_severity"]
     worst = min(accuracies, key=lambda name: mean(accuracies[name]))
     return (
         f"Of images corrupted in {len(accuracies)} ways it is right in "
-        f"{100 * mean_accuracy(accuracies):.1f} % on average, of clean ones in "
+        f"{100 * found['mean_acc']:.1f} % on average, of clean ones in "
         f"{100 * result.acc:.1f} %. It suffers most from {worst}."
     )
 
 
-def origin(facts: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, object]]:
+def focus(found: dict[str, Any]) -> str:
+    """Return where the maps lie, and whether the predictions need those patches, in words."""
+    shown, images = "the maps show what the predictions depend on.", found["images"]
+    if images < FEW_MAPS:
+        verdict = f"So few images do not tell whether {shown}"
+    elif found["p_value"] >= 0.05:
+        verdict = f"That may be chance: these images do not tell whether {shown}"
+    elif found["changed"] > found["changed_at_random"]:
+        verdict = f"So {shown}"
+    else:
+        verdict = "So the maps hardly show what the predictions depend on."
+    half, middle, deleted, changed, at_random = (
+        f"{100 * found[name]:.0f} %"
+        for name in ("patches_of_half", "middle", "deleted", "changed", "changed_at_random")
+    )
+    return (
+        f"In {counted(images, 'image')}, {half} of the patches hold half of the relevance; the "
+        f"central quarter of the image holds {middle} of it. Removing the {deleted} most relevant "
+        f"patches changes {changed} of the predictions; removing random patches, {at_random}. "
+        f"{verdict}"
+    )
+
+
+def origin(content: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, object]]:
     """Return the provenance of the figures: names and values."""
     # The summary may be somebody else's.
     parts = (run.get(name) for name in ("config", "machine", "images"))
@@ -161,50 +187,43 @@ def origin(facts: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, object
         "trained with": run.get("command"),
         "commit": run.get("commit"),
         "training images": images.get("train"),
-        "images seen": facts.get("images_seen"),
+        "images seen": content["images_seen"],
         "seed": config.get("seed"),
         "parameters": run.get("parameters"),
         "minutes": f"{seconds / 60:.1f}" if isinstance(seconds, int | float) else None,
         "machine": machine.get("gpu") or machine.get("cpu"),
-        "weights": f"{facts['weights']}, epoch {facts['epoch']}",
-        "evaluated with": facts.get("command"),
-        "evaluated": f"{facts['date']}, {facts.get('images_per_s', '?')} images a second",
+        "weights": f"{content['weights']}, epoch {content['epoch']}",
+        "evaluated with": content["command"],
+        "evaluated": f"{content['date']}, {content['images_per_s']} images a second",
     }
     return [(name, value) for name, value in rows.items() if value not in (None, "")]
 
 
 def comparison_page(
-    names: Sequence[str],
-    found: Sequence[Findings],
+    models: Sequence[dict[str, Any]],
     verdicts: Sequence[str],
     settings: Sequence[Sequence[str]],
     pictures: Mapping[str, bytes],
 ) -> str:
-    """Return the page of several models.
+    """Return the page of several models, each with a name and the content of its results.json.
 
     `verdicts` compare them in words; `settings` are those that differ, with each model's value.
     """
-    first = found[0]
+    first, rows = models[0], []
+    for model in models:
+        result = model["result"]
+        low, high = (f"{100 * end:.2f}" for end in result["acc_interval_95"])
+        accuracy, loss = f"{100 * result['acc']:.2f}", f"{result['loss']:.4f}"
+        rows.append(
+            (model["name"], accuracy, f"{low} to {high}", loss, f"{model['images_seen']:,}")
+        )
     return render(
         "comparison.html",
-        title=f"{first.facts['title']}, {first.facts['split']} images: a comparison",
-        lead=f"{len(found)} models on the same {counted(first.result.count, 'image')}.",
-        names=names,
-        models=[row(name, each) for name, each in zip(names, found, strict=True)],
+        title=f"{first['title']}, {first['split']} images: a comparison",
+        lead=f"{len(models)} models on the same {counted(first['result']['count'], 'image')}.",
+        names=[model["name"] for model in models],
+        models=rows,
         verdicts=verdicts,
         settings=settings,
         pictures=pictures,
-    )
-
-
-def row(name: str, found: Findings) -> tuple[str, ...]:
-    result = found.result
-    assert isinstance(result, Classification)
-    low, high = result.interval
-    return (
-        name,
-        f"{100 * result.acc:.2f}",
-        f"{100 * low:.2f} to {100 * high:.2f}",
-        f"{result.loss:.4f}",
-        f"{found.facts['images_seen']:,}",
     )

@@ -1,21 +1,18 @@
 """`vit-predict`: classify image files, and print or write the predictions."""
 
-import contextlib
 import json
 import logging
+import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shortened
 from vit_train.base.writing import replacing
-from vit_train.data.image_files import BrokenImage, Doubts, image_files
+from vit_train.data.image_files import Doubts, image_files
 from vit_train.engine.precision import keep_freed_memory, pick_device
 from vit_train.runs.paths import run_folder
 from vit_train.runs.settings import PredictConfig
@@ -38,15 +35,21 @@ def predict_images(config: PredictConfig) -> None:
     """
     keep_freed_memory()
     trained = load(config.ckpt, pick_device(config.device), config.weights)
-    paths = image_files(config.images)
-    draw_overlays = overlays(config, trained, paths) if config.overlay else None
-    doubts = Doubts()
+    paths, doubts = image_files(config.images), Doubts()
     predictions = trained.stream(paths, config.topk, config.max_pixels, doubts)
+    if config.overlay:
+        draw_overlays(config, trained, paths)
     failures: list[str] = []
     width = min(WIDTH, max(len(printable(str(path))) for path in paths))
-    with written_to(config.out, min(config.topk, len(trained.meta.classes))) as write:
+    topk = min(config.topk, len(trained.meta.classes))
+    out = Path(config.out or os.devnull)
+    is_json = out.suffix == ".jsonl"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(out) if config.out else out.open("wb") as file:
+        file.write(b"" if is_json else csv_header(topk).encode())
         for number, (path, prediction) in enumerate(zip(paths, predictions, strict=True)):
-            write(path, prediction)
+            line = json_line(path, prediction) if is_json else csv_line(path, prediction, topk)
+            file.write(line.encode())
             if isinstance(prediction, str):
                 failures.append(prediction)
             if config.out is None or number < SHOWN:
@@ -56,8 +59,6 @@ def predict_images(config: PredictConfig) -> None:
         raise ValueError(f"{none} be read: {failures[0]}")
     doubts.warn()
     report(config, len(paths), len(failures), trained.meta)
-    if draw_overlays is not None:
-        draw_overlays()
 
 
 def terminal_line(path: Path, prediction: PredictionOrError, width: int) -> str:
@@ -71,25 +72,9 @@ def terminal_line(path: Path, prediction: PredictionOrError, width: int) -> str:
     return f"{name:<{width}}  {'  '.join(classes)}"
 
 
-@contextlib.contextmanager
-def written_to(out: str | None, topk: int) -> Iterator[Callable[[Path, PredictionOrError], object]]:
-    """Yield a function that writes a prediction to a file, CSV or JSON lines, or nowhere for None.
-
-    The file is complete or absent.
-    """
-    if out is None:
-        yield lambda path, prediction: None
-        return
-    Path(out).parent.mkdir(parents=True, exist_ok=True)
-    with replacing(Path(out)) as file:
-        if out.endswith(".jsonl"):
-            yield lambda path, prediction: file.write(json_line(path, prediction).encode())
-            return
-        header = ["image", "predicted", "probability"]
-        for place in range(2, topk + 1):
-            header += [f"predicted_{place}", f"probability_{place}"]
-        file.write(csv_text([[*header, "error"]]).encode())
-        yield lambda path, prediction: file.write(csv_line(path, prediction, topk).encode())
+def csv_header(topk: int) -> str:
+    places = ((f"predicted_{place}", f"probability_{place}") for place in range(2, topk + 1))
+    return csv_text([["image", "predicted", "probability", *chain(*places), "error"]])
 
 
 def csv_line(path: Path, prediction: PredictionOrError, topk: int) -> str:
@@ -97,7 +82,7 @@ def csv_line(path: Path, prediction: PredictionOrError, topk: int) -> str:
         cells = [""] * (2 * topk) + [printable(prediction)]
     else:
         pairs = ([printable(label), f"{chance:.6f}"] for label, chance in prediction.top)
-        cells = [*chain.from_iterable(pairs), ""]
+        cells = [*chain(*pairs), ""]
     return csv_text([[printable(str(path)), *cells]])
 
 
@@ -130,29 +115,21 @@ def report(config: PredictConfig, count: int, failures: int, meta: Meta) -> None
         logger.info("probabilities are not calibrated: the run held out no validation images")
 
 
-def overlays(config: PredictConfig, trained: Trained, paths: Sequence[Path]) -> Callable[[], None]:
-    """Return a function that draws the first readable images with their heat maps.
+def draw_overlays(config: PredictConfig, trained: Trained, paths: Sequence[Path]) -> None:
+    """Draw the first readable images with their heat maps.
 
     Raise ValueError for a model without attention, and if the drawing would replace an image.
     """
-    from vit_train.explain.explainer import Explainer  # with matplotlib, for overlays alone
+    # With matplotlib, for overlays alone.
+    from vit_train.explain.explainer import Explainer, read_images, require_kept
+    from vit_train.figures.charts import save
 
     explainer = Explainer(trained)
     sheet = run_folder(trained.meta.path) / "predicted.png"
     if config.out is not None:
         sheet = Path(config.out).with_name(f"{Path(config.out).stem}-maps.png")
-    if sheet.resolve() in {path.resolve() for path in paths}:
-        raise ValueError(f"overlay=true would replace the image {sheet}: choose out=")
-
-    def draw() -> None:
-        images: dict[str, Tensor] = {}
-        for path in paths:
-            if len(images) < DRAWN:
-                with contextlib.suppress(BrokenImage):
-                    images[str(path)] = trained.pixels(path, config.max_pixels)
-        sheet.parent.mkdir(parents=True, exist_ok=True)  # outputs/builtin-NAME may not exist yet
-        names = [Path(path).name for path in images]
-        explainer.draw_maps(sheet, torch.stack(list(images.values())), names)
-        logger.info(f"heat maps of each predicted class: {sheet}")
-
-    return draw
+    require_kept(paths, [sheet])
+    images, names = read_images(trained, paths, DRAWN, config.max_pixels, None)
+    sheet.parent.mkdir(parents=True, exist_ok=True)  # outputs/builtin-NAME may not exist yet
+    save(explainer.draw_maps(images, names), sheet)
+    logger.info(f"heat maps of each predicted class: {sheet}")

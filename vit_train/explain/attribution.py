@@ -2,13 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
 import torch
-from torch import Tensor
-
-from vit_train.base.text import counted
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 
 def layer_index(layer: int, depth: int, owner: str) -> int:
@@ -26,7 +23,7 @@ def rollout(layers: Sequence[Tensor]) -> Tensor:
 
     Each layer is ½ (mean over heads + I), because the residual keeps every token.
     """
-    together = identity(layers[0])
+    together = torch.eye(layers[0].shape[-1]).to(layers[0])  # every token is its own
     for weights in layers:
         together = (weights.mean(dim=1) @ together + together) / 2
     return together
@@ -39,22 +36,17 @@ def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     output counts: R ← R + mean over heads of (∂y/∂A ⊙ A)⁺ · R, beginning with R = I (Chefer et al.
     2021, arXiv:2103.15679, equations 5 and 6).
     """
-    together = identity(layers[0])
+    together = torch.eye(layers[0].shape[-1]).to(layers[0])  # every token is its own
     for weights, gradient in zip(layers, gradients, strict=True):
         speaking_for = (weights * gradient).clamp(min=0).mean(dim=1)
         together = together + speaking_for @ together
     return together
 
 
-def identity(weights: Tensor) -> Tensor:
-    """Return the identity (T,T) in the type of (B,H,T,T), where every token is its own."""
-    return torch.eye(weights.shape[-1], dtype=weights.dtype, device=weights.device)
+def patch_maps(matrix: Tensor, has_class: bool) -> Tensor:
+    """Return the maps over the patches that belong to the prediction: (B,T,T) → (B,G,G).
 
-
-def of_answer(matrix: Tensor, has_class: bool) -> Tensor:
-    """Return maps over the patches of what is classified: (B,T,T) → (B,G,G).
-
-    That is the row of the class token or, without one, the mean over all patches. A patch's own
+    This is the row of the class token or, without one, the mean over all patches. A patch's own
     share, which only says that it is itself, is left out of that mean.
     """
     if has_class:
@@ -100,34 +92,18 @@ def principal_filters(weight: Tensor, count: int) -> tuple[Tensor, list[float]]:
     return components[:count].unflatten(1, weight.shape[1:]), shares[:count].tolist()
 
 
-class Attentive(Protocol):
-    """A classifier that can return its attention."""
-
-    def forward(self, images: Tensor, return_attention: bool, /) -> tuple[Tensor, list[Tensor]]:
-        """Return logits (B,K), and the attention (B,H,T,T) of every layer."""
-        ...
-
-
-class Explained(NamedTuple):
-    """Maps (B,G,G) of images, their logits (B,K), and the explained classes (B,)."""
-
-    maps: Tensor
-    logits: Tensor
-    classes: Tensor
-
-
-def answer_maps(
-    model: Attentive,
+def prediction_maps(
+    model: nn.Module,
     images: Tensor,
     has_class: bool,
     method: str = "relevance",
     layer: int = -1,
     target: Tensor | None = None,
-) -> Explained:
-    """Explain the predictions for normalized images.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return maps (B,G,G) of normalized images, their logits (B,K), and the explained classes (B,).
 
-    The explained class is each image's `target` (B,) or, without one, its predicted class. The
-    methods are those of `attribution`; `layer` is for attention alone.
+    These are each image's `target` (B,) or, without one, its predicted class. The model returns its
+    logits and the attention (B,H,T,T) of every layer; `layer` is for method="attention" alone.
     """
     by_gradient = method == "relevance"
     images = images.detach().requires_grad_(by_gradient)  # the weights may be frozen, or averages
@@ -141,40 +117,37 @@ def answer_maps(
             matrix = rollout(layers)
         else:
             matrix = layers[layer].mean(dim=1)  # over the heads: (B,T,T)
-    return Explained(of_answer(matrix, has_class).detach(), logits.detach(), targets)
+    return patch_maps(matrix, has_class).detach(), logits.detach(), targets
 
 
-class Pointing(NamedTuple):
-    """Hits, bool (N,), and the share of all patches that would be a hit: chance, (N,)."""
-
-    hits: Tensor
-    chance: Tensor
-
-
-def pointing_hits(maps: Tensor, masks: Tensor) -> Pointing:
-    """Play the pointing game (Zhang et al. 2018): look whether the highest patch is on the object.
+def pointing_hits(maps: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+    """Play the pointing game (Zhang et al. 2018): a hit has the map's highest patch on the object.
 
     A patch is on the object if this covers more than half of it. Maps are (N,G,G) and the objects'
-    masks bool (N,S,S).
+    masks bool (N,S,S). Return hits, bool (N,), and the share of patches that would be one (N,).
     """
     grid = maps.shape[1]
     covered = masks.unflatten(1, (grid, -1)).unflatten(3, (grid, -1)).double().mean(dim=(2, 4))
     on_object = (covered > 0.5).flatten(1)  # (N,G²)
     highest = maps.flatten(1).argmax(dim=1, keepdim=True)
-    return Pointing(on_object.gather(1, highest).squeeze(1), on_object.double().mean(dim=1))
+    return on_object.gather(1, highest).squeeze(1), on_object.double().mean(dim=1)
 
 
-def without_patches(images: Tensor, order: Tensor, count: int, patch_size: int) -> Tensor:
-    """Replace the first `count` patches in `order` (N,G²) by zeros: (N,C,S,S) → (N,C,S,S).
+def deletion_orders(maps: Tensor) -> dict[str, Tensor]:
+    """Return the patches (N,G²) of maps (N,G,G): the highest first, and in a random order."""
+    marked = maps.flatten(1).argsort(dim=1, descending=True)
+    generator = torch.Generator().manual_seed(0)
+    return {"map": marked, "random": torch.rand(marked.shape, generator=generator).argsort(dim=1)}
+
+
+def without_patches(images: Tensor, patches: Tensor, patch_size: int) -> Tensor:
+    """Replace these patches (N,M) by zeros: (N,C,S,S) → (N,C,S,S).
 
     In normalized images zero is the mean color.
     """
-    side = images.shape[-1] // patch_size
-    keep = torch.ones(order.shape, dtype=images.dtype, device=images.device)
-    keep.scatter_(1, order[:, :count], 0)
-    keep = keep.unflatten(1, (side, side)).unsqueeze(1)
-    less: Tensor = images * keep.repeat_interleave(patch_size, 2).repeat_interleave(patch_size, 3)
-    return less
+    grid = images.shape[-1] // patch_size
+    keep = images.new_ones(len(images), grid**2).scatter(1, patches, 0)
+    return images * F.interpolate(keep.view(-1, 1, grid, grid), scale_factor=patch_size)
 
 
 def patches_of_half(maps: Tensor) -> Tensor:
@@ -203,52 +176,3 @@ def as_shares(maps: Tensor) -> Tensor:
     maps = maps.double()
     total = maps.sum(dim=(1, 2), keepdim=True)
     return torch.where(total > 0, maps / total.clamp(min=1e-300), 1 / maps[0].numel())
-
-
-# Fewer images say nothing.
-FEW = 30
-
-
-@dataclass(frozen=True)
-class Focus:
-    """Where the maps of some images lie, and which predictions change without those patches."""
-
-    images: int
-    # Shares: of the patches, highest first, those that hold half of a map; of a map, what lies in
-    # the middle quarter of the image.
-    patches_of_half: float
-    middle: float
-    # Shares: of the patches, those that are deleted; of the predictions, those that change when
-    # these are the ones that the maps mark most, and when they are drawn at random.
-    deleted: float
-    changed: float
-    changed_at_random: float
-    # How probable so unequal changes are if the maps mark nothing: McNemar's exact test.
-    p_value: float
-
-    @property
-    def in_words(self) -> str:
-        return (
-            f"In {counted(self.images, 'image')}, {percent(self.patches_of_half)} of the patches "
-            "hold half of the relevance; the central quarter of the image holds "
-            f"{percent(self.middle)} of it. Removing the {percent(self.deleted)} most relevant "
-            f"patches changes {percent(self.changed)} of the predictions; removing random patches, "
-            f"{percent(self.changed_at_random)}. {self.verdict}"
-        )
-
-    @property
-    def verdict(self) -> str:
-        if self.images < FEW:
-            return "So few images do not tell whether the maps show what the predictions depend on."
-        if self.p_value >= 0.05:
-            return (
-                "That may be chance: these images do not tell whether the maps show what the "
-                "predictions depend on."
-            )
-        if self.changed > self.changed_at_random:
-            return "So the maps show what the predictions depend on."
-        return "So the maps hardly show what the predictions depend on."
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.0f} %"

@@ -1,20 +1,26 @@
 """`vit-explain`: draw where a model's predictions come from."""
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vit_train.base.text import file_name
 from vit_train.base.writing import make_folder, require_own_folder
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet, sample
-from vit_train.data.image_files import BrokenImage, Doubts, image_files
+from vit_train.data.image_files import Doubts, image_files
 from vit_train.engine.precision import keep_freed_memory, pick_device
 from vit_train.explain.attribution import layer_index
-from vit_train.explain.explainer import WRITTEN, Explainer, true_classes
+from vit_train.explain.explainer import (
+    WRITTEN,
+    Explainer,
+    read_images,
+    require_kept,
+    true_classes,
+)
 from vit_train.figures.charts import save
 from vit_train.figures.maps import draw_maps
 from vit_train.model.autoencoder import Autoencoder, Autoregressor
@@ -55,13 +61,11 @@ def masked(images: Tensor, visible: Tensor, query: Tensor, patch_size: int) -> T
     `visible` (B,V) are the patches that stay.
     """
     grid = images.shape[-1] // patch_size
-    kinds = torch.full((len(images), grid * grid), 1)  # hidden
-    kinds.scatter_(1, visible, 0).scatter_(1, query.unsqueeze(1), 2)
-    kinds = kinds.view(-1, 1, grid, grid).repeat_interleave(patch_size, 2)
-    kinds = kinds.repeat_interleave(patch_size, 3)
-    red = torch.tensor([200, 40, 40], dtype=torch.uint8).view(1, 3, 1, 1)
-    gray = torch.full_like(red, 200)
-    return torch.where(kinds == 0, images, torch.where(kinds == 1, gray, red))
+    kinds = torch.ones(len(images), grid**2).scatter(1, visible, 0)
+    kinds = kinds.scatter(1, query.unsqueeze(1), 2).view(-1, 1, grid, grid)
+    kinds = F.interpolate(kinds, scale_factor=patch_size)
+    red = torch.tensor([200, 40, 40], dtype=torch.uint8).view(3, 1, 1)
+    return torch.where(kinds == 0, images, torch.where(kinds == 2, red, red.amax()))
 
 
 LEGEND = "attention of the red patch to the visible ones, decoder layer {layer}"
@@ -84,30 +88,29 @@ def draw_decoder(trained: Trained, images: Tensor, layer: int, path: Path) -> No
     if isinstance(model, Autoregressor):
         if not model.given:
             raise ValueError("task.given_rows=0: the decoder is given no patch to attend to")
-        everything = torch.arange(grid**2, device=trained.device).expand(len(images), -1)
-        visible, hidden = everything.split((model.given, model.count), dim=1)
-        _, attention = model.forward(batch, return_attention=True)
         first = model.given
+        everything = torch.arange(grid**2, device=trained.device).expand(len(images), -1)
+        visible, hidden = everything.split((first, model.count), dim=1)
+        _, attention = model.forward(batch, return_attention=True)
     else:
         assert isinstance(meta.task, Reconstruct)
+        first = 0  # it predicts the visible patches, too
         visible, hidden = targets[:, : meta.task.visible], targets[:, meta.task.visible :]
         _, attention = model.forward(batch, visible, return_attention=True)
-        first = 0  # it predicts the visible patches, too
     meta.require_finite(attention[index][1])
     query = most_central(hidden, grid)
     maps = on_grid(attention[index][1], visible, grid)
-    rows = (query - first).view(-1, 1, 1, 1).expand(-1, 1, grid, grid)
-    chosen = maps.gather(1, rows).squeeze(1).cpu()
-    titles = [f"row {patch // grid + 1}, column {patch % grid + 1}" for patch in query.tolist()]
+    chosen = maps[torch.arange(len(maps), device=query.device), query - first]
+    places = [[f"row {patch // grid + 1}, column {patch % grid + 1}"] for patch in query.tolist()]
     shown = masked(images, visible.cpu(), query.cpu(), model.patch_size)
-    save(draw_maps(shown, chosen, titles, LEGEND.format(layer=index + 1)), path)
+    save(draw_maps(shown, chosen, places, LEGEND.format(layer=index + 1)), path)
 
 
 # What is written for a model that predicts pixels.
 DECODER = "decoder.png"
 
 
-def explain_answers(config: ExplainConfig) -> None:
+def explain_predictions(config: ExplainConfig) -> None:
     """Draw the heat maps of predictions, the distances of heads, and the filters.
 
     For a model that predicts pixels, draw the attention of its decoder from a hidden patch. Raise
@@ -126,70 +129,36 @@ def explain_answers(config: ExplainConfig) -> None:
     explainer = Explainer(trained, *how) if is_classifier else None
     folder = Path(config.out or run_folder(trained.meta.path) / folder_name(config))
     require_own_folder(folder)
-    paths = [] if config.images is None else image_files(config.images)
-    require_kept(paths, folder, WRITTEN if is_classifier else (DECODER,))
-    part = None
+    written = list(WRITTEN) if is_classifier else [DECODER]
+    part, doubts = None, Doubts()
     if config.images is None or config.score:
         part = evaluated_images(config.data, "test", trained.meta)[0].images
-    images, truths = chosen_images(config, trained, part, paths)
+    if config.images is not None:
+        paths = image_files(config.images)
+        require_kept(paths, [folder / name for name in written])
+        images, titles = read_images(trained, paths, config.count, config.max_pixels, doubts)
+        doubts.warn()
+    else:
+        assert part is not None
+        shown = sample(part, config.count)
+        images = shown.images
+        titles = true_classes(shown, trained.meta.classes) if is_classifier else []
     make_folder(folder)
-    if explainer is None:
+    if explainer is not None:
+        written = explainer.draw(folder, images, titles)
+    else:
         draw_decoder(trained, images, config.layer, folder / DECODER)
-        logger.info(f"written to {folder}/: {DECODER}")
-        return
-    written = explainer.draw(folder, images, truths)
     logger.info(f"written to {folder}/: {', '.join(written)}")
-    if part is not None and config.score:
+    if explainer is not None and part is not None and config.score:
         explainer.score(sample(part, config.score))
-
-
-def require_kept(paths: Sequence[Path], folder: Path, written: Sequence[str]) -> None:
-    """Raise ValueError if one of the images is a file that is about to be written."""
-    files = {(folder / name).resolve() for name in written}
-    for path in paths:
-        if path.resolve() in files:
-            raise ValueError(f"this would replace the image {path}: choose another out=FOLDER")
 
 
 def folder_name(config: ExplainConfig) -> str:
     """Return a folder's name with all that differs from the default explanation."""
-    parts = ["explain"]
-    if config.method != ExplainConfig.method:
-        parts.append(config.method)
-    if config.layer != ExplainConfig.layer:
-        parts.append(f"layer{config.layer}")
-    if config.target is not None:
-        parts.append(file_name(config.target))
-    if config.weights != "auto":
-        parts.append(config.weights)
-    return "-".join(parts)
-
-
-def chosen_images(
-    config: ExplainConfig, trained: Trained, part: ImageSet | None, paths: Sequence[Path]
-) -> tuple[Tensor, list[str]]:
-    """Return uint8 images (N,3,S,S) and their titles: "true: cat", or a file's name.
-
-    They are those in the files `paths` or, if `config.images` names none, some of `part`.
-    """
-    meta = trained.meta
-    if config.images is None:
-        assert part is not None
-        shown = sample(part, config.count)
-        return shown.images, true_classes(shown, meta) if meta.task.needs_labels else []
-    pixels: list[Tensor] = []
-    names: list[str] = []
-    doubts = Doubts()
-    for path in paths:
-        if len(names) == config.count:
-            break
-        try:
-            pixels.append(trained.pixels(path, config.max_pixels, doubts))
-        except BrokenImage as error:
-            logger.warning(f"{path} cannot be read: {error}")
-            continue
-        names.append(path.name)
-    doubts.warn()
-    if not pixels:
-        raise ValueError("none of the images can be read")
-    return torch.stack(pixels), names
+    parts = [
+        config.method != ExplainConfig.method and config.method,
+        config.layer != ExplainConfig.layer and f"layer{config.layer}",
+        config.target and file_name(config.target),
+        config.weights != ExplainConfig.weights and config.weights,
+    ]
+    return "-".join(["explain", *(part for part in parts if part)])

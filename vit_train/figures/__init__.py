@@ -1,25 +1,13 @@
-"""Figures: image grids, galleries of results, curves, position embeddings.
+"""Figures: charts, sheets of images, heat maps, and a classifier's measures.
 
-No other part of the package imports matplotlib itself: it must be imported here first.
+No other part of the package imports matplotlib itself: it must be imported here first, without the
+settings of the current folder, which may be somebody else's. Those in $MATPLOTLIBRC and the user's
+own folder of settings count.
 """
 
 import contextlib
 import os
 import sys
 
-
-def import_matplotlib() -> None:
-    """Import matplotlib, but let it read no settings from the current folder.
-
-    That may be somebody else's. Those in $MATPLOTLIBRC and the user's own folder of settings count.
-    """
-    if not os.path.exists("matplotlibrc"):
-        return
-    for name in ("MATPLOTLIBRC", "MPLCONFIGDIR"):
-        if name in os.environ:
-            os.environ[name] = os.path.abspath(os.environ[name])
-    with contextlib.chdir(sys.prefix):
-        import matplotlib  # noqa: F401
-
-
-import_matplotlib()
+with contextlib.chdir(sys.prefix if os.path.exists("matplotlibrc") else "."):
+    import matplotlib  # noqa: F401

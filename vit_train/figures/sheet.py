@@ -1,19 +1,26 @@
 """Sheets of labeled images, and of a classifier's mistakes."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from textwrap import fill
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vit_train.base.text import printable
-from vit_train.engine.metrics import Answers, Integers
-from vit_train.figures.charts import PALETTE, Figure, width
+from vit_train.engine.metrics import Answers, Floats, Integers
+from vit_train.figures.charts import PALETTE, Figure, ignore_missing_glyphs, literal
 
 COLUMNS = 6
 # The colors of right and of wrong predictions.
 RIGHT, WRONG = PALETTE[2], PALETTE[3]
 GRAY = PALETTE[5]
+# Colors of a map's values: perceptually uniform, and also readable in gray.
+COLORS = "magma"
 # In inches: an image's side, a line below it, the gap between images, a section's title.
 SIDE, LINE, GAP, TITLE = 1.5, 0.17, 0.14, 0.4
 # The size of a line's font, in points.
@@ -23,46 +30,61 @@ MOST = 99
 
 
 class Labeled(NamedTuple):
-    """A uint8 image (3,S,S), and the lines below it with their colors."""
+    """A uint8 image (3,H,W), and the lines below it with their colors."""
 
     image: Tensor
-    lines: Sequence[tuple[str, str]]
+    lines: Sequence[tuple[str, str]] = ()
 
 
-def draw_sheet(sections: Mapping[str, Sequence[Labeled]], columns: int = COLUMNS) -> Figure:
-    """Draw the images of each section below its title, if it has one.
+def draw_sheet(
+    sections: Mapping[str, Sequence[Labeled]],
+    columns: int = COLUMNS,
+    side: float = SIDE,
+    legend: str = "",
+) -> Figure:
+    """Draw the images of each section, all of one shape, below its title, if it has one.
 
+    Their height is `side` in inches. With a `legend`, a scale of the colors of maps follows.
     All images share one Axes, whose units are inches from the upper left corner: a separate Axes
     for each image would take a second to lay out.
     """
-    lines = max((len(each.lines) for part in sections.values() for each in part), default=0)
-    row = SIDE + 0.08 + LINE * lines + GAP
-    rows = [-(-len(part) // columns) for part in sections.values()]
-    titles = [TITLE if title else GAP for title in sections]
-    across = columns * (SIDE + GAP) + GAP
-    height = sum(titles) + row * sum(rows) + GAP
-    figure = Figure(figsize=(across, height), dpi=110)
+    labeled = [each for part in sections.values() for each in part]
+    lines = max((len(each.lines) for each in labeled), default=0)
+    wide = side * max((each.image.shape[2] / each.image.shape[1] for each in labeled), default=1.0)
+    row = side + (0.08 + LINE * lines if lines else 0) + GAP
+    across = columns * (wide + GAP) + GAP
+    figure = Figure(dpi=110)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     top = 0.0
-    for (title, part), count, above in zip(sections.items(), rows, titles, strict=True):
-        heading = title if part or not title else f"{title}: none"
-        axes.text(
-            GAP, top + above / 2, heading, fontsize=12, weight="bold", va="center", parse_math=False
-        )
+    for title, part in sections.items():
+        heading = literal(title if part or not title else f"{title}: none")
+        axes.text(GAP, top + TITLE / 2, heading, fontsize=12, weight="bold", va="center")
+        top += TITLE if title else GAP
         for place, (image, lines_below) in enumerate(part):
-            left = GAP + place % columns * (SIDE + GAP)
-            upper = top + above + place // columns * row
-            extent = (left, left + SIDE, upper + SIDE, upper)
-            pixels = image.permute(1, 2, 0).cpu().numpy()
-            axes.imshow(pixels, interpolation="nearest", extent=extent)
+            left = GAP + place % columns * (wide + GAP)
+            upper = top + place // columns * row
+            extent = (left, left + wide, upper + side, upper)
+            axes.imshow(
+                image.permute(1, 2, 0).cpu().numpy(), interpolation="nearest", extent=extent
+            )
             for number, (words, color) in enumerate(lines_below):
-                axes.text(
-                    left, upper + SIDE + 0.11 + LINE * number, words, color=color, va="center",
-                    fontsize=FONT, parse_math=False,
-                )  # fmt: skip
-        top += above + row * count
-    axes.set(xlim=(0, across), ylim=(height, 0))
+                lower = upper + side + 0.11 + LINE * number
+                axes.text(left, lower, literal(words), color=color, va="center", fontsize=FONT)
+        top += row * -(-len(part) // columns)
+    if legend:
+        middle, reach = across / 2, min(1.5, across / 7)
+        extent = (middle - reach, middle + reach, top + 0.17, top + 0.05)
+        axes.imshow(np.arange(256)[None], cmap=COLORS, extent=extent)
+        for x, y, text, align in (
+            (middle - reach - 0.06, 0.11, "0", "right"),
+            (middle + reach + 0.06, 0.11, "highest of each map", "left"),
+            (middle, 0.35, fill(literal(legend), int(13 * across)), "center"),
+        ):
+            axes.text(x, top + y, text, fontsize=8, ha=align, va="center")
+        top += 0.6
+    figure.set_size_inches(across, top)
+    axes.set(xlim=(0, across), ylim=(top, 0))
     return figure
 
 
@@ -76,7 +98,7 @@ def fitted(before: str, name: str, after: str = "") -> str:
     """Return a line with as much of the name's beginning as fits below an image."""
     name = printable(name)[:MOST]
     line, kept = f"{before}{name}{after}", len(name)
-    while FONT * width(line) > SIDE and kept > 1:
+    while sum(map(width, line)) > SIDE and kept > 1:
         kept -= 1
         line = f"{before}{name[:kept].rstrip()}…{after}"
     return line
@@ -84,21 +106,36 @@ def fitted(before: str, name: str, after: str = "") -> str:
 
 def fitted_end(path: str) -> str:
     """Return as much of a path's end as fits below an image."""
-    kept = printable(path)[-MOST:]
-    line = kept if len(kept) == len(printable(path)) else f"…{kept}"
-    while FONT * width(line) > SIDE:
-        kept = kept[1:]
-        line = f"…{kept}"
-    return line
+    return fitted("", printable(path)[::-1])[::-1]
 
 
-def image_grid(images: Tensor, labels: Sequence[Sequence[str]], columns: int = COLUMNS) -> Figure:
-    """Draw uint8 images (N,3,S,S), the lines of its label below each."""
+@cache
+def width(sign: str) -> float:
+    """Return how much a character widens a line below an image, in inches."""
+    with ignore_missing_glyphs():
+        # Between bars, because a space alone has no width.
+        size = FontProperties(size=100 * FONT)
+        ends, whole = (
+            text_to_path.get_text_width_height_descent(text, size, ismath=False)[0]
+            for text in ("||", f"|{sign}|")
+        )
+    return float(whole - ends) / 100 / 72
+
+
+def image_grid(
+    images: Tensor,
+    labels: Sequence[Sequence[str]],
+    columns: int = COLUMNS,
+    side: float = SIDE,
+    title: str = "",
+    legend: str = "",
+) -> Figure:
+    """Draw uint8 images (N,3,H,W), the lines of its label below each."""
     labeled = [
         Labeled(image, [(line, "black") for line in lines])
         for image, lines in zip(images, labels, strict=True)
     ]
-    return draw_sheet({"": labeled}, columns)
+    return draw_sheet({title: labeled}, columns, side, legend)
 
 
 def label_lines(target: Tensor, classes: Sequence[str]) -> list[str]:
@@ -116,17 +153,11 @@ def label_lines(target: Tensor, classes: Sequence[str]) -> list[str]:
 COUNT = 12
 
 
-def most_wrong(answers: Answers, count: int) -> Integers:
-    """Return the wrong answers whose images have the highest loss, the highest first."""
-    order: Integers = np.argsort(-answers.losses, kind="stable")
-    return order[~answers.correct[order]][:count]
-
-
-def most_doubtful(answers: Answers, count: int) -> Integers:
-    """Return the answers whose two most probable classes are nearest to each other."""
-    best = np.sort(answers.log_probabilities, axis=1)[:, ::-1]
-    order: Integers = np.argsort(best[:, 0] - best[:, 1], kind="stable")
-    return order[:count]
+def highest(values: Floats, among: NDArray[np.bool_], count: int = COUNT) -> list[int]:
+    """Return the places of the highest values (N,) `among` some (N,), the highest first."""
+    order: Integers = np.argsort(-values, kind="stable")
+    places: list[int] = order[among[order]][:count].tolist()
+    return places
 
 
 def draw_mistakes(
@@ -136,33 +167,26 @@ def draw_mistakes(
 
     A name that is a number leads to no file, and is left out.
     """
+    best = np.sort(answers.log_probabilities, axis=1)
+    anywhere = np.ones(len(best), dtype=bool)
     sections = {
-        "Most wrong: the true class got the least probability": most_wrong(answers, COUNT),
-        "Least sure: two classes are almost equally probable": most_doubtful(answers, COUNT),
+        "Most wrong: the true class got the least probability": highest(
+            answers.losses, ~answers.correct
+        ),
+        "Least sure: two classes are almost equally probable": highest(
+            best[:, -2] - best[:, -1], anywhere
+        ),
     }
-    return draw_sheet(
-        {
-            title: [
-                Labeled(
-                    images[index],
-                    answer_lines(answers, index, classes, names[index : index + 1]),
-                )
-                for index in chosen.tolist()
-            ]
-            for title, chosen in sections.items()
-        }
-    )
 
+    def labeled(index: int) -> Labeled:
+        label, predicted = int(answers.labels[index]), int(answers.predicted[index])
+        chances = np.exp(answers.log_probabilities[index])
+        color = RIGHT if answers.correct[index] else WRONG
+        lines = [
+            class_line("label", classes[label], chances[label]),
+            class_line("model", classes[predicted], chances[predicted], color),
+        ]
+        files = [name for name in names[index : index + 1] if isinstance(name, str)]
+        return Labeled(images[index], [*lines, *((fitted_end(name), GRAY) for name in files)])
 
-def answer_lines(
-    answers: Answers, index: int, classes: Sequence[str], names: Sequence[object]
-) -> list[tuple[str, str]]:
-    """Return an image's true and predicted class with their probabilities, and its file's name."""
-    label, predicted = int(answers.labels[index]), int(answers.predicted[index])
-    chances = np.exp(answers.log_probabilities[index])
-    color = RIGHT if answers.correct[index] else WRONG
-    return [
-        class_line("label", classes[label], chances[label]),
-        class_line("model", classes[predicted], chances[predicted], color),
-        *((fitted_end(name), GRAY) for name in names if isinstance(name, str)),
-    ]
+    return draw_sheet({title: list(map(labeled, chosen)) for title, chosen in sections.items()})

@@ -5,7 +5,7 @@ import io
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +33,12 @@ class Group:
     # Settings that are enough to distinguish this group from the others.
     label_keys: list[str] = field(default_factory=list)
 
-    def values(self, *path: str) -> list[float]:
-        """Return the number at `path` in each run's summary, for those runs that have one."""
-        found = []
-        for run in self.runs:
-            value: Any = run
-            for key in path:
-                value = value.get(key) if isinstance(value, dict) else None
-            if value is not None:
-                found.append(value)
-        return found
+    def values(self, *path: str) -> list[Any]:
+        """Return the value at `path` in each run's summary, for those runs that have one."""
+        found: list[Any] = self.runs
+        for key in path:
+            found = [each.get(key) if isinstance(each, dict) else None for each in found]
+        return [each for each in found if each is not None]
 
     @property
     def stages(self) -> list[dict[str, Any]]:
@@ -54,24 +50,15 @@ class Group:
 
     @property
     def folds(self) -> str:
-        """Return which folds of cross-validation there are: "0, 1, 2 of 5"; "" for none."""
-        data = [run["config"]["data"] for run in self.runs]
-        present = sorted({int(each["cv_fold"]) for each in data if each.get("cv_fold") is not None})
-        return f"{', '.join(map(str, present))} of {data[0]['cv_folds']}" if present else ""
+        """Return the folds of cross-validation, such as "0, 1, 2 of 5"; "" for none."""
+        present = sorted({int(fold) for fold in self.values("config", "data", "cv_fold")})
+        total = self.values("config", "data", "cv_folds")
+        return f"{', '.join(map(str, present))} of {total[0]}" if present else ""
 
     def last_epochs(self, column: str) -> list[float]:
         """Return the column's last value in each run's metrics.csv; [] if one file is missing."""
         curves = [run.get("curve") for run in self.runs]
         return [curve[-1][column] for curve in curves if curve] if all(curves) else []
-
-    def training_seconds(self) -> list[float]:
-        """Return how long each run spent in its training steps; [] if a curve does not say.
-
-        What is left out is what comes before the first step, reports, validation and the test.
-        """
-        curves = [run.get("curve") or [{}] for run in self.runs]
-        known = all({"images_seen", "images_per_s"} <= curve[-1].keys() for curve in curves)
-        return list(map(time_in_steps, curves)) if known else []
 
     def label(self, *left_out: str) -> str:
         """Return the settings that distinguish this group from the others, except `left_out`."""
@@ -79,17 +66,6 @@ class Group:
         words = [f"{short_name(k)}={short_value(kept[k])}" for k in self.label_keys if k in kept]
         more = ["…"] if len(kept) > len(words) else []  # the groups differ in more settings
         return ", ".join([*(words or [str(self.runs[0]["config"]["model"]["name"])]), *more])
-
-
-def time_in_steps(curve: Sequence[dict[str, float]]) -> float:
-    """Return the seconds of all epochs of a metrics.csv without their validation."""
-    ends = [row["images_seen"] for row in curve]
-    counts = [end - begin for begin, end in pairwise([0.0, *ends])]
-    return sum(
-        count / row["images_per_s"]
-        for count, row in zip(counts, curve, strict=True)
-        if row["images_per_s"] > 0
-    )
 
 
 def short_name(key: str) -> str:
@@ -171,7 +147,7 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
         raise ValueError(f"{path} is damaged: {error}") from error
     if len(curve) > MOST_ROWS:
         raise ValueError(f"{path} has more than {MOST_ROWS:,} rows, one for each epoch")
-    if not all("images_seen" in row for row in curve):
+    if curve and "images_seen" not in curve[0]:
         raise ValueError(f"{path} is damaged: it has no column images_seen")
     return curve
 
@@ -188,26 +164,23 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
     Runs that differ in their seeds or folds alone are of one group.
     """
     flat = [settings_of(summary) for summary in summaries]
-    keys = list(dict.fromkeys(key for settings in flat for key in settings if key not in REPEATED))
-
-    def differs(key: str) -> bool:
+    differing = []
+    for key in dict.fromkeys(key for settings in flat for key in settings):
         present = {spelled(settings[key]) for settings in flat if key in settings}
-        return len(present) > 1
-
-    differing = [key for key in keys if differs(key)]
-    groups: dict[tuple[str, ...], Group] = {}
+        if len(present) > 1 and key not in REPEATED:
+            differing.append(key)
     label_keys = smallest_key(flat, differing)
+    groups: dict[tuple[str, ...], Group] = {}
     for settings, summary in zip(flat, summaries, strict=True):
         own = {key: settings[key] for key in differing if key in settings}
         group = groups.setdefault(values_of(settings, differing), Group(own, label_keys=label_keys))
         group.runs.append(summary)
     for group in groups.values():
         group.runs = newest_of_each(group.runs)
-
-    def sort_key(group: Group) -> list[tuple[bool, float, str]]:
-        return [numbers_first(group.settings.get(key)) for key in differing]
-
-    return sorted(groups.values(), key=sort_key)
+    return sorted(
+        groups.values(),
+        key=lambda group: [numbers_first(group.settings.get(key)) for key in differing],
+    )
 
 
 def smallest_key(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:
@@ -219,13 +192,10 @@ def smallest_key(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[st
     def count(chosen: Sequence[str]) -> int:
         return len({values_of(settings, chosen) for settings in flat})
 
-    chosen: list[str] = []
-    for key in keys:
-        if count([*chosen, key]) > count(chosen):
-            chosen.append(key)
-    for key in list(chosen):
+    chosen = list(keys)
+    for key in reversed(keys):
         others = [each for each in chosen if each != key]
-        if count(others) == count(chosen):
+        if count(others) == count(keys):
             chosen = others
     return chosen
 

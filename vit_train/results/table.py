@@ -11,7 +11,7 @@ from typing import Any
 from vit_train.base.text import markdown_cell, printable
 from vit_train.base.writing import write_text
 from vit_train.engine.metrics import interval_of_mean, is_uneven
-from vit_train.figures.charts import Figure, Series, bars, curves, lines, save
+from vit_train.figures.charts import Curve, Figure, Series, bars, curves, lines, save
 from vit_train.results.summaries import (
     Group,
     group_runs,
@@ -38,10 +38,13 @@ class Measure:
 
     def text(self, values: Sequence[float]) -> str:
         """Format the mean over the runs, ± their standard deviation if there are several."""
-        if not values:
-            return ""
-        spread = f" ± {self.scale * stdev(values):.{self.digits}f}" if len(values) > 1 else ""
-        return f"{self.scale * mean(values):.{self.digits}f}{spread}"
+        numbers = [mean(values)] if values else []
+        numbers += [stdev(values)] if len(values) > 1 else []
+        return " ± ".join(f"{self.scale * number:.{self.digits}f}" for number in numbers)
+
+    def points(self, group: Group) -> list[float]:
+        """Return the test result of each run's final weights."""
+        return [self.scale * value for value in group.values("test", "final", self.name)]
 
 
 ACCURACY = Measure("acc", "test accuracy of the final weights, %", "{} accuracy, {} (%)", 100, 2)
@@ -73,55 +76,63 @@ def interval(group: Group) -> str:
 
 
 def table(groups: Sequence[Group]) -> str:
-    """Return a Markdown table, with accuracies in percent."""
+    """Return a Markdown table, with accuracies in percent; columns without any value are left out.
+
+    A setting that only some groups have is empty in the others.
+    """
     measure = common_measure(groups)
     keys = list(dict.fromkeys(key for group in groups for key in group.settings))
-    title = measure.column.format
-    header = [*map(short_name, keys), "precision", "parameters", "seeds", "folds"]
-    header += [title("test", "final weights"), "95 % interval", title("test", "best epoch")]
-    header += [title("validation", "best epoch"), title("validation", "last epoch, mean of folds")]
-    header += [title("training", "last epoch"), title("balanced test", "final weights")]
-    header += ["images seen", "training TFLOP", "minutes", "minutes in steps", "cores"]
-    header += ["commit", "machine"]
-    rows = []
-    for group in groups:
-        on_test = {run["selected_on"] for run in group.runs} == {"test"}
-        precision = each_once(str(stage.get("precision", "fp32")) for stage in group.stages)
-        rows.append(
-            [
-                *(short_value(group.settings.get(key, "")) for key in keys),
-                "" if "precision" in keys or precision == "fp32" else precision,
-                f"{group.runs[0]['parameters']:,}",
-                each_once(str(run["config"]["seed"]) for run in group.runs),
-                group.folds,
-                measure.text(group.values("test", "final", measure.name)),
-                interval(group),
-                measure.text(group.values("test", "best", measure.name))
-                + (" (selected on test)" if on_test else ""),
-                "" if on_test else measure.text(group.values("best_val", measure.name)),
-                measure.text(group.last_epochs(f"val_{measure.name}") if group.folds else []),
-                measure.text(group.last_epochs(f"train_{measure.name}")),
-                measure.text(balanced(group)),
-                f"{mean(group.values('images_seen')):,.0f}",
-                tflop(group),
-                minutes(group.values("seconds")),
-                minutes(group.training_seconds()),
-                each_once(machine(run, "threads") for run in group.runs if not machine(run, "gpu")),
-                each_once(map(short_commit, group.stages)),
-                each_once(machine(stage, "gpu", "cpu") for stage in group.stages),
-            ]
-        )
-    filled = [place for place in range(len(header)) if any(row[place] for row in rows)]
-    return "\n".join(
-        f"| {' | '.join(markdown_cell(row[place]) for place in filled)} |"
-        for row in (header, ["---"] * len(header), *rows)
-    )
+    rows = [
+        [(short_name(key), short_value(group.settings.get(key, ""))) for key in keys]
+        + list(columns(group, measure, "precision" in keys).items())
+        for group in groups
+    ]
+    filled = [
+        place for place, each in enumerate(zip(*rows, strict=True)) if any(t for _, t in each)
+    ]
+    cells = [[rows[0][place][0] for place in filled], ["---"] * len(filled)]
+    cells += [[row[place][1] for place in filled] for row in rows]
+    return "\n".join(f"| {' | '.join(map(markdown_cell, row))} |" for row in cells)
+
+
+def columns(group: Group, measure: Measure, is_precision_known: bool) -> dict[str, str]:
+    """Return a group's cells by the titles of their columns, which follow those of the settings."""
+    on_test = {run["selected_on"] for run in group.runs} == {"test"}
+    precision = each_once(str(stage.get("precision", "fp32")) for stage in group.stages)
+    best = measure.text(group.values("test", "best", measure.name))
+    title, text = measure.column.format, measure.text
+    return {
+        "precision": "" if is_precision_known or precision == "fp32" else precision,
+        "parameters": f"{group.runs[0]['parameters']:,}",
+        "seeds": each_once(str(run["config"]["seed"]) for run in group.runs),
+        "folds": group.folds,
+        title("test", "final weights"): text(group.values("test", "final", measure.name)),
+        "95 % interval": interval(group),
+        title("test", "best epoch"): best + (" (selected on test)" if on_test else ""),
+        title("validation", "best epoch"): (
+            "" if on_test else text(group.values("best_val", measure.name))
+        ),
+        title("validation", "last epoch, mean of folds"): (
+            text(group.last_epochs(f"val_{measure.name}")) if group.folds else ""
+        ),
+        title("training", "last epoch"): text(group.last_epochs(f"train_{measure.name}")),
+        title("balanced test", "final weights"): text(balanced(group)),
+        "images seen": f"{mean(group.values('images_seen')):,.0f}",
+        "training TFLOP": tflop(group),
+        "minutes": minutes(group.values("seconds")),
+        "minutes in steps": minutes(seconds_in_steps(group)),
+        "cores": each_once(
+            machine(run, "threads") for run in group.runs if not machine(run, "gpu")
+        ),
+        "commit": each_once(map(short_commit, group.stages)),
+        "machine": each_once(machine(stage, "gpu", "cpu") for stage in group.stages),
+    }
 
 
 def balanced(group: Group) -> list[float]:
     """Return the balanced test accuracies of the final weights; [] if the classes are even."""
     counts = group.values("test", "final", "per_class_count")
-    uneven = any(is_uneven(count) for count in counts if count)  # type: ignore[arg-type]
+    uneven = any(is_uneven(count) for count in counts if count)
     return group.values("test", "final", "balanced_acc") if uneven else []
 
 
@@ -131,6 +142,27 @@ def tflop(group: Group) -> str:
     if len(values) < len(group.runs):
         return ""
     return f"{mean(values):,.0f}" if mean(values) >= 100 else f"{mean(values):.3g}"
+
+
+def seconds_in_steps(group: Group) -> list[float]:
+    """Return how long each run spent in its training steps; [] if a curve does not say.
+
+    What is left out is what comes before the first step, reports, validation and the test.
+    """
+    curves = [run.get("curve") or [{}] for run in group.runs]
+    if not all({"images_seen", "images_per_s"} <= curve[-1].keys() for curve in curves):
+        return []
+    return list(map(time_in_steps, curves))
+
+
+def time_in_steps(curve: Curve) -> float:
+    """Return the seconds of all epochs of a metrics.csv without their validation."""
+    before = [0.0, *(row["images_seen"] for row in curve)]
+    return sum(
+        (row["images_seen"] - seen) / row["images_per_s"]
+        for seen, row in zip(before, curve, strict=False)
+        if row["images_per_s"] > 0
+    )
 
 
 def minutes(seconds: Sequence[float]) -> str:
@@ -164,24 +196,22 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
     if there are runs with three or more such numbers. curves.png shows the training curves, if
     each run has its metrics.csv.
     """
-    measure = common_measure(groups)
-    ends = []
-    for group in groups:
-        values = group.values("test", "final", measure.name)
-        points = [measure.scale * value for value in values]
-        ends.append((group.label(), points, measure.text(values)))
+    measure, runs = common_measure(groups), [run for group in groups for run in group.runs]
+    final = ("test", "final", measure.name)
+    ends = [
+        (each.label(), measure.points(each), measure.text(each.values(*final))) for each in groups
+    ]
     figures = {"results.png": bars(ends, measure.title)}
     sizes = by_training_images(groups, measure)
     if any(len(places) > 2 for _, places in sizes):
         figures["images.png"] = lines(sizes, measure.title)
-    incomplete = [run["file"] for group in groups for run in group.runs if not run["curve"]]
+    incomplete = [run["file"] for run in runs if not run["curve"]]
     if incomplete:
         logger.warning(printable(f"no curves: there is no metrics.csv beside {incomplete[0]}"))
-        return figures
-    histories = [(group.label(), [run["curve"] for run in group.runs]) for group in groups]
-    names = ("loss", "acc") if measure is ACCURACY else ("loss",)
-    words = validated_on([run for group in groups for run in group.runs])
-    figures["curves.png"] = curves(histories, names, words)
+    else:
+        histories = [(group.label(), [run["curve"] for run in group.runs]) for group in groups]
+        names = ("loss", "acc") if measure is ACCURACY else ("loss",)
+        figures["curves.png"] = curves(histories, names, validated_on(runs))
     return figures
 
 
@@ -190,9 +220,8 @@ def by_training_images(groups: Sequence[Group], measure: Measure) -> list[Series
     series: dict[str, dict[int, list[float]]] = {}
     for group in groups:
         places = series.setdefault(group.label("data.train_subset"), {})
-        points = [measure.scale * value for value in group.values("test", "final", measure.name)]
         for images in group.values("images", "train")[:1]:  # the same for all runs of a group
-            places.setdefault(int(images), []).extend(points)
+            places.setdefault(int(images), []).extend(measure.points(group))
     return [(label, sorted(places.items())) for label, places in series.items()]
 
 
@@ -200,10 +229,10 @@ def require_complete(run: dict[str, Any]) -> None:
     """Raise ValueError, with the file's name, if the summary's numbers cannot be shown."""
     try:
         for group in (*group_runs([run]), Group({}, [run, run])):  # alone, and with a spread
+            measure = common_measure([group])
             table([group])
-            by_training_images([group], common_measure([group]))
-            if not group.values("test", "final", common_measure([group]).name):
-                raise LookupError("no result")
+            by_training_images([group], measure)
+            measure.points(group)[0]
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise ValueError(f"{run['file']} is not a summary written by vit-train") from error
 
@@ -226,12 +255,10 @@ def gather(paths: Sequence[Path], out: Path | None = None) -> tuple[str, Path]:
     text = table(groups)
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "results.md", text + "\n")
-    figures = plots(groups)
-    for name in PLOTS:
-        if name in figures:
-            save(figures[name], out / name)
-        else:  # an earlier one would not be of these runs
-            (out / name).unlink(missing_ok=True)
+    for name in PLOTS:  # an earlier one may not be of these runs
+        (out / name).unlink(missing_ok=True)
+    for name, figure in plots(groups).items():
+        save(figure, out / name)
     return text, out
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
-from PIL import Image
 from torch import nn
 
 from vit_train.base.reading import read_object
@@ -86,7 +85,7 @@ class RunFolder:
             path / CHECKPOINTS, make_checkpoint, self.config.checkpoint, self
         )
         self.csv = MetricsCsv(path / "metrics.csv")
-        self.unwritten_picture: Image.Image | None = None
+        self.unwritten_picture: bytes | None = None
 
     def lengths(self) -> dict[str, int]:
         lengths = {path.name: path.stat().st_size for path in reports(self.path)}
@@ -104,7 +103,7 @@ class RunFolder:
         self.csv.flush()
         if self.unwritten_picture is not None:
             with replacing(self.path / "pictures.png") as file:
-                self.unwritten_picture.save(file, "PNG")
+                file.write(self.unwritten_picture)
             self.unwritten_picture = None
 
     def callbacks(self) -> list[Callback]:
@@ -128,9 +127,8 @@ class RunFolder:
         self, batch: Batch, model: nn.Module, val: Evaluation | None, step: int
     ) -> None:
         """Show what the model makes of a batch of images, and keep the latest picture in a file."""
-        picture = draw_gallery(self.setup.task, model, batch, self.setup.normalize)
-        self.unwritten_picture = picture
-        self.board.picture("val/pictures", picture, step)
+        figure = draw_gallery(self.setup.task, model, batch, self.setup.normalize)
+        self.unwritten_picture = self.board.figure("val/pictures", figure, step)
 
     def show_validation(self, model: nn.Module, val: Evaluation | None, step: int) -> None:
         for name, figure in validation_figures(self.setup, model, val):

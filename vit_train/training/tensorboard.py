@@ -21,14 +21,14 @@ from torch.nn.utils import get_total_norm
 from torch.utils.tensorboard.summary import hparams, scalar, text
 
 from vit_train.base.reading import flatten
-from vit_train.base.text import printable
+from vit_train.base.text import printable, shortened
 from vit_train.base.writing import write_from
 from vit_train.data.dataset import ImageSet, sample, to_device
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
 from vit_train.figures.charts import Figure, ignore_missing_glyphs
-from vit_train.figures.maps import draw_maps, map_title
-from vit_train.figures.measures import METRICS, all_values
+from vit_train.figures.maps import draw_maps
+from vit_train.figures.measures import FIGURES, all_values
 from vit_train.figures.sheet import draw_mistakes, image_grid, label_lines
 from vit_train.model.build import images_at_once
 from vit_train.model.vit import VisionTransformer
@@ -103,21 +103,15 @@ class TensorBoard(Callback):
         # A code block by indentation, because a setting's value could end a fenced one.
         self.file.add(text("config", textwrap.indent(printable(config, keep="\n"), " " * 4)))
 
-    def figure(self, tag: str, figure: Figure, step: int = 0) -> None:
+    def figure(self, tag: str, figure: Figure, step: int = 0) -> bytes:
+        """Add a figure, and return it as PNG."""
         png = io.BytesIO()
         with ignore_missing_glyphs():
             figure.savefig(png, format="png")
-        self.image(tag, png, step)
-
-    def picture(self, tag: str, picture: Image.Image, step: int) -> None:
-        png = io.BytesIO()
-        picture.save(png, "PNG")
-        self.image(tag, png, step)
-
-    def image(self, tag: str, png: io.BytesIO, step: int) -> None:
         width, height = Image.open(png).size
         image = Summary.Image(width=width, height=height, encoded_image_string=png.getvalue())
         self.file.add(Summary(value=[Summary.Value(tag=tag, image=image)]), step)
+        return png.getvalue()
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
         for name, value in log.values.items():
@@ -189,7 +183,7 @@ def validation_figures(
     images, classes = setup.splits.val, setup.data.classes
     if images is None or not isinstance(result, Classification):
         return
-    yield "confusion", METRICS["confusion"].draw(result.answers, classes)
+    yield "confusion", FIGURES["confusion"](result.answers, classes)
     names = images.all_names.tolist()
     yield "mistakes", draw_mistakes(result.answers, images.images, classes, names)
     if isinstance(model, VisionTransformer) and (most := images_at_once(model)):
@@ -200,11 +194,11 @@ def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> F
     """Draw how much each patch of some images raised the predicted class."""
     classes = setup.data.classes
     batch = setup.normalize(shown.images.to(setup.device))
-    from vit_train.explain.attribution import answer_maps
+    from vit_train.explain.attribution import prediction_maps
 
-    maps, _, predicted = answer_maps(model, batch, model.config.has_class_token)
-    titles = [
-        map_title(f"true: {classes[label]}", classes[answer])
+    maps, _, predicted = prediction_maps(model, batch, model.config.has_class_token)
+    lines = [
+        [f"true: {shortened(classes[label])}", f"predicted: {shortened(classes[answer])}"]
         for label, answer in zip(shown.labels.tolist(), predicted.tolist(), strict=True)
     ]
-    return draw_maps(shown.images, maps, titles, "what raised the class", columns=1)
+    return draw_maps(shown.images, maps, lines, "what raised the class", columns=1)

@@ -113,51 +113,49 @@ def corrupted(images: Tensor, name: str, severity: int) -> Tensor:
 
 
 # Of an image and a class: the logit and its log-softmax in float64, and what sorting them takes.
-ANSWER_BYTES = 40
+LOGIT_BYTES = 40
+# Evaluates a model on a set of images, always in the same way: `measure` with its first arguments.
+Measure = Callable[[ImageSet], Evaluation]
 
 
-class Evaluator:
-    """Evaluates a loaded model on sets of images, always in the same way."""
+def measure(
+    trained: Trained, precision: Precision, batch_size: int, images: ImageSet
+) -> Evaluation:
+    """Evaluate a loaded model on a set of images."""
+    model, meta = trained
+    classes = len(meta.classes) if meta.task.needs_labels else 1
+    require_memory(
+        len(images) * classes * LOGIT_BYTES,
+        f"the predictions for {counted(len(images), 'image')} and {classes:,} classes",
+        "evaluate fewer images, data.test_subset=N",
+    )
+    batches = EvalBatches(images, trained.normalize, batch_size, precision.device)
+    with make_workers(model, precision, batch_size, most=trained.at_once) as workers:
+        loader = meta.task.eval_loader(batches)
+        return evaluate(model, meta.task, loader, precision, workers)
 
-    def __init__(self, trained: Trained, precision: Precision, batch_size: int) -> None:
-        self.model, self.meta = trained
-        self.precision, self.batch_size = precision, min(batch_size, trained.at_once)
-        self.normalize = trained.normalize
-        self.workers = make_workers(self.model, precision, self.batch_size, most=trained.at_once)
 
-    def batches(self, images: ImageSet) -> EvalBatches:
-        return EvalBatches(images, self.normalize, self.batch_size, self.precision.device)
-
-    def __call__(self, images: ImageSet) -> Evaluation:
-        classes = len(self.meta.classes) if self.meta.task.needs_labels else 1
-        require_memory(
-            len(images) * classes * ANSWER_BYTES,
-            f"the predictions for {counted(len(images), 'image')} and {classes:,} classes",
-            "evaluate fewer images, data.test_subset=N",
-        )
-        batches = self.meta.task.eval_loader(self.batches(images))
-        with self.workers:
-            return evaluate(self.model, self.meta.task, batches, self.precision, self.workers)
+def classification(measure: Measure, images: ImageSet) -> Classification:
+    result = measure(images)
+    assert isinstance(result, Classification)
+    return result
 
 
 def temperature(
-    evaluator: Evaluator, split: str, images: ImageSet | None, note: bool
+    measure: Measure, meta: Meta, split: str, images: ImageSet | None, note: bool
 ) -> float | None:
     """Fit the temperature of a classifier on its run's validation `images`.
 
     Return None if there are none beside those that are evaluated. `note` it in the run's folder, if
     these are all of them.
     """
-    meta = evaluator.meta
     beside = meta.config.data.val == "split" and split != "val"
     if not beside or not meta.task.needs_labels:
         return None
     if images is None:
         logger.info("no temperature is fitted: that takes the run's own validation images")
         return None
-    result = evaluator(images)
-    assert isinstance(result, Classification)
-    fitted = fitted_temperature(result.answers)
+    fitted = fitted_temperature(classification(measure, images).answers)
     if fitted <= COLDEST:
         logger.info(f"no temperature is fitted: too few validation images ({len(images):,})")
         return None
@@ -179,24 +177,21 @@ def note_temperature(meta: Meta, fitted: float) -> None:
         logger.warning(f"the temperature is not noted: {file}: {error.strerror}")
 
 
-def flipped(evaluator: Evaluator, images: ImageSet, plain: Evaluation) -> Classification:
+def flipped(measure: Measure, images: ImageSet, plain: Answers) -> Classification:
     """Evaluate the mean of each image's and its mirror image's probabilities."""
-    mirrored = evaluator(replace(images, images=images.images.flip(3)))
-    assert isinstance(plain, Classification) and isinstance(mirrored, Classification)
-    pair = plain.answers.log_probabilities, mirrored.answers.log_probabilities
-    result = Classification.of(Answers(plain.answers.labels, np.logaddexp(*pair) - np.log(2)))
+    mirrored = classification(measure, replace(images, images=images.images.flip(3))).answers
+    both = np.logaddexp(plain.log_probabilities, mirrored.log_probabilities)
+    result = Classification.of(Answers(plain.labels, both - np.log(2)))
     logger.info(f"with the mirror images, tta=flip: {result_line(result)}")
     return result
 
 
-def robustness(evaluator: Evaluator, images: ImageSet) -> dict[str, list[float]]:
+def robustness(measure: Measure, images: ImageSet) -> dict[str, list[float]]:
     """Return the accuracy on corrupted images, by corruption, at each severity."""
     found: dict[str, list[float]] = {}
     for name in CORRUPTIONS:
         for severity in range(1, SEVERITIES + 1):
             worse = replace(images, images=corrupted(images.images, name, severity))
-            result = evaluator(worse)
-            assert isinstance(result, Classification)
-            found.setdefault(name, []).append(result.acc)
+            found.setdefault(name, []).append(classification(measure, worse).acc)
         logger.info(f"{name}: {', '.join(f'{acc:.1%}' for acc in found[name])}")
     return found
