@@ -1,0 +1,300 @@
+"""What the package does on a CUDA device, in scenarios, each in a process of its own.
+
+Run by hand on a stand-in for the CUDA runtime whose kernels do nothing and are counted; `fakecuda`
+is its Python side. It shows errors of device and dtype, what a deterministic run refuses, and how
+many launches, copies and synchronizations a step costs; all numbers that it computes are garbage.
+
+    python tests/gpu/scenarios.py                      # all
+    python tests/gpu/scenarios.py 'batch |step fused'  # those whose names begin so
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any
+
+import fakecuda
+import torch
+from torch import Tensor
+
+from vit_train.data.batches import EvalBatches, Normalize
+from vit_train.data.config import AugmentConfig
+from vit_train.data.dataset import ImageSet, channel_statistics, to_device
+from vit_train.data.train_batches import TrainBatches
+from vit_train.engine import resuming
+from vit_train.engine.config import AdamWConfig, LoopConfig, MuonConfig
+from vit_train.engine.precision import Precision, choose_algorithms, pick_device
+from vit_train.engine.trainer import Trainer
+from vit_train.figures.maps import draw_gallery
+from vit_train.model.config import CnnConfig, ResNetConfig, ViTConfig
+from vit_train.runs.config import TrainConfig
+from vit_train.tasks.config import AutoregressConfig, ClassifyConfig, ReconstructConfig
+from vit_train.tasks.make import make_task
+from vit_train.tasks.task import Task
+
+GENERATOR = torch.Generator().manual_seed(0)
+PIXELS = torch.randint(256, (1200, 3, 32, 32), generator=GENERATOR, dtype=torch.uint8)
+DATA = ImageSet(PIXELS, torch.randint(10, (1200,), generator=GENERATOR))
+STATISTICS = channel_statistics(PIXELS)
+STRONG = {
+    "policy": "randaugment", "erase_prob": 0.25, "mixup_alpha": 0.8, "cutmix_alpha": 1.0,
+    "mix_prob": 0.5,
+}  # fmt: skip
+AUGMENTATIONS: dict[str, dict[str, Any]] = {
+    "none": {"crop_padding": 0, "flip": False},
+    "light": {},
+    "strong": STRONG,
+    "trivial": {"policy": "trivialaugment"},
+    "auto": {"policy": "autoaugment"},
+    "crop_scale": {"crop_scale": 0.3},
+    "mixup": {"mixup_alpha": 0.8},
+    "cutmix": {"cutmix_alpha": 1.0},
+}
+small = partial(ViTConfig, embed_dim=32, depth=2)
+
+
+@dataclass
+class Parts:
+    trainer: Trainer
+    task: Task
+    batches: TrainBatches
+    normalize: Normalize
+    precision: Precision
+
+
+def make(
+    batch_size: int = 32,
+    augment: dict[str, Any] | None = None,
+    model: Any = None,
+    task: Any = None,
+    precision: str = "bf16",
+    **settings: Any,
+) -> Parts:
+    device = pick_device("cuda")
+    torch.manual_seed(0)
+    model, task = model or small(), task or ClassifyConfig()
+    learned = make_task(task, model, (3, 32, 32), 10)
+    normalize = Normalize(STATISTICS, device)
+    augmented = AugmentConfig(**augment or {})
+    batches = TrainBatches(DATA, 10, normalize, augmented, batch_size, 0, device)
+    of_loop = {key: settings.pop(key) for key in list(settings) if hasattr(LoopConfig, key)}
+    loop = LoopConfig(epochs=50, batch_size=batch_size, **of_loop)
+    config = TrainConfig(**{"optim": AdamWConfig(), "train": loop} | settings)
+    chosen = Precision(precision, device)
+    loader, network = learned.train_loader(batches), learned.build_model().to(device)
+    trainer = Trainer(network, learned, loader, None, config, chosen)
+    trainer.nonfinite.check = lambda step: None  # type: ignore[method-assign]  # all is garbage
+    return Parts(trainer, learned, batches, normalize, chosen)
+
+
+def run(**settings: Any) -> str:
+    """Take steps, evaluate, draw, save, load, and take another step."""
+    parts = make(**settings)
+    trainer, task = parts.trainer, parts.task
+    steps = trainer.train_loader.draws(0)
+    for _ in range(6):  # some as they are, then as a graph
+        advance(trainer, next(steps))
+    trainer.epoch_averages.read()
+    images = EvalBatches(
+        DATA.subset(torch.arange(100)), parts.normalize, 64, parts.precision.device
+    )
+    loader = task.eval_loader(images)
+    task.evaluation = lambda outputs: outputs.shape  # type: ignore
+    trainer.evaluate(trainer.eval_model, loader)
+    if task.columns:
+        draw_gallery(task, trainer.eval_model.eval(), next(iter(loader)), parts.normalize)
+        trainer.eval_model.train()
+    resuming.restore(trainer, resuming.state_of(trainer))
+    advance(trainer, next(steps))
+    return f"done, {'as a graph' if trainer.graphed_step.graph else 'WITHOUT A GRAPH'}"
+
+
+def advance(trainer: Trainer, draws: tuple[Tensor, ...]) -> None:
+    """Take a step as the loop does."""
+    trainer.graphed_step(trainer.schedule(), *draws)
+    trainer.step += 1
+
+
+def deterministic(**settings: Any) -> str:
+    choose_algorithms(deterministic=True)
+    return run(**settings)
+
+
+def counted(work: Callable[[], object], calls: int = 1) -> dict[str, Any]:
+    """Count what one call of `work` asks of the device."""
+    fakecuda.reset()
+    began = time.perf_counter()
+    for _ in range(calls):
+        work()
+    milliseconds = (time.perf_counter() - began) / calls * 1e3
+    launches, others = fakecuda.summary(fakecuda.dump())
+    others = {name: count for name, count in others.items() if "event" not in name}
+    return {"launches": launches / calls, "host_ms": round(milliseconds, 2), **others}
+
+
+def batch(augment: dict[str, Any], size: int = 512) -> dict[str, Any]:
+    """Count what augmenting one batch takes."""
+    batches = make(size, augment).batches
+    numbers = iter(range(100))
+
+    def one() -> None:
+        draws = batches.draw(torch.arange(size), batches.generator(0, next(numbers)))
+        batches.batch(*(to_device(each, batches.device) for each in draws))
+
+    one()
+    one()
+    return counted(one, 5)
+
+
+def step(kernels: str = "fused", size: int = 512, **settings: Any) -> dict[str, Any]:
+    """Count what a batch with its step takes; name the line that waits, if any."""
+    trainer = make(size, model=ViTConfig(kernels=kernels), **settings).trainer
+    draws = [next(trainer.train_loader.draws(epoch)) for epoch in range(8)]
+    for each in draws[:4]:
+        advance(trainer, each)
+    result = counted(lambda: advance(trainer, draws[5]), 5)
+    result["graph"] = trainer.graphed_step.graph is not None
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        advance(trainer, draws[6])
+        result["synchronizations"] = "none"
+    except RuntimeError as error:
+        result["synchronizations"] = " <- ".join(places(error)[::-1])
+    torch.cuda.set_sync_debug_mode("default")
+    return result
+
+
+def compiled(steps: int = 6, **settings: Any) -> dict[str, Any]:
+    """Compile, and count each of the first steps: recording, then replaying a graph."""
+    logging.basicConfig(level=logging.INFO)
+    parts = make(batch_size=64, compile=True, **settings)
+    trainer = parts.trainer
+    sample, draws = next(trainer.train_loader.epoch(0)), next(trainer.train_loader.draws(0))
+    result: dict[str, Any] = {"compiled": trainer.compile(*sample)}
+    for number in range(steps):
+        result[f"step {number}"] = counted(lambda: advance(trainer, draws))
+    return result
+
+
+def scenarios() -> Iterator[tuple[str, Callable[[], object]]]:
+    for name, augment in AUGMENTATIONS.items():
+        yield f"batch {name}", partial(batch, augment)
+    for kernels, precision in product(("fused", "scratch"), ("bf16", "fp16", "fp32")):
+        yield f"step {kernels} {precision}", partial(step, kernels, precision=precision)
+    yield "step fused bf16 without a graph", partial(step, cuda_graph=False)
+    yield "step fused strong EMA", partial(step, augment=STRONG, ema_decay=0.99)
+    yield "step fused skip", partial(step, on_nonfinite="skip", max_skips=1000)
+    yield "step reconstruct", partial(step, task=ReconstructConfig(decoder_depth=2))
+    yield "step autoregress", partial(step, task=AutoregressConfig(decoder_depth=2))
+    tables = ("none", "learned", "learned_2d", "relative", "sinusoidal", "sincos_2d")
+    precisions = ("bf16", "fp16", "fp32")
+    for kernels in ("fused", "scratch"):
+        vit = partial(small, kernels=kernels)
+        for table, precision in product(tables, precisions):
+            yield (
+                f"run {kernels} {table} {precision}",
+                partial(
+                    run,
+                    model=vit(positions=table),
+                    precision=precision,
+                    ema_decay=0.9,
+                    augment=STRONG,
+                ),
+            )
+        dropouts = {"dropout": 0.1, "branch_dropout": 0.1, "drop_path": 0.1}
+        older = {"pre_norm": False, "norm_affine": False, "activation": "gelu_tanh"}
+        odd = vit(**dropouts, **older, head="token_mlp")
+        yield f"run {kernels} dropouts", partial(run, model=odd, micro_batch=12)
+        gap = vit(positions="relative", head="gap")
+        yield f"run {kernels} gap relative", partial(run, model=gap)
+        layers = vit(positions="learned_2d", positions_at="layers", head="gap")
+        yield f"run {kernels} layers", partial(run, model=layers)
+        for precision, normalize in product(precisions, (False, True)):
+            mae = ReconstructConfig(decoder_depth=1, normalize_target=normalize)
+            yield (
+                f"run {kernels} reconstruct {precision} {normalize}",
+                partial(run, model=vit(), task=mae, precision=precision),
+            )
+        for precision, given in product(precisions, (0, 4)):
+            next_patch = AutoregressConfig(decoder_depth=1, given_rows=given)
+            yield (
+                f"run {kernels} autoregress {precision} {given}",
+                partial(run, model=vit(), task=next_patch, precision=precision),
+            )
+        for table in ("learned", "relative"):
+            yield (
+                f"deterministic {kernels} {table}",
+                partial(
+                    deterministic, model=vit(positions=table), augment=STRONG | {"crop_scale": 0.5}
+                ),
+            )
+    for name, model in {"cnn": CnnConfig(), "resnet": ResNetConfig()}.items():
+        for precision in ("bf16", "fp16"):
+            yield f"run {name} {precision}", partial(run, model=model, precision=precision)
+        yield f"deterministic {name}", partial(deterministic, model=model)
+    fused = partial(small, kernels="fused")
+    auto = {"policy": "autoaugment"}
+    yield "deterministic autoaugment", partial(deterministic, augment=auto)
+    for task in (ReconstructConfig(decoder_depth=1), AutoregressConfig(decoder_depth=1)):
+        yield f"deterministic {task.name}", partial(deterministic, model=fused(), task=task)
+    for precision in precisions:
+        recipe = fused(positions="sincos_2d", head="gap", init="mimetic")
+        muon = partial(run, model=recipe, optim=MuonConfig(), precision=precision)
+        yield f"run muon {precision}", muon
+    rotary = fused(positions="rotary_2d", qk_norm=True)
+    yield "run rotary", partial(run, model=rotary)
+    yield "compiled fused", partial(compiled, model=fused())
+    yield "compiled scratch", partial(compiled, model=small())
+    dropped = fused(dropout=0.1, drop_path=0.1)
+    yield "compiled dropouts", partial(compiled, model=dropped, micro_batch=24)
+    yield (
+        "compiled autoregress",
+        partial(compiled, model=fused(), task=AutoregressConfig(decoder_depth=1)),
+    )
+    yield "compiled resnet", partial(compiled, model=ResNetConfig(widths=[8, 16], blocks=1))
+
+
+def places(error: BaseException) -> list[str]:
+    """The package's lines that an error came through, the innermost last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [
+        f"{f.filename.rpartition('/')[2]}:{f.lineno}" for f in frames if "vit_train" in f.filename
+    ]
+
+
+def in_child(work: Callable[[], object]) -> None:
+    torch.set_num_threads(1)
+    torch.backends.cudnn.enabled = False
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        result = work()
+        print("   ", result if isinstance(result, str) else json.dumps(result))
+    except Exception as error:
+        print(f"    FAILED {type(error).__name__}: {str(error).strip()[:600]}")
+        print("        at", *places(error))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def main() -> None:
+    wanted = tuple(sys.argv[1].split("|")) if len(sys.argv) > 1 else ("",)
+    for name, work in scenarios():
+        if not name.startswith(wanted):
+            continue
+        print(f"== {name}", flush=True)
+        child = os.fork()
+        if child == 0:
+            in_child(work)
+        if status := os.waitpid(child, 0)[1]:
+            print("    CRASHED, status", status, flush=True)
+
+
+if __name__ == "__main__":
+    main()
