@@ -189,16 +189,14 @@ def _typed(kind: Any, value: Any, name: str) -> Any:
     if origin is dict:
         parts = _instance(value, dict, name).items()
         return {key: _typed(arguments[1], each, f"{name}.{key}") for key, each in parts}
-    if origin is list:
-        parts = enumerate(_instance(value, list, name))
-        return [_typed(arguments[0], each, f"{name}[{index}]") for index, each in parts]
-    if origin is tuple:
-        values = _instance(value, list | tuple, name)
-        kinds = arguments[:1] * len(values) if arguments[1:] == (...,) else arguments
+    if origin in (list, tuple):
+        values = _instance(value, list if origin is list else list | tuple, name)
+        alike = origin is list or arguments[1:] == (...,)
+        kinds = arguments[:1] * len(values) if alike else arguments
         if len(values) != len(kinds):
             raise Refused(f"{name} must have {len(kinds)} values, not {len(values)}")
         pairs = enumerate(zip(kinds, values, strict=True))
-        return tuple(_typed(part, each, f"{name}[{index}]") for index, (part, each) in pairs)
+        return origin(_typed(part, each, f"{name}[{index}]") for index, (part, each) in pairs)
     if kind is float and type(value) is int:
         return float(value)
     return _instance(value, kind, name)

@@ -12,6 +12,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -179,12 +180,10 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
     Transparent parts of other than 16-bit grayscale images become white.
     """
-    if image.mode == "F":
-        raise BrokenImage("its pixels are real numbers: convert them to whole ones from 0 to 255")
-    if image.mode.startswith("I"):  # up to 16 bits per pixel, which convert() would clip at 255
+    if image.mode.startswith(("F", "I")):  # which convert() would clip at 255
         values = np.asarray(image)
-        if values.min() < 0 or values.max() > 65535:
-            raise BrokenImage("its pixels need more than 16 bits: convert them to 0 to 255")
+        if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+            raise BrokenImage("its pixels are not integers of 16 bits: convert them to 0 to 255")
         shift = 8 if image.mode != "I" or values.max() > 255 else 0
         image = Image.fromarray((values >> shift).astype(np.uint8))
     if image.has_transparency_data:
@@ -278,12 +277,12 @@ def are_flat(images: Tensor) -> Tensor:
     return (values.amax(2) - values.amin(2)).amax(1) <= FLAT
 
 
+@dataclass
 class Doubts:
     """Files that were read, but are hardly seen."""
 
-    def __init__(self) -> None:
-        self.flat: list[Path] = []
-        self.cropped: list[Path] = []
+    flat: list[Path] = field(default_factory=list)
+    cropped: list[Path] = field(default_factory=list)
 
     def note(self, path: Path, image: Tensor, lost: float) -> None:
         """Note a file that was read as an image (C,S,S), and which share of it was cut off."""
