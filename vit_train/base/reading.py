@@ -4,11 +4,9 @@ A few hundred bytes can describe a value that takes forever to walk: mappings th
 one twice, forty levels deep; YAML's aliases; a list that contains itself.
 """
 
-import contextlib
 import dataclasses
 import difflib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
 from typing import IO, Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -83,27 +81,11 @@ JSON_BYTES, CONFIG_BYTES = 4_000_000, 100_000
 JSON_NODES = 1_000_000
 
 
-@contextlib.contextmanager
-def open_regular(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading; raise Refused if it is not regular, OSError as `open` does.
-
-    An error of reading, as of a bad disk, names the file, too.
-    """
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a file for reading; raise Refused if it is not regular, OSError as `open` does."""
     if path.exists() and not path.is_file():
         raise Refused(f"{path} is not a regular file")
-    with path.open("rb") as file, naming(path):
-        yield file
-
-
-@contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Let an OSError of the block that names no file name this one."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is not None and error.filename is None:
-            error.filename = str(path)
-        raise
+    return path.open("rb")
 
 
 def near_path(path: Path) -> str:
