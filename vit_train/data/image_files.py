@@ -271,12 +271,6 @@ FLAT = 15
 MUCH = 0.2
 
 
-def are_flat(images: Tensor) -> Tensor:
-    """Find uint8 images (N,C,S,S) of nearly one color throughout: bool (N,)."""
-    values = images.flatten(2)
-    return (values.amax(2) - values.amin(2)).amax(1) <= FLAT
-
-
 @dataclass
 class Doubts:
     """Files that were read, but are hardly seen."""
@@ -284,12 +278,12 @@ class Doubts:
     flat: list[Path] = field(default_factory=list)
     cropped: list[Path] = field(default_factory=list)
 
-    def note(self, path: Path, image: Tensor, lost: float) -> None:
-        """Note a file that was read as an image (C,S,S), and which share of it was cut off."""
-        if are_flat(image[None]).item():
-            self.flat.append(path)
-        if lost > MUCH:
-            self.cropped.append(path)
+    def note(self, paths: Sequence[Path], images: Tensor, lost: Sequence[float]) -> None:
+        """Note files that were read as images (N,C,S,S), and which share of each was cut off."""
+        values = images.flatten(2)
+        contrast = (values.amax(2) - values.amin(2)).amax(1).tolist()
+        self.flat += [path for path, each in zip(paths, contrast, strict=True) if each <= FLAT]
+        self.cropped += [path for path, share in zip(paths, lost, strict=True) if share > MUCH]
 
     def warn(self) -> None:
         for paths, kind, why in (
