@@ -246,7 +246,7 @@ def test_images_beside_the_class_folders_are_named_and_a_single_class_is_warned_
     with caplog.at_level("INFO"):
         load_dataset(config(tmp_path))
     assert f"1 file passed over, in no class's folder, {tmp_path}/loose.png" in caplog.text
-    assert f"1 file passed over, {WRONG_FORMAT}, {tmp_path}/notes.txt" in caplog.text
+    assert f"1 file {WRONG_FORMAT}, {tmp_path}/notes.txt" in caplog.text
     assert "all images are of one class, cat" in caplog.text
 
 

@@ -23,7 +23,7 @@ from vit_train.data.image_files import (
     listed,
     visible,
     walk,
-    warn_of_passed_over,
+    warn_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -193,8 +193,8 @@ def require_known(tree: Tree, classes: Sequence[str], owner: str) -> None:
 
 def image_set(tree: Tree, classes: Sequence[str], config: FolderConfig) -> ImageSet:
     loose, others = by_suffix(tree.other_files)
-    warn_of_passed_over(loose, "in no class's folder")
-    warn_of_passed_over(others, WRONG_FORMAT)
+    warn_of(loose, "file", "passed over, in no class's folder")
+    warn_of(others, "file", WRONG_FORMAT)
     if not tree.files:
         raise ValueError(f"{tree.root} has no images in folders named after the classes")
     files, paths = tree.files, [path for path, _ in tree.files]

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-WRONG_FORMAT = "not JPEG, PNG, WebP or BMP"
+WRONG_FORMAT = "passed over, not JPEG, PNG, WebP or BMP"
 NAMED_AT_MOST = 10
 # Limit of a file's size: the bytes per pixel of uncompressed 16-bit RGBA, and some metadata.
 # It is needed because decoders read each part of a file into memory whole.
@@ -62,7 +62,7 @@ def files_at(name: str) -> Sequence[Path]:
     path = Path(os.path.expanduser(name))  # Path's own fails for ~photo.jpg
     if path.is_dir():
         found, others = by_suffix(walk(path))
-        warn_of_passed_over(others, WRONG_FORMAT)
+        warn_of(others, "file", WRONG_FORMAT)
     elif path.exists():
         found = [path]
     else:
@@ -113,14 +113,11 @@ def listed(lines: Sequence[object]) -> str:
     return named + (f"\n  and {more} more" if more > 0 else "")
 
 
-def warn_of_passed_over(paths: list[Path], why: str) -> None:
+def warn_of(paths: list[Path], noun: str, fault: str, why: str = "") -> None:
+    """Log how many files have a fault, if any, with the name of the first one."""
     if paths:
-        logger.warning(f"{counted(len(paths), 'file')} passed over, {why}, {such_as(paths)}")
-
-
-def such_as(paths: list[Path]) -> str:
-    """Return words about the only file, or the first one."""
-    return f"{'such as ' if len(paths) > 1 else ''}{printable(str(paths[0]))}"
+        first = f"{'such as ' if len(paths) > 1 else ''}{printable(str(paths[0]))}"
+        logger.warning(f"{counted(len(paths), noun)} {fault}, {first}{why}")
 
 
 class BrokenImage(Exception):
@@ -223,10 +220,15 @@ def decode(
         except BrokenImage as error:
             broken[index] = str(error)
 
-    # Beyond a few threads, the work that holds the GIL is the bottleneck.
-    threads = min(8, os.cpu_count() or 1)
-    bar = {"desc": "decoding", "unit": "images", "disable": None, "leave": False}
-    thread_map(one, kept.broken, max_workers=threads, **bar)
+    thread_map(
+        one,
+        kept.broken,
+        max_workers=min(8, os.cpu_count() or 1),  # for more, the GIL is the bottleneck
+        desc="decoding",
+        unit="images",
+        disable=None,
+        leave=False,
+    )
     return kept._replace(broken=dict(sorted(broken.items())))
 
 
@@ -286,9 +288,6 @@ class Doubts:
         self.cropped += [path for path, share in zip(paths, lost, strict=True) if share > MUCH]
 
     def warn(self) -> None:
-        for paths, kind, why in (
-            (self.flat, "of nearly one color", "16-bit files must use their whole range"),
-            (self.cropped, "cropped by more than a fifth", "only the center square is read"),
-        ):
-            if paths:
-                logger.warning(f"{counted(len(paths), 'image')} {kind}, {such_as(paths)}: {why}")
+        flat, cropped = "of nearly one color", "cropped by more than a fifth"
+        warn_of(self.flat, "image", flat, ": 16-bit files must use their whole range")
+        warn_of(self.cropped, "image", cropped, ": only the center square is read")

@@ -125,7 +125,7 @@ def download(urls: list[str], target: Path, md5: str, max_bytes: int) -> None:
         if check_integrity(part, md5):
             part.replace(target)
             return
-        part.unlink()
+        part.unlink(missing_ok=True)
         failures[url] = f"sent another file: its MD5 is not {md5}"
     raise ValueError(
         f"could not download {target.name} from any of the {len(urls)} mirrors in data.urls\n"
