@@ -361,6 +361,6 @@ def test_a_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         "times=x": "times=x must be a whole number",
         "time=1": "there is no setting time: did you mean times?",
         "data=shape": "there is no data=shape: did you mean data=shapes?",
-        "data.train_images=0": "cannot draw 0 images",
+        "data.train_images=0": "data.train_images=0 must be at least 1",
     }.items():
         run.fails(message, "vit-count", wrong)
