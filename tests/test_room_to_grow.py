@@ -360,6 +360,6 @@ def test_a_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         "times=x": "times: Value 'x' of type 'str' could not be converted",
         "time=1": "there is no setting time: did you mean times?",
         "data=shape": "there is no data=shape: choose from cifar10",
-        "data.train_images=0": "cannot draw 0 images",
+        "data.train_images=0": "data.train_images=0 must be at least 1",
     }.items():
         run.fails(message, "vit-count", wrong)

@@ -1,5 +1,6 @@
 from itertools import combinations, pairwise
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,7 @@ from vit_train.data.augment.regions import resized_crop
 from vit_train.data.batches import EvalBatches, Normalize
 from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, Statistics, channel_statistics, resize
-from vit_train.data.train_batches import TrainBatches
+from vit_train.data.train_batches import TrainBatches, balanced
 
 CPU = torch.device("cpu")
 RAW = Normalize(Statistics((0.0,) * 3, (1 / 255,) * 3), CPU)  # leaves pixel values as they are
@@ -239,3 +240,27 @@ def test_what_is_erased_is_the_mean_image() -> None:
     changed = (source.normalize(data.images[labels]) - images).abs().amax(1) > 1e-6  # (B,S,S)
     assert changed.any(dim=(1, 2)).all()
     assert (images.permute(0, 2, 3, 1)[changed] == 0).all()
+
+
+@pytest.mark.parametrize("counts", [[50, 10, 3], [1, 40], [5, 5, 5, 5], [7]])
+def test_every_class_is_taken_equally_often_and_its_images_evenly(counts: list[int]) -> None:
+    labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    labels = labels[torch.randperm(len(labels))]
+    order = balanced(labels, np.random.default_rng(3))
+    assert len(order) == len(labels)
+    taken = labels[order].bincount()
+    assert taken.max() - taken.min() <= 1
+    for label in range(len(counts)):
+        times = order.bincount(minlength=len(labels))[labels == label]
+        assert times.max() - times.min() <= 1
+    assert torch.equal(order, balanced(labels, np.random.default_rng(3)))
+    if len(counts) > 1:
+        assert not torch.equal(order, balanced(labels, np.random.default_rng(4)))
+
+
+def test_a_class_without_images_is_not_missed_and_one_left_over_is() -> None:
+    labels = torch.tensor([0, 4, 4])
+    order = balanced(labels, np.random.default_rng(0))
+    assert sorted(labels[order].bincount(minlength=5).tolist()) in ([0, 0, 0, 1, 2],)
+    few = torch.arange(5)
+    assert sorted(balanced(few, np.random.default_rng(0)).tolist()) == few.tolist()

@@ -4,11 +4,9 @@ A few hundred bytes can describe a value that takes forever to walk: mappings th
 one twice, forty levels deep; YAML's aliases; a list that contains itself.
 """
 
-import contextlib
 import dataclasses
 import difflib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
 from typing import IO, Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -83,27 +81,11 @@ JSON_BYTES, CONFIG_BYTES = 4_000_000, 100_000
 JSON_NODES = 1_000_000
 
 
-@contextlib.contextmanager
-def open_regular(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading; raise Refused if it is not regular, OSError as `open` does.
-
-    An error of reading, as of a bad disk, names the file, too.
-    """
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a file for reading; raise Refused if it is not regular, OSError as `open` does."""
     if path.exists() and not path.is_file():
         raise Refused(f"{path} is not a regular file")
-    with path.open("rb") as file, naming(path):
-        yield file
-
-
-@contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Let an OSError of the block that names no file name this one."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is not None and error.filename is None:
-            error.filename = str(path)
-        raise
+    return path.open("rb")
 
 
 def near_path(path: Path) -> str:
@@ -189,16 +171,14 @@ def _typed(kind: Any, value: Any, name: str) -> Any:
     if origin is dict:
         parts = _instance(value, dict, name).items()
         return {key: _typed(arguments[1], each, f"{name}.{key}") for key, each in parts}
-    if origin is list:
-        parts = enumerate(_instance(value, list, name))
-        return [_typed(arguments[0], each, f"{name}[{index}]") for index, each in parts]
-    if origin is tuple:
-        values = _instance(value, list | tuple, name)
-        kinds = arguments[:1] * len(values) if arguments[1:] == (...,) else arguments
+    if origin in (list, tuple):
+        values = _instance(value, list if origin is list else list | tuple, name)
+        alike = origin is list or arguments[1:] == (...,)
+        kinds = arguments[:1] * len(values) if alike else arguments
         if len(values) != len(kinds):
             raise Refused(f"{name} must have {len(kinds)} values, not {len(values)}")
         pairs = enumerate(zip(kinds, values, strict=True))
-        return tuple(_typed(part, each, f"{name}[{index}]") for index, (part, each) in pairs)
+        return origin(_typed(part, each, f"{name}[{index}]") for index, (part, each) in pairs)
     if kind is float and type(value) is int:
         return float(value)
     return _instance(value, kind, name)

@@ -1,8 +1,9 @@
 """Random numbers for dropout that depend on the image, not on the thread or its timing."""
 
 import contextlib
+import functools
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
@@ -10,13 +11,12 @@ from torch import Tensor
 
 
 class ThreadGenerators(threading.local):
-    """The seeds of this thread's generators, one per image, and these once they are needed.
+    """The function that makes this thread's generators, one per image, when it is first called.
 
-    No seeds stand for PyTorch's global generator, which all threads share.
+    None stands for PyTorch's global generator, which all threads share.
     """
 
-    seeds: list[tuple[int, int, int]] | None = None
-    generators: list[torch.Generator] | None = None
+    generators: Callable[[], list[torch.Generator]] | None = None
 
 
 PER_IMAGE = ThreadGenerators()
@@ -30,11 +30,14 @@ def per_image_generators(seed: int, step: int, indices: Iterable[int]) -> Iterat
     seed, the step and the image's index, so that an image has the same dropout however the batch is
     split.
     """
-    PER_IMAGE.seeds = [(seed, step, index) for index in indices]
+    # Making them takes time, which most models need not spend.
+    PER_IMAGE.generators = functools.cache(
+        lambda: [seeded_generator(seed, step, index) for index in indices]
+    )
     try:
         yield
     finally:
-        PER_IMAGE.seeds = PER_IMAGE.generators = None
+        PER_IMAGE.generators = None
 
 
 def seeded_generator(seed: int, *key: int) -> torch.Generator:
@@ -46,10 +49,8 @@ def seeded_generator(seed: int, *key: int) -> torch.Generator:
 def bernoulli(like: Tensor, probability: float) -> Tensor:
     """Draw ones with this probability, else zeros, in the shape of `like` (B,…)."""
     drawn = torch.empty_like(like)
-    if PER_IMAGE.seeds is None:
+    if PER_IMAGE.generators is None:
         return drawn.bernoulli_(probability)
-    if PER_IMAGE.generators is None:  # making them takes time, which most models need not spend
-        PER_IMAGE.generators = [seeded_generator(*key) for key in PER_IMAGE.seeds]
-    for image, generator in zip(drawn, PER_IMAGE.generators, strict=True):
+    for image, generator in zip(drawn, PER_IMAGE.generators(), strict=True):
         image.bernoulli_(probability, generator=generator)
     return drawn

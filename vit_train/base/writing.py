@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from vit_train.base.reading import Refused, naming
+from vit_train.base.reading import Refused
 
 if sys.platform != "win32":
     import fcntl
@@ -96,10 +96,14 @@ def write_from(path: Path, start: int, content: bytes | bytearray) -> None:
     Raise Refused for anything else, and FileNotFoundError for a file that is no longer there.
     """
     require_own_file(path)
-    with naming(path), path.open("r+b" if start else "wb") as file:
-        file.truncate(start)
-        file.seek(start)
-        file.write(content)
+    try:
+        with path.open("r+b" if start else "wb") as file:
+            file.truncate(start)
+            file.seek(start)
+            file.write(content)
+    except OSError as error:
+        error.filename = str(path)  # one of writing, as on a full disk, names none
+        raise
 
 
 @contextlib.contextmanager
@@ -136,19 +140,14 @@ def lock(file: IO[str], wait: bool) -> None:
 
 def require_own_file(path: Path) -> None:
     """Raise Refused for a link or anything else but a regular file, such as a pipe or device."""
-    require_own(path, path.is_file(), "regular file")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise Refused(f"{path} is a symbolic link or not a regular file: remove it")
 
 
 def require_own_folder(path: Path) -> None:
     """Raise Refused for a link, or for anything that exists and is not a folder."""
-    require_own(path, path.is_dir(), "folder")
-
-
-def require_own(path: Path, fits: bool, kind: str) -> None:
-    if path.is_symlink():
-        raise Refused(f"{path} is a symbolic link, and nothing is written through links: remove it")
-    if path.exists() and not fits:
-        raise Refused(f"{path} is not a {kind}: remove it")
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise Refused(f"{path} is a symbolic link or not a folder: remove it")
 
 
 def make_folder(path: Path) -> None:

@@ -1,5 +1,6 @@
 """Batches of an epoch: normalized images, drawn on the CPU and made on the device."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import numpy as np
@@ -33,7 +34,7 @@ class Normalize(nn.Module):
         return ((pixels - self.shift) / self.scale).round_().clamp_(0, 255).to(torch.uint8)
 
 
-class DrawnBatches:
+class DrawnBatches(ABC):
     """Base of training batches, which are made in two steps.
 
     `draws` draws all random numbers on the CPU, so that every device sees the same images. `batch`
@@ -49,9 +50,9 @@ class DrawnBatches:
     rank: int
     ranks: int
 
+    @abstractmethod
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
-        raise NotImplementedError
 
     @property
     def share(self) -> slice:
@@ -63,13 +64,13 @@ class DrawnBatches:
         """Return the generator of an epoch, or of a batch in it; no two give the same numbers."""
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=place))
 
+    @abstractmethod
     def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
         """Yield the random draws for each batch of an epoch, on the CPU, from number `first` on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def batch(self, *draws: Tensor) -> Batch:
         """Make a batch from its draws, which are on the device."""
-        raise NotImplementedError
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch, from number `first` on."""

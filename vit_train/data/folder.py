@@ -13,19 +13,17 @@ from vit_train.base.text import printable
 from vit_train.data.config import FolderConfig
 from vit_train.data.dataset import Dataset, ImageSet, set_apart
 from vit_train.data.image_files import (
-    MUCH,
     NAMED_AT_MOST,
     WRONG_FORMAT,
     Decoded,
     Doubts,
-    are_flat,
     by_suffix,
     decode,
     decode_cached,
     listed,
     visible,
     walk,
-    warn_of_passed_over,
+    warn_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -195,36 +193,30 @@ def require_known(tree: Tree, classes: Sequence[str], owner: str) -> None:
 
 def image_set(tree: Tree, classes: Sequence[str], config: FolderConfig) -> ImageSet:
     loose, others = by_suffix(tree.other_files)
-    warn_of_passed_over(loose, "in no class's folder")
-    warn_of_passed_over(others, WRONG_FORMAT)
+    warn_of(loose, "file", "passed over, in no class's folder")
+    warn_of(others, "file", WRONG_FORMAT)
     if not tree.files:
         raise ValueError(f"{tree.root} has no images in folders named after the classes")
-    paths = [path for path, _ in tree.files]
-    decoded = decode_all(paths, config)
-    if decoded.broken:
-        reasons = [f"{paths[index]}: {why}" for index, why in decoded.broken.items()]
-        report = f"{len(reasons)} of {len(paths)} image files cannot be used:{listed(reasons)}"
-        if config.on_error == "stop" or len(reasons) == len(paths):
+    files, paths = tree.files, [path for path, _ in tree.files]
+    images, broken, lost = decode_all(paths, config)
+    if broken:
+        reasons = [f"{paths[index]}: {why}" for index, why in broken.items()]
+        report = f"{len(broken)} of {len(paths)} image files cannot be used:{listed(reasons)}"
+        if config.on_error == "stop" or len(broken) == len(paths):
             raise ValueError(
                 f"{report}\n"
                 "Repair or remove them, or set data.on_error=skip to go on with the others"
             )
         logger.warning(report)
-    warn_of_doubts(paths, decoded)
-    label_of = {name: label for label, name in enumerate(classes)}
-    labels = torch.tensor([label_of[name] for _, name in tree.files])
-    top = Path(config.root)
-    names = np.array([path.relative_to(top).as_posix() for path in paths], dtype=object)
-    whole = ImageSet(decoded.images, labels, names=names)
-    if not decoded.broken:
-        return whole
-    return whole.subset(torch.tensor([i for i in range(len(paths)) if i not in decoded.broken]))
-
-
-def warn_of_doubts(paths: list[Path], decoded: Decoded) -> None:
-    """Warn of images that can be read, but hardly seen."""
+        kept = [index for index in range(len(paths)) if index not in broken]
+        files, images, lost = [files[index] for index in kept], images[kept], lost[kept]
     doubts = Doubts()
-    for index in (are_flat(decoded.images) | (decoded.lost > MUCH)).nonzero().flatten().tolist():
-        if index not in decoded.broken:
-            doubts.note(paths[index], decoded.images[index], decoded.lost[index].item())
+    doubts.note([path for path, _ in files], images, lost.tolist())
     doubts.warn()
+    label_of = {name: label for label, name in enumerate(classes)}
+    top = Path(config.root)
+    return ImageSet(
+        images,
+        torch.tensor([label_of[name] for _, name in files]),
+        names=np.array([path.relative_to(top).as_posix() for path, _ in files], dtype=object),
+    )

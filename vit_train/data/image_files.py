@@ -12,6 +12,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-WRONG_FORMAT = "not JPEG, PNG, WebP or BMP"
+WRONG_FORMAT = "passed over, not JPEG, PNG, WebP or BMP"
 NAMED_AT_MOST = 10
 # Limit of a file's size: the bytes per pixel of uncompressed 16-bit RGBA, and some metadata.
 # It is needed because decoders read each part of a file into memory whole.
@@ -61,7 +62,7 @@ def files_at(name: str) -> Sequence[Path]:
     path = Path(os.path.expanduser(name))  # Path's own fails for ~photo.jpg
     if path.is_dir():
         found, others = by_suffix(walk(path))
-        warn_of_passed_over(others, WRONG_FORMAT)
+        warn_of(others, "file", WRONG_FORMAT)
     elif path.exists():
         found = [path]
     else:
@@ -112,14 +113,11 @@ def listed(lines: Sequence[object]) -> str:
     return named + (f"\n  and {more} more" if more > 0 else "")
 
 
-def warn_of_passed_over(paths: list[Path], why: str) -> None:
+def warn_of(paths: list[Path], noun: str, fault: str, why: str = "") -> None:
+    """Log how many files have a fault, if any, with the name of the first one."""
     if paths:
-        logger.warning(f"{counted(len(paths), 'file')} passed over, {why}, {such_as(paths)}")
-
-
-def such_as(paths: list[Path]) -> str:
-    """Return words about the only file, or the first one."""
-    return f"{'such as ' if len(paths) > 1 else ''}{printable(str(paths[0]))}"
+        first = f"{'such as ' if len(paths) > 1 else ''}{printable(str(paths[0]))}"
+        logger.warning(f"{counted(len(paths), noun)} {fault}, {first}{why}")
 
 
 class BrokenImage(Exception):
@@ -179,12 +177,10 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
     Transparent parts of other than 16-bit grayscale images become white.
     """
-    if image.mode == "F":
-        raise BrokenImage("its pixels are real numbers: convert them to whole ones from 0 to 255")
-    if image.mode.startswith("I"):  # up to 16 bits per pixel, which convert() would clip at 255
+    if image.mode.startswith(("F", "I")):  # which convert() would clip at 255
         values = np.asarray(image)
-        if values.min() < 0 or values.max() > 65535:
-            raise BrokenImage("its pixels need more than 16 bits: convert them to 0 to 255")
+        if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+            raise BrokenImage("its pixels are not integers of 16 bits: convert them to 0 to 255")
         shift = 8 if image.mode != "I" or values.max() > 255 else 0
         image = Image.fromarray((values >> shift).astype(np.uint8))
     if image.has_transparency_data:
@@ -224,10 +220,15 @@ def decode(
         except BrokenImage as error:
             broken[index] = str(error)
 
-    # Beyond a few threads, the work that holds the GIL is the bottleneck.
-    threads = min(8, os.cpu_count() or 1)
-    bar = {"desc": "decoding", "unit": "images", "disable": None, "leave": False}
-    thread_map(one, kept.broken, max_workers=threads, **bar)
+    thread_map(
+        one,
+        kept.broken,
+        max_workers=min(8, os.cpu_count() or 1),  # for more, the GIL is the bottleneck
+        desc="decoding",
+        unit="images",
+        disable=None,
+        leave=False,
+    )
     return kept._replace(broken=dict(sorted(broken.items())))
 
 
@@ -272,30 +273,21 @@ FLAT = 15
 MUCH = 0.2
 
 
-def are_flat(images: Tensor) -> Tensor:
-    """Find uint8 images (N,C,S,S) of nearly one color throughout: bool (N,)."""
-    values = images.flatten(2)
-    return (values.amax(2) - values.amin(2)).amax(1) <= FLAT
-
-
+@dataclass
 class Doubts:
     """Files that were read, but are hardly seen."""
 
-    def __init__(self) -> None:
-        self.flat: list[Path] = []
-        self.cropped: list[Path] = []
+    flat: list[Path] = field(default_factory=list)
+    cropped: list[Path] = field(default_factory=list)
 
-    def note(self, path: Path, image: Tensor, lost: float) -> None:
-        """Note a file that was read as an image (C,S,S), and which share of it was cut off."""
-        if are_flat(image[None]).item():
-            self.flat.append(path)
-        if lost > MUCH:
-            self.cropped.append(path)
+    def note(self, paths: Sequence[Path], images: Tensor, lost: Sequence[float]) -> None:
+        """Note files that were read as images (N,C,S,S), and which share of each was cut off."""
+        values = images.flatten(2)
+        contrast = (values.amax(2) - values.amin(2)).amax(1).tolist()
+        self.flat += [path for path, each in zip(paths, contrast, strict=True) if each <= FLAT]
+        self.cropped += [path for path, share in zip(paths, lost, strict=True) if share > MUCH]
 
     def warn(self) -> None:
-        for paths, kind, why in (
-            (self.flat, "of nearly one color", "16-bit files must use their whole range"),
-            (self.cropped, "cropped by more than a fifth", "only the center square is read"),
-        ):
-            if paths:
-                logger.warning(f"{counted(len(paths), 'image')} {kind}, {such_as(paths)}: {why}")
+        flat, cropped = "of nearly one color", "cropped by more than a fifth"
+        warn_of(self.flat, "image", flat, ": 16-bit files must use their whole range")
+        warn_of(self.cropped, "image", cropped, ": only the center square is read")

@@ -57,8 +57,8 @@ def obtain(archive: Archive, config: ArchiveConfig) -> Path:
         raise ValueError(how_to_get(archive, root, lacking))
     if lacking:
         root.mkdir(parents=True, exist_ok=True)
-        waiting = f"another process is fetching {archive.title}: waiting"
-        with exclusive(root / f".{archive.folder}.lock", waiting):
+        lock = root / f".{archive.folder}.lock"
+        with exclusive(lock, f"another process is fetching {archive.title}: waiting"):
             if missing(archive, root):  # no other process has fetched them during the wait
                 unpack_or_download(archive, config, root)
     return root / archive.folder
@@ -120,11 +120,12 @@ def download(urls: list[str], target: Path, md5: str, max_bytes: int) -> None:
             append_rest(url, part, max_bytes)
         except (OSError, HTTPException, ValueError) as error:
             failures[url] = str(error)
-            continue
+            if not (isinstance(error, HTTPError) and error.code == 416):  # else nothing is left
+                continue
         if check_integrity(part, md5):
             part.replace(target)
             return
-        part.unlink()
+        part.unlink(missing_ok=True)
         failures[url] = f"sent another file: its MD5 is not {md5}"
     raise ValueError(
         f"could not download {target.name} from any of the {len(urls)} mirrors in data.urls\n"
@@ -140,13 +141,10 @@ def append_rest(url: str, part: Path, max_bytes: int) -> None:
     """
     start = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "vit-train", "Range": f"bytes={start}-"}
-    try:
-        response = urlopen(Request(url, headers=headers), timeout=STALL_SECONDS)
-    except HTTPError as error:
-        if error.code == 416:  # the range begins at the end of the file: nothing is left
-            return
-        raise
-    with response, part.open("ab" if response.status == 206 else "wb") as file:
+    with (
+        urlopen(Request(url, headers=headers), timeout=STALL_SECONDS) as response,
+        part.open("ab" if response.status == 206 else "wb") as file,
+    ):
         total = file.tell() + int(response.headers["Content-Length"] or 0)
         with tqdm(
             desc=part.stem, initial=file.tell(), total=total, unit="B", unit_scale=True,

@@ -46,17 +46,16 @@ ROTATION = math.pi / 8  # in either direction
 def load_shapes(config: ShapesConfig) -> Dataset:
     """Draw the built-in data; the test images have their own seed."""
     size = config.image_size or config.own_size
-    settings = ("train_images", "test_images", "image_size")
-    described = ", ".join(f"data.{key}={getattr(config, key) or size}" for key in settings)
-    require_images_fit(config.train_images + config.test_images, size, described, SPLIT_BYTES)
-
-    def drawn(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-        return draw(count, size, config.num_classes, seed)
-
+    counts = config.train_images, config.test_images
+    settings = "data.train_images={}, data.test_images={}, data.image_size={}"
+    require_images_fit(sum(counts), size, settings.format(*counts, size), SPLIT_BYTES)
+    train, test = (
+        draw(count, size, config.num_classes, 2 * config.draw_seed + part)
+        for part, count in enumerate(counts)
+    )
     return Dataset(
-        # The masks are for explaining answers to test images.
-        train=ImageSet(*drawn(config.train_images, 2 * config.draw_seed)[:2]),
-        test=ImageSet(*drawn(config.test_images, 2 * config.draw_seed + 1)),
+        train=ImageSet(*train[:2]),
+        test=ImageSet(*test),  # with masks, for explaining answers to test images
         classes=CLASSES[: config.num_classes],
     )
 

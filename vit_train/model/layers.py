@@ -145,7 +145,7 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return x
-        if PER_IMAGE.seeds is None:
+        if PER_IMAGE.generators is None:
             return F.dropout(x, self.rate)
         return x * bernoulli(x, 1 - self.rate) / (1 - self.rate)  # bf16 has no 1/(1 − rate)
 

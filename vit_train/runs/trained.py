@@ -178,7 +178,7 @@ class Trained(NamedTuple):
                 pixels, lost = square(opened, size), 0.0
         tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
         if doubts is not None and isinstance(image, str | Path):
-            doubts.note(Path(image), tensor, lost)
+            doubts.note([Path(image)], tensor[None], [lost])
         return tensor
 
     def classify(self, pixels: Tensor, topk: int) -> list[Prediction]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from torch import Tensor
+from torchvision.transforms import autoaugment
 
 from vit_train.data.augment.operations import OPERATIONS, Round, make_round
 from vit_train.data.config import AugmentConfig
@@ -108,46 +109,17 @@ class AutoAugment(Policy):
     """One of 25 learned pairs of operations (Cubuk et al. 2019, arXiv:1805.09501, table 7)."""
 
     num_rounds = 2
-    # Each operation with its probability and its strength, 0…9.
-    CIFAR10 = (
-        (("Invert", 0.1, 0), ("Contrast", 0.2, 6)),
-        (("Rotate", 0.7, 2), ("TranslateX", 0.3, 9)),
-        (("Sharpness", 0.8, 1), ("Sharpness", 0.9, 3)),
-        (("ShearY", 0.5, 8), ("TranslateY", 0.7, 9)),
-        (("AutoContrast", 0.5, 0), ("Equalize", 0.9, 0)),
-        (("ShearY", 0.2, 7), ("Posterize", 0.3, 7)),
-        (("Color", 0.4, 3), ("Brightness", 0.6, 7)),
-        (("Sharpness", 0.3, 9), ("Brightness", 0.7, 9)),
-        (("Equalize", 0.6, 0), ("Equalize", 0.5, 0)),
-        (("Contrast", 0.6, 7), ("Sharpness", 0.6, 5)),
-        (("Color", 0.7, 7), ("TranslateX", 0.5, 8)),
-        (("Equalize", 0.3, 0), ("AutoContrast", 0.4, 0)),
-        (("TranslateY", 0.4, 3), ("Sharpness", 0.2, 6)),
-        (("Brightness", 0.9, 6), ("Color", 0.2, 8)),
-        (("Solarize", 0.5, 2), ("Invert", 0.0, 0)),
-        (("Equalize", 0.2, 0), ("AutoContrast", 0.6, 0)),
-        (("Equalize", 0.2, 0), ("Equalize", 0.6, 0)),
-        (("Color", 0.9, 9), ("Equalize", 0.6, 0)),
-        (("AutoContrast", 0.8, 0), ("Solarize", 0.2, 8)),
-        (("Brightness", 0.1, 3), ("Color", 0.7, 0)),
-        (("Solarize", 0.4, 5), ("AutoContrast", 0.9, 0)),
-        (("TranslateY", 0.9, 9), ("TranslateY", 0.7, 9)),
-        (("AutoContrast", 0.9, 0), ("Solarize", 0.8, 3)),
-        (("Equalize", 0.8, 0), ("Invert", 0.1, 0)),
-        (("TranslateY", 0.7, 9), ("AutoContrast", 0.9, 0)),
-    )
 
     def __init__(self, size: int, config: AugmentConfig) -> None:
         self.magnitudes = moderate(size, bins=10)
-        # The shape of each tensor is (25 pairs, 2 rounds).
-        self.operation = torch.tensor(
-            [[OPERATIONS.index(n) for n, _, _ in p] for p in self.CIFAR10]
-        )
-        self.chance = torch.tensor([[chance for _, chance, _ in pair] for pair in self.CIFAR10])
-        self.strength = torch.tensor([[number for _, _, number in pair] for pair in self.CIFAR10])
+        # Each operation with its probability and, if it has one, its strength, 0…9: all (25,2).
+        pairs = autoaugment.AutoAugment(autoaugment.AutoAugmentPolicy.CIFAR10).policies
+        self.operation = torch.tensor([[OPERATIONS.index(name) for name, _, _ in p] for p in pairs])
+        self.chance = torch.tensor([[chance for _, chance, _ in pair] for pair in pairs])
+        self.strength = torch.tensor([[number or 0 for _, _, number in pair] for pair in pairs])
 
     def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
-        pair = torch.from_numpy(rng.integers(len(self.CIFAR10), size=count))
+        pair = torch.from_numpy(rng.integers(len(self.operation), size=count))
         rounds = []
         for place in range(self.num_rounds):
             happens = torch.from_numpy(rng.random(count)) < self.chance[pair, place]
