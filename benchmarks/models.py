@@ -26,8 +26,8 @@ from vit_train.engine.trainer import Callback, Trainer
 from vit_train.model.config import ViTConfig, require_vit
 from vit_train.runs.config import TrainConfig
 from vit_train.tasks.config import ClassifyConfig
+from vit_train.training.reports import TensorBoard
 from vit_train.training.setup import set_up
-from vit_train.training.tensorboard import TensorBoard
 from vit_train.training.terminal import Terminal
 
 PRECISIONS = ("fp32", "bf16", "fp16", "tf32")

@@ -30,7 +30,7 @@ from vit_train.figures import measures as measuring
 from vit_train.model.build import Flops
 from vit_train.results import table as gathering
 from vit_train.training import folder, setup
-from vit_train.training import tensorboard as validating
+from vit_train.training import pictures as validating
 
 PRODUCT_SPEEDUP = precision.product_speedup  # which tests replace
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")

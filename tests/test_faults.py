@@ -23,12 +23,8 @@ from vit_train.data.config import ShapesConfig
 from vit_train.data.sources import LOADERS
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.tasks.classify import Classify
-from vit_train.training import callbacks as after_epochs
-from vit_train.training import callbacks as disk_errors
-from vit_train.training import callbacks as metrics_csv
 from vit_train.training import checkpoints as checkpoint_manager
-from vit_train.training import folder
-from vit_train.training import tensorboard as event_file
+from vit_train.training import folder, pictures, reports
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -132,7 +128,7 @@ def test_with_on_error_continue_a_run_saves_again_once_it_can(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing_saves(monkeypatch, 2, 4)
-    monkeypatch.setattr(disk_errors, "PAUSE", 0.0)
+    monkeypatch.setattr(checkpoint_manager, "PAUSE", 0.0)
     outcome = run.succeeds(
         "vit-train", *SMALL, "train.epochs=5", "checkpoint.on_error=continue", "hydra.run.dir=run"
     )
@@ -143,8 +139,8 @@ def test_with_on_error_continue_a_run_saves_again_once_it_can(
 
 # What a run writes besides its checkpoints, each by the function that does so.
 REPORTS = {
-    "metrics.csv": (metrics_csv, "write_text"),
-    "events.out.tfevents.*": (event_file, "write_from"),
+    "metrics.csv": (reports, "write_text"),
+    "events.out.tfevents.*": (reports, "write_from"),
     "pictures.png": (folder, "replacing"),
 }
 
@@ -176,7 +172,7 @@ PATIENT = [
 @pytest.fixture
 def every_epoch_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_manager, "SHARE", math.inf)
-    monkeypatch.setattr(after_epochs, "SHARE", math.inf)
+    monkeypatch.setattr(pictures, "SHARE", math.inf)
 
 
 def test_a_report_on_a_full_disk_is_complete_after_resuming_or_once_there_is_space(

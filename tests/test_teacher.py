@@ -85,7 +85,7 @@ def test_what_cannot_teach_is_refused(run: Run, small_run: SmallRun) -> None:
     small = [*DATA, *SMALL_MODEL, "task=distill"]
     for arguments, words in {
         "": "missing: task.teacher=RUN, a trained classifier",
-        "task.teacher=nowhere": "task.teacher=nowhere: no checkpoint at nowhere",
+        "task.teacher=nowhere": "no checkpoint at nowhere",
         "task.teacher=builtin:cifar10": "task.teacher=builtin:cifar10: its classes are airplane",
         "task.teacher=run data.image_size=40": "40 by 40: set data.image_size=32",
     }.items():

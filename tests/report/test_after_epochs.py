@@ -4,7 +4,7 @@ from torch import nn
 
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import TrainLog
-from vit_train.training.callbacks import AfterEpochs
+from vit_train.training.pictures import AfterEpochs
 
 
 def test_it_shows_the_first_and_the_last_epoch_and_others_if_there_is_time(

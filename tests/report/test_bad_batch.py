@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from vit_train.engine.distributed import ALONE
-from vit_train.training.callbacks import BadBatchSaver
+from vit_train.training.checkpoints import BadBatchSaver
 
 
 def test_the_batch_is_kept_with_its_place(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from vit_train.engine.trainer import Callback
-from vit_train.training.callbacks import PAUSE, ContinueOnDiskError
+from vit_train.training.checkpoints import PAUSE, ContinueOnDiskError
 
 TRAINING, FINISHED = SimpleNamespace(finished=False), SimpleNamespace(finished=True)
 

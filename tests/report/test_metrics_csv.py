@@ -6,8 +6,8 @@ from conftest import csv_rows
 
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import TrainLog
-from vit_train.training import callbacks as metrics_csv
-from vit_train.training.callbacks import MetricsCsv
+from vit_train.training import reports as metrics_csv
+from vit_train.training.reports import MetricsCsv
 
 
 def log(epoch: int) -> TrainLog:

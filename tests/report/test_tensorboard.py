@@ -18,8 +18,8 @@ from vit_train.base.writing import write_from
 from vit_train.engine.config import LoopConfig
 from vit_train.engine.metrics import Answers, Classification
 from vit_train.engine.trainer import TrainLog
-from vit_train.training import tensorboard as event_file
-from vit_train.training.tensorboard import TensorBoard
+from vit_train.training import reports as event_file
+from vit_train.training.reports import TensorBoard
 
 LOG = TrainLog(3, 42, 1344, {"loss": 1.5, "acc": 0.25}, 1e-3, 640.0)
 ANSWERS = Answers(np.zeros(8, int), np.eye(2)[[0, 0, 0, 0, 1, 1, 1, 1]] * 100)

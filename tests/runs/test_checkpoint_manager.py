@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from vit_train.training import checkpoints as checkpoint_manager
 from vit_train.training.checkpoints import CheckpointManager
 
 LOG = TrainLog(1, 1, 1, {}, 0.1, 1.0)
-MAKE = partial(Checkpoint, **ABOUT)
 NAMES = ("best.safetensors", "last.safetensors")
 
 
@@ -45,11 +43,6 @@ class Trainer:
         self.left_out += 1
 
 
-@pytest.fixture(autouse=True)
-def a_state_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_manager, "state_of", lambda trainer: trainer.state())
-
-
 class Reports:
     """A report of so many bytes."""
 
@@ -57,13 +50,22 @@ class Reports:
         self.written = self.unwritten = 0
         self.full = False
 
-    def lengths(self) -> dict[str, int]:
-        return {"metrics.csv": self.written + self.unwritten}
-
     def flush(self) -> None:
         if self.full:
             raise OSError("No space left on device")
         self.written, self.unwritten = self.written + self.unwritten, 0
+
+
+def make_manager(
+    folder: Path, config: CheckpointConfig | None = None, reports: Reports | None = None
+) -> CheckpointManager:
+    said = reports or Reports()
+
+    def make(trainer: Trainer) -> Checkpoint:
+        written = {"metrics.csv": said.written + said.unwritten}
+        return Checkpoint(**ABOUT, **vars(trainer.state()), written=written)
+
+    return CheckpointManager(folder, config or CheckpointConfig(), make, said.flush)
 
 
 def after_epochs(manager: CheckpointManager, losses: list[float | None]) -> None:
@@ -77,7 +79,7 @@ def after_epochs(manager: CheckpointManager, losses: list[float | None]) -> None
 
 
 def test_the_best_epoch_and_the_last_are_kept(tmp_path: Path) -> None:
-    manager = CheckpointManager(tmp_path, MAKE, CheckpointConfig(), Reports())
+    manager = make_manager(tmp_path)
     after_epochs(manager, [0.5, 0.2, 0.3, 0.2, 0.4])
     best, last = (Checkpoint.load(tmp_path / name) for name in NAMES)
     assert best.epoch == 2 and last.epoch == 5
@@ -100,7 +102,7 @@ def test_short_epochs_are_not_spent_on_checkpoints(
 
     monkeypatch.setattr("time.monotonic", lambda: now)
     monkeypatch.setattr(checkpoint_manager, "save_archive", save)
-    manager, trainer = CheckpointManager(tmp_path, MAKE, CheckpointConfig(), Reports()), Trainer()
+    manager, trainer = make_manager(tmp_path), Trainer()
     for trainer.epoch in range(1, 41):
         now += 1
         trainer.finished = trainer.epoch == 40
@@ -118,7 +120,7 @@ def test_short_epochs_are_not_spent_on_checkpoints(
 
 
 def test_without_validation_there_is_no_best(tmp_path: Path) -> None:
-    manager = CheckpointManager(tmp_path, MAKE, CheckpointConfig(keep=0), Reports())
+    manager = make_manager(tmp_path, CheckpointConfig(keep=0))
     after_epochs(manager, [None, None])
     assert [each.name for each in tmp_path.iterdir()] == ["last.safetensors"]
 
@@ -133,7 +135,7 @@ def test_checkpoints_come_after_so_many_steps_or_minutes(
     def saved(config: CheckpointConfig, seconds: float) -> list[int]:
         """The steps whose checkpoints are written, where a step takes so long."""
         nonlocal now
-        manager, steps = CheckpointManager(tmp_path, MAKE, config, Reports()), []
+        manager, steps = make_manager(tmp_path, config), []
         for trainer.step in range(1, 10):
             now += seconds
             path.unlink(missing_ok=True)
@@ -152,7 +154,7 @@ def test_older_checkpoints_are_kept_of_the_last_and_none_of_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint_manager, "SHARE", math.inf)  # after every epoch
-    manager = CheckpointManager(tmp_path, MAKE, CheckpointConfig(keep=2), Reports())
+    manager = make_manager(tmp_path, CheckpointConfig(keep=2))
     after_epochs(manager, [0.5, 0.4, 0.3, 0.2])
     kept = {each.name: Checkpoint.load(each).epoch for each in tmp_path.iterdir()}
     assert kept == {
@@ -167,7 +169,7 @@ def test_what_was_reported_is_on_the_disk_first_and_as_long_as_the_checkpoint_sa
     tmp_path: Path,
 ) -> None:
     config, reports = CheckpointConfig(every_steps=1), Reports()
-    manager = CheckpointManager(tmp_path, MAKE, config, reports)
+    manager = make_manager(tmp_path, config, reports)
     trainer, last = Trainer(), tmp_path / "last.safetensors"
     reports.unwritten = 10
     manager.on_stop(trainer)
@@ -187,7 +189,7 @@ def test_reports_are_written_after_epochs_and_now_and_then(
 ) -> None:
     now, reports, trainer = 500.0, Reports(), Trainer()
     monkeypatch.setattr("time.monotonic", lambda: now)
-    manager = CheckpointManager(tmp_path, MAKE, CheckpointConfig(), reports)
+    manager = make_manager(tmp_path, None, reports)
     manager.time.due_at = math.inf
     for event in (
         lambda: manager.on_epoch(trainer, LOG, None),
@@ -220,7 +222,7 @@ def test_after_a_failure_of_the_disk_the_best_weights_are_still_those_of_its_epo
             raise OSError("No space left on device")
         save_archive(path, archive, keep)
 
-    manager, trainer = CheckpointManager(tmp_path, MAKE, CheckpointConfig(), Reports()), Training()
+    manager, trainer = make_manager(tmp_path), Training()
     trainer.epoch, weights[:] = 1, 1.0
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
         patch.setattr(checkpoint_manager, "save_archive", full)
@@ -238,7 +240,7 @@ def test_a_best_epoch_that_waits_for_its_writing_keeps_its_weights(tmp_path: Pat
         def state(self) -> TrainerState:
             return replace(super().state(), optimizers=[[{"moment": weights}]])
 
-    manager, trainer = CheckpointManager(tmp_path, MAKE, CheckpointConfig(), Reports()), Training()
+    manager, trainer = make_manager(tmp_path), Training()
     manager.time.due_at = math.inf
     manager.on_epoch(trainer, LOG, trainer.validated(0.1))
     weights[:] = 2.0

@@ -164,7 +164,7 @@ def test_training_in_python_is_as_the_package_says(
     assert {*vit_train.__all__, "__version__"} <= set(dir(vit_train))
     example = vit_train.__doc__.partition("To train one:\n\n")[2]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("vit_train.training.train.deadline", lambda *_: [Deadline(0.0)])
+    monkeypatch.setattr("vit_train.training.train.Deadline", lambda *_: Deadline(0.0, 0.0))
     with monkeypatch.context() as patch:
         few = partial(ShapesConfig, train_images=300, test_images=10)
         patch.setattr("vit_train.runs.config.ShapesConfig", few)

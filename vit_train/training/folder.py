@@ -23,6 +23,7 @@ from vit_train.base.writing import (
 from vit_train.data.batches import Batch
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.precision import bf16_speedup
+from vit_train.engine.resuming import state_of
 from vit_train.engine.state import Best
 from vit_train.engine.trainer import Callback, Trainer
 from vit_train.figures.maps import draw_gallery, gallery_size
@@ -31,10 +32,11 @@ from vit_train.runs import provenance
 from vit_train.runs.checkpoint import Checkpoint, newest_intact
 from vit_train.runs.paths import CHECKPOINTS, CONFIG, SUMMARY, resume_command
 from vit_train.runs.trained import load
-from vit_train.training.callbacks import AfterEpochs, BadBatchSaver, ContinueOnDiskError, MetricsCsv
-from vit_train.training.checkpoints import CheckpointManager, Earlier, reports, truncate_reports
+from vit_train.training.checkpoints import BadBatchSaver, CheckpointManager, ContinueOnDiskError
+from vit_train.training.earlier import Earlier
+from vit_train.training.pictures import AfterEpochs, draw_first_images, validation_figures
+from vit_train.training.reports import MetricsCsv, TensorBoard, reports, truncate_reports
 from vit_train.training.setup import Setup
-from vit_train.training.tensorboard import TensorBoard, draw_first_images, validation_figures
 from vit_train.training.terminal import (
     Terminal,
     next_steps,
@@ -42,13 +44,10 @@ from vit_train.training.terminal import (
     result_lines,
     uneven_classes,
     without_same,
-    written,
 )
 
 logger = logging.getLogger(__name__)
 
-# The files of a finished run that its last lines name.
-SHOWN = (SUMMARY, "metrics.csv", "train.log", "pictures.png")
 # What may differ between the processes that trained a run one after another.
 HERE = ("commit", "versions", "machine", "precision")
 
@@ -66,8 +65,18 @@ class RunFolder:
         # The command that began the run or, if that is lost, this process's.
         self.command = str(before.get("command", own_command()))
         self.trained_before = trained_before(before)
-        make_checkpoint = partial(
-            Checkpoint,
+        self.terminal, self.board = Terminal(), TensorBoard(path)
+        self.csv = MetricsCsv(path / "metrics.csv")
+        self.unwritten_picture: bytes | None = None
+        self.checkpoints = CheckpointManager(
+            path / CHECKPOINTS, self.config.checkpoint, self.checkpoint, self.flush
+        )
+
+    def checkpoint(self, trainer: Trainer) -> Checkpoint:
+        """Return a checkpoint of the run, with the lengths to which reports are cut on resuming."""
+        setup = self.setup
+        return Checkpoint(
+            **vars(state_of(trainer)),
             config=self.settings,
             classes=list(setup.data.classes),
             image_shape=setup.data.image_shape,
@@ -79,13 +88,8 @@ class RunFolder:
             seen_before=setup.data.seen_before,
             extends=self.extends,
             teacher=setup.teacher,
+            written=self.lengths(),
         )
-        self.terminal, self.board = Terminal(), TensorBoard(path)
-        self.checkpoints = CheckpointManager(
-            path / CHECKPOINTS, make_checkpoint, self.config.checkpoint, self
-        )
-        self.csv = MetricsCsv(path / "metrics.csv")
-        self.unwritten_picture: bytes | None = None
 
     def lengths(self) -> dict[str, int]:
         lengths = {path.name: path.stat().st_size for path in reports(self.path)}
@@ -191,10 +195,7 @@ class RunFolder:
                 f"stopped after step {trainer.step}, {reason}. "
                 f"Resume with: {resume_command(self.path)}"
             )
-            return
-        files = sorted(file.name for file in self.path.iterdir() if file.name in SHOWN)
-        logger.info(written(self.path, [*files, f"{CHECKPOINTS}/"]))
-        if not in_sweep():  # which says at its end what to do next with all its runs
+        elif not in_sweep():  # which says at its end what to do next with all its runs
             logger.info(next_steps(self.setup, self.path))
 
     def show_test(self, results: dict[str, Evaluation], step: int) -> None:

@@ -6,7 +6,7 @@ import shlex
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from vit_train.base.text import counted, printable
 from vit_train.data.config import FolderConfig
 from vit_train.engine.metrics import Evaluation, is_uneven
-from vit_train.engine.precision import bf16_speedup, pick_precision
+from vit_train.engine.precision import pick_precision
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
 from vit_train.figures.measures import result_line
 from vit_train.model.build import parameter_breakdown
@@ -177,18 +177,16 @@ def work_line(setup: Setup) -> str:
     steps = f"{counted(len(batches), 'step')} of {counted(batches.batch_size, 'image')}"
     return (
         f"{counted(epochs, 'epoch')} of {steps}{cost}, {setup.precision.name} on "
-        f"{setup.device.type}{several}{speed(setup)}"
+        f"{setup.device.type}{several}{faster(setup)}"
     )
 
 
-def speed(setup: Setup) -> str:
-    """Describe this CPU's speed in bf16, and name a faster precision if there is one."""
+def faster(setup: Setup) -> str:
+    """Name a precision in which this CPU would be faster, if there is one."""
     if setup.device.type != "cpu":
         return ""
     best = pick_precision("auto", setup.device, setup.model).name
-    faster = "" if setup.precision.name == best else f": precision={best} would be faster here"
-    ratio = bf16_speedup(setup.model)
-    return f" (bf16 multiplies {ratio:.2g} times as fast as fp32{faster})"
+    return "" if setup.precision.name == best else f" (precision={best} would be faster here)"
 
 
 def teacher_line(facts: dict[str, Any]) -> str:
@@ -214,11 +212,6 @@ def result_lines(results: dict[str, Evaluation], selected_on: str | None) -> Ite
     for name, result in different.items():
         note = on_test if name == "best" else both
         yield f"test, {name} weights{note}: {result_line(result)}"
-
-
-def written(path: Path, files: Sequence[str]) -> str:
-    """Name the files that a finished run has written into its folder."""
-    return labeled("written", f"to {from_here(path)}/: {', '.join(files)}")
 
 
 def next_steps(setup: Setup, path: Path) -> str:

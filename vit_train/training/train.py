@@ -1,6 +1,5 @@
 """The work of `vit-train` in its run's folder: set up, train, report, stop in order."""
 
-import contextlib
 import logging
 import math
 import os
@@ -13,12 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-import torch
-
 from vit_train.base.log import logged_to, shown_on_terminal
 from vit_train.base.memory import is_out_of_memory
 from vit_train.base.text import counted
-from vit_train.engine import resuming
 from vit_train.engine.compile import compiles
 from vit_train.engine.distributed import join_processes, leave_processes
 from vit_train.engine.metrics import Evaluation
@@ -33,14 +29,9 @@ from vit_train.engine.schedule import NonFinite
 from vit_train.engine.trainer import Callback, Trainer
 from vit_train.runs.config import TrainConfig, readable, with_defaults
 from vit_train.runs.paths import Outcome, new_run, run_at
-from vit_train.runs.trained import Trained, load
-from vit_train.tasks.config import DistillConfig, TaskConfig
-from vit_train.training.checkpoints import (
-    Earlier,
-    read_earlier,
-    refusing_other_runs,
-    require_same_run,
-)
+from vit_train.runs.trained import load
+from vit_train.tasks.config import DistillConfig
+from vit_train.training.earlier import Earlier, read_earlier
 from vit_train.training.folder import RunFolder
 from vit_train.training.setup import Setup, set_up
 
@@ -50,53 +41,35 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR2")
 
 
 class Deadline(Callback):
-    """Requests a stop once time.monotonic() has reached `end`."""
+    """Requests a stop so many minutes after time.monotonic() was `began`; None: never."""
 
-    def __init__(self, end: float) -> None:
-        self.end = end
+    def __init__(self, began: float, minutes: float | None) -> None:
+        self.end = math.inf if minutes is None else began + 60 * minutes
 
     def on_step(self, trainer: Trainer) -> None:
         if time.monotonic() >= self.end:
             trainer.stop_requested = True
 
 
-class Interruption:
-    """The signal that requested the stop, if any."""
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-
-    @property
-    def reason(self) -> str:
-        """Return why the run was stopped, in words."""
-        if self.signal is None:
-            return "its time is up (train.max_minutes counts anew from each start; null lifts it)"
-        return f"on {signal.Signals(self.signal).name}"
-
-    @property
-    def exit_status(self) -> int:
-        """Return the exit status as in shells, 128 and the signal's number; 0 for no signal."""
-        return 0 if self.signal is None else 128 + self.signal
-
-
-@contextlib.contextmanager
-def stop_on_signals(trainer: Trainer) -> Iterator[Interruption]:
+@contextmanager
+def stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
     """Stop the run after the current step on any of SIGNALS, except those that are ignored.
 
-    nohup has SIGHUP ignored, for instance. A second signal ends the process at once, unless it is
-    SIGHUP, of which a terminal that is closed may send several. In another thread than the main
-    one, which alone may handle signals, this does nothing.
+    Yield the list in which the signal is noted. nohup has SIGHUP ignored, for instance. A second
+    signal ends the process at once, unless it is SIGHUP, of which a terminal that is closed may
+    send several. In another thread than the main one, which alone may handle signals, this does
+    nothing.
     """
-    interruption = Interruption()
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield interruption
+        yield received
         return
     known = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
     numbers = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
 
     def request(number: int, frame: FrameType | None) -> None:
         trainer.stop_requested = True
-        interruption.signal = number
+        received.append(number)
         for handled in numbers:
             signal.signal(handled, end_at_once)
 
@@ -110,10 +83,19 @@ def stop_on_signals(trainer: Trainer) -> Iterator[Interruption]:
 
     before = {number: signal.signal(number, request) for number in numbers}
     try:
-        yield interruption
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def why_stopped(trainer: Trainer, received: list[int]) -> str:
+    """Return why a run stops before its end, in words."""
+    if received:
+        return f"on {signal.Signals(received[0]).name}"
+    if not trainer.stop_requested:
+        return "as another process was told to"
+    return "its time is up (train.max_minutes counts anew from each start; null lifts it)"
 
 
 def train(config: TrainConfig, folder: str | Path) -> Outcome:
@@ -155,14 +137,14 @@ def train_in_held_folder(
             earlier = read_earlier(config, checkpoint)
             if earlier is None:
                 config = with_named_runs(config)
+            named = config.task.teacher if isinstance(config.task, DistillConfig) else None
+            teacher = None if named is None else load(named, device)
             state = earlier.state if earlier else None
-            teacher = load_teacher(config.task, device)
             setup = set_up(config, device, processes, state, teacher)
-            with refusing_other_runs(earlier):
-                if earlier:
-                    require_same_run(setup, earlier.state)
-                # Processes other than the main one write nothing.
-                folder = RunFolder(setup, path, earlier, resumed) if processes.is_main else None
+            if earlier:
+                earlier.require_same(setup)
+            # Processes other than the main one write nothing.
+            folder = RunFolder(setup, path, earlier, resumed) if processes.is_main else None
             return run(setup, folder, path, earlier, began)
     finally:
         leave_processes()
@@ -174,28 +156,11 @@ def with_named_runs(config: TrainConfig) -> TrainConfig:
     A folder of runs means the newest finished one, which may be another one later.
     """
     if config.init_from is not None:
-        config = replace(config, init_from=named_run("init_from", config.init_from))
+        config = replace(config, init_from=str(run_at(Path(config.init_from))))
     if isinstance(config.task, DistillConfig):
-        teacher = named_run("task.teacher", config.task.teacher)
+        teacher = str(run_at(Path(config.task.teacher)))
         config = replace(config, task=replace(config.task, teacher=teacher))
     return config
-
-
-def named_run(setting: str, path: str) -> str:
-    try:
-        return str(run_at(Path(path)))
-    except ValueError as error:
-        raise ValueError(f"{setting}={path}: {error}") from error
-
-
-def load_teacher(config: TaskConfig, device: torch.device) -> Trained | None:
-    """Load the teacher of a distilled run; raise ValueError if it cannot be loaded."""
-    if not isinstance(config, DistillConfig):
-        return None
-    try:
-        return load(config.teacher, device)
-    except ValueError as error:
-        raise ValueError(f"task.teacher={config.teacher}: {error}") from error
 
 
 def run(
@@ -205,6 +170,7 @@ def run(
 
     `path` is where the `folder` is, and `began` the time.monotonic() of the start.
     """
+    deadline = Deadline(began, setup.config.train.max_minutes)
     trainer = Trainer(
         model=setup.model,
         objective=setup.task,
@@ -212,42 +178,26 @@ def run(
         val_loader=setup.val_loader,
         config=setup.config,
         precision=setup.precision,
-        callbacks=[*deadline(setup, began), *(folder.callbacks() if folder else [])],
+        callbacks=[deadline, *(folder.callbacks() if folder else [])],
         processes=setup.processes,
     )
-    if compiles(setup.config.compile, setup.device):
-        with with_advice(trainer, setup, folder):
-            compile_step(trainer, setup)
-    with refusing_other_runs(earlier):
-        if earlier and earlier.folder:
-            resuming.extend(trainer, earlier.state)
-        elif earlier:
-            resuming.restore(trainer, earlier.state)
-    if folder:
-        folder.open()
     with with_advice(trainer, setup, folder):
-        with (
-            folder.terminal.shown(trainer) if folder else nullcontext(),
-            stop_on_signals(trainer) as interruption,
-        ):
+        if compiles(setup.config.compile, setup.device):
+            compile_step(trainer, setup)
+        if earlier:
+            earlier.restore(trainer)
+        if folder:
+            folder.open()
+        shown = folder.terminal.shown(trainer) if folder else nullcontext()
+        with shown, stop_on_signals(trainer) as received:
             trainer.fit()
             stopped = setup.processes.any(trainer.stop_requested)
             results = {} if stopped else test_results(trainer, setup, folder)
-        elsewhere = interruption.signal is None and not trainer.stop_requested
-        reason = "as another process was told to" if elsewhere else interruption.reason
         if folder:
-            folder.close(trainer, results, reason)
-    best = trainer.best
-    score = best.score if best and math.isfinite(best.score) else None
-    return Outcome(path, score, not stopped, interruption.exit_status)
-
-
-def deadline(setup: Setup, began: float) -> list[Callback]:
-    """Return the callback that stops the run in time, in the main process, which stops them all."""
-    minutes = setup.config.train.max_minutes
-    if minutes is None or not setup.processes.is_main:
-        return []
-    return [Deadline(began + 60 * minutes)]
+            folder.close(trainer, results, why_stopped(trainer, received))
+    score = trainer.best.score if trainer.best else math.nan
+    exit_status = 128 + received[0] if received else 0  # as in shells
+    return Outcome(path, score if math.isfinite(score) else None, not stopped, exit_status)
 
 
 def compile_step(trainer: Trainer, setup: Setup) -> None:

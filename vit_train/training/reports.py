@@ -1,6 +1,8 @@
-"""TensorBoard: curves, pictures, the config, final metrics."""
+"""The reports that grow during a run: metrics.csv, and the curves of TensorBoard."""
 
+import csv
 import io
+import logging
 import os
 import re
 import socket
@@ -20,19 +22,106 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 from torch.utils.tensorboard.summary import hparams, scalar, text
 
-from vit_train.base.reading import flatten
-from vit_train.base.text import printable, shortened
-from vit_train.base.writing import write_from
-from vit_train.data.dataset import ImageSet, sample, to_device
-from vit_train.engine.metrics import Classification, Evaluation
+from vit_train.base.reading import flatten, read_text
+from vit_train.base.text import printable
+from vit_train.base.writing import write_from, write_text
+from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
 from vit_train.figures.charts import Figure, ignore_missing_glyphs
-from vit_train.figures.maps import draw_maps
-from vit_train.figures.measures import FIGURES, all_values
-from vit_train.figures.sheet import draw_mistakes, image_grid, label_lines
-from vit_train.model.build import images_at_once
-from vit_train.model.vit import VisionTransformer
-from vit_train.training.setup import Setup
+from vit_train.figures.measures import all_values
+from vit_train.results.summaries import CSV_BYTES
+
+logger = logging.getLogger(__name__)
+
+
+def reports(folder: Path) -> list[Path]:
+    """Return the files that grow during a run.
+
+    When it resumes they must not contain steps that are taken again.
+    """
+    return [*folder.glob("events.out.tfevents.*"), *folder.glob("metrics.csv")]
+
+
+def truncate_reports(folder: Path, written: dict[str, int]) -> None:
+    """Cut each report to its length in `written`, and remove reports not listed there."""
+    for name, length in written.items():
+        path = folder / Path(name).name
+        if not path.is_file() or path.stat().st_size < length:
+            logger.warning(f"{path} is missing or too short: the lost part cannot be recovered")
+    for path in reports(folder):
+        if path.name in written:
+            write_from(path, min(written[path.name], path.stat().st_size), b"")
+        else:
+            path.unlink()
+
+
+class MetricsCsv(Callback):
+    """Adds the objective's measures in training and the results in validation, as columns.
+
+    It continues a table that already exists, from `open` on. Rows stay in memory until `flush` has
+    written them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.text, self.written = path, "", ""
+
+    def open(self, earlier: str = "") -> None:
+        """Read the rows before the first step, or take the `earlier` ones of another run.
+
+        Raise ValueError if they are not whole.
+        """
+        if self.path.exists():
+            self.written = read_text(self.path, CSV_BYTES)
+        self.text = self.written or earlier
+        if self.text and not is_whole(self.text):
+            raise ValueError(
+                f"{self.path} is damaged: move it away to go on without the curve so far"
+            )
+
+    def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
+        row: dict[str, float] = {"epoch": log.epoch, "step": log.step}
+        row |= {"images_seen": log.images_seen, "lr": log.lr}
+        row |= {f"train_{name}": value for name, value in log.values.items()}
+        row |= {f"val_{name}": value for name, value in (all_values(val) if val else {}).items()}
+        row["images_per_s"] = round(log.images_per_s, 1)
+        row["seconds"] = round(trainer.seconds, 1)
+        rows = io.StringIO(newline="")
+        # A table that another version began keeps its columns.
+        columns = next(parsed(self.text), list(row))
+        writer = csv.DictWriter(rows, columns, restval="nan", extrasaction="ignore")
+        if not self.text:
+            writer.writeheader()
+        writer.writerow(row)
+        self.text += rows.getvalue()
+
+    @property
+    def length(self) -> int:
+        """Return the file's length in bytes once everything is written."""
+        return len(self.text.encode())
+
+    def flush(self) -> None:
+        """Write everything pending; after an OSError, which this raises, it stays pending."""
+        if self.text != self.written:
+            write_text(self.path, self.text)
+            self.written = self.text
+
+
+def parsed(text: str) -> Iterator[list[str]]:
+    return csv.reader(io.StringIO(text, newline=""), strict=True)
+
+
+def is_whole(text: str) -> bool:
+    """Check for a complete table of numbers, including the end of its last row.
+
+    Its columns have names of one line, and rows end as they do in the files that are written here.
+    """
+    try:
+        header, *rows = parsed(text)
+        numbers = [list(map(float, row)) for row in rows]
+    except (ValueError, csv.Error):  # such as a cell that is longer than csv takes
+        return False
+    ends = text.endswith("\n") and "\r" not in text.replace("\r\n", "\n")
+    return ends and "".join(header).isprintable() and {*map(len, numbers)} <= {len(header)}
 
 
 class EventFile:
@@ -157,48 +246,3 @@ class TensorBoard(Callback):
             self.file.add(summary)
         for name, value in metrics.items():
             self.scalar(name, value, 0)
-
-
-# Images of the first batch that are shown.
-FIRST = 18
-# Images that are shown with what their predictions come from, one below the other: a card of
-# TensorBoard is as wide as one of them.
-SHOWN = 4
-
-
-def draw_first_images(setup: Setup) -> Figure:
-    """Draw the first images of epoch 0, augmented, with their labels."""
-    batches = setup.image_loader
-    index = batches.order(batches.generator(0))[:FIRST]
-    draws = batches.draw(index, batches.generator(0, 0))
-    pixels, targets = batches.batch(*(to_device(each, setup.device) for each in draws))
-    labels = [label_lines(target, setup.data.classes) for target in targets]
-    return image_grid(setup.normalize.undo(pixels), labels)
-
-
-def validation_figures(
-    setup: Setup, model: nn.Module, result: Evaluation | None
-) -> Iterator[tuple[str, Figure]]:
-    """Yield the confusion matrix, the worst mistakes, and maps of where predictions come from."""
-    images, classes = setup.splits.val, setup.data.classes
-    if images is None or not isinstance(result, Classification):
-        return
-    yield "confusion", FIGURES["confusion"](result.answers, classes)
-    names = images.all_names.tolist()
-    yield "mistakes", draw_mistakes(result.answers, images.images, classes, names)
-    if isinstance(model, VisionTransformer) and (most := images_at_once(model)):
-        yield "relevance", draw_relevance(setup, model, sample(images, min(SHOWN, most)))
-
-
-def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> Figure:
-    """Draw how much each patch of some images raised the predicted class."""
-    classes = setup.data.classes
-    batch = setup.normalize(shown.images.to(setup.device))
-    from vit_train.explain.attribution import prediction_maps
-
-    maps, _, predicted = prediction_maps(model, batch, model.config.has_class_token)
-    lines = [
-        [f"true: {shortened(classes[label])}", f"predicted: {shortened(classes[answer])}"]
-        for label, answer in zip(shown.labels.tolist(), predicted.tolist(), strict=True)
-    ]
-    return draw_maps(shown.images, maps, lines, "what raised the class", columns=1)

@@ -1,0 +1,83 @@
+"""The pictures that a run shows in TensorBoard while it trains."""
+
+from collections.abc import Callable, Iterator
+
+from torch import nn
+
+from vit_train.base.text import shortened
+from vit_train.data.dataset import ImageSet, sample, to_device
+from vit_train.engine.metrics import Classification, Evaluation
+from vit_train.engine.trainer import Callback, Trainer, TrainLog
+from vit_train.figures.charts import Figure
+from vit_train.figures.maps import draw_maps
+from vit_train.figures.measures import FIGURES
+from vit_train.figures.sheet import draw_mistakes, image_grid, label_lines
+from vit_train.model.build import images_at_once
+from vit_train.model.vit import VisionTransformer
+from vit_train.training.checkpoints import TimeShare
+from vit_train.training.setup import Setup
+
+# Of the time that what is shown may take.
+SHARE = 0.005
+# Shows results of a model, such as those of its validation, after a step.
+Show = Callable[[nn.Module, Evaluation | None, int], None]
+
+
+class AfterEpochs(Callback):
+    """Shows results after the first and the last epoch, and after others in SHARE of the time."""
+
+    def __init__(self, show: Show) -> None:
+        self.show, self.time = show, TimeShare(SHARE)
+
+    def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
+        if self.time.is_due or trainer.finished:
+            model = trainer.eval_model
+            was_training = model.training
+            with self.time.spent():
+                self.show(model.eval(), val, log.step)
+            model.train(was_training)
+
+
+# Images of the first batch that are shown.
+FIRST = 18
+# Images that are shown with what their predictions come from, one below the other: a card of
+# TensorBoard is as wide as one of them.
+SHOWN = 4
+
+
+def draw_first_images(setup: Setup) -> Figure:
+    """Draw the first images of epoch 0, augmented, with their labels."""
+    batches = setup.image_loader
+    index = batches.order(batches.generator(0))[:FIRST]
+    draws = batches.draw(index, batches.generator(0, 0))
+    pixels, targets = batches.batch(*(to_device(each, setup.device) for each in draws))
+    labels = [label_lines(target, setup.data.classes) for target in targets]
+    return image_grid(setup.normalize.undo(pixels), labels)
+
+
+def validation_figures(
+    setup: Setup, model: nn.Module, result: Evaluation | None
+) -> Iterator[tuple[str, Figure]]:
+    """Yield the confusion matrix, the worst mistakes, and maps of where predictions come from."""
+    images, classes = setup.splits.val, setup.data.classes
+    if images is None or not isinstance(result, Classification):
+        return
+    yield "confusion", FIGURES["confusion"](result.answers, classes)
+    names = images.all_names.tolist()
+    yield "mistakes", draw_mistakes(result.answers, images.images, classes, names)
+    if isinstance(model, VisionTransformer) and (most := images_at_once(model)):
+        yield "relevance", draw_relevance(setup, model, sample(images, min(SHOWN, most)))
+
+
+def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> Figure:
+    """Draw how much each patch of some images raised the predicted class."""
+    classes = setup.data.classes
+    batch = setup.normalize(shown.images.to(setup.device))
+    from vit_train.explain.attribution import prediction_maps
+
+    maps, _, predicted = prediction_maps(model, batch, model.config.has_class_token)
+    lines = [
+        [f"true: {shortened(classes[label])}", f"predicted: {shortened(classes[answer])}"]
+        for label, answer in zip(shown.labels.tolist(), predicted.tolist(), strict=True)
+    ]
+    return draw_maps(shown.images, maps, lines, "what raised the class", columns=1)
