@@ -88,7 +88,8 @@ class Trainer:
         self.train_loader, self.val_loader = train_loader, val_loader
         self.optim, self.loop, self.seed = config.optim, config.train, config.seed
         self.precision, self.callbacks, self.processes = precision, callbacks, processes
-        self.scaler = precision.scaler()
+        # For fp16, whose gradients underflow; for others it does nothing.
+        self.scaler = torch.amp.GradScaler(precision.device.type, enabled=precision.name == "fp16")
         decay = self.loop.ema_decay
         self.ema = WeightAverage(model, decay) if decay else None
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -297,8 +298,8 @@ class Trainer:
 
     def lr_at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
-        epochs, steps = self.loop.epochs, len(self.train_loader)
-        return learning_rate(step, self.optim, steps, epochs, self.start)
+        steps = len(self.train_loader)
+        return learning_rate(step, self.optim, steps, self.loop.epochs, self.start)
 
     def read(self, averages: Averages) -> TrainLog:
         """Return the averages as a log; raise NonFinite as the guard says.
