@@ -11,7 +11,7 @@ import pytest
 
 @pytest.mark.slow
 def test_no_step_waits_or_moves_anything_and_what_does_is_noticed() -> None:
-    program = [sys.executable, str(Path(__file__).with_name("without_values.py"))]
+    program = [sys.executable, str(Path(__file__).with_name("fake_gpu.py"))]
     no_gpu = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(program, capture_output=True, text=True, env=no_gpu, check=False)
     assert done.returncode == 0, done.stderr

@@ -29,13 +29,8 @@ def test_decay_is_on_matrices_only() -> None:
         "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight", "head.weight",
     }  # fmt: skip
     assert len(decayed["params"]) + len(others["params"]) == len(names)
-
-
-def test_decay_is_on_all_weights_if_asked_for() -> None:
-    model = VisionTransformer(ViTConfig(embed_dim=8, depth=1, num_heads=2))
     groups = make_adamw(model, AdamWConfig(weight_decay=0.3, decay_all=True)).param_groups
     assert {group["weight_decay"] for group in groups} == {0.3}
-    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
 
 
 def test_a_rate_that_changes_with_every_epoch_is_that_of_pytorchs_scheduler() -> None:
@@ -62,13 +57,6 @@ def test_the_schedule_climbs_in_a_line_and_falls_as_a_cosine() -> None:
     assert late[4] == late[5] == 1.0 and late[-1] < 0.1  # it takes half of the steps at most
 
 
-@pytest.mark.parametrize("warmup", [0.0, 1.0])
-def test_before_its_first_step_a_run_has_the_rate_from_which_it_climbs(warmup: float) -> None:
-    config = AdamWConfig(lr=0.1, warmup_epochs=warmup)
-    assert learning_rate(-1, config, 5, 2) == 0
-    assert learning_rate(9, config, 5, 2, Start(epoch=2, step=10, lr=0.03)) == 0.03
-
-
 @pytest.mark.parametrize(
     "warmup, steps, epochs, expected", [(0.5, 5, 3, 2), (1.3, 5, 3, 6), (99, 7, 1, 3)]
 )
@@ -81,6 +69,7 @@ def test_a_warm_up_takes_whole_steps(warmup: float, steps: int, epochs: int, exp
 
 def test_an_extended_schedule_climbs_from_where_the_other_ended() -> None:
     config, start = AdamWConfig(lr=1.0, min_lr=0.1, warmup_epochs=2), Start(7, 40, lr=0.3)
+    assert learning_rate(39, config, 5, 10, start) == 0.3  # before its first step
     rates = [learning_rate(step, config, 5, 10, start) for step in range(40, 91)]
     assert rates[:10] == pytest.approx([0.3 + 0.07 * (i + 1) for i in range(10)])
     assert rates[10:] == [learning_rate(step, config, 5, 10) for step in range(10, 51)]

@@ -218,26 +218,27 @@ def trainer_of(data: ImageSet, **loop: Any) -> Trainer:
     return Trainer(model, task, batches, None, config, Precision("fp32", GPU))
 
 
+def advance(trainer: Trainer, draws: tuple[torch.Tensor, ...]) -> None:
+    """Take a step as the loop does."""
+    trainer.graphed_step(trainer.schedule(), *draws)
+    trainer.step += 1
+
+
 def test_a_skipped_step_changes_no_weight_within_the_graph() -> None:
     trainer = trainer_of(pictures(), on_nonfinite="skip", log_every=4, max_skips=100)
     draws = list(trainer.train_loader.draws(0))
     for number in range(6):
-        trainer.graphed_step(trainer.schedule(), *draws[number])
-        trainer.step += 1
+        advance(trainer, draws[number])
     assert trainer.graphed_step.graph is not None
     trainer.nonfinite.check(trainer.step)  # as the loop does: log_every notes are kept
     before = [weight.clone() for weight in trainer.parameters]
-    images = trainer.train_loader.cropper.images  # type: ignore[attr-defined]
-    assert images.is_cuda
     normalize = trainer.train_loader.normalize  # type: ignore[attr-defined]
     scale = normalize.scale.clone()
     normalize.scale.fill_(float("nan"))
-    trainer.graphed_step(trainer.schedule(), *draws[0])
-    trainer.step += 1
+    advance(trainer, draws[0])
     assert all(map(torch.equal, before, trainer.parameters))
     normalize.scale.copy_(scale)
-    trainer.graphed_step(trainer.schedule(), *draws[1])
-    trainer.step += 1
+    advance(trainer, draws[1])
     assert not any(map(torch.equal, before, trainer.parameters))
     trainer.nonfinite.check(trainer.step)
     assert trainer.nonfinite.skipped == 1
@@ -248,11 +249,10 @@ def test_the_loop_never_waits_between_two_logs(cuda_graph: bool) -> None:
     trainer = trainer_of(pictures(), log_every=1000, cuda_graph=cuda_graph)
     draws = list(trainer.train_loader.draws(0))
     for number in range(5):
-        trainer.graphed_step(trainer.schedule(), *draws[number])
-        trainer.step += 1
+        advance(trainer, draws[number])
     torch.cuda.set_sync_debug_mode("error")
     try:
-        trainer.graphed_step(trainer.schedule(), *draws[5])
+        advance(trainer, draws[5])
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

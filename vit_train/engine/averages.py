@@ -69,7 +69,7 @@ class WeightAverage:
         self.statistics = list(zip(statistics_of(self.model), statistics_of(model), strict=True))
 
     def rate(self, step: int) -> float:
-        """Return how far the averages go towards the weights after this step, counted from 1."""
+        """Return the share of the weights in the averages after this step, counted from 1."""
         return 1 - min(self.decay, (1 + step) / (10 + step))
 
     @torch.no_grad()

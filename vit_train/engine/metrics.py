@@ -62,12 +62,12 @@ class Answers:
         return self.ranks == 0  # type: ignore[no-any-return]
 
     def counts(self, classes: Integers) -> Integers:
-        """Return how often each class is among these, (K,)."""
+        """Count each class among these, (K,)."""
         return np.bincount(classes, minlength=self.classes)
 
     @property
     def hits(self) -> Integers:
-        """Return how many images of each class were answered correctly, (K,)."""
+        """Count the correct predictions of each class, (K,)."""
         return self.counts(self.labels[self.correct])
 
     def top(self, count: int) -> Integers:
@@ -226,7 +226,7 @@ class Paired:
 
     @property
     def p_value(self) -> float:
-        """Return how probable so unequal counts are if both are equally good.
+        """Return the probability of counts at least as unequal if both are equally good.
 
         It is the two-sided exact test of McNemar (1947): each image that only one gets right is
         the toss of a coin.

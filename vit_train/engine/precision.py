@@ -43,21 +43,13 @@ class Precision:
     device: torch.device
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
-        if self.dtype == torch.float32:
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.name)
+        if dtype is None:
             return contextlib.nullcontext()
         # All threads share the cache, and each empties it: then a weight that is used twice may
         # get its gradient's halves added in another precision.
         cached = self.device.type != "cpu"
-        return torch.autocast(self.device.type, self.dtype, cache_enabled=cached)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Return the type of the products' factors."""
-        return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.name, torch.float32)
-
-    def scaler(self) -> torch.amp.GradScaler:
-        """Return a loss scaler for fp16, whose gradients underflow; for others it does nothing."""
-        return torch.amp.GradScaler(self.device.type, enabled=self.name == "fp16")
+        return torch.autocast(self.device.type, dtype, cache_enabled=cached)
 
 
 def choose_algorithms(deterministic: bool) -> None:
@@ -136,7 +128,7 @@ def require_precision(name: str, device: torch.device) -> None:
 
 
 def bf16_speedup(model: nn.Module) -> float:
-    """Return how many times as fast as in fp32 this CPU computes a model's largest product in bf16.
+    """Return the speedup of bf16 over fp32 in a model's largest product on this CPU.
 
     It is measured once in a process, in as many threads as a worker has. A CPU's extensions do not
     tell: with AVX512_BF16, products take half of the time on some CPUs and twice the time on
@@ -149,7 +141,7 @@ def bf16_speedup(model: nn.Module) -> float:
 
 @cache
 def product_speedup(outputs: int, inputs: int, threads: int) -> float:
-    """Return how many times as fast as in fp32 a linear layer's products are in bf16.
+    """Return the speedup of bf16 over fp32 in a linear layer's products.
 
     The two are timed in turns for a tenth of a second, and the fastest of each counts: another
     program only makes some of them slower.

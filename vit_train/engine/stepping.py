@@ -60,6 +60,11 @@ class Optimizers:
             optimizer.in_bf16 = precision.name == "bf16" or precision.device.type == "cuda"
 
     @property
+    def capturable(self) -> bool:
+        """Check that a CUDA graph can take these optimizers' steps."""
+        return all(map(decides_on_device, self.optimizers))
+
+    @property
     def groups(self) -> list[dict[str, Any]]:
         """Return the parameter groups of all optimizers."""
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
@@ -75,10 +80,6 @@ class Optimizers:
                 group["lr"].copy_(scaled)
             else:
                 group["lr"] = float(scaled)
-
-    def unscale(self, scaler: torch.amp.GradScaler) -> None:
-        for optimizer in self.optimizers:
-            scaler.unscale_(optimizer)
 
     def step(self, finite: Tensor) -> None:
         """Step all optimizers, but only if `finite` () is true.

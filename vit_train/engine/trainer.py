@@ -88,7 +88,8 @@ class Trainer:
         self.train_loader, self.val_loader = train_loader, val_loader
         self.optim, self.loop, self.seed = config.optim, config.train, config.seed
         self.precision, self.callbacks, self.processes = precision, callbacks, processes
-        self.scaler = precision.scaler()
+        # For fp16, whose gradients underflow; for others it does nothing.
+        self.scaler = torch.amp.GradScaler(precision.device.type, enabled=precision.name == "fp16")
         decay = self.loop.ema_decay
         self.ema = WeightAverage(model, decay) if decay else None
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -113,7 +114,7 @@ class Trainer:
         self.nonfinite = NonFiniteGuard(
             self.loop, len(train_loader), precision.device, partial(self.notify, "on_nonfinite")
         )
-        replay = precision.device.type == "cuda" and self.loop.cuda_graph and processes.count == 1
+        replay = self.loop.cuda_graph and self.optimizers.capturable and processes.count == 1
         self.graphed_step = GraphedStep(self.make_and_take_step, precision.device, replay)
         self.stop_requested = False
         self.began = self.ready = time.perf_counter()
@@ -200,7 +201,8 @@ class Trainer:
         sums = self.accumulate(images, targets)
 
         # Clip.
-        self.optimizers.unscale(self.scaler)
+        for optimizer in self.optimizers.optimizers:
+            self.scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.clip_norm or math.inf)
 
         # Step.
@@ -232,7 +234,12 @@ class Trainer:
             self.sums += part
             torch._foreach_add_(self.gradients, gradients)
         self.processes.all_reduce(self.summed)
-        return self.mean_over_weights(count) if self.objective.weighs else self.sums
+        if not self.objective.weighs:
+            return self.sums
+        # Divide by the batch's weights instead of its count, as torch's CrossEntropyLoss(weight=…).
+        factor = count / self.sums[-1]
+        torch._foreach_mul_(self.gradients, factor)
+        return torch.cat((self.sums[:1] * factor, self.sums[1:-1]))
 
     def forward_backward(
         self, images: Tensor, targets: Tensor, indices: Tensor, count: int
@@ -252,16 +259,6 @@ class Trainer:
             sums = self.objective.step_sums(self.model, images, targets)
         loss = self.scaler.scale(sums[0] / count)
         return sums.detach(), torch.autograd.grad(loss, self.parameters)
-
-    def mean_over_weights(self, count: int) -> Tensor:
-        """Divide the batch's gradients by its weights instead of its `count`; return its sums (M,).
-
-        So does torch's CrossEntropyLoss(weight=…). The weights of all micro-batches and processes
-        are known only now.
-        """
-        factor = count / self.sums[-1]
-        torch._foreach_mul_(self.gradients, factor)
-        return torch.cat((self.sums[:1] * factor, self.sums[1:-1]))
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> Evaluation:
         """Evaluate a model on the images of all processes."""
@@ -301,8 +298,8 @@ class Trainer:
 
     def lr_at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
-        epochs, steps = self.loop.epochs, len(self.train_loader)
-        return learning_rate(step, self.optim, steps, epochs, self.start)
+        steps = len(self.train_loader)
+        return learning_rate(step, self.optim, steps, self.loop.epochs, self.start)
 
     def read(self, averages: Averages) -> TrainLog:
         """Return the averages as a log; raise NonFinite as the guard says.

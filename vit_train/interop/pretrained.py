@@ -31,7 +31,6 @@ from vit_train.interop.libraries import POOLING, layout_of, our_activation
 from vit_train.interop.weight_files import CONFIG_FILES, read_weights, unwrapped, weights_file
 from vit_train.model.build import build, on_meta
 from vit_train.model.config import ViTConfig, require_vit
-from vit_train.model.vit import VisionTransformer
 from vit_train.runs.config import PREDICTING, from_checkpoint
 from vit_train.runs.paths import PREFIX as BUILTIN
 from vit_train.runs.trained import encoder_of, load, statistics_of
@@ -94,10 +93,9 @@ def from_run(source: str) -> Pretrained:
     encoder = encoder_of(model)
     if encoder is None:
         raise Refused("only a Vision Transformer can start from another")
-    is_classifier = isinstance(encoder, VisionTransformer)
     return Pretrained(
         layout="",
-        state=encoder.state_dict() if is_classifier else encoder.encoder_state(),
+        state=encoder.state_dict(),
         config=encoder.config,
         channels=encoder.image_shape[0],
         classes=meta.classes,

@@ -59,8 +59,6 @@ def is_single_token(tokens: Tensor) -> bool:
 def fused_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool
 ) -> Tensor:
-    if is_causal and bias is not None:  # PyTorch takes only one of the two
-        bias, is_causal = bias.masked_fill(later_keys(q, k), float("-inf")), False
     in_bf16 = q.device.type == "cpu" and q.dtype == torch.bfloat16
     if in_bf16 and q.requires_grad and k.shape[2] <= WRITTEN_TOKENS:
         # PyTorch's backward in bf16 takes no less time than in float32, with AMX eight times more.

@@ -172,8 +172,7 @@ class MaskedAutoencoder(Autoencoder):
 
         `return_attention` also returns the decoder's attention.
         """
-        memory = self.encoder.encode_visible(images, visible)
-        return self.decode(memory, None, return_attention)
+        return self.decode(self.encoder.encode_visible(images, visible), None, return_attention)
 
 
 class Autoregressor(Autoencoder):

@@ -120,7 +120,7 @@ def require_few_patches(config: ModelConfig, image_size: int) -> None:
 
 
 def images_at_once(model: VisionTransformer) -> int:
-    """Return how many images' attention in all layers, with gradients, EXPLAINED_BYTES can hold."""
+    """Return the number of images whose attention and its gradients EXPLAINED_BYTES can hold."""
     tokens = model.grid**2 + model.config.has_class_token
     # The attention, its gradients and their products, (L,H,T,T) float32 each.
     each = 3 * 4 * model.config.depth * model.config.num_heads * tokens**2

@@ -173,11 +173,6 @@ class Encoder(nn.Module):
             embedding.append(self.cls_token)
         return [embedding, *(list(block.parameters()) for block in self.blocks)]
 
-    def encoder_state(self) -> dict[str, Tensor]:
-        """Return the state dict without the entries that a subclass adds."""
-        parts = ("cls_token", "patch_embed.", "pos_embed.", "blocks.", "norm.")
-        return {key: value for key, value in self.state_dict().items() if key.startswith(parts)}
-
     def tokens(self, images: Tensor) -> Tensor:
         """Embed images: the class token, if there is one, then the patches (B,T,D)."""
         if images.shape[1:] != self.image_shape:

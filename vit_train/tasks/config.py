@@ -52,8 +52,9 @@ class ClassifyConfig(LabelsConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         weights = self.class_weights
-        is_list = isinstance(weights, list) and bool(weights) and all(map(is_positive, weights))
-        if not (weights in (None, "auto") or is_list):
+        numbers = weights if isinstance(weights, list) else []
+        positive = [n for n in numbers if type(n) in (int, float) and 0 < n < math.inf]
+        if weights not in (None, "auto") and (not numbers or positive != numbers):
             raise ValueError(
                 f"task.class_weights={weights} must be auto, null, or a list with one positive "
                 "number per class, such as [1,2.5,1]"
@@ -85,12 +86,6 @@ class DistillConfig(LabelsConfig):
         "weight to the teacher's less probable classes.",
         above=0,
     )
-
-
-def is_positive(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return 0 < value < math.inf
 
 
 @dataclass

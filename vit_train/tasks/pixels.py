@@ -137,11 +137,11 @@ class MaskedTrainBatches(DrawnBatches):
         for number, draws in enumerate(source.draws(epoch, first), first):
             rng = source.generator(epoch, number, MASKING)
             orders = random_orders(rng, source.batch_size, self.patches)[source.share]
-            yield *draws, orders.double()  # one copy with the other draws
+            yield *draws, orders
 
     def batch(self, *draws: Tensor) -> Batch:
         *images, orders = draws
-        return self.source.batch(*images)[0], orders.long()
+        return self.source.batch(*images)[0], orders
 
 
 class MaskedEvalBatches:

@@ -187,9 +187,8 @@ def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
     for module in encoder.modules():  # or the head would learn from noise
         if isinstance(module, Dropout | DropPath):
             module.rate = 0.0
-    kept = encoder.encoder_state()
     for name, parameter in encoder.named_parameters():
-        parameter.requires_grad_(name not in kept)
+        parameter.requires_grad_(name.startswith(("head.", "pre_head.")))
 
 
 def inherited(models: Sequence[Seen | None], data: Dataset, config: DataConfig) -> Tensor | None:

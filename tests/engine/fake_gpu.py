@@ -118,7 +118,7 @@ def step(
 
 
 @contextlib.contextmanager
-def gpu_without_values() -> Iterator[None]:
+def fake_gpu() -> Iterator[None]:
     def gradients(loss: Tensor, weights: list[Tensor]) -> tuple[Tensor, ...]:
         assert loss.shape == () and loss.requires_grad
         return tuple(map(torch.empty_like, weights))
@@ -136,7 +136,7 @@ def gpu_without_values() -> Iterator[None]:
 
 def whole_step(model: ModelConfig, task: TaskConfig, augment: AugmentConfig, **loop: Any) -> None:
     """Take a step in which nothing may wait or be moved; gradients are made up."""
-    with gpu_without_values():
+    with fake_gpu():
         take_step = step(model, task, augment, **loop)
         with NoTransfer():
             take_step()
