@@ -206,25 +206,12 @@ def test_answers_that_differ_by_rounding_are_the_same_class() -> None:
         assert difference > 1e30
 
 
-def test_a_card_has_the_results_of_its_own_checkpoint(tmp_path: Path) -> None:
+def test_a_card_has_the_results_of_its_run(tmp_path: Path) -> None:
+    exported: Any = SimpleNamespace(path=tmp_path / "checkpoints/best.safetensors")
+    assert exporting.results(exported) == []
     result = {"acc": 0.5, "acc_interval_95": [0.4, 0.6], "count": 80}
-    evaluated = {
-        "a": ("a", "raw", 3),
-        "b": ("b", "raw", 3),
-        "c": ("b", "ema", 3),
-        "d": ("b", "raw", 2),
-    }
-    for name, (checkpoint, weights, epoch) in evaluated.items():
-        folder = tmp_path / f"eval-test-{name}"
-        folder.mkdir()
-        facts = {"checkpoint": f"elsewhere/{checkpoint}.pt", "weights": weights, "epoch": epoch}
-        facts |= {"precision": "bf16"}
-        write_json(folder / "results.json", facts | {"result": result})
-    write_json(tmp_path / "summary.json", {"command": "vit-train seed=1", "commit": None})
-    exported: Any = SimpleNamespace(path=tmp_path / "b.pt", weights="raw", epoch=3)
-    card = "\n".join(exporting.results(exported))
-    assert (
-        "| eval-test-b | bf16 | 50.00 % | 40.00 to 60.00 | 80 |" in card
-        and card.count("| eval-") == 1
-    )
-    assert "Trained by `vit-train seed=1` (commit unknown)." in card
+    summary = {"command": "vit-train seed=1", "commit": "abc", "precision": "bf16"}
+    write_json(tmp_path / "summary.json", summary | {"test": {"best": result}})
+    card = exporting.results(exported)
+    assert "Trained by `vit-train seed=1` (commit abc)." in card
+    assert "| test images, best weights | bf16 | 50.00% | 40.00% to 60.00% | 80 |" in card

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vit_train.base.reading import Refused
+from vit_train.data.dataset import Statistics
 from vit_train.model.config import ViTConfig
 
 State = dict[str, Tensor]
@@ -39,8 +40,7 @@ class Facts:
     settings: Mapping[str, Any] = field(default_factory=dict)
     # The names of the classes, and how images are normalized; None where that is not known.
     classes: list[str] | None = None
-    mean: Sequence[float] | None = None
-    std: Sequence[float] | None = None
+    statistics: Statistics | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from vit_train.base.reading import Refused
+from vit_train.data.dataset import Statistics
 from vit_train.interop.layout import Facts, Files, Layout, State, Subject
+from vit_train.runs.trained import statistics_of
 
 # Settings that only this program can change, with the value of all libraries.
 PLAIN: Mapping[str, tuple[Any, ...]] = {
@@ -37,6 +39,10 @@ def our_activation(theirs: object) -> str:
     if str(theirs) not in ACTIVATIONS:
         raise Refused(f"its activation is {str(theirs)[:40]}, not one of: {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[str(theirs)]
+
+
+def known_statistics(mean: Any, std: Any) -> Statistics | None:
+    return None if mean is None or std is None else statistics_of(mean, std)
 
 
 # timm's VisionTransformer, and the files of DeiT and MAE. `vit_train.model.vit` took timm's names;
@@ -71,7 +77,7 @@ def timm_facts(files: Files) -> Facts:
     images = config.get("pretrained_cfg") or config
     names = config.get("label_names")
     classes = list(map(str, names)) if isinstance(names, list) else None
-    return Facts(settings, classes, images.get("mean"), images.get("std"))
+    return Facts(settings, classes, known_statistics(images.get("mean"), images.get("std")))
 
 
 def timm_files(subject: Subject) -> Files:
@@ -216,7 +222,7 @@ def hf_facts(files: Files) -> Facts:
     mean, std = images.get("image_mean"), images.get("image_std")
     if images.get("do_normalize") is False and mean is not None:
         mean, std = [0.0] * len(mean), [1.0] * len(mean)
-    return Facts(settings, classes if named else None, mean, std)
+    return Facts(settings, classes if named else None, known_statistics(mean, std))
 
 
 def hf_files(subject: Subject) -> Files:

@@ -276,7 +276,7 @@ def load(
         task=task,
         classes=checkpoint.classes,
         image_shape=task.image_shape,
-        statistics=statistics_of(checkpoint.mean, checkpoint.std, task.image_shape[0]),
+        statistics=statistics_of(checkpoint.mean, checkpoint.std),
         epoch=checkpoint.epoch,
         step=checkpoint.step,
         images_seen=checkpoint.images_seen,
@@ -354,12 +354,14 @@ def require_bounded_memory(
     )
 
 
-def statistics_of(mean: Sequence[float], std: Sequence[float], channels: int) -> Statistics:
+def statistics_of(
+    mean: Sequence[float], std: Sequence[float], channels: int = CHANNELS
+) -> Statistics:
     """Return the mean and std to normalize images with; raise ValueError if they are unusable."""
     mean, std = tuple(map(float, mean)), tuple(map(float, std))
     finite = all(map(math.isfinite, (*mean, *std)))
     if not finite or not len(mean) == len(std) == channels or min(std) <= 0:
-        raise ValueError("the checkpoint's mean and std cannot normalize images")
+        raise ValueError("the model's mean and std cannot normalize images")
     return Statistics(mean, std)
 
 
