@@ -6,7 +6,6 @@ A new format is a line in FORMATS_BY_NAME; its name is one of FORMATS.
 import contextlib
 import io
 import json
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -192,10 +191,7 @@ def torch_file(model: Deployed) -> bytes:
 
 
 def open_torch_file(path: Path, model: Deployed) -> Answer:
-    with warnings.catch_warnings():
-        # torch 2.11 warns of a buffer of its own.
-        warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
-        return torch.export.load(io.BytesIO(path.read_bytes())).module()
+    return torch.export.load(path).module()
 
 
 def safetensors_of(state: State, metadata: dict[str, str]) -> bytes:
