@@ -199,7 +199,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         f"{KEY} has the shape (5, 16), not (64, 16)",
     ),
     "NaN": (changed(lambda state: state[KEY][3].fill_(float("nan"))), f"{KEY} holds NaN"),
-    "whole numbers": (changed(lambda state: state.update({KEY: state[KEY].long()})), "holds int64"),
+    "whole numbers": (changed(lambda state: state.update({KEY: state[KEY].long()})), "torch.int64"),
     "odd positions": (
         changed(lambda state: state.update({"pos_embed": torch.ones(1, 12, 16)})),
         "its 12 positions are not those of a square image",

@@ -44,17 +44,6 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A model that a library's config files are to describe."""
-
-    config: ViTConfig
-    image_shape: tuple[int, int, int]
-    classes: list[str]
-    mean: list[float]
-    std: list[float]
-
-
-@dataclass(frozen=True)
 class Layout:
     """A library's layout of the weights."""
 
@@ -69,9 +58,10 @@ class Layout:
     norm_eps: float
     # Beginnings of names that are not needed.
     unused: tuple[str, ...] = ()
-    # From its config files to facts about a model, and from a model to these files.
+    # From its config files to facts about a model, and from a model's config and the classes, mean,
+    # std and image_shape of its images to these files.
     facts: Callable[[Files], Facts] = lambda files: Facts()
-    files: Callable[[Subject], Files] = lambda subject: {}
+    files: Callable[[ViTConfig, Mapping[str, Any]], Files] = lambda config, about: {}
     # From the library's tensors to those of the table and back, where more than names differs.
     unpack: Callable[[State], State] = dict
     pack: Callable[[State], State] = dict

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vit_train.base.reading import (
     JSON_NODES,
@@ -122,10 +122,7 @@ def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
 
 def from_own(state: State, description: str) -> Pretrained:
     """Return the model of a safetensors file that this program exported."""
-    try:
-        plain = json.loads(description)
-    except (ValueError, RecursionError) as error:
-        raise Refused("its metadata are not those of a model of this program") from error
+    plain = json.loads(description)
     require_plain(plain, "its metadata", JSON_NODES)
     about = typed(Exported, plain, "its metadata")
     config = require_vit(from_checkpoint(about.config, PREDICTING).model, "init_from")
@@ -257,14 +254,13 @@ def require_whole(
             raise Refused(f"{names} has the shape {given[key]}, not {expected[key]}")
 
 
-def numbers(state: State) -> dict[str, Tensor]:
+def numbers(state: State) -> State:
     """Return the weights in at least single precision; raise Refused if any is no finite number."""
     for key, value in state.items():
-        if value.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-            kind = str(value.dtype).removeprefix("torch.")
-            raise Refused(f"{key} holds {kind}, not real numbers")
-        if not value.isfinite().all():
-            raise Refused(f"{key} holds NaN or infinity: the weights are damaged")
+        is_real = value.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+        if not is_real or not value.isfinite().all():
+            kind = "NaN or infinity" if is_real else f"{value.dtype}, not real numbers"
+            raise Refused(f"{key} holds {kind}: the weights are damaged")
     return {
         key: value.to(torch.promote_types(value.dtype, torch.float32))
         for key, value in state.items()
