@@ -30,11 +30,9 @@ from vit_train.tasks.task import Task
 SAID = "the same top-1 on 256 of 256 random images, logits to"
 
 
-@pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch 2.11, of its own
 def test_a_program_of_torch_answers_at_every_batch_size(run: Run, small_run: SmallRun) -> None:
     model, meta = vit_train.load(small_run("finished"))
-    outcome = run("vit-export", "ckpt=run", "format=torch")
-    assert outcome.status == 0, outcome.err
+    outcome = run.succeeds("vit-export", "ckpt=run", "format=torch")
     assert SAID in outcome.out and "60 of 60 test images" in outcome.out
     about = {"vit_train.json": ""}
     program = torch.export.load("run/export/model.pt2", extra_files=about).module()
@@ -54,8 +52,10 @@ def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_safetensors_are_weights_to_start_from(run: Run, few_images: None) -> None:
-    outcome = run("vit-export", "ckpt=builtin:cifar10", "format=safetensors", "out=x.safetensors")
-    assert outcome.status == 0 and "on 8 of 8 random images" in outcome.out, outcome.err
+    outcome = run.succeeds(
+        "vit-export", "ckpt=builtin:cifar10", "format=safetensors", "out=x.safetensors"
+    )
+    assert "on 8 of 8 random images" in outcome.out
     assert "not checked on test images: cannot read CIFAR-10" in outcome.out
     model, meta = vit_train.load("builtin:cifar10")
     found = pretrained("x.safetensors", ViTConfig())
@@ -76,8 +76,8 @@ def test_a_folder_for_a_library_is_read_back(
 ) -> None:
     """Positions that are no table there become one; the bits are the same."""
     small_run("finished")
-    outcome = run("vit-export", f"ckpt={source}", f"format={form}", "out=theirs")
-    assert outcome.status == 0 and "random images, logits to 0.0e+00" in outcome.out, outcome.err
+    outcome = run.succeeds("vit-export", f"ckpt={source}", f"format={form}", "out=theirs")
+    assert "random images, logits to 0.0e+00" in outcome.out
     assert "## Use" in Path("theirs/README.md").read_text(encoding="utf-8")
     model, meta = vit_train.load(source)
     found = pretrained("theirs", ViTConfig())
@@ -87,9 +87,9 @@ def test_a_folder_for_a_library_is_read_back(
 
 def test_what_a_model_lacks_is_written_as_none_or_as_zeros(run: Run, few_images: None) -> None:
     lacks = ["model.positions=none", "model.proj_bias=false", "model.mlp_bias=false"]
-    assert run("vit-train", *SMALL, *lacks, "train.epochs=1", "hydra.run.dir=run").status == 0
-    outcome = run("vit-export", "ckpt=run", "format=timm", "out=theirs")
-    assert outcome.status == 0 and "random images, logits to 0.0e+00" in outcome.out, outcome.err
+    run.succeeds("vit-train", *SMALL, *lacks, "train.epochs=1", "hydra.run.dir=run")
+    outcome = run.succeeds("vit-export", "ckpt=run", "format=timm", "out=theirs")
+    assert "random images, logits to 0.0e+00" in outcome.out
     config = read_json(Path("theirs/config.json"))
     assert config["model_args"]["pos_embed"] == "none"
     assert not pretrained("theirs", ViTConfig()).state["blocks.0.attn.proj.bias"].any()
@@ -124,9 +124,13 @@ def test_what_a_format_cannot_hold_is_refused_with_those_that_can(
 
 def test_only_classifiers_are_exported(run: Run) -> None:
     small = [*SMALL, "model.head=gap", "train.max_minutes=1e-9", "hydra.run.dir=run"]
-    assert run("vit-train", *small).status == 0
-    outcome = run("vit-export", "ckpt=run/checkpoints/last.safetensors", "format=hf")
-    assert outcome.status == 1 and "format=hf has no place for model.head=gap: " in outcome.err
+    run.succeeds("vit-train", *small)
+    run.fails(
+        "format=hf has no place for model.head=gap: ",
+        "vit-export",
+        "ckpt=run/checkpoints/last.safetensors",
+        "format=hf",
+    )
     model, meta = vit_train.load("builtin:cifar10")
     task: Task = make_task(ReconstructConfig(), meta.config.model, meta.image_shape, 10)
     with pytest.raises(ValueError, match="only classifiers are exported"):
@@ -165,7 +169,7 @@ def test_an_activation_that_a_library_lacks_is_refused(
     choices = {"choices": ("gelu", "gelu_tanh", "silu")}
     monkeypatch.setattr(activation, "metadata", choices)
     chosen = [*SMALL, "train.epochs=1", "model.activation=silu"]
-    assert run("vit-train", *chosen, "hydra.run.dir=run").status == 0
+    run.succeeds("vit-train", *chosen, "hydra.run.dir=run")
     outcome = run("vit-export", "ckpt=run", f"format={form}")
     assert outcome.status == 1 and outcome.err == (
         f"vit-export: format={form} has no place for model.activation=silu: choose one of: "
@@ -182,16 +186,14 @@ def test_bad_settings_are_refused_at_once(run: Run, monkeypatch: pytest.MonkeyPa
         "format=onnx": "needs onnx, onnxscript, onnxruntime: pip install -e '.[export]'",
         "format=torch": "no checkpoint at nowhere",
     }.items():
-        outcome = run("vit-export", "ckpt=nowhere", *settings.split())
-        assert outcome.status == 1 and words in outcome.err, outcome.err
+        run.fails(words, "vit-export", "ckpt=nowhere", *settings.split())
 
 
 def test_a_checkpoint_is_never_replaced_by_its_export(run: Run) -> None:
     shutil.copy(FOLDER / "cifar10.safetensors", "model.safetensors")
     before = Path("model.safetensors").read_bytes()
     arguments = ["ckpt=model.safetensors", "format=safetensors", "out=./model.safetensors"]
-    outcome = run("vit-export", *arguments)
-    assert outcome.status == 1 and "is the checkpoint itself" in outcome.err
+    run.fails("is the checkpoint itself", "vit-export", *arguments)
     assert Path("model.safetensors").read_bytes() == before
 
 
@@ -206,25 +208,12 @@ def test_answers_that_differ_by_rounding_are_the_same_class() -> None:
         assert difference > 1e30
 
 
-def test_a_card_has_the_results_of_its_own_checkpoint(tmp_path: Path) -> None:
+def test_a_card_has_the_results_of_its_run(tmp_path: Path) -> None:
+    exported: Any = SimpleNamespace(path=tmp_path / "checkpoints/best.safetensors")
+    assert exporting.results(exported) == []
     result = {"acc": 0.5, "acc_interval_95": [0.4, 0.6], "count": 80}
-    evaluated = {
-        "a": ("a", "raw", 3),
-        "b": ("b", "raw", 3),
-        "c": ("b", "ema", 3),
-        "d": ("b", "raw", 2),
-    }
-    for name, (checkpoint, weights, epoch) in evaluated.items():
-        folder = tmp_path / f"eval-test-{name}"
-        folder.mkdir()
-        facts = {"checkpoint": f"elsewhere/{checkpoint}.pt", "weights": weights, "epoch": epoch}
-        facts |= {"precision": "bf16"}
-        write_json(folder / "results.json", facts | {"result": result})
-    write_json(tmp_path / "summary.json", {"command": "vit-train seed=1", "commit": None})
-    exported: Any = SimpleNamespace(path=tmp_path / "b.pt", weights="raw", epoch=3)
-    card = "\n".join(exporting.results(exported))
-    assert (
-        "| eval-test-b | bf16 | 50.00 % | 40.00 to 60.00 | 80 |" in card
-        and card.count("| eval-") == 1
-    )
-    assert "Trained by `vit-train seed=1` (commit unknown)." in card
+    summary = {"command": "vit-train seed=1", "commit": "abc", "precision": "bf16"}
+    write_json(tmp_path / "summary.json", summary | {"test": {"best": result}})
+    card = exporting.results(exported)
+    assert "Trained by `vit-train seed=1` (commit abc)." in card
+    assert "| test images, best weights | bf16 | 50.00% | 40.00% to 60.00% | 80 |" in card

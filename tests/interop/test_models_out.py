@@ -42,14 +42,12 @@ SMALL = [
 
 
 def trained(run: Run, *settings: str) -> Trained:
-    outcome = run("vit-train", *SMALL, *settings)
-    assert outcome.status == 0, outcome.err
+    run.succeeds("vit-train", *SMALL, *settings)
     return vit_train.load("run")
 
 
 def exported(run: Run, form: str, *settings: str) -> str:
-    outcome = run("vit-export", "ckpt=run", f"format={form}", *settings)
-    assert outcome.status == 0, outcome.err
+    outcome = run.succeeds("vit-export", "ckpt=run", f"format={form}", *settings)
     said = outcome.out + outcome.err
     assert "the same top-1 on 256 of 256 random images, logits to" in said
     assert "the same top-1 on 70 of 70 test images, logits to" in said
@@ -98,7 +96,7 @@ def test_onnx_of_a_cnn_and_of_normalized_images(run: Run) -> None:
     import onnxruntime
 
     quick = [each for each in SMALL if not each.startswith("model.")]
-    assert run("vit-train", "model=resnet", *quick).status == 0
+    run.succeeds("vit-train", "model=resnet", *quick)
     exported(run, "onnx", "normalize=false", "out=here/x.onnx")
     model = vit_train.load("run")
     batch = torch.randn(5, 3, SIZE, SIZE)

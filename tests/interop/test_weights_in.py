@@ -93,8 +93,12 @@ def test_timms_other_pooling_is_refused(
 
     theirs = timm_model(global_pool=pooling, fc_norm=False)
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained: theirs)
-    outcome = run("vit-train", *FITTING, "init_from=timm:vit_tiny_patch16_224")
-    assert outcome.status == 1 and "it classifies all its tokens together" in outcome.err
+    run.fails(
+        "it classifies all its tokens together",
+        "vit-train",
+        *FITTING,
+        "init_from=timm:vit_tiny_patch16_224",
+    )
 
 
 @pytest.mark.parametrize("kind", ["Beit", "Dinov2", "Swin"])
@@ -161,8 +165,7 @@ def test_a_preset_is_timms_model_of_the_same_name() -> None:
 
 def began(run: Run, source: str, *more: str) -> tuple[nn.Module, Any, str]:
     """The model of a run whose learning rate is so small that it stays where it began."""
-    outcome = run("vit-train", *FITTING, *more, f"init_from={source}")
-    assert outcome.status == 0, outcome.err
+    outcome = run.succeeds("vit-train", *FITTING, *more, f"init_from={source}")
     model, meta = vit_train.load("run/checkpoints/last.safetensors")
     return model, meta, " ".join(outcome.out.split())
 
@@ -214,11 +217,19 @@ def test_what_timm_cannot_do_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) 
     def fail(name: str, pretrained: bool) -> None:
         raise OSError("no route to host\nand much more")
 
-    outcome = run("vit-train", *SMALL, "init_from=timm:vit_tinny_patch16_224")
-    assert outcome.status == 1 and "did you mean vit_tiny_patch16_224" in outcome.err
+    run.fails(
+        "did you mean vit_tiny_patch16_224",
+        "vit-train",
+        *SMALL,
+        "init_from=timm:vit_tinny_patch16_224",
+    )
     monkeypatch.setattr(timm, "create_model", fail)
-    outcome = run("vit-train", *SMALL, "init_from=timm:vit_tiny_patch16_224")
-    assert outcome.status == 1 and "which needs a network: no route to host\n" in outcome.err
+    run.fails(
+        "which needs a network: no route to host\n",
+        "vit-train",
+        *SMALL,
+        "init_from=timm:vit_tiny_patch16_224",
+    )
 
 
 def test_an_encoder_without_a_classifier_is_taken_without_its_pooler(run: Run) -> None:
@@ -240,5 +251,6 @@ def test_a_distilled_deit_is_refused_with_its_reason(run: Run) -> None:
     theirs = VisionTransformerDistilled(img_size=SIZE, patch_size=4, embed_dim=DIM, depth=2)
     torch.save(theirs.state_dict(), "distilled.pth")
     for source in ("theirs", "distilled.pth"):
-        outcome = run("vit-train", *FITTING, f"init_from={source}")
-        assert outcome.status == 1 and "a distillation token: take the same" in outcome.err
+        run.fails(
+            "a distillation token: take the same", "vit-train", *FITTING, f"init_from={source}"
+        )

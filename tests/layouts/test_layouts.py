@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vit_train.base.reading import Refused
-from vit_train.interop.layout import Layout, Subject, described
+from vit_train.interop.layout import Layout, described
 from vit_train.interop.libraries import (
     HUGGING_FACE,
     LAYOUTS,
@@ -144,8 +144,8 @@ def test_weights_that_have_no_place_are_refused_with_what_they_are(name: str, wo
 def test_timms_config_says_the_activation() -> None:
     for activation in ("gelu", "gelu_tanh"):
         config = replace(SMALL, activation=activation, norm_eps=1e-6)
-        subject = Subject(config, (3, 16, 16), ["a", "b"], [0.5] * 3, [0.5] * 3)
-        assert TIMM.facts(TIMM.files(subject)).settings["activation"] == activation
+        about = {"image_shape": [3, 16, 16], "classes": ["a"], "mean": [0.5] * 3, "std": [0.5] * 3}
+        assert TIMM.facts(TIMM.files(config, about)).settings["activation"] == activation
     for content in (
         {"model_args": {"act_layer": "relu"}},
         {"architecture": "vit_base_patch16_clip_quickgelu_224"},

@@ -54,8 +54,7 @@ def test_its_card_says_what_was_measured(name: str) -> None:
 
 
 def test_an_unknown_one_is_refused(run: Run) -> None:
-    outcome = run("vit-eval", "ckpt=builtin:imagenet")
-    assert outcome.status == 1 and "there is no builtin:imagenet" in outcome.err
+    run.fails("there is no builtin:imagenet", "vit-eval", "ckpt=builtin:imagenet")
     assert builtin_checkpoint("outputs/x") is None
 
 
@@ -63,8 +62,7 @@ def test_the_data_of_a_builtin_model_are_where_those_of_new_runs_are(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_cifar(monkeypatch, tmp_path / "elsewhere", CIFAR10)
-    outcome = run("vit-eval", "ckpt=builtin:cifar10")
-    assert outcome.status == 1 and "cannot read CIFAR-10" in outcome.err
+    outcome = run.fails("cannot read CIFAR-10", "vit-eval", "ckpt=builtin:cifar10")
     monkeypatch.setenv("VIT_TRAIN_DATA", str(tmp_path / "elsewhere"))
     outcome = run("vit-eval", "ckpt=builtin:cifar10")
     assert "the data's classes are class 0, class 1" in outcome.err  # which are those found there
@@ -96,8 +94,8 @@ def test_packing_keeps_the_answers_and_forgets_the_machine(
     assert f"**Test accuracy** {accuracy:.2f} %" in card and "computed in bf16" in card
     in_both = r"\d+\.\d\d % in fp32, \d+\.\d\d % in bf16; \d+ predictions differ\."
     assert re.search(f"stored in half precision: {in_both}", card)
-    outcome = run("vit-eval", "ckpt=builtin:mine")
-    assert outcome.status == 0 and Path("outputs/builtin-mine/eval-test/results.json").exists()
+    run.succeeds("vit-eval", "ckpt=builtin:mine")
+    assert Path("outputs/builtin-mine/eval-test/results.json").exists()
     assert {path.suffix for path in box.iterdir()} == {".safetensors", ".md", ".json", ".csv"}
     page = Path("outputs/builtin-mine/eval-test/report.html").read_text(encoding="utf-8")
     assert summary["command"] in html.unescape(page) and "Training curves" in page

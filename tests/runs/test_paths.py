@@ -63,12 +63,14 @@ def test_vit_eval_load_and_init_from_take_a_folder_of_runs(run: Run, small_run: 
     shutil.copytree(finished, "runs/two")
     Path("runs/two/summary.json").write_text('{"status": "interrupted"}', encoding="utf-8")
     words = "taking the newest finished run: runs/one"
-    outcome = run("vit-eval", "ckpt=runs")
-    assert outcome.status == 0 and words in outcome.out, outcome.err
+    outcome = run.succeeds("vit-eval", "ckpt=runs")
+    assert words in outcome.out
     assert Path("runs/one/eval-test/results.json").exists()
     assert load("runs")[1].path == Path("runs/one/checkpoints/best.safetensors")
-    outcome = run("vit-train", *SMALL, "init_from=runs", "train.epochs=1", "hydra.run.dir=new")
-    assert outcome.status == 0 and words in outcome.out, outcome.err
+    outcome = run.succeeds(
+        "vit-train", *SMALL, "init_from=runs", "train.epochs=1", "hydra.run.dir=new"
+    )
+    assert words in outcome.out
     assert words in Path("new/train.log").read_text(encoding="utf-8")
     Path("runs/one/summary.json").write_text('{"status": "diverged"}', encoding="utf-8")
     outcome = run("vit-eval", "ckpt=runs")

@@ -170,52 +170,28 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
     return "\n".join(lines) + "\n"
 
 
-# Errors for a file that is missing, damaged or of another program.
-FAULTS = (OSError, ValueError, LookupError, TypeError, AttributeError)
-
-
 def results(meta: Meta) -> list[str]:
-    """Return the lines about the run's summary and evaluations; none if there are none."""
-    summary = summary_file(meta.path)
-    files = (summary, *sorted(summary.parent.glob("eval-*/results.json")))
-    rows = [row for file in files for row in result_rows(file, meta)]
-    if not rows:
-        return []
-    head = [
+    """Return the lines about the training and the test in the run's summary; none without it."""
+    try:
+        summary: Any = read_json(summary_file(meta.path))
+        command = printable(str(summary["command"])).replace("`", "'")
+        precision = markdown_cell(str(summary["precision"]))
+        rows = []
+        for weights, result in summary["test"].items():
+            low, high = result["acc_interval_95"]
+            rows.append(
+                f"| test images, {markdown_cell(weights)} weights | {precision} | "
+                f"{result['acc']:.2%} | {low:.2%} to {high:.2%} | {result['count']:,} |"
+            )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []  # of a run that was copied without it, or a damaged file
+    return [
+        "## Results",
+        "",
+        f"Trained by `{command}` (commit {markdown_cell(str(summary.get('commit')))}).",
+        "",
         "| evaluated on | precision | accuracy | 95 % interval | images |",
         "|---|---|---|---|---|",
+        *rows,
+        "",
     ]
-    return ["## Results", "", *trained_by(summary), *head, *rows, ""]
-
-
-def trained_by(summary: Path) -> list[str]:
-    """Return the command and the commit that the run's summary names; nothing if it has none."""
-    try:
-        content: Any = read_json(summary)
-        command = printable(str(content["command"])).replace("`", "'")
-        commit = markdown_cell(str(content.get("commit") or "unknown"))
-    except FAULTS:
-        return []
-    return [f"Trained by `{command}` (commit {commit}).", ""]
-
-
-def result_rows(file: Path, meta: Meta) -> Iterator[str]:
-    """Yield a row for each result in the run's summary, or in an evaluation of these weights."""
-    try:
-        content: Any = read_json(file)
-        if file.name != "results.json":
-            test = content["test"]
-            found = {f"test images, {name} weights": test[name] for name in test}
-        else:
-            weights = Path(content["checkpoint"]).name, content["weights"], content["epoch"]
-            is_this = weights == (meta.path.name, meta.weights, meta.epoch)
-            found = {file.parent.name: content["result"]} if is_this else {}
-        precision = markdown_cell(str(content["precision"]))
-        for images, result in found.items():
-            low, high = result["acc_interval_95"]
-            yield (
-                f"| {markdown_cell(images)} | {precision} | {100 * result['acc']:.2f} % | "
-                f"{100 * low:.2f} to {100 * high:.2f} | {result['count']:,} |"
-            )
-    except FAULTS:
-        return

@@ -6,7 +6,6 @@ A new format is a line in FORMATS_BY_NAME; its name is one of FORMATS.
 import contextlib
 import io
 import json
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from vit_train.base.text import reason
 from vit_train.base.writing import new_folder, replacing, write_text
 from vit_train.data.batches import Normalize
-from vit_train.interop.layout import Layout, State, Subject
+from vit_train.interop.layout import Layout, State
 from vit_train.interop.libraries import HUGGING_FACE, TIMM
 from vit_train.interop.pretrained import OWN, pretrained
 from vit_train.interop.weight_files import WEIGHT_FILES
@@ -192,10 +191,7 @@ def torch_file(model: Deployed) -> bytes:
 
 
 def open_torch_file(path: Path, model: Deployed) -> Answer:
-    with warnings.catch_warnings():
-        # torch 2.11 warns of a buffer of its own.
-        warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
-        return torch.export.load(io.BytesIO(path.read_bytes())).module()
+    return torch.export.load(path).module()
 
 
 def safetensors_of(state: State, metadata: dict[str, str]) -> bytes:
@@ -223,14 +219,10 @@ def reopened(path: Path, model: Deployed) -> Answer:
 def folder_of(layout: Layout, model: Deployed) -> dict[str, bytes]:
     """Return the files of a library's folder: the weights, and its config files."""
     assert isinstance(model.fused, VisionTransformer)
-    meta = model.meta
-    mean, std = map(list, meta.statistics)
-    subject = Subject(plain_config(model.fused), meta.image_shape, meta.classes, mean, std)
-    files = {
-        name: json.dumps(each, indent=2).encode() for name, each in layout.files(subject).items()
-    }
+    files = layout.files(plain_config(model.fused), model.about)
+    contents = {name: json.dumps(each, indent=2).encode() for name, each in files.items()}
     state = layout.to_theirs(plain_state(model.fused))
-    return {WEIGHT_FILES[0]: safetensors_of(state, {"format": "pt"}), **files}
+    return {WEIGHT_FILES[0]: safetensors_of(state, {"format": "pt"}), **contents}
 
 
 def plain_config(model: nn.Module) -> ViTConfig:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vit_train.base.reading import Refused
+from vit_train.data.dataset import Statistics
 from vit_train.model.config import ViTConfig
 
 State = dict[str, Tensor]
@@ -39,19 +40,7 @@ class Facts:
     settings: Mapping[str, Any] = field(default_factory=dict)
     # The names of the classes, and how images are normalized; None where that is not known.
     classes: list[str] | None = None
-    mean: Sequence[float] | None = None
-    std: Sequence[float] | None = None
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model that a library's config files are to describe."""
-
-    config: ViTConfig
-    image_shape: tuple[int, int, int]
-    classes: list[str]
-    mean: list[float]
-    std: list[float]
+    statistics: Statistics | None = None
 
 
 @dataclass(frozen=True)
@@ -69,9 +58,10 @@ class Layout:
     norm_eps: float
     # Beginnings of names that are not needed.
     unused: tuple[str, ...] = ()
-    # From its config files to facts about a model, and from a model to these files.
+    # From its config files to facts about a model, and from a model's config and the classes, mean,
+    # std and image_shape of its images to these files.
     facts: Callable[[Files], Facts] = lambda files: Facts()
-    files: Callable[[Subject], Files] = lambda subject: {}
+    files: Callable[[ViTConfig, Mapping[str, Any]], Files] = lambda config, about: {}
     # From the library's tensors to those of the table and back, where more than names differs.
     unpack: Callable[[State], State] = dict
     pack: Callable[[State], State] = dict

@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 
 from vit_train.base.reading import Refused
-from vit_train.interop.layout import Facts, Files, Layout, State, Subject
+from vit_train.data.dataset import Statistics
+from vit_train.interop.layout import Facts, Files, Layout, State
+from vit_train.model.config import ViTConfig
+from vit_train.runs.trained import statistics_of
 
 # Settings that only this program can change, with the value of all libraries.
 PLAIN: Mapping[str, tuple[Any, ...]] = {
@@ -37,6 +40,10 @@ def our_activation(theirs: object) -> str:
     if str(theirs) not in ACTIVATIONS:
         raise Refused(f"its activation is {str(theirs)[:40]}, not one of: {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[str(theirs)]
+
+
+def known_statistics(mean: Any, std: Any) -> Statistics | None:
+    return None if mean is None or std is None else statistics_of(mean, std)
 
 
 # timm's VisionTransformer, and the files of DeiT and MAE. `vit_train.model.vit` took timm's names;
@@ -71,12 +78,12 @@ def timm_facts(files: Files) -> Facts:
     images = config.get("pretrained_cfg") or config
     names = config.get("label_names")
     classes = list(map(str, names)) if isinstance(names, list) else None
-    return Facts(settings, classes, images.get("mean"), images.get("std"))
+    return Facts(settings, classes, known_statistics(images.get("mean"), images.get("std")))
 
 
-def timm_files(subject: Subject) -> Files:
+def timm_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
     """Return the config.json with which timm.create_model("local-dir:…") builds a model."""
-    config, (channels, size, _) = subject.config, subject.image_shape
+    channels, size, _ = about["image_shape"]
     # The architecture's name decides only LayerNorm's eps; all else is in model_args.
     clip = "clip_" if config.eps == CLIP_EPS else ""
     pooling = "token" if config.has_class_token else "avg"
@@ -84,7 +91,7 @@ def timm_files(subject: Subject) -> Files:
         "img_size": size,
         "patch_size": config.patch_size,
         "in_chans": channels,
-        "num_classes": len(subject.classes),
+        "num_classes": len(about["classes"]),
         "embed_dim": config.embed_dim,
         "depth": config.depth,
         "num_heads": config.num_heads,
@@ -101,10 +108,10 @@ def timm_files(subject: Subject) -> Files:
         "pos_embed": "none" if config.positions == "none" else "learn",
     }
     images = {
-        "input_size": list(subject.image_shape),
+        "input_size": about["image_shape"],
         "fixed_input_size": True,
-        "mean": subject.mean,
-        "std": subject.std,
+        "mean": about["mean"],
+        "std": about["std"],
         "interpolation": "bilinear",
         "crop_pct": 1.0,
         "custom_load": False,
@@ -113,10 +120,10 @@ def timm_files(subject: Subject) -> Files:
     }
     described = {
         "architecture": f"vit_base_patch16_{clip}224",
-        "num_classes": len(subject.classes),
+        "num_classes": len(about["classes"]),
         "num_features": config.embed_dim,
         "global_pool": pooling,
-        "label_names": subject.classes,
+        "label_names": about["classes"],
         "model_args": model,
         "pretrained_cfg": images,
     }
@@ -216,12 +223,12 @@ def hf_facts(files: Files) -> Facts:
     mean, std = images.get("image_mean"), images.get("image_std")
     if images.get("do_normalize") is False and mean is not None:
         mean, std = [0.0] * len(mean), [1.0] * len(mean)
-    return Facts(settings, classes if named else None, mean, std)
+    return Facts(settings, classes if named else None, known_statistics(mean, std))
 
 
-def hf_files(subject: Subject) -> Files:
+def hf_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
     """Return the two files with which from_pretrained builds a model and its preprocessing."""
-    config, (channels, size, _) = subject.config, subject.image_shape
+    channels, size, _ = about["image_shape"]
     model = {
         "architectures": ["ViTForImageClassification"],
         "model_type": "vit",
@@ -237,8 +244,8 @@ def hf_files(subject: Subject) -> Files:
         "num_channels": channels,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
-        "id2label": {str(number): name for number, name in enumerate(subject.classes)},
-        "label2id": {name: number for number, name in enumerate(subject.classes)},
+        "id2label": {str(number): name for number, name in enumerate(about["classes"])},
+        "label2id": {name: number for number, name in enumerate(about["classes"])},
         "torch_dtype": "float32",
     }
     # ViT's own processor does not crop: it would squeeze images that are not square.
@@ -253,8 +260,8 @@ def hf_files(subject: Subject) -> Files:
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": subject.mean,
-        "image_std": subject.std,
+        "image_mean": about["mean"],
+        "image_std": about["std"],
     }
     return {"config.json": model, "preprocessor_config.json": images}
 

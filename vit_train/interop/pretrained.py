@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vit_train.base.reading import (
     JSON_NODES,
@@ -26,8 +26,8 @@ from vit_train.base.reading import (
 )
 from vit_train.base.text import reason
 from vit_train.data.dataset import Seen, Statistics
-from vit_train.interop.layout import Facts, Layout, State, described, first_three
-from vit_train.interop.libraries import POOLING, layout_of, our_activation
+from vit_train.interop.layout import Facts, Layout, State, described
+from vit_train.interop.libraries import POOLING, known_statistics, layout_of, our_activation
 from vit_train.interop.weight_files import CONFIG_FILES, read_weights, unwrapped, weights_file
 from vit_train.model.build import build, on_meta
 from vit_train.model.config import ViTConfig, require_vit
@@ -120,15 +120,12 @@ def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
 
 def from_own(state: State, description: str) -> Pretrained:
     """Return the model of a safetensors file that this program exported."""
-    try:
-        plain = json.loads(description)
-    except (ValueError, RecursionError) as error:
-        raise Refused("its metadata are not those of a model of this program") from error
+    plain = json.loads(description)
     require_plain(plain, "its metadata", JSON_NODES)
     about = typed(Exported, plain, "its metadata")
     config = require_vit(from_checkpoint(about.config, PREDICTING).model, "init_from")
     channels = about.image_shape[0]
-    statistics = statistics_of(about.mean, about.std, channels)
+    statistics = statistics_of(about.mean, about.std)
     require_whole(state, config, about.image_shape, {})
     return Pretrained("", numbers(state), config, channels, about.classes, statistics)
 
@@ -167,7 +164,8 @@ def facts_of(model: nn.Module) -> Facts:
         "activation": our_activation(type(block.mlp.act).__name__),
         "head": POOLING.get(str(vars(model).get("global_pool")), "another"),
     }
-    return Facts(settings, images.get("label_names"), images.get("mean"), images.get("std"))
+    statistics = known_statistics(images.get("mean"), images.get("std"))
+    return Facts(settings, images.get("label_names"), statistics)
 
 
 def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) -> Pretrained:
@@ -185,19 +183,13 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
     config = replace(wanted, **settings)
     channels, size = ours["patch_embed.proj.weight"].shape[1], image_size(ours, config)
     require_whole(ours, config, (channels, size, size), layout.table(config.depth))
-    statistics = None
-    if facts.mean is not None and facts.std is not None:
-        try:
-            statistics = statistics_of(facts.mean, facts.std, channels)
-        except (TypeError, ValueError) as error:
-            raise Refused("its config's mean and std cannot normalize images") from error
     return Pretrained(
         layout=layout.name,
         state=numbers(ours),
         config=config,
         channels=channels,
         classes=facts.classes,
-        statistics=statistics,
+        statistics=facts.statistics,
         left=tuple(left),
         assumed=tuple(name for name in unsaid if name not in known),
     )
@@ -243,34 +235,30 @@ def require_whole(
 
     A head is not needed.
     """
-
-    def theirs(key: str) -> tuple[str, ...]:
-        return table.get(key, (key,))
-
     head = state.get("head.weight")
     classes = len(head) if head is not None and head.ndim else 1
-    expected = on_meta(partial(build, config, image_shape, classes), config).state_dict()
-    if head is None:
-        expected = {key: value for key, value in expected.items() if "head." not in key}
-    lacking = [each for key in expected if key not in state for each in theirs(key)]
-    if lacking:
-        raise Refused(f"it lacks {first_three(lacking)}")
-    for key, value in state.items():
+    model = on_meta(partial(build, config, image_shape, classes), config)
+    given, expected = (
+        {key: tuple(value.shape) for key, value in each.items()}
+        for each in (state, model.state_dict())
+    )
+    for key in expected | given:
+        names = ", ".join(table.get(key, (key,)))
+        if key not in given and not (head is None and "head." in key):
+            raise Refused(f"it lacks {names}")
         if key not in expected:
-            raise Refused(f"it has {first_three(theirs(key))}, for which this model has no place")
-        if value.shape != expected[key].shape:
-            shapes = f"{tuple(value.shape)}, not {tuple(expected[key].shape)}"
-            raise Refused(f"{first_three(theirs(key))} has the shape {shapes}")
+            raise Refused(f"it has {names}, for which this model has no place")
+        if key in given and given[key] != expected[key]:
+            raise Refused(f"{names} has the shape {given[key]}, not {expected[key]}")
 
 
-def numbers(state: State) -> dict[str, Tensor]:
+def numbers(state: State) -> State:
     """Return the weights in at least single precision; raise Refused if any is no finite number."""
     for key, value in state.items():
-        if value.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-            kind = str(value.dtype).removeprefix("torch.")
-            raise Refused(f"{key} holds {kind}, not real numbers")
-        if not value.isfinite().all():
-            raise Refused(f"{key} holds NaN or infinity: the weights are damaged")
+        is_real = value.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+        if not is_real or not value.isfinite().all():
+            kind = "NaN or infinity" if is_real else f"{value.dtype}, not real numbers"
+            raise Refused(f"{key} holds {kind}: the weights are damaged")
     return {
         key: value.to(torch.promote_types(value.dtype, torch.float32))
         for key, value in state.items()

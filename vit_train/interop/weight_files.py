@@ -71,10 +71,9 @@ def read_torch_file(path: Path) -> Any:
             "it is damaged, or neither a safetensors file nor one of PyTorch 1.6 or later: save "
             "the weights anew, as safetensors or with torch.save"
         ) from error
-    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-        raise Refused("its records are compressed")  # and could take more memory than the file
-    if sum(entry.file_size for entry in entries) > size:
-        raise Refused("its records overlap")
+    is_stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+    if not is_stored or sum(entry.file_size for entry in entries) > size:
+        raise Refused("its records are compressed, or overlap")  # and could fill the memory
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # which reading such a file can raise, anything

@@ -245,15 +245,16 @@ def unused(folder: Path, named: bool) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.iterdir())
     with removed_if_empty(folder, named), sole_writer(folder):
-        if holds_run(folder):
-            raise InUse(
-                f"{folder} already holds a run: choose another folder, or resume it with "
-                f"{resume_command(folder)}"
-            )
+        taken = holds_run(folder)
         try:
+            if taken:
+                raise InUse(
+                    f"{folder} already holds a run: choose another folder, or resume it with "
+                    f"{resume_command(folder)}"
+                )
             yield
         finally:
-            if not holds_run(folder):
+            if taken or not holds_run(folder):
                 for path in {folder / name for name in BEGUN} - before:
                     path.unlink(missing_ok=True)
 

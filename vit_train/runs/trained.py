@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vit_train.base.memory import memory_bytes, require_memory
-from vit_train.base.reading import Refused, read_json
+from vit_train.base.reading import Refused, read_json, typed
 from vit_train.base.text import counted
 from vit_train.data.batches import Normalize
 from vit_train.data.config import MAX_PIXELS
@@ -269,7 +269,7 @@ def load(
         task=task,
         classes=checkpoint.classes,
         image_shape=task.image_shape,
-        statistics=statistics_of(checkpoint.mean, checkpoint.std, task.image_shape[0]),
+        statistics=statistics_of(checkpoint.mean, checkpoint.std),
         epoch=checkpoint.epoch,
         step=checkpoint.step,
         images_seen=checkpoint.images_seen,
@@ -347,12 +347,14 @@ def require_bounded_memory(
     )
 
 
-def statistics_of(mean: Sequence[float], std: Sequence[float], channels: int) -> Statistics:
+def statistics_of(
+    mean: Sequence[float], std: Sequence[float], channels: int = CHANNELS
+) -> Statistics:
     """Return the mean and std to normalize images with; raise ValueError if they are unusable."""
     mean, std = tuple(map(float, mean)), tuple(map(float, std))
     finite = all(map(math.isfinite, (*mean, *std)))
     if not finite or not len(mean) == len(std) == channels or min(std) <= 0:
-        raise ValueError("the checkpoint's mean and std cannot normalize images")
+        raise ValueError("the model's mean and std cannot normalize images")
     return Statistics(mean, std)
 
 
@@ -368,11 +370,11 @@ def known_temperature(checkpoint: Checkpoint, meta: Meta) -> float | None:
 
     None if it is not known of these weights and this image size, or is not a temperature.
     """
-    value: Any = checkpoint.temperature
+    value = checkpoint.temperature
     if value is None:
         value = (noted_temperatures(meta.path) or {}).get(temperature_key(meta))
     fits = meta.image_shape == checkpoint.image_shape
-    return value if fits and isinstance(value, float) and LEAST <= value <= MOST else None
+    return value if value is not None and fits and LEAST <= value <= MOST else None
 
 
 def temperature_key(meta: Meta) -> str:
@@ -380,17 +382,16 @@ def temperature_key(meta: Meta) -> str:
     return f"{meta.path.name} {meta.checksum[:12]}, {meta.weights} weights"
 
 
-def noted_temperatures(checkpoint: Path) -> dict[str, Any] | None:
+def noted_temperatures(checkpoint: Path) -> dict[str, float] | None:
     """Return the temperatures that vit-eval has noted, by checkpoint and weights.
 
     None if the file is damaged or was written by something else.
     """
     file = calibration_file(checkpoint)
     try:
-        noted = read_json(file)["temperatures"] if file.exists() else {}
+        return typed(dict[str, float], read_json(file)["temperatures"]) if file.exists() else {}
     except (Refused, LookupError, TypeError):
         return None
-    return noted if isinstance(noted, dict) else None
 
 
 def encoder_of(model: nn.Module) -> Encoder | None:
@@ -400,8 +401,6 @@ def encoder_of(model: nn.Module) -> Encoder | None:
 
 def portable(config: dict[str, Any]) -> dict[str, Any]:
     """Return a run's settings without the paths of the machine that trained it."""
-    task = dict(config["task"])
-    if "teacher" in task:
-        task["teacher"] = Path(task["teacher"]).name
-    data = config["data"] | {"root": "data", "download": False}
+    paths = {key: Path(value).name for key, value in config["task"].items() if key == "teacher"}
+    task, data = config["task"] | paths, config["data"] | {"root": "data", "download": False}
     return config | {"data": data, "task": task} | dict.fromkeys(("init_from", "resume", "extend"))

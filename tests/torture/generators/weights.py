@@ -14,7 +14,6 @@ from torch import Tensor
 
 from torture.forgery import archive, everywhere, put
 from torture.place import Place
-from vit_train.interop.layout import Subject
 from vit_train.interop.libraries import LAYOUTS
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
@@ -49,8 +48,9 @@ def make(rng: random.Random, place: Place) -> None:
     }
     config = replace(VIT, **needed)
     state = layout.to_theirs(VisionTransformer(config, 32, 3, 10).state_dict())
-    subject = Subject(config, (3, 32, 32), [f"class {n}" for n in range(10)], [0.5] * 3, [0.2] * 3)
-    files = {name: dict(content) for name, content in layout.files(subject).items()}
+    classes = [f"class {n}" for n in range(10)]
+    about = {"image_shape": [3, 32, 32], "classes": classes, "mean": [0.5] * 3, "std": [0.2] * 3}
+    files = {name: dict(content) for name, content in layout.files(config, about).items()}
     if rng.random() < 0.6:
         change_tensors(state, rng, place)
     if files and rng.random() < 0.6:
