@@ -144,9 +144,8 @@ def label_lines(target: Tensor, classes: Sequence[str]) -> list[str]:
         return [fitted("", classes[int(target)]) if target >= 0 else "no label"]
     shares = zip(target.tolist(), classes, strict=True)
     shown = sorted(((share, name) for share, name in shares if share >= 0.005), reverse=True)
-    if shown and shown[0][0] > 0.995:
-        return [fitted("", shown[0][1])]
-    return [fitted("", name, f" {share:.0%}") for share, name in shown] or ["no label"]
+    parts = ((name, f" {share:.0%}" if share <= 0.995 else "") for share, name in shown)
+    return [fitted("", *part) for part in parts] or ["no label"]
 
 
 # Images in each section.
