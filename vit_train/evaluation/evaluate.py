@@ -245,7 +245,7 @@ def pictures(
         yield "pictures", draw_gallery(meta.task, model, batch, trained.normalize)
     if explainer is not None:
         shown = sample(images, SHOWN)
-        yield "maps", explainer.draw_maps(shown.images, true_classes(shown, meta.classes))
+        yield "maps", explainer.draw_maps(shown.images, true_classes(shown, meta))
     encoder = encoder_of(model)
     if encoder is not None and len(encoder.pos_embed) and encoder.grid**2 <= MOST_PLACES:
         yield "positions", draw_positions(encoder)

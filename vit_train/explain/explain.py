@@ -14,14 +14,8 @@ from vit_train.data.dataset import ImageSet, sample
 from vit_train.data.image_files import Doubts, image_files
 from vit_train.engine.precision import keep_freed_memory, pick_device
 from vit_train.explain.attribution import layer_index
-from vit_train.explain.explainer import (
-    WRITTEN,
-    Explainer,
-    read_images,
-    require_kept,
-    true_classes,
-)
-from vit_train.figures.charts import save
+from vit_train.explain.explainer import Explainer, read_images, require_kept, true_classes
+from vit_train.figures.charts import Figure, save
 from vit_train.figures.maps import draw_maps
 from vit_train.model.autoencoder import Autoencoder, Autoregressor
 from vit_train.runs.images import evaluated_images
@@ -34,18 +28,10 @@ from vit_train.tasks.pixels import Reconstruct
 logger = logging.getLogger(__name__)
 
 
-def on_grid(weights: Tensor, visible: Tensor, grid: int) -> Tensor:
-    """Return maps over the image of what each of Q patches attends to: (B,H,Q,T) → (B,Q,G,G).
-
-    `visible` (B,V) are the patches that the encoder saw, in the order of the last V of its T
-    tokens; the class token, if there is one, has no place and is left out. The maps are means over
-    the heads, and 0 where a patch is hidden.
-    """
-    batch, _, queries, _ = weights.shape
-    places = visible.unsqueeze(1).expand(-1, queries, -1)
-    seen = weights.mean(dim=1)[:, :, -visible.shape[1] :]
-    maps = weights.new_zeros(batch, queries, grid * grid).scatter(2, places, seen)
-    return maps.view(batch, queries, grid, grid)
+def on_grid(seen: Tensor, visible: Tensor, grid: int) -> Tensor:
+    """Return maps over the image of values (B,V) of its `visible` patches (B,V), 0 elsewhere."""
+    maps = seen.new_zeros(len(seen), grid**2).scatter(1, visible, seen)
+    return maps.view(-1, grid, grid)
 
 
 def most_central(patches: Tensor, grid: int) -> Tensor:
@@ -69,12 +55,9 @@ def masked(images: Tensor, visible: Tensor, query: Tensor, patch_size: int) -> T
     return torch.where(kinds == 0, images, torch.where(kinds == 2, red, red.amax()))
 
 
-LEGEND = "attention of the red patch to the visible ones, decoder layer {layer}"
-
-
 @torch.no_grad()
-def draw_decoder(trained: Trained, images: Tensor, layer: int, path: Path) -> None:
-    """Draw uint8 images (N,3,S,S), a hidden patch of each, and what it attends to, into a PNG file.
+def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, Figure]:
+    """Draw uint8 images (N,3,S,S), a hidden patch of each, and the patches that it attends to.
 
     `layer` is counted from 1, or from the end if it is negative. Raise ValueError for a layer that
     the decoder does not have, and for a model that is given no patch.
@@ -84,31 +67,28 @@ def draw_decoder(trained: Trained, images: Tensor, layer: int, path: Path) -> No
     index = layer_index(layer, len(model.decoder.blocks), "decoder")
     unlabeled = ImageSet(images, torch.zeros(len(images), dtype=torch.long))
     batches = EvalBatches(unlabeled, trained.normalize, len(images), trained.device)
-    batch, targets = next(iter(meta.task.eval_loader(batches)))
+    batch, order = next(iter(meta.task.eval_loader(batches)))
     grid = model.encoder.grid
     if isinstance(model, Autoregressor):
-        if not model.given:
+        count = first = model.given
+        if not count:
             raise ValueError("task.given_rows=0: the decoder is given no patch to attend to")
-        first = model.given
-        everything = torch.arange(grid**2, device=trained.device).expand(len(images), -1)
-        visible, hidden = everything.split((first, model.count), dim=1)
+        order = torch.arange(grid**2, device=trained.device).expand(len(images), -1)
         _, attention = model.forward(batch, return_attention=True)
     else:
         assert isinstance(meta.task, Reconstruct)
-        first = 0  # it predicts the visible patches, too
-        visible, hidden = targets[:, : meta.task.visible], targets[:, meta.task.visible :]
-        _, attention = model.forward(batch, visible, return_attention=True)
-    meta.require_finite(attention[index][1])
-    query = most_central(hidden, grid)
-    maps = on_grid(attention[index][1], visible, grid)
-    chosen = maps[torch.arange(len(maps), device=query.device), query - first]
+        count, first = meta.task.visible, 0  # the decoder predicts the visible patches, too
+        _, attention = model.forward(batch, order[:, :count], return_attention=True)
+    weights = attention[index][1].mean(dim=1)  # over the heads: (B,Q,T)
+    meta.require_finite(weights)
+    visible, query = order[:, :count], most_central(order[:, count:], grid)
+    each = torch.arange(len(images), device=query.device)
+    # The visible patches are the last tokens; the class token, if there is one, has no place.
+    maps = on_grid(weights[each, query - first, -count:], visible, grid)
     places = [[f"row {patch // grid + 1}, column {patch % grid + 1}"] for patch in query.tolist()]
     shown = masked(images, visible.cpu(), query.cpu(), model.patch_size)
-    save(draw_maps(shown, chosen, places, LEGEND.format(layer=index + 1)), path)
-
-
-# What is written for a model that predicts pixels.
-DECODER = "decoder.png"
+    legend = f"attention of the red patch to the visible ones, decoder layer {index + 1}"
+    return {"decoder": draw_maps(shown, maps, places, legend)}
 
 
 def explain_predictions(config: ExplainConfig) -> None:
@@ -120,37 +100,38 @@ def explain_predictions(config: ExplainConfig) -> None:
     keep_freed_memory()
     device = pick_device(config.device)
     trained = load(config.ckpt, device, config.weights, config.data.image_size)
-    is_classifier = not isinstance(trained.model, Autoencoder)
-    chosen = config.score or config.target is not None or config.method != ExplainConfig.method
-    if not is_classifier and chosen:
+    explainer = None
+    if not isinstance(trained.model, Autoencoder):
+        if config.layer != ExplainConfig.layer and config.method != "attention":
+            raise ValueError(
+                f"layer={config.layer} is for method=attention: the others use all layers"
+            )
+        explainer = Explainer(trained, config.method, config.layer, config.target)
+    elif config.score or config.target is not None or config.method != ExplainConfig.method:
         raise ValueError("method=, score=, target= are for classifiers: this model predicts pixels")
-    if is_classifier and config.layer != ExplainConfig.layer and config.method != "attention":
-        raise ValueError(f"layer={config.layer} is for method=attention: the others use all layers")
-    how = config.method, config.layer, config.target
-    explainer = Explainer(trained, *how) if is_classifier else None
     folder = Path(config.out or run_folder(trained.meta.path) / folder_name(config))
     require_own_folder(folder)
-    written = list(WRITTEN) if is_classifier else [DECODER]
-    part, doubts = None, Doubts()
+    paths: list[Path] = []
     if config.images is None or config.score:
         part = evaluated_images(config.data, "test", trained.meta)[0].images
-    if config.images is not None:
-        paths = image_files(config.images)
-        require_kept(paths, [folder / name for name in written])
+    if config.images is None:
+        shown = sample(part, config.count)
+        images, titles = shown.images, true_classes(shown, trained.meta)
+    else:
+        paths, doubts = image_files(config.images), Doubts()
         images, titles = read_images(trained, paths, config.count, config.max_pixels, doubts)
         doubts.warn()
-    else:
-        assert part is not None
-        shown = sample(part, config.count)
-        images = shown.images
-        titles = true_classes(shown, trained.meta.classes) if is_classifier else []
-    make_folder(folder)
     if explainer is not None:
-        written = explainer.draw(folder, images, titles)
+        figures = explainer.figures(images, titles)
     else:
-        draw_decoder(trained, images, config.layer, folder / DECODER)
-    logger.info(f"written to {folder}/: {', '.join(written)}")
-    if explainer is not None and part is not None and config.score:
+        figures = decoder_figures(trained, config.layer, images)
+    files = {folder / f"{name}.png": figure for name, figure in figures.items()}
+    require_kept(paths, files)
+    make_folder(folder)
+    for file, figure in files.items():
+        save(figure, file)
+    logger.info(f"written to {folder}/: {', '.join(file.name for file in files)}")
+    if explainer is not None and config.score:
         explainer.score(sample(part, config.score))
 
 

@@ -2,7 +2,7 @@
 
 import difflib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -26,20 +26,18 @@ from vit_train.explain.attribution import (
     principal_filters,
     without_patches,
 )
-from vit_train.figures.charts import Figure, save
+from vit_train.figures.charts import Figure
 from vit_train.figures.maps import draw_distances, draw_filters, draw_maps
 from vit_train.model.build import images_at_once
 from vit_train.model.patches import PatchEmbed
 from vit_train.model.vit import VisionTransformer
-from vit_train.runs.trained import Trained
+from vit_train.runs.trained import Meta, Trained
 
 logger = logging.getLogger(__name__)
 
 # Images that are explained at once, at most.
 BATCH = 64
 FILTERS = 28
-# The files that are written for a classifier.
-WRITTEN = ("maps.png", "distances.png", "filters.png")
 LEGENDS = {
     "relevance": "how much each patch raised {raised} (relevance: attention × gradient)",
     "rollout": "attention through all layers (rollout)",
@@ -85,17 +83,17 @@ class Explainer:
         if not self.batch:
             raise ValueError(TOO_LARGE)
 
-    def draw(self, folder: Path, images: Tensor, titles: Sequence[str]) -> list[str]:
-        """Draw everything into the folder and return the files' names."""
-        maps, distances, filters = (folder / name for name in WRITTEN)
-        save(self.draw_maps(images, titles), maps)
+    def figures(self, images: Tensor, titles: Sequence[str]) -> dict[str, Figure]:
+        """Draw the maps of uint8 images (N,3,S,S), the heads' distances and the filters."""
         even = even_distance(self.model.grid, self.model.config.patch_size)
-        save(draw_distances(self.distances(images), images.shape[-1], even), distances)
-        if not isinstance(self.model.patch_embed, PatchEmbed):
-            return [maps.name, distances.name]
-        found = principal_filters(self.model.patch_embed.proj.weight.cpu(), FILTERS)
-        save(draw_filters(*found), filters)
-        return list(WRITTEN)
+        found = {
+            "maps": self.draw_maps(images, titles),
+            "distances": draw_distances(self.distances(images), images.shape[-1], even),
+        }
+        if isinstance(self.model.patch_embed, PatchEmbed):
+            weight = self.model.patch_embed.proj.weight.cpu()
+            found["filters"] = draw_filters(*principal_filters(weight, FILTERS))
+        return found
 
     def draw_maps(self, images: Tensor, titles: Sequence[str]) -> Figure:
         """Draw uint8 images (N,3,S,S) with their maps.
@@ -205,8 +203,11 @@ class Explainer:
         return torch.cat(found) == predicted
 
 
-def true_classes(images: ImageSet, classes: Sequence[str]) -> list[str]:
-    return [f"true: {classes[label]}" for label in images.labels.tolist()]
+def true_classes(images: ImageSet, meta: Meta) -> list[str]:
+    """Return a title for each image; of a task without labels, their numbers are no classes."""
+    if not meta.task.needs_labels:
+        return []
+    return [f"true: {meta.classes[label]}" for label in images.labels.tolist()]
 
 
 def read_images(
@@ -228,7 +229,7 @@ def read_images(
     return torch.stack(list(found.values())), [path.name for path in found]
 
 
-def require_kept(images: Sequence[Path], files: Sequence[Path]) -> None:
+def require_kept(images: Iterable[Path], files: Iterable[Path]) -> None:
     """Raise ValueError if one of the images is a file that is about to be written."""
     written = {file.resolve() for file in files}
     for image in images:
