@@ -48,8 +48,9 @@ def test_each_method_is_drawn_and_measured(run: Run, small_run: SmallRun, method
     part = sample(load_dataset(trained.meta.config.data).test, 30)
     hits, _ = pointing_hits(explainer.explained(part.images)[0], part.masks)
     assert said and float(said[1]) == pytest.approx(100 * hits.double().mean().item(), abs=0.06)
-    for order in (f"{method}'s order", "random order"):
-        kept = re.search(rf"of 30 images in {order}, share of predictions kept: (.+)", outcome.out)
+    for order in ("map", "random"):
+        deleting = f"{method}, deleting patches of 30 images in {order} order"
+        kept = re.search(rf"{deleting}, share of predictions kept: (.+)", outcome.out)
         assert kept and re.findall(r"% at (\d+)%", kept[1]) == ["5", "9", "20", "30", "50"]
 
 

@@ -1,6 +1,5 @@
 """`vit-eval ckpt=[A,B]`: several checkpoints on the same images, compared pair by pair."""
 
-import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -42,7 +41,8 @@ def compare_checkpoints(config: EvalConfig) -> None:
     ]
     require_same_images(runs)
     places = distinct([display_name(run.meta.path) for run in runs])
-    folder = Path(config.out) if config.out else comparison_folder(runs, places)
+    beside, against = runs[0].folder, file_name("-".join(places[1:]).replace("/", "-"))
+    folder = Path(config.out or beside.with_name(f"{beside.name}-vs-{against}"))
     require_own_folder(folder)
     folder.mkdir(exist_ok=True)
     names = [f"{letter} ({place})" for letter, place in zip(letters, places, strict=True)]
@@ -139,7 +139,7 @@ def draw_differences(found: dict[str, Answers], images: Tensor, classes: Sequenc
             )
             for name, each in found.items()
         )
-        return Labeled(images[index], list(lines))
+        return images[index], list(lines)
 
     sections = {}
     for (name, right), wrong in zip(found.items(), reversed(found.values()), strict=True):
@@ -209,15 +209,6 @@ def distinct(checkpoints: Sequence[str]) -> list[str]:
             for each in parts:
                 each.pop(end)
     return ["/".join(each) for each in parts]
-
-
-def comparison_folder(runs: Sequence[Evaluated], places: Sequence[str]) -> Path:
-    """Return a folder beside the first evaluation's, with a name of its own for these runs."""
-    first = runs[0].folder
-    paths = b"\n".join(bytes(run.meta.path.resolve()) for run in runs)
-    mark = hashlib.sha256(paths).hexdigest()[:6]
-    against = file_name("-".join(places[1:]).replace("/", "-"))
-    return first.with_name(f"{first.name}-vs-{against}-{mark}")
 
 
 def different_settings(runs: Sequence[Evaluated]) -> list[tuple[str, ...]]:

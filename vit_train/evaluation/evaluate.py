@@ -73,8 +73,7 @@ def load_for(config: EvalConfig, checkpoint: str) -> Trained:
     keep_freed_memory()
     if (requested := config.data.image_size) is not None:
         require_images_fit(1, requested, f"data.image_size={requested}")
-    device = pick_device(config.device)
-    return load(checkpoint, device, config.weights, config.data.image_size)
+    return load(checkpoint, pick_device(config.device), config.weights, config.data.image_size)
 
 
 def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
@@ -103,7 +102,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
 
     logger.info(f"evaluating {counted(len(images), f'{config.split} image')} of {data.title}")
     began = time.perf_counter()
-    result = measured(images)
+    result: Evaluation = measured(images)
     speed = len(images) / (time.perf_counter() - began)
     if not math.isfinite(result.loss):
         raise ValueError(

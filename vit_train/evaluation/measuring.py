@@ -35,14 +35,12 @@ logger = logging.getLogger(__name__)
 
 # Of an image and a class: the logit and its log-softmax in float64, and what sorting them takes.
 LOGIT_BYTES = 40
-# Evaluates a model on a set of images, always in the same way: `measure` with its first arguments.
-Measure = Callable[[ImageSet], Evaluation]
+# Evaluates a classifier on a set of images, always in the same way.
+Measure = Callable[[ImageSet], Classification]
 
 
-def measure(
-    trained: Trained, precision: Precision, batch_size: int, images: ImageSet
-) -> Evaluation:
-    """Evaluate a loaded model on a set of images."""
+def measure(trained: Trained, precision: Precision, batch_size: int, images: ImageSet) -> Any:
+    """Evaluate a loaded model on a set of images; return a Classification of a classifier."""
     model, meta = trained
     classes = len(meta.classes) if meta.task.needs_labels else 1
     require_memory(
@@ -54,12 +52,6 @@ def measure(
     with make_workers(model, precision, batch_size, most=trained.at_once) as workers:
         loader = meta.task.eval_loader(batches)
         return evaluate(model, meta.task, loader, precision, workers)
-
-
-def classification(measure: Measure, images: ImageSet) -> Classification:
-    result = measure(images)
-    assert isinstance(result, Classification)
-    return result
 
 
 def temperature(
@@ -75,7 +67,7 @@ def temperature(
     if images is None:
         logger.info("no temperature is fitted: that takes the run's own validation images")
         return None
-    fitted = fitted_temperature(classification(measure, images).answers)
+    fitted = fitted_temperature(measure(images).answers)
     if fitted <= COLDEST:
         logger.info(f"no temperature is fitted: too few validation images ({len(images):,})")
         return None
@@ -99,7 +91,7 @@ def note_temperature(meta: Meta, fitted: float) -> None:
 
 def flipped(measure: Measure, images: ImageSet, plain: Answers) -> Classification:
     """Evaluate the mean of each image's and its mirror image's probabilities."""
-    mirrored = classification(measure, replace(images, images=images.images.flip(3))).answers
+    mirrored = measure(replace(images, images=images.images.flip(3))).answers
     both = np.logaddexp(plain.log_probabilities, mirrored.log_probabilities)
     result = Classification.of(Answers(plain.labels, both - np.log(2)))
     logger.info(f"with the mirror images, tta=flip: {result_line(result)}")
@@ -112,7 +104,7 @@ def robustness(measure: Measure, images: ImageSet) -> dict[str, Any]:
     for name in CORRUPTIONS:
         for severity in SEVERITIES:
             worse = replace(images, images=corrupted(images.images, name, severity))
-            found.setdefault(name, []).append(classification(measure, worse).acc)
+            found.setdefault(name, []).append(measure(worse).acc)
         logger.info(f"{name}: {', '.join(f'{acc:.1%}' for acc in found[name])}")
     return {"mean_acc": mean(map(mean, found.values())), "acc_by_severity": found}
 

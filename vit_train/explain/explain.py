@@ -98,8 +98,7 @@ def explain_predictions(config: ExplainConfig) -> None:
     ValueError for a model without attention, and for a layer or class that it does not have.
     """
     keep_freed_memory()
-    device = pick_device(config.device)
-    trained = load(config.ckpt, device, config.weights, config.data.image_size)
+    trained = load(config.ckpt, pick_device(config.device), config.weights, config.data.image_size)
     explainer = None
     if not isinstance(trained.model, Autoencoder):
         if config.layer != ExplainConfig.layer and config.method != "attention":

@@ -153,14 +153,13 @@ class Explainer:
                 f"pointing game, {name}: {share:.1%} of {images} (95 % interval {low:.1%} "
                 f"to {high:.1%}), {times} {expected:.1%}"
             )
-        titles = {"map": f"{name}'s order", "random": "random order"}
         for kind, order in deletion_orders(maps).items():
             shares = []
             for count in dict.fromkeys(map(self.patches, CURVE)):
                 kept = self.kept(part.images, probabilities.argmax(1), order[:, :count])
                 shares.append(f"{kept.double().mean():.1%} at {count / order.shape[1]:.0%}")
             logger.info(
-                f"deleting patches of {images} in {titles[kind]}, share of predictions kept: "
+                f"{name}, deleting patches of {images} in {kind} order, share of predictions kept: "
                 f"{', '.join(shares)}"
             )
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from functools import cache
 from textwrap import fill
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.font_manager import FontProperties
@@ -29,11 +28,8 @@ FONT = 7.5
 MOST = 99
 
 
-class Labeled(NamedTuple):
-    """A uint8 image (3,H,W), and the lines below it with their colors."""
-
-    image: Tensor
-    lines: Sequence[tuple[str, str]] = ()
+# A uint8 image (3,H,W), and the lines below it with their colors.
+Labeled = tuple[Tensor, Sequence[tuple[str, str]]]
 
 
 def draw_sheet(
@@ -49,8 +45,8 @@ def draw_sheet(
     for each image would take a second to lay out.
     """
     labeled = [each for part in sections.values() for each in part]
-    lines = max((len(each.lines) for each in labeled), default=0)
-    wide = side * max((each.image.shape[2] / each.image.shape[1] for each in labeled), default=1.0)
+    lines = max((len(lines) for _, lines in labeled), default=0)
+    wide = side * max((image.shape[2] / image.shape[1] for image, _ in labeled), default=1.0)
     row = side + (0.08 + LINE * lines if lines else 0) + GAP
     across = columns * (wide + GAP) + GAP
     figure = Figure(dpi=110)
@@ -132,7 +128,7 @@ def image_grid(
 ) -> Figure:
     """Draw uint8 images (N,3,H,W), the lines of its label below each."""
     labeled = [
-        Labeled(image, [(line, "black") for line in lines])
+        (image, [(line, "black") for line in lines])
         for image, lines in zip(images, labels, strict=True)
     ]
     return draw_sheet({title: labeled}, columns, side, legend)
@@ -186,6 +182,6 @@ def draw_mistakes(
             class_line("model", classes[predicted], chances[predicted], color),
         ]
         files = [name for name in names[index : index + 1] if isinstance(name, str)]
-        return Labeled(images[index], [*lines, *((fitted_end(name), GRAY) for name in files)])
+        return images[index], [*lines, *((fitted_end(name), GRAY) for name in files)]
 
     return draw_sheet({title: list(map(labeled, chosen)) for title, chosen in sections.items()})
