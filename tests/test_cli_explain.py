@@ -22,8 +22,7 @@ from vit_train.explain.attribution import (
     pointing_hits,
     without_patches,
 )
-from vit_train.explain.explain import masked, most_central, on_grid
-from vit_train.explain.explainer import Explainer
+from vit_train.explain.explainer import Explainer, masked, most_central, on_grid
 from vit_train.model import build as memory
 from vit_train.model.build import build
 from vit_train.model.config import CnnConfig

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -104,7 +103,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     began = time.perf_counter()
     result: Evaluation = measured(images)
     speed = len(images) / (time.perf_counter() - began)
-    if not math.isfinite(result.loss):
+    if not np.isfinite(result.loss):
         raise ValueError(
             f"the loss of {meta.path} on these images is {result.loss}: its weights are damaged, "
             "or its training diverged"

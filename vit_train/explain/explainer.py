@@ -1,17 +1,20 @@
-"""Where one model's predictions come from: maps, distances of heads, filters and scores."""
+"""Where one model's predictions come from.
+
+Of a classifier: maps, distances of heads, filters and scores. Of a model that predicts pixels: the
+attention of its decoder from a hidden patch.
+"""
 
 import difflib
 import logging
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vit_train.base.text import counted, listed, shortened
+from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
-from vit_train.data.image_files import Doubts
-from vit_train.data.images import BrokenImage
 from vit_train.engine.metrics import Paired, wilson_interval
 from vit_train.engine.precision import Precision
 from vit_train.explain.attribution import (
@@ -28,10 +31,12 @@ from vit_train.explain.attribution import (
 )
 from vit_train.figures.charts import Figure
 from vit_train.figures.maps import draw_distances, draw_filters, draw_maps
+from vit_train.model.autoencoder import Autoencoder, Autoregressor
 from vit_train.model.build import images_at_once
 from vit_train.model.patches import PatchEmbed
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.trained import Meta, Trained
+from vit_train.tasks.pixels import Reconstruct
 
 logger = logging.getLogger(__name__)
 
@@ -209,28 +214,64 @@ def true_classes(images: ImageSet, meta: Meta) -> list[str]:
     return [f"true: {meta.classes[label]}" for label in images.labels.tolist()]
 
 
-def read_images(
-    trained: Trained, paths: Sequence[Path], count: int, max_pixels: int, doubts: Doubts | None
-) -> tuple[Tensor, list[str]]:
-    """Return the first `count` images that can be read, uint8 (N,C,S,S), and their files' names.
+def on_grid(seen: Tensor, visible: Tensor, grid: int) -> Tensor:
+    """Return maps over the image of values (B,V) of its `visible` patches (B,V), 0 elsewhere."""
+    maps = seen.new_zeros(len(seen), grid**2).scatter(1, visible, seen)
+    return maps.view(-1, grid, grid)
 
-    Raise ValueError if none of them can.
+
+def most_central(patches: Tensor, grid: int) -> Tensor:
+    """Return, of each row of patches, the one nearest to the image's center: (B,M) → (B,)."""
+    rows, columns = patches // grid, patches % grid
+    middle = (grid - 1) / 2
+    nearest = ((rows - middle) ** 2 + (columns - middle) ** 2).argmin(dim=1, keepdim=True)
+    return patches.gather(1, nearest).squeeze(1)
+
+
+def masked(images: Tensor, visible: Tensor, query: Tensor, patch_size: int) -> Tensor:
+    """Return uint8 images (B,3,S,S) with hidden patches in gray, and the patch `query` (B,) in red.
+
+    `visible` (B,V) are the patches that stay.
     """
-    found: dict[Path, Tensor] = {}
-    for path in paths:
-        if len(found) < count:
-            try:
-                found[path] = trained.pixels(path, max_pixels, doubts)
-            except BrokenImage as error:
-                logger.warning(f"{path} cannot be read: {error}")
-    if not found:
-        raise ValueError("none of the images can be read")
-    return torch.stack(list(found.values())), [path.name for path in found]
+    grid = images.shape[-1] // patch_size
+    kinds = torch.ones(len(images), grid**2).scatter(1, visible, 0)
+    kinds = kinds.scatter(1, query.unsqueeze(1), 2).view(-1, 1, grid, grid)
+    kinds = F.interpolate(kinds, scale_factor=patch_size)
+    red = torch.tensor([200, 40, 40], dtype=torch.uint8).view(3, 1, 1)
+    return torch.where(kinds == 0, images, torch.where(kinds == 2, red, red.amax()))
 
 
-def require_kept(images: Iterable[Path], files: Iterable[Path]) -> None:
-    """Raise ValueError if one of the images is a file that is about to be written."""
-    written = {file.resolve() for file in files}
-    for image in images:
-        if image.resolve() in written:
-            raise ValueError(f"this would replace the image {image}: choose another out=")
+@torch.no_grad()
+def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, Figure]:
+    """Draw uint8 images (N,3,S,S), a hidden patch of each, and the patches that it attends to.
+
+    `layer` is counted from 1, or from the end if it is negative. Raise ValueError for a layer that
+    the decoder does not have, and for a model that is given no patch.
+    """
+    model, meta = trained
+    assert isinstance(model, Autoencoder)
+    index = layer_index(layer, len(model.decoder.blocks), "decoder")
+    unlabeled = ImageSet(images, torch.zeros(len(images), dtype=torch.long))
+    batches = EvalBatches(unlabeled, trained.normalize, len(images), trained.device)
+    batch, order = next(iter(meta.task.eval_loader(batches)))
+    grid = model.encoder.grid
+    if isinstance(model, Autoregressor):
+        count = first = model.given
+        if not count:
+            raise ValueError("task.given_rows=0: the decoder is given no patch to attend to")
+        order = torch.arange(grid**2, device=trained.device).expand(len(images), -1)
+        _, attention = model.forward(batch, return_attention=True)
+    else:
+        assert isinstance(meta.task, Reconstruct)
+        count, first = meta.task.visible, 0  # the decoder predicts the visible patches, too
+        _, attention = model.forward(batch, order[:, :count], return_attention=True)
+    weights = attention[index][1].mean(dim=1)  # over the heads: (B,Q,T)
+    meta.require_finite(weights)
+    visible, query = order[:, :count], most_central(order[:, count:], grid)
+    each = torch.arange(len(images), device=query.device)
+    # The visible patches are the last tokens; the class token, if there is one, has no place.
+    maps = on_grid(weights[each, query - first, -count:], visible, grid)
+    places = [[f"row {patch // grid + 1}, column {patch % grid + 1}"] for patch in query.tolist()]
+    shown = masked(images, visible.cpu(), query.cpu(), model.patch_size)
+    legend = f"attention of the red patch to the visible ones, decoder layer {index + 1}"
+    return {"decoder": draw_maps(shown, maps, places, legend)}

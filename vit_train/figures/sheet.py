@@ -5,6 +5,7 @@ from functools import cache
 from textwrap import fill
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 from numpy.typing import NDArray
@@ -69,19 +70,24 @@ def draw_sheet(
                 axes.text(left, lower, literal(words), color=color, va="center", fontsize=FONT)
         top += row * -(-len(part) // columns)
     if legend:
-        middle, reach = across / 2, min(1.5, across / 7)
-        extent = (middle - reach, middle + reach, top + 0.17, top + 0.05)
-        axes.imshow(np.arange(256)[None], cmap=COLORS, extent=extent)
-        for x, y, text, align in (
-            (middle - reach - 0.06, 0.11, "0", "right"),
-            (middle + reach + 0.06, 0.11, "highest of each map", "left"),
-            (middle, 0.35, fill(literal(legend), int(13 * across)), "center"),
-        ):
-            axes.text(x, top + y, text, fontsize=8, ha=align, va="center")
+        draw_scale(axes, across, top, legend)
         top += 0.6
     figure.set_size_inches(across, top)
     axes.set(xlim=(0, across), ylim=(top, 0))
     return figure
+
+
+def draw_scale(axes: Axes, across: float, top: float, legend: str) -> None:
+    """Draw the colors of maps, from 0 to the highest value, in the middle of a sheet."""
+    middle, reach = across / 2, min(1.5, across / 7)
+    extent = (middle - reach, middle + reach, top + 0.17, top + 0.05)
+    axes.imshow(np.arange(256)[None], cmap=COLORS, extent=extent)
+    for x, y, text, align in (
+        (middle - reach - 0.06, 0.11, "0", "right"),
+        (middle + reach + 0.06, 0.11, "highest of each map", "left"),
+        (middle, 0.35, fill(literal(legend), int(13 * across)), "center"),
+    ):
+        axes.text(x, top + y, text, fontsize=8, ha=align, va="center")
 
 
 def class_line(who: str, name: str, chance: float, color: str = "black") -> tuple[str, str]:
