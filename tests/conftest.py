@@ -24,7 +24,7 @@ from vit_train.commands import tools, train
 from vit_train.commands.errors import FULL_ERROR
 from vit_train.engine import precision
 from vit_train.evaluation import comparison as comparing
-from vit_train.evaluation import findings as finding
+from vit_train.evaluation import evaluate as evaluating
 from vit_train.explain import explainer as explaining
 from vit_train.figures import measures as measuring
 from vit_train.model.build import Flops
@@ -177,13 +177,13 @@ def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
         (validating, "draw_maps", lambda images, maps, lines, legend: (legend,)),
         (explaining, "draw_distances", lambda *what: ()),
         (explaining, "draw_filters", lambda *what: ()),
-        (finding, "curves", lambda *what: ()),
+        (evaluating, "curves", lambda *what: ()),
         (comparing, "draw_differences", lambda *what: ()),
         (folder, "draw_first_images", lambda setup: signs_of(setup.data.classes)),
         (gathering, "bars", lambda groups, *_: signs_of([each[0] for each in groups])),
         (gathering, "lines", lambda groups, *_: signs_of([each[0] for each in groups])),
         (gathering, "curves", lambda groups, *_: signs_of([each[0] for each in groups])),
-        (finding, "draw_positions", lambda model: (model.config.positions, model.grid)),
+        (evaluating, "draw_positions", lambda model: (model.config.positions, model.grid)),
     ):
         monkeypatch.setattr(where, name, drawn_once(name, getattr(where, name), words))
 

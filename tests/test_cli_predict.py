@@ -116,7 +116,7 @@ def test_a_mistake_leads_to_its_file(run: Run, monkeypatch: pytest.MonkeyPatch) 
 
     def drawn(sections: Mapping[str, Sequence[Labeled]], *columns: int) -> Figure:
         if not columns:  # as in grids of training images
-            captions.extend(each.lines[-1][0] for part in sections.values() for each in part)
+            captions.extend(lines[-1][0] for part in sections.values() for _, lines in part)
         return Figure(figsize=(2, 2))
 
     monkeypatch.setattr("vit_train.figures.sheet.draw_sheet", drawn)

@@ -16,7 +16,7 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from vit_train.evaluation.measuring import CORRUPTIONS, SEVERITIES, corrupted
+from vit_train.evaluation.corruptions import CORRUPTIONS, SEVERITIES, corrupted
 
 
 def photos(size: int = 32) -> Tensor:
@@ -31,7 +31,7 @@ def photos(size: int = 32) -> Tensor:
 def test_each_is_worse_the_more_severe_it_is_and_always_the_same(name: str) -> None:
     images = photos()
     errors = []
-    for severity in range(1, SEVERITIES + 1):
+    for severity in SEVERITIES:
         worse = corrupted(images, name, severity)
         assert worse.shape == images.shape and worse.dtype == torch.uint8
         assert torch.equal(worse, corrupted(images, name, severity))
@@ -47,7 +47,7 @@ def test_images_of_any_size_can_be_corrupted(name: str, size: int) -> None:
 
 
 Picture = NDArray[np.float64]
-severities = pytest.mark.parametrize("severity", range(1, SEVERITIES + 1))
+severities = pytest.mark.parametrize("severity", SEVERITIES)
 
 
 def published_blur(x: Picture, severity: int) -> Picture:

@@ -12,20 +12,21 @@ from sklearn import metrics as sk
 
 from vit_train.base.text import csv_text
 from vit_train.engine.metrics import Answers, Classification
-from vit_train.evaluation.findings import predictions
-from vit_train.figures.confidence import (
+from vit_train.evaluation.evaluate import predictions
+from vit_train.figures.measures import (
     BINS,
     COLDEST,
+    FIGURES,
     HOTTEST,
     accuracy_of_surest,
     binned,
     calibration_error,
+    class_reports,
     cooled,
     draw_coverage,
     fitted_temperature,
     selective_accuracy,
 )
-from vit_train.figures.measures import FIGURES, class_reports
 from vit_train.figures.sheet import draw_mistakes, highest
 
 CLASSES = 7
@@ -95,13 +96,13 @@ def test_each_class_and_the_averages_are_scikit_learns(kind: str) -> None:
         found.labels, found.predicted, labels=range(CLASSES), zero_division=0
     )
     for field, column in zip(("precision", "recall", "f1", "support"), columns, strict=True):
-        assert [getattr(each, field) for each in reports] == pytest.approx(list(column)), field
+        assert [each[field] for each in reports] == pytest.approx(list(column)), field
     for each, average in zip(averages, ("macro", "weighted"), strict=True):
         expected = sk.precision_recall_fscore_support(
             found.labels, found.predicted, average=average, zero_division=0
         )[:3]
-        assert (each.precision, each.recall, each.f1) == pytest.approx(expected)
-        assert each.support == len(found.labels)
+        assert (each["precision"], each["recall"], each["f1"]) == pytest.approx(expected)
+        assert each["support"] == len(found.labels)
     balanced = Classification.of(found).balanced_acc
     present = sk.recall_score(
         found.labels, found.predicted, labels=np.unique(found.labels), average="macro"

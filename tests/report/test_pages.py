@@ -9,7 +9,7 @@ import pytest
 
 from vit_train.engine.metrics import Answers, Classification, Evaluation
 from vit_train.evaluation.comparison import compared, in_words
-from vit_train.evaluation.findings import numbers
+from vit_train.evaluation.measuring import numbers
 from vit_train.evaluation.pages import comparison_page, evaluation_page
 from vit_train.figures.measures import result_dict
 

@@ -218,11 +218,8 @@ def test_a_curve_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(summaries, "MOST_ROWS", 3)
     folder = written(tmp_path, summary(0.5))
     curve = folder / "0/metrics.csv"
-    curve.write_text("images_seen\n1\n2\n3\n", encoding="utf-8")
-    assert len(read_curve(folder / "0/summary.json")) == 3
     curve.write_text("images_seen\n1\n2\n3\n4\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"metrics\.csv has more than 3 rows"):
-        gather([folder])
+    assert len(read_curve(folder / "0/summary.json")) == 3
 
 
 def test_a_setting_of_a_megabyte_is_shown_shortened(tmp_path: Path) -> None:
@@ -410,8 +407,7 @@ def test_the_curves_say_what_the_best_epoch_was_chosen_on(selected: str, name: s
     rows = [{"images_seen": 1.0, "train_acc": 0.1, "val_acc": 0.2}]
     runs = [summary(0.5, seed) | {"curve": rows, "selected_on": selected} for seed in (0, 1)]
     figures = plots(group_runs(runs))
-    (legend,) = figures["curves.png"].legends
-    assert [text.get_text() for text in legend.get_texts()] == [name, "training"]
+    assert f"(solid: {name}, dashed: training)" in figures["curves.png"].get_supxlabel()
     (axis,) = figures["results.png"].axes
     assert axis.patches[0].get_width() == 50 and list(axis.lines[0].get_xdata()) == [50, 50]
 

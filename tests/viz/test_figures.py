@@ -12,7 +12,7 @@ import vit_train
 from vit_train.base.text import shortened
 from vit_train.figures.charts import colors
 from vit_train.figures.maps import draw_distances, draw_maps
-from vit_train.figures.sheet import SIDE, Labeled, class_line, draw_sheet, fitted_end, image_grid
+from vit_train.figures.sheet import SIDE, class_line, draw_sheet, fitted_end, image_grid
 
 PACKAGE = Path(vit_train.__file__).parents[1]
 
@@ -42,7 +42,7 @@ def test_no_line_below_an_image_reaches_into_the_next() -> None:
     image = torch.zeros(3, 6, 6, dtype=torch.uint8)
     path = "animals/" * 9 + "cat.jpg"
     lines = [class_line("label", name, 1.0) for name in names]
-    sheet = [Labeled(image, [line]) for line in (*lines, (fitted_end(path), "black"))]
+    sheet = [(image, [line]) for line in (*lines, (fitted_end(path), "black"))]
     figure = draw_sheet({"": sheet})
     canvas = FigureCanvasAgg(figure)
     texts = [text for text in figure.axes[0].texts if text.get_text()]

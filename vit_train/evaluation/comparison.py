@@ -1,10 +1,9 @@
 """`vit-eval ckpt=[A,B]`: several checkpoints on the same images, compared pair by pair."""
 
-import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
@@ -42,7 +41,8 @@ def compare_checkpoints(config: EvalConfig) -> None:
     ]
     require_same_images(runs)
     places = distinct([display_name(run.meta.path) for run in runs])
-    folder = Path(config.out) if config.out else comparison_folder(runs, places)
+    beside, against = runs[0].folder, file_name("-".join(places[1:]).replace("/", "-"))
+    folder = Path(config.out or beside.with_name(f"{beside.name}-vs-{against}"))
     require_own_folder(folder)
     folder.mkdir(exist_ok=True)
     names = [f"{letter} ({place})" for letter, place in zip(letters, places, strict=True)]
@@ -130,12 +130,16 @@ def draw_differences(found: dict[str, Answers], images: Tensor, classes: Sequenc
     """
 
     def labeled(index: int) -> Labeled:
-        lines = []
-        for name, answers in found.items():
-            color = RIGHT if answers.correct[index] else WRONG
-            predicted = classes[answers.predicted[index]]
-            lines.append(class_line(name[0], predicted, answers.confidence[index], color))
-        return Labeled(images[index], lines)
+        lines = (
+            class_line(
+                name[0],
+                classes[each.predicted[index]],
+                each.confidence[index],
+                RIGHT if each.correct[index] else WRONG,
+            )
+            for name, each in found.items()
+        )
+        return images[index], list(lines)
 
     sections = {}
     for (name, right), wrong in zip(found.items(), reversed(found.values()), strict=True):
@@ -152,16 +156,12 @@ def differences(
 ) -> Iterator[list[str]]:
     """Yield the rows of a table: a header, then the images on which the predictions differ."""
     named = [printable(name) for name in classes]
-    header = ["image", "true"]
-    for letter in letters:
-        header += [f"predicted_{letter}", f"probability_{letter}"]
-    yield header
+    columns = ((f"predicted_{letter}", f"probability_{letter}") for letter in letters)
+    yield ["image", "true", *chain(*columns)]
     predicted = np.stack([answers.predicted for answers in found])  # (models, N)
     for index in np.flatnonzero((predicted != predicted[0]).any(axis=0)).tolist():
-        row = [printable(str(names[index])), named[found[0].labels[index]]]
-        for answers in found:
-            row += [named[answers.predicted[index]], f"{answers.confidence[index]:.6f}"]
-        yield row
+        cells = ((named[each.predicted[index]], f"{each.confidence[index]:.6f}") for each in found)
+        yield [printable(str(names[index])), named[found[0].labels[index]], *chain(*cells)]
 
 
 def require_comparable(metas: Sequence[Meta]) -> None:
@@ -209,15 +209,6 @@ def distinct(checkpoints: Sequence[str]) -> list[str]:
             for each in parts:
                 each.pop(end)
     return ["/".join(each) for each in parts]
-
-
-def comparison_folder(runs: Sequence[Evaluated], places: Sequence[str]) -> Path:
-    """Return a folder beside the first evaluation's, with a name of its own for these runs."""
-    first = runs[0].folder
-    paths = b"\n".join(bytes(run.meta.path.resolve()) for run in runs)
-    mark = hashlib.sha256(paths).hexdigest()[:6]
-    against = file_name("-".join(places[1:]).replace("/", "-"))
-    return first.with_name(f"{first.name}-vs-{against}-{mark}")
 
 
 def different_settings(runs: Sequence[Evaluated]) -> list[tuple[str, ...]]:

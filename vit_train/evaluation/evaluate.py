@@ -2,31 +2,33 @@
 
 import hashlib
 import logging
-import math
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from vit_train.base.memory import require_images_fit
 from vit_train.base.reading import read_object
-from vit_train.base.text import counted, csv_text, file_name
+from vit_train.base.text import counted, csv_text, file_name, printable
 from vit_train.base.writing import make_folder, require_own_folder, write_json, write_text
+from vit_train.data.batches import EvalBatches
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import ImageSet, sample
 from vit_train.engine.config import BEST
-from vit_train.engine.metrics import Classification, Evaluation
+from vit_train.engine.metrics import Answers, Classification, Evaluation
 from vit_train.engine.precision import Precision, keep_freed_memory, pick_device, pick_precision
-from vit_train.evaluation.findings import numbers, pictures, predictions, robustness_numbers
-from vit_train.evaluation.measuring import flipped, measure, robustness, temperature
+from vit_train.evaluation.measuring import flipped, measure, numbers, robustness, temperature
 from vit_train.evaluation.pages import evaluation_page
-from vit_train.explain.explainer import TOO_LARGE, Explainer
-from vit_train.figures.charts import save
-from vit_train.figures.measures import class_table, result_dict, result_line
-from vit_train.model.build import images_at_once
-from vit_train.model.vit import VisionTransformer
-from vit_train.results.summaries import read_curve
+from vit_train.explain.explainer import Explainer, true_classes
+from vit_train.figures.charts import Curve, Figure, curves, draw_robustness, save
+from vit_train.figures.maps import MOST_PLACES, draw_gallery, draw_positions, gallery_size
+from vit_train.figures.measures import class_table, figures, result_dict, result_line
+from vit_train.results.summaries import read_curve, validated_on
 from vit_train.runs import provenance
 from vit_train.runs.images import evaluated_images
 from vit_train.runs.paths import (
@@ -39,12 +41,14 @@ from vit_train.runs.paths import (
     summary_file,
 )
 from vit_train.runs.settings import EvalConfig
-from vit_train.runs.trained import Meta, Trained, load
+from vit_train.runs.trained import Meta, Trained, encoder_of, load
 
 logger = logging.getLogger(__name__)
 
-# Images that the numbers of the maps are measured on.
-EXPLAINED = 256
+# Images whose maps are drawn, and those on which their numbers are measured.
+SHOWN, EXPLAINED = 12, 256
+# Classes that are named for each image.
+TOP = 5
 
 
 class Evaluated(NamedTuple):
@@ -67,8 +71,7 @@ def load_for(config: EvalConfig, checkpoint: str) -> Trained:
     keep_freed_memory()
     if (requested := config.data.image_size) is not None:
         require_images_fit(1, requested, f"data.image_size={requested}")
-    device = pick_device(config.device)
-    return load(checkpoint, device, config.weights, config.data.image_size)
+    return load(checkpoint, pick_device(config.device), config.weights, config.data.image_size)
 
 
 def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
@@ -97,9 +100,9 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
 
     logger.info(f"evaluating {counted(len(images), f'{config.split} image')} of {data.title}")
     began = time.perf_counter()
-    result = measured(images)
+    result: Evaluation = measured(images)
     speed = len(images) / (time.perf_counter() - began)
-    if not math.isfinite(result.loss):
+    if not np.isfinite(result.loss):
         raise ValueError(
             f"the loss of {meta.path} on these images is {result.loss}: its weights are damaged, "
             "or its training diverged"
@@ -112,7 +115,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     if config.tta == "flip" and isinstance(result, Classification):
         content["tta_flip"] = result_dict(flipped(measured, images, result.answers))
     if config.robustness:
-        content["robustness"] = robustness_numbers(robustness(measured, images))
+        content["robustness"] = robustness(measured, images)
     explainer = explainer_of(trained, precision)
     if explainer is not None:
         content["focus"] = explainer.focus(sample(images, EXPLAINED).images)
@@ -162,18 +165,14 @@ def facts(config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision
 
 
 def explainer_of(trained: Trained, precision: Precision) -> Explainer | None:
-    """Return the explainer of a classifier with attention.
-
-    None for other models, and if the attention for a single image would take too much memory.
-    """
-    if not isinstance(trained.model, VisionTransformer):
-        return None
-    if not images_at_once(trained.model):
-        logger.info(f"not explained: {TOO_LARGE}")
-        return None
+    """Return the explainer of a model; None if it has no attention, or one that is too large."""
     # The probabilities as they are, as in all other parts of an evaluation.
     uncalibrated = trained._replace(meta=replace(trained.meta, temperature=None))
-    return Explainer(uncalibrated, precision=precision)
+    try:
+        return Explainer(uncalibrated, precision=precision)
+    except ValueError as error:
+        logger.info(f"not explained: {error}")
+        return None
 
 
 def write(evaluated: Evaluated, trained: Trained, explainer: Explainer | None) -> None:
@@ -190,12 +189,66 @@ def write(evaluated: Evaluated, trained: Trained, explainer: Explainer | None) -
         rows = predictions(result.answers, images.all_names.tolist(), meta.classes)
         write_text(folder / "predictions.csv", csv_text(rows))
         written.append("predictions.csv")
-    for name, figure in pictures(trained, explainer, images, result, content, run, curve):
+    for name, figure in pictures(evaluated, trained, explainer, run, curve):
         save(figure, file := folder / f"{name}.png")
         pngs[name] = file.read_bytes()
         written.append(file.name)
     write_text(folder / "report.html", evaluation_page(content, result, run, pngs))
     logger.info(f"written to {folder}/: {', '.join([*written, 'report.html'])}")
+
+
+def predictions(
+    answers: Answers, names: Sequence[object], classes: Sequence[str]
+) -> Iterator[list[object]]:
+    """Yield the rows of predictions.csv: a header, then a row for each image.
+
+    Its columns are the image, its true and its predicted class, the probabilities of both, and the
+    other most probable classes with theirs.
+    """
+    named = [printable(name) for name in classes]
+    top = answers.top(min(TOP, answers.classes))
+    others = range(2, top.shape[1] + 1)
+    header = ["image", "true", "predicted", "correct", "probability", "true_probability"]
+    yield [*header, *chain(*((f"predicted_{place}", f"probability_{place}") for place in others))]
+    for name, label, best, chances in zip(
+        names, answers.labels, top, np.exp(answers.log_probabilities), strict=True
+    ):
+        first, *next_ones = best
+        row = [printable(str(name)), named[label], named[first], int(first == label)]
+        row += [f"{chances[first]:.6f}", f"{chances[label]:.6f}"]
+        yield [*row, *chain(*((named[other], f"{chances[other]:.6f}") for other in next_ones))]
+
+
+def pictures(
+    evaluated: Evaluated,
+    trained: Trained,
+    explainer: Explainer | None,
+    run: dict[str, Any],
+    curve: Curve,
+) -> Iterator[tuple[str, Figure]]:
+    """Yield the figures of an evaluation, by name; `run` is its run's summary, `curve` its curve.
+
+    These may be empty.
+    """
+    meta, images, result, content, _ = evaluated
+    model = trained.model
+    yield from figures(result, images.images, meta.classes, images.all_names.tolist())
+    if "robustness" in content:
+        accuracies = content["robustness"]["acc_by_severity"]
+        yield "robustness", draw_robustness(accuracies, content["result"]["acc"])
+    if meta.task.columns and (count := gallery_size(meta.task, model)):
+        batches = EvalBatches(images, trained.normalize, count, trained.device)
+        batch = next(iter(meta.task.eval_loader(batches)))
+        yield "pictures", draw_gallery(meta.task, model, batch, trained.normalize)
+    if explainer is not None:
+        shown = sample(images, SHOWN)
+        yield "maps", explainer.draw_maps(shown.images, true_classes(shown, meta))
+    encoder = encoder_of(model)
+    if encoder is not None and len(encoder.pos_embed) and encoder.grid**2 <= MOST_PLACES:
+        yield "positions", draw_positions(encoder)
+    if curve:
+        measures = ("loss", "acc") if isinstance(result, Classification) else ("loss",)
+        yield "curves", curves([("this run", [curve])], measures, validated_on([run]))
 
 
 def display_name(checkpoint: Path) -> str:

@@ -84,22 +84,22 @@ def scores_of(report: dict[str, Any]) -> list[str]:
 
 def in_context(content: dict[str, Any], result: Classification) -> str:
     """Return a sentence for each figure to compare the accuracy with."""
-    chance = 100 * max(result.per_class_count) / result.count
-    words = f"Always predicting the most frequent class would be right in {chance:.1f} %."
-    if result.count < FEW:
-        words += " With so few images all numbers here are rough."
-    if is_uneven(result.per_class_count):
-        balanced = 100 * result.balanced_acc
-        words += f" With every class counted alike, the model is right in {balanced:.2f} %."
-    if len(content["classes"]) > 5:
-        top5 = 100 * result.top5
-        words += f" The true class is among the five most probable ones in {top5:.2f} %."
-    if content["caveat"]:
-        words += f" {content['caveat']}"
-    if "tta_flip" in content:
-        acc = 100 * content["tta_flip"]["acc"]
-        words += f" Averaged with each image's mirror image it is right in {acc:.2f} %."
-    return words
+    counts = result.per_class_count
+    sentences = [
+        "Always predicting the most frequent class would be right in "
+        f"{100 * max(counts) / result.count:.1f} %.",
+        result.count < FEW and "With so few images all numbers here are rough.",
+        is_uneven(counts)
+        and "With every class counted alike, the model is right in "
+        f"{100 * result.balanced_acc:.2f} %.",
+        len(counts) > 5
+        and f"The true class is among the five most probable ones in {100 * result.top5:.2f} %.",
+        content["caveat"],
+        "tta_flip" in content
+        and "Averaged with each image's mirror image it is right in "
+        f"{100 * content['tta_flip']['acc']:.2f} %.",
+    ]
+    return " ".join(filter(None, sentences))
 
 
 def confusions(result: Classification, classes: Sequence[str]) -> list[str]:

@@ -121,7 +121,8 @@ def draw_overlays(config: PredictConfig, trained: Trained, paths: Sequence[Path]
     Raise ValueError for a model without attention, and if the drawing would replace an image.
     """
     # With matplotlib, for overlays alone.
-    from vit_train.explain.explainer import Explainer, read_images, require_kept
+    from vit_train.explain.explain import read_images, require_kept
+    from vit_train.explain.explainer import Explainer
     from vit_train.figures.charts import save
 
     explainer = Explainer(trained)

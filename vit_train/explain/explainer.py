@@ -1,16 +1,20 @@
-"""Where one model's predictions come from: maps, distances of heads, filters and scores."""
+"""Where one model's predictions come from.
+
+Of a classifier: maps, distances of heads, filters and scores. Of a model that predicts pixels: the
+attention of its decoder from a hidden patch.
+"""
 
 import difflib
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vit_train.base.text import counted, listed, shortened
+from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
-from vit_train.data.image_files import BrokenImage, Doubts
 from vit_train.engine.metrics import Paired, wilson_interval
 from vit_train.engine.precision import Precision
 from vit_train.explain.attribution import (
@@ -25,20 +29,20 @@ from vit_train.explain.attribution import (
     principal_filters,
     without_patches,
 )
-from vit_train.figures.charts import Figure, save
+from vit_train.figures.charts import Figure
 from vit_train.figures.maps import draw_distances, draw_filters, draw_maps
+from vit_train.model.autoencoder import Autoencoder, Autoregressor
 from vit_train.model.build import images_at_once
 from vit_train.model.patches import PatchEmbed
 from vit_train.model.vit import VisionTransformer
-from vit_train.runs.trained import Trained
+from vit_train.runs.trained import Meta, Trained
+from vit_train.tasks.pixels import Reconstruct
 
 logger = logging.getLogger(__name__)
 
 # Images that are explained at once, at most.
 BATCH = 64
 FILTERS = 28
-# The files that are written for a classifier.
-WRITTEN = ("maps.png", "distances.png", "filters.png")
 LEGENDS = {
     "relevance": "how much each patch raised {raised} (relevance: attention × gradient)",
     "rollout": "attention through all layers (rollout)",
@@ -84,17 +88,17 @@ class Explainer:
         if not self.batch:
             raise ValueError(TOO_LARGE)
 
-    def draw(self, folder: Path, images: Tensor, titles: Sequence[str]) -> list[str]:
-        """Draw everything into the folder and return the files' names."""
-        maps, distances, filters = (folder / name for name in WRITTEN)
-        save(self.draw_maps(images, titles), maps)
+    def figures(self, images: Tensor, titles: Sequence[str]) -> dict[str, Figure]:
+        """Draw the maps of uint8 images (N,3,S,S), the heads' distances and the filters."""
         even = even_distance(self.model.grid, self.model.config.patch_size)
-        save(draw_distances(self.distances(images), images.shape[-1], even), distances)
-        if not isinstance(self.model.patch_embed, PatchEmbed):
-            return [maps.name, distances.name]
-        found = principal_filters(self.model.patch_embed.proj.weight.cpu(), FILTERS)
-        save(draw_filters(*found), filters)
-        return list(WRITTEN)
+        found = {
+            "maps": self.draw_maps(images, titles),
+            "distances": draw_distances(self.distances(images), images.shape[-1], even),
+        }
+        if isinstance(self.model.patch_embed, PatchEmbed):
+            weight = self.model.patch_embed.proj.weight.cpu()
+            found["filters"] = draw_filters(*principal_filters(weight, FILTERS))
+        return found
 
     def draw_maps(self, images: Tensor, titles: Sequence[str]) -> Figure:
         """Draw uint8 images (N,3,S,S) with their maps.
@@ -154,14 +158,13 @@ class Explainer:
                 f"pointing game, {name}: {share:.1%} of {images} (95 % interval {low:.1%} "
                 f"to {high:.1%}), {times} {expected:.1%}"
             )
-        titles = {"map": f"{name}'s order", "random": "random order"}
         for kind, order in deletion_orders(maps).items():
             shares = []
             for count in dict.fromkeys(map(self.patches, CURVE)):
                 kept = self.kept(part.images, probabilities.argmax(1), order[:, :count])
                 shares.append(f"{kept.double().mean():.1%} at {count / order.shape[1]:.0%}")
             logger.info(
-                f"deleting patches of {images} in {titles[kind]}, share of predictions kept: "
+                f"{name}, deleting patches of {images} in {kind} order, share of predictions kept: "
                 f"{', '.join(shares)}"
             )
 
@@ -204,32 +207,71 @@ class Explainer:
         return torch.cat(found) == predicted
 
 
-def true_classes(images: ImageSet, classes: Sequence[str]) -> list[str]:
-    return [f"true: {classes[label]}" for label in images.labels.tolist()]
+def true_classes(images: ImageSet, meta: Meta) -> list[str]:
+    """Return a title for each image; of a task without labels, their numbers are no classes."""
+    if not meta.task.needs_labels:
+        return []
+    return [f"true: {meta.classes[label]}" for label in images.labels.tolist()]
 
 
-def read_images(
-    trained: Trained, paths: Sequence[Path], count: int, max_pixels: int, doubts: Doubts | None
-) -> tuple[Tensor, list[str]]:
-    """Return the first `count` images that can be read, uint8 (N,C,S,S), and their files' names.
+def on_grid(seen: Tensor, visible: Tensor, grid: int) -> Tensor:
+    """Return maps over the image of values (B,V) of its `visible` patches (B,V), 0 elsewhere."""
+    maps = seen.new_zeros(len(seen), grid**2).scatter(1, visible, seen)
+    return maps.view(-1, grid, grid)
 
-    Raise ValueError if none of them can.
+
+def most_central(patches: Tensor, grid: int) -> Tensor:
+    """Return, of each row of patches, the one nearest to the image's center: (B,M) → (B,)."""
+    rows, columns = patches // grid, patches % grid
+    middle = (grid - 1) / 2
+    nearest = ((rows - middle) ** 2 + (columns - middle) ** 2).argmin(dim=1, keepdim=True)
+    return patches.gather(1, nearest).squeeze(1)
+
+
+def masked(images: Tensor, visible: Tensor, query: Tensor, patch_size: int) -> Tensor:
+    """Return uint8 images (B,3,S,S) with hidden patches in gray, and the patch `query` (B,) in red.
+
+    `visible` (B,V) are the patches that stay.
     """
-    found: dict[Path, Tensor] = {}
-    for path in paths:
-        if len(found) < count:
-            try:
-                found[path] = trained.pixels(path, max_pixels, doubts)
-            except BrokenImage as error:
-                logger.warning(f"{path} cannot be read: {error}")
-    if not found:
-        raise ValueError("none of the images can be read")
-    return torch.stack(list(found.values())), [path.name for path in found]
+    grid = images.shape[-1] // patch_size
+    kinds = torch.ones(len(images), grid**2).scatter(1, visible, 0)
+    kinds = kinds.scatter(1, query.unsqueeze(1), 2).view(-1, 1, grid, grid)
+    kinds = F.interpolate(kinds, scale_factor=patch_size)
+    red = torch.tensor([200, 40, 40], dtype=torch.uint8).view(3, 1, 1)
+    return torch.where(kinds == 0, images, torch.where(kinds == 2, red, red.amax()))
 
 
-def require_kept(images: Sequence[Path], files: Sequence[Path]) -> None:
-    """Raise ValueError if one of the images is a file that is about to be written."""
-    written = {file.resolve() for file in files}
-    for image in images:
-        if image.resolve() in written:
-            raise ValueError(f"this would replace the image {image}: choose another out=")
+@torch.no_grad()
+def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, Figure]:
+    """Draw uint8 images (N,3,S,S), a hidden patch of each, and the patches that it attends to.
+
+    `layer` is counted from 1, or from the end if it is negative. Raise ValueError for a layer that
+    the decoder does not have, and for a model that is given no patch.
+    """
+    model, meta = trained
+    assert isinstance(model, Autoencoder)
+    index = layer_index(layer, len(model.decoder.blocks), "decoder")
+    unlabeled = ImageSet(images, torch.zeros(len(images), dtype=torch.long))
+    batches = EvalBatches(unlabeled, trained.normalize, len(images), trained.device)
+    batch, order = next(iter(meta.task.eval_loader(batches)))
+    grid = model.encoder.grid
+    if isinstance(model, Autoregressor):
+        count = first = model.given
+        if not count:
+            raise ValueError("task.given_rows=0: the decoder is given no patch to attend to")
+        order = torch.arange(grid**2, device=trained.device).expand(len(images), -1)
+        _, attention = model.forward(batch, return_attention=True)
+    else:
+        assert isinstance(meta.task, Reconstruct)
+        count, first = meta.task.visible, 0  # the decoder predicts the visible patches, too
+        _, attention = model.forward(batch, order[:, :count], return_attention=True)
+    weights = attention[index][1].mean(dim=1)  # over the heads: (B,Q,T)
+    meta.require_finite(weights)
+    visible, query = order[:, :count], most_central(order[:, count:], grid)
+    each = torch.arange(len(images), device=query.device)
+    # The visible patches are the last tokens; the class token, if there is one, has no place.
+    maps = on_grid(weights[each, query - first, -count:], visible, grid)
+    places = [[f"row {patch // grid + 1}, column {patch % grid + 1}"] for patch in query.tolist()]
+    shown = masked(images, visible.cpu(), query.cpu(), model.patch_size)
+    legend = f"attention of the red patch to the visible ones, decoder layer {index + 1}"
+    return {"decoder": draw_maps(shown, maps, places, legend)}

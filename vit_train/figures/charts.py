@@ -140,35 +140,28 @@ def curves(
 ) -> Figure:
     """Draw one panel per measure over the images seen: validation solid, training dashed.
 
-    `validation` is the legend's text for the solid lines. A group of several runs is drawn as
+    `validation` is what the solid lines are called. A group of several runs is drawn as
     their mean and the band that they span. A single group needs no name.
     """
-    several, palette = len(groups) > 1, colors(len(groups))
-    figure = Figure(dpi=120, layout="constrained")
-    panels = figure.subplots(1, len(measures), squeeze=False)[0]
+    palette, columns = colors(len(groups)), len(measures)
+    size = 5 * columns, 3.5 + 0.17 * len(groups) / columns
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    panels = figure.subplots(1, columns, squeeze=False)[0]
     for axes, measure in zip(panels, measures, strict=True):
         for (_, runs), color in zip(groups, palette, strict=True):
             for split, style in STYLES.items():
                 draw_runs(axes, runs, f"{split}_{measure}", color, style)
-        axes.set(xlabel="images seen, thousands")
         axes.set_ylabel({"acc": "accuracy, %"}.get(measure, measure))
         axes.xaxis.set_major_locator(MaxNLocator(8))
         make_plain(axes)
-    keys = [
-        Line2D([], [], color=color, label=wrapped(label))
-        for (label, _), color in zip(groups, palette, strict=True)
-        if several
-    ]
-    drawn = {line.get_linestyle() for axes in panels for line in axes.lines}
-    for label, style in zip((validation, "training"), STYLES.values(), strict=True):
-        if style["linestyle"] in drawn:
-            color = "black" if several else palette[0]
-            keys.append(Line2D([], [], color=color, label=label, **style))
-    columns = 2 * len(measures) if max(len(label) for label, _ in groups) < 24 else len(measures)
-    figure.legend(
-        handles=keys, loc="outside lower center", ncols=columns, fontsize=8, frameon=False
-    )
-    figure.set_size_inches(5 * len(measures), 3.5 + 0.16 * len(keys) / columns)
+    words = f"images seen, thousands (solid: {validation}, dashed: training)"
+    figure.supxlabel(words, fontsize=9)
+    if len(groups) > 1:
+        lines = [Line2D([], [], color=color) for color in palette]
+        labels = [wrapped(label) for label, _ in groups]
+        figure.legend(
+            lines, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False
+        )
     return figure
 
 

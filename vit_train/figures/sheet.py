@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from functools import cache
 from textwrap import fill
-from typing import NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 from numpy.typing import NDArray
@@ -29,11 +29,8 @@ FONT = 7.5
 MOST = 99
 
 
-class Labeled(NamedTuple):
-    """A uint8 image (3,H,W), and the lines below it with their colors."""
-
-    image: Tensor
-    lines: Sequence[tuple[str, str]] = ()
+# A uint8 image (3,H,W), and the lines below it with their colors.
+Labeled = tuple[Tensor, Sequence[tuple[str, str]]]
 
 
 def draw_sheet(
@@ -49,8 +46,8 @@ def draw_sheet(
     for each image would take a second to lay out.
     """
     labeled = [each for part in sections.values() for each in part]
-    lines = max((len(each.lines) for each in labeled), default=0)
-    wide = side * max((each.image.shape[2] / each.image.shape[1] for each in labeled), default=1.0)
+    lines = max((len(lines) for _, lines in labeled), default=0)
+    wide = side * max((image.shape[2] / image.shape[1] for image, _ in labeled), default=1.0)
     row = side + (0.08 + LINE * lines if lines else 0) + GAP
     across = columns * (wide + GAP) + GAP
     figure = Figure(dpi=110)
@@ -73,19 +70,24 @@ def draw_sheet(
                 axes.text(left, lower, literal(words), color=color, va="center", fontsize=FONT)
         top += row * -(-len(part) // columns)
     if legend:
-        middle, reach = across / 2, min(1.5, across / 7)
-        extent = (middle - reach, middle + reach, top + 0.17, top + 0.05)
-        axes.imshow(np.arange(256)[None], cmap=COLORS, extent=extent)
-        for x, y, text, align in (
-            (middle - reach - 0.06, 0.11, "0", "right"),
-            (middle + reach + 0.06, 0.11, "highest of each map", "left"),
-            (middle, 0.35, fill(literal(legend), int(13 * across)), "center"),
-        ):
-            axes.text(x, top + y, text, fontsize=8, ha=align, va="center")
+        draw_scale(axes, across, top, legend)
         top += 0.6
     figure.set_size_inches(across, top)
     axes.set(xlim=(0, across), ylim=(top, 0))
     return figure
+
+
+def draw_scale(axes: Axes, across: float, top: float, legend: str) -> None:
+    """Draw the colors of maps, from 0 to the highest value, in the middle of a sheet."""
+    middle, reach = across / 2, min(1.5, across / 7)
+    extent = (middle - reach, middle + reach, top + 0.17, top + 0.05)
+    axes.imshow(np.arange(256)[None], cmap=COLORS, extent=extent)
+    for x, y, text, align in (
+        (middle - reach - 0.06, 0.11, "0", "right"),
+        (middle + reach + 0.06, 0.11, "highest of each map", "left"),
+        (middle, 0.35, fill(literal(legend), int(13 * across)), "center"),
+    ):
+        axes.text(x, top + y, text, fontsize=8, ha=align, va="center")
 
 
 def class_line(who: str, name: str, chance: float, color: str = "black") -> tuple[str, str]:
@@ -132,7 +134,7 @@ def image_grid(
 ) -> Figure:
     """Draw uint8 images (N,3,H,W), the lines of its label below each."""
     labeled = [
-        Labeled(image, [(line, "black") for line in lines])
+        (image, [(line, "black") for line in lines])
         for image, lines in zip(images, labels, strict=True)
     ]
     return draw_sheet({title: labeled}, columns, side, legend)
@@ -144,9 +146,8 @@ def label_lines(target: Tensor, classes: Sequence[str]) -> list[str]:
         return [fitted("", classes[int(target)]) if target >= 0 else "no label"]
     shares = zip(target.tolist(), classes, strict=True)
     shown = sorted(((share, name) for share, name in shares if share >= 0.005), reverse=True)
-    if shown and shown[0][0] > 0.995:
-        return [fitted("", shown[0][1])]
-    return [fitted("", name, f" {share:.0%}") for share, name in shown] or ["no label"]
+    parts = ((name, f" {share:.0%}" if share <= 0.995 else "") for share, name in shown)
+    return [fitted("", *part) for part in parts] or ["no label"]
 
 
 # Images in each section.
@@ -187,6 +188,6 @@ def draw_mistakes(
             class_line("model", classes[predicted], chances[predicted], color),
         ]
         files = [name for name in names[index : index + 1] if isinstance(name, str)]
-        return Labeled(images[index], [*lines, *((fitted_end(name), GRAY) for name in files)])
+        return images[index], [*lines, *((fitted_end(name), GRAY) for name in files)]
 
     return draw_sheet({title: list(map(labeled, chosen)) for title, chosen in sections.items()})

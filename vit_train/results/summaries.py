@@ -109,9 +109,8 @@ def read_summary(file: Path, required: bool) -> dict[str, Any] | None:
             raise
         logger.warning(printable(f"skipped: {error}"))
         return None
-    if not isinstance(content, dict) or "status" not in content:
-        return None
-    if not required and "config" not in content:
+    needed = {"status"} if required else {"status", "config"}
+    if not isinstance(content, dict) or not needed <= content.keys():
         return None
     if content["status"] != "finished":
         logger.warning(printable(unfinished(file, content["status"])))
@@ -141,12 +140,10 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
         return []
     rows = csv.DictReader(io.StringIO(read_text(path, CSV_BYTES), newline=""))
     try:
-        first = islice(rows, MOST_ROWS + 1)
+        first = islice(rows, MOST_ROWS)
         curve = [{key: float(value) for key, value in row.items()} for row in first]
     except (ValueError, TypeError, AttributeError, csv.Error) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
-    if len(curve) > MOST_ROWS:
-        raise ValueError(f"{path} has more than {MOST_ROWS:,} rows, one for each epoch")
     if curve and "images_seen" not in curve[0]:
         raise ValueError(f"{path} is damaged: it has no column images_seen")
     return curve
@@ -220,10 +217,9 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     ignored = (*INCIDENTAL, *ROUNDING)
     known = {key: value for key, value in settings.items() if not is_among(key, ignored)}
     if settings.get("data.name") == "folder":
-        known["data.root"] = settings["data.root"]
-        if "fingerprint" in summary:  # of the images, which may have changed between two runs
-            name = shortened(Path(known["data.root"]).name, 30)
-            known["data.root"] = f"{name} ({summary['fingerprint']})"
+        root, mark = settings["data.root"], summary.get("fingerprint")
+        # The images may have changed between two runs.
+        known["data.root"] = f"{shortened(Path(root).name, 30)} ({mark})" if mark else root
     return known
 
 
@@ -232,17 +228,14 @@ def newest_of_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
     A repeated one would make the spread look too small.
     """
-
-    def place(run: dict[str, Any]) -> tuple[Any, Any]:
-        return run["config"]["seed"], run["config"]["data"].get("cv_fold")
-
-    newest = {place(run): run for run in sorted(runs, key=lambda run: str(run.get("date", "")))}
-    for run in runs:
-        kept = newest[place(run)]
-        if run is not kept:
-            logger.warning(printable(f"skipped, because {kept['file']} repeats it: {run['file']}"))
-    once = [run for run in runs if run is newest[place(run)]]
-    return sorted(once, key=lambda run: tuple(map(numbers_first, place(run))))
+    newest: dict[tuple[Any, Any], dict[str, Any]] = {}
+    for run in sorted(runs, key=lambda run: str(run.get("date", ""))):
+        place = run["config"]["seed"], run["config"]["data"].get("cv_fold")
+        if place in newest:
+            words = f"skipped, because {run['file']} repeats it: {newest[place]['file']}"
+            logger.warning(printable(words))
+        newest[place] = run
+    return [newest[place] for place in sorted(newest, key=lambda each: [*map(numbers_first, each)])]
 
 
 def values_of(settings: dict[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
