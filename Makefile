@@ -37,7 +37,7 @@ test: setup-dev ## run the tests (ARGS="-m slow" adds pytest options)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 tour: setup-dev ## run the notebook docs/tour.ipynb again
-	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m tour tests/test_tour.py $(ARGS)
+	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m tour tests/test_docs.py $(ARGS)
 
 interop: .venv/installed-interop ## run the tests with other libraries: timm, torchvision, transformers, vit-pytorch, ONNX
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m interop $(ARGS)

@@ -7,30 +7,28 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import loopback
+import numpy as np
 import pytest
 import torch
 import yaml
 from filelock import FileLock
+from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from PIL import Image
 
 from vit_train.commands import tools, train
 from vit_train.commands.errors import FULL_ERROR
 from vit_train.engine import precision
-from vit_train.evaluation import comparison as comparing
-from vit_train.evaluation import evaluate as evaluating
-from vit_train.explain import explainer as explaining
-from vit_train.figures import measures as measuring
 from vit_train.model.build import Flops
-from vit_train.results import table as gathering
-from vit_train.training import folder, setup
-from vit_train.training import pictures as validating
+from vit_train.training import setup
 
 PRODUCT_SPEEDUP = precision.product_speedup  # which tests replace
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
@@ -46,6 +44,25 @@ def csv_rows(path: Path | str) -> list[dict[str, str]]:
     """The rows of a CSV file, by the names of their columns."""
     with Path(path).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+Color = tuple[int, int, int]
+
+
+def write_images(
+    root: Path | str,
+    names: Iterable[str],
+    color: Color = (80, 80, 80),
+    size: tuple[int, int] = (20, 20),
+) -> list[str]:
+    """Write an image of noise around a color under each name, another one for each path."""
+    names = list(names)
+    for path in (Path(root, name) for name in names):
+        rng = np.random.default_rng(list(os.fsencode(path)))
+        noise = rng.integers(0, 90, (*size[::-1], 3))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((0.6 * np.array(color) + noise).astype(np.uint8)).save(path)
+    return names
 
 
 @pytest.fixture
@@ -80,6 +97,11 @@ class Outcome:
     out: str
     err: str
 
+    @property
+    def said(self) -> str:
+        """All that was printed as one line: where it breaks depends on the width."""
+        return " ".join((self.out + self.err).split())
+
 
 def pytest_collection_finish() -> None:
     """Spare the garbage collector all that was imported: a million objects each time."""
@@ -98,6 +120,12 @@ class Run:
     def succeeds(self, *command: str) -> Outcome:
         outcome = self(*command)
         assert outcome.status == 0, outcome.err
+        return outcome
+
+    def says(self, words: str, *command: str) -> Outcome:
+        """It succeeds with a message that contains the words."""
+        outcome = self.succeeds(*command)
+        assert words in outcome.said or words in outcome.out, outcome.out + outcome.err
         return outcome
 
     def fails(self, words: str, *command: str) -> Outcome:
@@ -141,8 +169,11 @@ def remove_handlers() -> None:
 
 @pytest.fixture(autouse=True)
 def commands_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parse a YAML file once, count a model's FLOPs once, and do not wait for the disk."""
-    parse, count = yaml.load, setup.count_flops
+    """Parse a YAML file once, count a model's FLOPs once, and do not wait for the disk.
+
+    Only an experiment can set Hydra's mode, for which Hydra composes all settings once more.
+    """
+    parse, count, mode = yaml.load, setup.count_flops, Hydra.get_mode
 
     def parse_once(stream: str | IO[str], Loader: type[yaml.SafeLoader]) -> object:
         text = stream if isinstance(stream, str) else stream.read()
@@ -155,6 +186,10 @@ def commands_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
             COUNTED[repr(model)] = count(*model)
         return COUNTED[repr(model)]
 
+    def quick_mode(hydra: Hydra, config_name: str | None, overrides: list[str]) -> object:
+        return mode(hydra, config_name, overrides) if "experiment" in str(overrides) else None
+
+    monkeypatch.setattr(Hydra, "get_mode", quick_mode)
     monkeypatch.setattr(yaml, "load", parse_once)
     monkeypatch.setattr(setup, "count_flops", count_once)
     monkeypatch.setattr(os, "fsync", lambda file: None)
@@ -166,41 +201,17 @@ COUNTED: dict[str, Flops] = {}
 
 @pytest.fixture
 def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A figure takes a third of a second: a command draws one with the same words only once."""
-    for name, draw in measuring.FIGURES.items():
-        once = drawn_once(name, draw, lambda answers, classes: tuple(classes))
-        monkeypatch.setitem(measuring.FIGURES, name, once)
-    for where, name, words in (
-        (measuring, "draw_mistakes", lambda answers, images, classes, names: tuple(classes)),
-        (validating, "draw_mistakes", lambda answers, images, classes, names: tuple(classes)),
-        (explaining, "draw_maps", lambda images, maps, lines, legend: (legend,)),
-        (validating, "draw_maps", lambda images, maps, lines, legend: (legend,)),
-        (explaining, "draw_distances", lambda *what: ()),
-        (explaining, "draw_filters", lambda *what: ()),
-        (evaluating, "curves", lambda *what: ()),
-        (comparing, "draw_differences", lambda *what: ()),
-        (folder, "draw_first_images", lambda setup: signs_of(setup.data.classes)),
-        (gathering, "bars", lambda groups, *_: signs_of([each[0] for each in groups])),
-        (gathering, "lines", lambda groups, *_: signs_of([each[0] for each in groups])),
-        (gathering, "curves", lambda groups, *_: signs_of([each[0] for each in groups])),
-        (evaluating, "draw_positions", lambda model: (model.config.positions, model.grid)),
-    ):
-        monkeypatch.setattr(where, name, drawn_once(name, getattr(where, name), words))
+    """Drawing takes a third of a second: a command draws one with the same words only once."""
+    draw = Figure.savefig
 
-
-def drawn_once(
-    name: str, draw: Callable[..., Figure], words: Callable[..., tuple[object, ...]]
-) -> Callable[..., Figure]:
-    """Return a function that draws only once for each command and for the same words."""
-
-    def drawn(*what: object, **more: object) -> Figure:
-        key = (sys.argv[0], name, *words(*what))
-        if key in DRAWN:
-            return Figure(figsize=(2, 2))
+    def drawn(figure: Figure, *where: Any, **how: Any) -> None:
+        texts = "".join(text.get_text() for text in figure.findobj(Text))
+        odd = "".join(sorted({sign for sign in texts if not sign.isascii()}))
+        key = (sys.argv[0], len(figure.axes), *figure.get_size_inches(), odd)
+        draw(Figure(figsize=(2, 2)) if key in DRAWN else figure, *where, **how)
         DRAWN.add(key)
-        return draw(*what, **more)
 
-    return drawn
+    monkeypatch.setattr(Figure, "savefig", drawn)
 
 
 DRAWN: set[tuple[object, ...]] = set()
@@ -210,11 +221,6 @@ DRAWN: set[tuple[object, ...]] = set()
 def every_figure_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests that look at a figure, which others may have drawn before."""
     monkeypatch.setattr(sys.modules[__name__], "DRAWN", set())
-
-
-def signs_of(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the characters that a font may lack."""
-    return tuple(sorted({sign for sign in "".join(words) if not sign.isascii()}))
 
 
 @pytest.fixture

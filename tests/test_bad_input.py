@@ -3,13 +3,29 @@
 import contextlib
 import os
 import pickle
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
+import yaml
 from conftest import MAINS, Run, SmallRun, posix
+from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.reading import read_json
+from vit_train.base.setting import LARGEST, LARGEST_SEED, Settings, registered, setting
+from vit_train.commands import train
+from vit_train.commands.command import described
+from vit_train.data.config import FolderConfig, ShapesConfig
+from vit_train.engine.config import MuonConfig
+from vit_train.runs import settings as after
+from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig, typed
+from vit_train.runs.paths import Outcome
+from vit_train.tasks.config import DistillConfig
 
 TRAIN = {
     # numbers out of range
@@ -98,135 +114,93 @@ TRAIN = {
 }
 
 
+def refused(run: Run, words: str, command: str, *arguments: str) -> None:
+    """With these words in a few lines that begin with the command's name."""
+    outcome = run.fails(words, command, *arguments)
+    assert outcome.err.startswith(f"{command}: ") and outcome.err.count("\n") <= 8, outcome.err
+    assert len(outcome.err) < 3000
+
+
 @pytest.mark.parametrize("arguments", TRAIN)
 def test_refused(run: Run, arguments: str) -> None:
-    outcome = run("vit-train", "hydra.run.dir=run", *arguments.split())
-    assert outcome.status == 1, outcome.out
-    assert outcome.err.startswith("vit-train: ") and TRAIN[arguments] in outcome.err, outcome.err
-    assert "Traceback" not in outcome.err and outcome.err.count("\n") <= 8, outcome.err
+    refused(run, TRAIN[arguments], "vit-train", "hydra.run.dir=run", *arguments.split())
     assert not Path("run/checkpoints").exists()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what the test wants absent")
 def test_a_device_that_is_not_there_is_said_with_what_to_do(run: Run) -> None:
-    outcome = run("vit-train", "device=cuda")
-    assert outcome.status == 1 and outcome.err.startswith("vit-train: ")
-    assert "device=cpu" in outcome.err and "Traceback" not in outcome.err
+    refused(run, "device=cpu", "vit-train", "device=cuda")
 
 
-def test_a_file_where_a_folder_should_be_is_said(run: Run) -> None:
-    Path("file").write_text("in the way", encoding="utf-8")
-    outcome = run("vit-train", "hydra.run.dir=file/run")
-    assert outcome.status == 1 and outcome.err.startswith("vit-train: ")
-    assert "file" in outcome.err and "Traceback" not in outcome.err
-
-
-def test_a_path_on_its_own_is_told_what_it_may_be(run: Run) -> None:
-    Path("some").mkdir()
-    for command, key in (("vit-train", "resume"), ("vit-eval", "ckpt")):
-        run.fails(f"did you mean {key}=some?", command, "some")
-    Path("some/data").mkdir()
-    Path("some/data/few.yaml").write_text(
-        "defaults: [shapes]\ntrain_images: 50\n", encoding="utf-8"
-    )
-    composed = run.succeeds("vit-train", "--config-dir", "some", "data=few", "--cfg", "job")
-    assert "train_images: 50" in composed.out
-
-
-HYDRA_COMMANDS = ("vit-train", "vit-eval", "vit-augment")
-
-
-@pytest.mark.parametrize("command", HYDRA_COMMANDS)
-def test_what_is_endless_has_a_short_message(run: Run, command: str) -> None:
-    deep = "is nested too deeply"
-    for argument, words in {
-        f"device={'[' * 500}{']' * 500}": deep,
-        f"device={'{a: ' * 500}0{'}' * 500}": deep,
-        f"device={'[' * 3000}": "[…[",
-        f"{'x' * 3000}=1": "xxx…",
-        f"seed={'9' * 5000}": "Exceeds the limit (4300 digits)",
-        f"+model={{a: [{'9' * 5000}]}}": "Exceeds the limit (4300 digits)",
-    }.items():
-        outcome = run.fails(words, command, argument)
-        assert outcome.err.startswith(f"{command}: ") and len(outcome.err) < 600, outcome.err
-
-
-def test_a_setting_that_is_none_is_named_for_every_command_and_in_files(run: Run) -> None:
-    checkpoint = "ckpt=nowhere"
-    for command, *arguments, words in (
-        ("vit-eval", checkpoint, "+batchsize=3", "batchsize: did you mean batch_size?"),
-        ("vit-eval", checkpoint, "+data.rot=x", "data.rot: did you mean data.root?"),
-        ("vit-augment", "++image=3", "image: did you mean images?"),
-        ("vit-augment", "+augment.flop=true", "augment.flop: did you mean augment.flip?"),
-    ):
-        outcome = run(command, *arguments)
-        assert outcome.status == 1
-        assert outcome.err == f"{command}: there is no setting {words}\n"
-    Path("some/experiment").mkdir(parents=True)
-    Path("some/experiment/own.yaml").write_text(
-        "# @package _global_\ntrain: {epoch: 5}\n", encoding="utf-8"
-    )
-    outcome = run("vit-train", "--config-dir", "some", "experiment=own")
-    words = "there is no setting train.epoch: did you mean train.epochs?"
-    assert outcome.status == 1 and outcome.err == f"vit-train: In 'experiment/own': {words}\n"
-
-
-def test_files_of_ones_own_are_told_the_same_and_are_among_the_choices(run: Run) -> None:
-    Path("some/experiment").mkdir(parents=True)
-    own = Path("some/experiment/own.yaml")
-    for content, words in {
-        "train: {epochs: abc}\n": "train.epochs: Value 'abc' of type 'str' could not be converted",
-        "defaults: [/data/foldr]\n": "there is no data=foldr",
-    }.items():
-        own.write_text(f"# @package _global_\n{content}", encoding="utf-8")
-        outcome = run.fails(words, "vit-train", "--config-dir", "some", "experiment=own")
-        assert outcome.err.startswith("vit-train: In 'experiment/own': ")
-        assert outcome.err.count("\n") == 1
-    for asked, words in (("zzz", "mae_then_classify, own, paper_example,"),):
-        run.fails(words, "vit-train", "--config-dir", "some", f"experiment={asked}")
-
-
-@pytest.mark.parametrize(
-    ("command", "argument"),
-    [
-        ("vit-eval", "data=shapes"),
-        ("vit-explain", "+data=shapes"),
-        ("vit-predict", "data=3"),
-        ("vit-export", "model=tiny"),
-    ],
-)
-def test_a_group_of_the_run_cannot_be_set_afterwards(run: Run, command: str, argument: str) -> None:
-    group = argument.strip("+").partition("=")[0]
-    error = f"{command}: {group}= cannot be set here: it comes from"
-    assert run.fails(error, command, "ckpt=nowhere", argument).err.startswith(error)
-
-
-def test_data_can_be_set_without_a_group(run: Run) -> None:
-    assert "no checkpoint at nowhere" in run("vit-eval", "ckpt=nowhere", "data={root: x}").err
-
-
-def test_what_is_no_setting_is_said_wherever_it_is_typed(run: Run) -> None:
-    Path("x.jpg").write_bytes(b"")
-    for command, hint in {
-        "vit-augment": "did you mean data.root=x.jpg?",
-        "vit-inspect": "did you mean out=x.jpg?",
-        "vit-predict": "did you mean images=x.jpg?",
-    }.items():
-        assert run(command, "x.jpg").err == f"{command}: x.jpg is not a setting: {hint}\n"
-    many = ",".join(f"IMG_{number:05}.jpg" for number in range(60))
-    outcome = run("vit-predict", "ckpt=nowhere", f"images=[{many}]")
-    assert "no checkpoint at nowhere" in outcome.err
-    assert "no checkpoint at 0" in run("vit-eval", "ckpt=0").err
-    assert "ckpt=null names no checkpoint" in run("vit-eval", "ckpt=null").err
-    assert f"no checkpoint at {Path.home()}/nowhere" in run("vit-eval", "ckpt=~/nowhere").err
-
-
-def test_no_flag_unpickles_a_file(run: Run) -> None:
-    Path("run.pickle").write_bytes(pickle.dumps(Opened()))
-    for command in HYDRA_COMMANDS:
-        words = "--experimental-rerun could run any code"
-        run.fails(words, command, "--experimental-rerun", "run.pickle")
-    assert not Path("opened").exists()
+OWN = "vit-train --config-dir some"
+FEW = "data.train_images=60 data.test_images=20"
+DEEP, LONG = "is nested too deeply", "a number with too many digits"
+# In a folder with a finished run, a file, an image and config files of one's own: see `place`.
+TYPED = {
+    "vit-train hydra.run.dir=file/run": "file",
+    "vit-train some": "did you mean resume=some?",
+    "vit-eval some": "did you mean ckpt=some?",
+    "vit-augment x.jpg": "x.jpg is not a setting: did you mean data.root=x.jpg?\n",
+    "vit-inspect x.jpg": "x.jpg is not a setting: did you mean out=x.jpg?\n",
+    "vit-predict x.jpg": "x.jpg is not a setting: did you mean images=x.jpg?\n",
+    # names that are none, typed and in files
+    "vit-eval ckpt=nowhere +batchsize=3": "no setting batchsize: did you mean batch_size?\n",
+    "vit-eval ckpt=nowhere +data.rot=x": "no setting data.rot: did you mean data.root?\n",
+    "vit-augment ++image=3": "there is no setting image: did you mean images?\n",
+    "vit-augment +augment.flop=true": "augment.flop: did you mean augment.flip?\n",
+    f"{OWN} experiment=name": "In 'experiment/name': there is no setting train.epoch: did you mean",
+    f"{OWN} experiment=type": "train.epochs: Value 'abc' of type 'str' could not be converted",
+    f"{OWN} experiment=choice": "there is no data=foldr: did you mean data=folder?",
+    f"{OWN} experiment=nam": "did you mean experiment=name?",
+    f"{OWN} experiment=zzz": "mae_then_classify, name, paper_example,",
+    "vit-train -m seed=0,1 train.epochs": "write train.epochs=VALUE\n",
+    # what comes from the checkpoint
+    "vit-eval ckpt=nowhere data=shapes": "vit-eval: data= cannot be set here: it comes from",
+    "vit-explain ckpt=nowhere +data=shapes": "vit-explain: data= cannot be set here",
+    "vit-predict ckpt=nowhere data=3": "vit-predict: data= cannot be set here",
+    "vit-export ckpt=nowhere model=tiny": "vit-export: model= cannot be set here",
+    "vit-eval ckpt=nowhere 'data={root: x}'": "no checkpoint at nowhere",
+    "vit-eval ckpt=0": "no checkpoint at 0",
+    "vit-eval ckpt=null": "ckpt=null names no checkpoint",
+    "vit-eval ckpt=~/nowhere": f"no checkpoint at {Path.home()}/nowhere",
+    # more memory than there is
+    "vit-eval ckpt=x data.image_size=1000000": "data.image_size=1000000: 1 image of 1,000,000",
+    f"vit-augment {FEW} images=1000000000": "images=1000000000, variants=8 make 9,000,000,000 ",
+    f"vit-augment {FEW} variants=400": "2,406 pictures, but one sheet shows at most 1,000",
+    f"vit-augment {FEW} data.image_size=1000000": "data.image_size=1000000: 1 image of",
+    f"vit-augment {FEW} augment.crop_padding=1000000000": "must be at most 32",
+    # only training sweeps, and resumes, and has configs of one's own
+    "vit-eval -m ckpt=a,b": "only vit-train sweeps",
+    "vit-predict -m ckpt=a,b images=x.png": "only vit-train sweeps",
+    "vit-explain -m ckpt=a,b": "only vit-train sweeps",
+    "vit-export -m ckpt=a,b": "only vit-train sweeps",
+    "vit-eval --config-dir some --config-name config": "--config-name is for vit-train alone",
+    f"{OWN} --config-name confg": "vit-train: there is no confg.yaml\n",
+    # what belongs to another choice
+    "vit-train task.teacher=run": "task.teacher here: task=distill has it",
+    "vit-train experiment=heads model.depht=3": "there is no setting model.depht",
+    "vit-train model=cnn model.embed_dim=32": "model.embed_dim here: model=vit has it",
+    "vit-train extend=run/checkpoints/best.safetensors train.epochs=1": "name the run's folder",
+    "vit-train resume=run/config.yaml": "this is not a checkpoint: name the run's folder",
+    "vit-train hydra.run.dir=run/config.yaml": "run/config.yaml: File exists",
+    "vit-eval ckpt=run data.root=run": "come from no folder; add data.name=folder",
+    "vit-eval ckpt=run,run": "write a list as [A,B]",
+    "vit-eval ckpt=[run,nowhere]": "no checkpoint at nowhere",
+    "vit-eval ckpt=[run,run]": "best.safetensors more than once",
+    "vit-predict ckpt=run images=nowhere.png": "there is no such file or folder",
+    **{f"{command} --experimental-rerun run.pickle": "there is no flag --experimental-rerun"
+       for command in ("vit-train", "vit-eval", "vit-augment")},
+    **{f"{command} '{argument}'": words
+       for command in ("vit-train", "vit-eval", "vit-augment")
+       for argument, words in {
+           f"device={'[' * 500}{']' * 500}": DEEP,
+           f"device={'{a: ' * 500}0{'}' * 500}": DEEP,
+           f"device={'[' * 3000}": "[…[",
+           f"{'x' * 3000}=1": "xxx…",
+           f"seed={'9' * 5000}": LONG,
+           f"+model={{a: [{'9' * 5000}]}}": LONG,
+       }.items()},
+}  # fmt: skip
 
 
 class Opened:
@@ -236,76 +210,66 @@ class Opened:
         return os.mkdir, ("opened",)
 
 
+@pytest.fixture
+def place(run: Run, small_run: SmallRun) -> None:
+    small_run("finished")
+    Path("x.jpg").touch()
+    Path("file").write_text("in the way", encoding="utf-8")
+    Path("run.pickle").write_bytes(pickle.dumps(Opened()))
+    for name, content in {
+        "experiment/name": "# @package _global_\ntrain: {epoch: 5}\n",
+        "experiment/type": "# @package _global_\ntrain: {epochs: abc}\n",
+        "experiment/choice": "# @package _global_\ndefaults: [/data/foldr]\n",
+        "data/few": "defaults: [shapes]\ntrain_images: 50\n",
+        "extra/own": "# @package _global_\noptim: {lr: 0.5}\n",
+        "model/own": "defaults: [tiny]\ndepth: 3\n",
+        "config": "device: cpu\nresume: null\n",  # as a run's config.yaml
+    }.items():
+        Path("some", name).parent.mkdir(parents=True, exist_ok=True)
+        Path(f"some/{name}.yaml").write_text(content, encoding="utf-8")
+
+
+@pytest.mark.parametrize("typed", TYPED, ids=lambda typed: typed[:60])
+@pytest.mark.usefixtures("place")
+def test_every_command_refuses_in_a_few_lines(run: Run, typed: str) -> None:
+    refused(run, TYPED[typed], *shlex.split(typed))
+    assert not Path("opened").exists() and not Path("run/eval-test").exists()
+    assert not Path("outputs").exists()
+
+
+@pytest.mark.usefixtures("place")
+def test_files_of_ones_own_are_composed_with_the_packages(run: Run) -> None:
+    own = ["vit-train", "--config-dir", "some"]
+    run.says("train_images: 50", *own, "data=few", "--cfg", "job")
+    run.says("seed: 3", "vit-train", "+hydra.job.env_set.SOME=1", "++seed=3", "--cfg", "job")
+    run.says("lr: 0.5", *own, "+extra=own", "--cfg", "job")
+    config = Path("some/config.yaml")
+    words = "--config-name=config: "
+    for content in ("device: cpu\n", config.read_text(encoding="utf-8")):
+        config.write_text(content, encoding="utf-8")
+        outcome = run.fails(words, *own, "--config-name", "config")
+        assert "begin with 'defaults: [train, _self_]'" in outcome.err
+        assert "the command in its summary.json" in outcome.err
+    config.write_text("defaults: [train, _self_]\ndevice: cuda\n", encoding="utf-8")
+    run.says("device: cuda", *own, "--config-name", "config", "--cfg", "job")
+
+
+def test_many_images_can_be_named(run: Run) -> None:
+    many = ",".join(f"IMG_{number:05}.jpg" for number in range(60))
+    run.fails("no checkpoint at nowhere", "vit-predict", "ckpt=nowhere", f"images=[{many}]")
+
+
 def test_a_copy_of_a_checkpoint_is_not_resumed_where_it_lies(run: Run, small_run: SmallRun) -> None:
     """The folder above is not a run's, and what is in it is somebody else's."""
     small_run("interrupted")
     Path("mine/models").mkdir(parents=True)
     Path("run/checkpoints/last.safetensors").rename("mine/models/copy.safetensors")
     Path("mine/metrics.csv").write_text("epoch,acc\n1,0.5\n", encoding="utf-8")
-    outcome = run.fails(
-        "a run goes on in its own folder", "vit-train", "resume=mine/models/copy.safetensors"
-    )
-    assert "init_from=mine/models/copy.safetensors" in outcome.err
-    assert sorted(path.name for path in Path("mine").rglob("*")) == [
-        "copy.safetensors", "metrics.csv", "models",
-    ]  # fmt: skip
-
-
-def test_what_is_legitimately_added_is_taken(run: Run) -> None:
-    added = ["+hydra.job.env_set.SOME=1", "++seed=3"]
-    assert "seed: 3" in run.succeeds("vit-train", *added, "--cfg", "job").out
-    Path("some/extra").mkdir(parents=True)
-    Path("some/extra/own.yaml").write_text(
-        "# @package _global_\noptim: {lr: 0.5}\n", encoding="utf-8"
-    )
-    job = ["data.train_images=1", "data.test_images=9", "train.max_minutes=1e-9"]
-    outcome = run("vit-train", "--config-dir", "some", "+extra=own", *job)
-    assert "1 image apart" in outcome.err  # all that came before was accepted
-
-
-def test_what_needs_more_memory_than_there_is_is_said_first(run: Run) -> None:
-    small = ["data.train_images=60", "data.test_images=20"]
-    for command, argument, words in (
-        ("vit-eval", "data.image_size=1000000", "data.image_size=1000000: 1 image of 1,000,000"),
-        ("vit-augment", "images=1000000000", "images=1000000000, variants=8 make 9,000,000,000 "),
-        ("vit-augment", "variants=400", "make 2,406 pictures, but one sheet shows at most 1,000"),
-        ("vit-augment", "data.image_size=1000000", "data.image_size=1000000: 80 images of"),
-        (
-            "vit-augment",
-            "augment.crop_padding=1000000000",
-            "augment.crop_padding=1000000000 must be at most 32",
-        ),
-    ):
-        outcome = run.fails(
-            words, command, *(["ckpt=x"] if command == "vit-eval" else small), argument
-        )
-        assert outcome.err.startswith(f"{command}: ") and outcome.err.count("\n") == 1
-
-
-def test_only_training_sweeps(run: Run) -> None:
-    for command in ("vit-eval", "vit-predict", "vit-explain", "vit-export"):
-        run.fails("--multirun is for vit-train alone", command, "-m", "ckpt=a,b", "images=x.png")
-    assert not list(Path().iterdir())
-
-
-def test_what_belongs_to_another_choice_is_said(run: Run, small_run: SmallRun) -> None:
-    small_run("finished")
-    for arguments, words in {
-        "vit-train task.teacher=run": "task.teacher here: task=distill has it",
-        "vit-train experiment=heads model.depht=3": "there is no setting model.depht",
-        "vit-train model=cnn model.embed_dim=32": "model.embed_dim here: model=vit has it",
-        "vit-train extend=run/checkpoints/best.safetensors train.epochs=1": "name the run's folder",
-        "vit-train resume=run/config.yaml": "a run goes on in its own folder: name it, or a",
-        "vit-train hydra.run.dir=run/config.yaml": "run/config.yaml: File exists",
-        "vit-eval ckpt=run data.root=run": "come from no folder; add data.name=folder",
-        "vit-eval ckpt=run,run": "To use it as a list, use key=[value1,value2]",
-        "vit-eval ckpt=[run,nowhere]": "no checkpoint at nowhere",
-        "vit-eval ckpt=[run,run]": "best.safetensors more than once",
-        "vit-predict ckpt=run images=nowhere.png": "there is no such file or folder",
-    }.items():
-        outcome = run.fails(words, *arguments.split())
-        assert "Traceback" not in outcome.err and "Errno" not in outcome.err
-    assert not Path("run/eval-test").exists()
+    copy = "mine/models/copy.safetensors"
+    outcome = run.fails("a run goes on in its own folder", "vit-train", f"resume={copy}")
+    assert f"init_from={copy}" in outcome.err
+    left = sorted(path.name for path in Path("mine").rglob("*"))
+    assert left == ["copy.safetensors", "metrics.csv", "models"]
 
 
 def test_a_results_file_holds_the_command_as_it_was_typed(run: Run, small_run: SmallRun) -> None:
@@ -320,20 +284,214 @@ def test_a_current_folder_that_was_deleted_is_named(run: Run, tmp_path: Path) ->
     with contextlib.chdir(tmp_path / "gone"):
         Path.cwd().rmdir()
         for command in MAINS:
-            error = f"{command}: the current folder was deleted: change to another one (cd)\n"
-            run.fails(error, command, "run")
+            run.fails(f"{command}: the current folder was deleted", command, "run")
 
 
-def test_a_config_of_ones_own_must_build_on_the_packages(run: Run) -> None:
-    own = ["--config-dir", "some", "--config-name", "config"]
-    run.fails("--config-name is for vit-train alone", "vit-eval", *own)
-    Path("some").mkdir()
-    config = Path("some/config.yaml")
-    for content in ("device: cpu\n", "device: cpu\nresume: null\n"):  # as a run's config.yaml
-        config.write_text(content, encoding="utf-8")
-        outcome = run.fails("begin with 'defaults: [train, _self_]'", "vit-train", *own)
-        assert "the command in its summary.json" in outcome.err
-        assert outcome.err.startswith("vit-train: --config-name=config: ")
-    run.fails("vit-train: there is no confg.yaml\n", "vit-train", *own[:3], "confg")
-    config.write_text("defaults: [train, _self_]\ndevice: cuda\n", encoding="utf-8")
-    assert "device: cuda" in run.succeeds("vit-train", *own, "--cfg", "job").out
+@pytest.fixture
+def folders(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders of the runs that would start, below the current one."""
+    seen: list[Path] = []
+
+    def note(composed: object, settings: object) -> Outcome:
+        seen.append(Path(settings.runtime.output_dir).relative_to(Path.cwd()))
+        return Outcome(Path(settings.runtime.output_dir), None)
+
+    monkeypatch.setattr(train, "start", note)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "arguments, name",
+    [
+        ("", "shapes-tiny"),
+        ("task=reconstruct", "shapes-tiny-reconstruct"),
+        ("data=cifar10 model=small data.root=x", "cifar10-small"),
+        ("data=folder data.root=my/pets", "pets-tiny"),
+        ("data=folder \"data.root='a b'\"", "a_b-??????-tiny"),
+        ("model=cnn data=cifar10", "cifar10-cnn"),
+        ("experiment=mae", "mae"),
+        ("experiment=[quickstart,paper_example]", "quickstart+paper_example"),
+        ("experiment=quickstart experiment=null", "shapes-tiny"),
+    ],
+)
+def test_a_run_is_named_by_what_was_chosen(
+    run: Run, folders: list[Path], arguments: str, name: str
+) -> None:
+    run.succeeds("vit-train", *shlex.split(arguments))
+    assert folders[0].match(f"outputs/{name}/20??-??-??_??-??-??")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "seed=0,1 model=cnn --multirun",
+        "seed=0,1 --config-dir some -m model=own",
+        "-m seed=0,1 --config-dir=some model=own",
+    ],
+)
+@pytest.mark.usefixtures("place")
+def test_flags_of_a_sweep_may_stand_anywhere(run: Run, folders: list[Path], arguments: str) -> None:
+    run.succeeds("vit-train", *arguments.split())
+    assert [folder.name for folder in folders] == ["0", "1"]
+    assert {folder.parts[:2] for folder in folders} == {("outputs", "multirun")}
+
+
+def test_flags_may_stand_anywhere_for_every_command(run: Run) -> None:
+    for command in ("vit-train", "vit-augment"):
+        outcome = run.says("seed: 3", command, "seed=3", "--cfg", "job", "data=cifar10")
+        assert "name: cifar10" in outcome.out
+    run.says("split: val", "vit-eval", "ckpt=x", "--cfg", "job", "split=val")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "data.train_images=1 data.test_images=9",
+        "data.train_images=9 data.test_images=9 experiment=quickstart model.patch_size=5",
+        "model.num_heads=3",
+    ],
+)
+def test_a_start_that_is_refused_leaves_no_folder(run: Run, arguments: str) -> None:
+    assert run("vit-train", *arguments.split()).status == 1
+    assert list(Path().iterdir()) == []
+    for folder in ("outputs/kept", "mine"):
+        Path(folder).mkdir(parents=True)
+    for place in ([], ["hydra.run.dir=mine/run"]):
+        assert run("vit-train", *arguments.split(), *place).status == 1
+    left = {path.as_posix() for path in Path().rglob("*")}
+    assert left == {"outputs", "outputs/kept", "mine"}
+
+
+NEEDED: dict[type, dict[str, Any]] = {FolderConfig: {"root": "x"}, DistillConfig: {"teacher": "x"}}
+
+
+def all_kinds() -> list[type[Settings]]:
+    """The classes of all commands' settings, and of the parts and choices in them."""
+    groups = [kind for choices in CHOSEN_BY_NAME.values() for kind in choices.values()]
+    asked, found = [TrainConfig, *groups, *vars(after).values()], []
+    for kind in asked:
+        if isinstance(kind, type) and is_dataclass(kind) and kind not in found:
+            found.append(kind)
+            asked += [each for each in get_type_hints(kind).values() if is_dataclass(each)]
+    return found
+
+
+def numeric(kind: type[Settings]) -> Iterator[tuple[str, Any]]:
+    """The fields that may be a number, or numbers, and their types."""
+    hints = get_type_hints(kind)
+    for each in fields(kind):
+        hint = hints[each.name]
+        if {int, float, list[int], list[float]} & {hint, *get_args(hint)}:
+            yield each.name, hint
+
+
+def test_each_number_has_bounds() -> None:
+    names = set()
+    for kind in all_kinds():
+        config = kind(**NEEDED.get(kind, {}))
+        for name, hint in numeric(kind):
+            types = {hint, *get_args(hint)}
+            listed, is_int = {list[int], list[float]} & types, {int, list[int]} & types
+            key = f"{kind.group}.{name}".removeprefix(".")
+            names.add(key)
+            for value in (10**400, 2**63, -(2**63)) if is_int else (1e300, -1e300, float("inf")):
+                said = re.escape(f"{key}{'[1]' if listed else ''}={value} must be ")
+                with pytest.raises(ValueError, match=f"^{said}"):
+                    replace(config, **{name: [1, value] if listed else value})
+    assert len(names) > 55
+    assert {"seed", "train.epochs", "data.draw_seed", "model.widths", "data.std"} <= names
+    assert {"batch_size", "data.image_size", "images", "task.given_rows"} <= names
+
+
+def test_what_is_within_them_is_taken() -> None:
+    config = OmegaConf.merge(OmegaConf.structured(TrainConfig), {"data": ShapesConfig})
+    for group in ("model", "task", "optim"):
+        config = OmegaConf.merge(config, {group: next(iter(CHOSEN_BY_NAME[group].values()))})
+    config.seed = config.data.split_seed = config.data.draw_seed = LARGEST_SEED
+    config.train.epochs = config.train.log_every = LARGEST
+    assert typed(config, TrainConfig).data.split_seed == LARGEST_SEED
+
+
+@pytest.mark.parametrize(
+    ("bounds", "right", "wrong", "words"),
+    [
+        ({"at_least": 1}, [1, None], 0, "some.value=0 must be at least 1, or null"),
+        ({"above": 0}, [0.5, None], 0, "some.value=0 must be greater than 0, or null"),
+        ({"at_most": 3}, [3, -9], 4, "some.value=4 must be at most 3, or null"),
+        ({"below": 1}, [0.9], 1, "some.value=1 must be less than 1, or null"),
+        ({"at_least": 0, "below": 1}, [0], 1, "must be at least 0 and less than 1, or null"),
+        ({"choices": ("a", True)}, ["a", True], "b", "some.value=b must be one of: a, true, or"),
+        ({"above": 0}, [[1, 2]], [1, 0], "some.value[1]=0 must be greater than 0"),
+        ({}, [1e38, -1e38], float("nan"), "some.value=nan must be a finite number, or null"),
+    ],
+)
+def test_a_value_is_allowed_or_refused_by_its_name(
+    bounds: dict[str, Any], right: list[Any], wrong: object, words: str
+) -> None:
+    namespace: dict[str, Any] = {"__annotations__": {"value": int | None}, "group": "some"}
+    namespace["value"] = setting(None, "A value.", **bounds)
+    kind: Any = dataclass(type("Bounded", (Settings,), namespace))
+    assert [kind(value).value for value in right] == right
+    with pytest.raises(ValueError, match=re.escape(words)):
+        kind(wrong)
+
+
+def test_a_constructor_serves_subclasses_that_have_none_of_their_own() -> None:
+    class Own(ShapesConfig):
+        pass
+
+    table = {Settings: "base", ShapesConfig: "shapes"}
+    assert registered(table, Own()) == "shapes" and registered(table, TrainConfig()) == "base"
+    with pytest.raises(ValueError, match="Own has no constructor"):
+        registered({TrainConfig: ""}, Own())
+
+
+@dataclass
+class Inner(Settings):
+    plain: int = 1
+    text: str = setting("a", 'Two lines: "quoted" and x: y. ' + "word " * 30)
+
+
+@dataclass
+class Outer(Settings):
+    inner: Inner = field(default_factory=Inner)
+    last: list[int] = setting(list, "The last.")
+
+
+def test_the_text_of_a_setting_is_above_it() -> None:
+    values = {"inner": {"text": "a: # b"}, "last": [1, 2]}
+    config = OmegaConf.merge(OmegaConf.structured(Outer), values)
+    assert isinstance(config, DictConfig)
+    lines = "\n".join(described(config)).splitlines()
+    assert yaml.safe_load("\n".join(lines)) == OmegaConf.to_container(config)
+    assert lines[lines.index("last:") - 1] == "# The last."
+    place = lines.index("  text: 'a: # b'")
+    assert lines[place - 2].startswith('  # Two lines: "quoted" and x: y. word')
+    assert lines[place - 3] == "  plain: 1" and all(len(line) <= 96 for line in lines)
+
+
+def test_a_choice_has_its_own_settings_explained(run: Run) -> None:
+    outcome = run.succeeds("vit-train", "optim=muon", "data=folder", "data.root=x", "--help")
+    shown = " ".join(line.strip("# ") for line in outcome.out.splitlines())
+    for kind in (TrainConfig, MuonConfig, FolderConfig):
+        for each in fields(kind):
+            assert each.metadata.get("help", "") in shown, each.name
+    assert "Weight decay of matrices" in shown  # a field of a base of Muon's settings
+
+
+def test_every_setting_is_explained() -> None:
+    kinds = all_kinds()
+    assert len(kinds) > 25
+    for kind in kinds:
+        for each in fields(kind):
+            part = is_dataclass(get_type_hints(kind)[each.name])
+            chosen = each.name == "name" and hasattr(kind, "group") and kind.group in CHOSEN_BY_NAME
+            assert each.metadata.get("help") or part or chosen, (kind.__name__, each.name)
+
+
+@pytest.mark.parametrize("command", sorted(MAINS.keys() - {"vit-results"}))
+def test_what_is_shown_can_be_read_as_yaml(run: Run, command: str) -> None:
+    _, settings = run(command, "--help").out.split("(change them with key=value) ==\n")
+    settings, _, _ = settings.rpartition("\nAdd --cfg job")
+    assert yaml.safe_load(settings) == yaml.safe_load(run(command, "--cfg", "job").out)
+    assert "# " in settings

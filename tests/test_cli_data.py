@@ -1,17 +1,23 @@
 """Each source as its user meets it: through the command line."""
 
+import re
+import shutil
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
 import loopback as server
+import numpy as np
 import pytest
-from conftest import SMALL_MODEL, Run
+from conftest import SMALL, SMALL_MODEL, Run, SmallRun, csv_rows, write_images
 from PIL import Image
 from small_sets import small_cifar, tar_gz
 from torchvision.datasets import CIFAR10
 
 import vit_train
+from vit_train.base.reading import read_json
 from vit_train.data.config import MAX_PIXELS, ArchiveConfig, Cifar10Config
+from vit_train.data.dataset import Dataset
 from vit_train.data.sources import LOADERS
 from vit_train.runs.config import preset_urls
 from vit_train.runs.images import configured
@@ -24,76 +30,321 @@ def test_download_train_evaluate(run: Run, tmp_path: Path, monkeypatch: pytest.M
     small_cifar(monkeypatch, tmp_path / "made", CIFAR10)
     content = tar_gz(tmp_path / "made" / CIFAR10.base_folder)
     with server.serve() as web:
-        urls = [web.url("/down", server.failing(503)), web.url("/up", server.whole(content))]
-        fetching = ["data=cifar10", "data.download=true", f"data.urls=[{','.join(urls)}]"]
-        run.succeeds(*TRAIN, *fetching, "data.root=new")
+        down, up = web.url("/down", server.failing(503)), web.url("/up", server.whole(content))
+        fetching = [*TRAIN, "train.epochs=1", "data=cifar10", "data.download=true"]
+        error = run.fails("could not download", *fetching, f"data.urls=[{down}]").err
+        assert f"{down}: HTTP Error 503" in error and "by hand" in error
+        run.succeeds(*fetching, f"data.urls=[{down},{up}]", "data.root=new")
     assert Path("new", CIFAR10.base_folder, "test_batch").exists()
     # The data is found again without a download, and elsewhere if it is said where.
-    assert run("vit-eval", "ckpt=run").status == 0
+    run.succeeds("vit-eval", "ckpt=run")
     Path("new").rename("moved")
     run.fails("data.root=FOLDER", "vit-eval", "ckpt=run")
-    assert run("vit-eval", "ckpt=run", "data.root=moved").status == 0
+    run.succeeds("vit-eval", "ckpt=run", "data.root=moved")
 
 
 def test_a_strangers_run_downloads_nothing_from_its_own_addresses(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_cifar(monkeypatch, tmp_path / "data", CIFAR10)
-    asked: list[Cifar10Config] = []
-    load = LOADERS[Cifar10Config]
-    monkeypatch.setitem(LOADERS, Cifar10Config, lambda given: asked.append(given) or load(given))
-    fetching = ["data=cifar10", "data.download=true", "data.urls=[https://evil.example/x.tar.gz]"]
-    more = ["train.epochs=1", "train.max_minutes=1e-9"]
-    assert run(*TRAIN, *fetching, *more).status == 0
-    going_on = ["resume=run", "train.max_minutes=null"]
-    assert run("vit-train", *going_on).status == 0
-    extending = ["extend=run", "train.epochs=1", "hydra.run.dir=new"]
-    assert run("vit-train", *extending).status == 0
-    for config in asked[1:]:
-        assert not config.download and config.urls == preset_urls("cifar10") != []
-    assert len(asked) == 3
-    given = ["data=cifar10", "data.download=true", "data.urls=[https://my.example/x.tar.gz]"]
-    assert run("vit-train", *extending[:2], *given, "hydra.run.dir=mine").status == 0
-    assert asked[3].download and asked[3].urls == ["https://my.example/x.tar.gz"]
-    assert run("vit-eval", "ckpt=run").status == 0
-    assert asked[4].urls == preset_urls("cifar10")
+    asked: list[tuple[bool, list[str]]] = []
+    load, ours = LOADERS[Cifar10Config], preset_urls("cifar10")
+
+    def noted(config: Cifar10Config) -> Dataset:
+        asked.append((config.download, config.urls))
+        return load(config)
+
+    monkeypatch.setitem(LOADERS, Cifar10Config, noted)
+    fetching = ["data=cifar10", "data.download=true"]
+    evil, mine = ["https://evil.example/x.tar.gz"], ["https://my.example/x.tar.gz"]
+    extending = ["vit-train", "extend=run", "train.epochs=1"]
+    for command in (
+        [*TRAIN, *fetching, f"data.urls={evil}", "train.max_minutes=1e-9"],
+        ["vit-train", "resume=run", "train.max_minutes=null"],
+        [*extending, "hydra.run.dir=new"],
+        [*extending, *fetching, f"data.urls={mine}", "hydra.run.dir=mine"],
+        ["vit-eval", "ckpt=run"],
+    ):
+        run.succeeds(*command)
+    assert ours and asked == [
+        (True, evil), (False, ours), (False, ours), (True, mine), (False, ours),
+    ]  # fmt: skip
     other = configured(EvalDataConfig(name="cifar100", download=True), vit_train.load("run").meta)
     assert isinstance(other, ArchiveConfig) and other.urls == preset_urls("cifar100") != []
 
 
 def test_a_strangers_run_raises_no_limit_of_an_images_pixels(run: Run) -> None:
     """Such a limit keeps a small file from taking all memory; this command line may raise it."""
-    for part, name, number in product(("train", "test"), "ab", range(4)):
-        path = Path("files", part, name, f"{number}.png")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("L", (8, 8)).save(path)
-    limit = f"data.max_pixels={MAX_PIXELS + 1}"
-    own = ["data=folder", limit, "data.image_size=8", "data.root=files"]
-    assert run(*TRAIN, *own, "train.max_minutes=1e-9", "data.val_fraction=0.3").status == 0
-    run.fails(f"add data=folder {limit}", "vit-train", "resume=run")
-    more = ["data.val_fraction=0.3", "train.max_minutes=null"]
-    assert run("vit-train", "resume=run", *own, *more).status == 0
+    parts = product(("train", "test"), "ab", range(4))
+    write_images("files", [f"{part}/{name}/{number}.png" for part, name, number in parts])
+    own = ["data=folder", f"data.max_pixels={MAX_PIXELS + 1}", "data.image_size=8"]
+    own += ["data.root=files", "data.val_fraction=0.3"]
+    run.succeeds(*TRAIN, *own, "train.max_minutes=1e-9")
+    run.fails(f"add data=folder {own[1]}", "vit-train", "resume=run")
+    run.succeeds("vit-train", "resume=run", *own, "train.max_minutes=null")
     meta = vit_train.load("run").meta
-    assert configured(EvalDataConfig(), meta).max_pixels == MAX_PIXELS
-    assert configured(EvalDataConfig(max_pixels=MAX_PIXELS + 1), meta).max_pixels > MAX_PIXELS
+    for given, allowed in ((None, MAX_PIXELS), (MAX_PIXELS + 1, MAX_PIXELS + 1)):
+        assert configured(EvalDataConfig(max_pixels=given), meta).max_pixels == allowed
 
 
-def test_all_mirrors_down_is_one_message(run: Run) -> None:
-    with server.serve() as web:
-        url = web.url("/down", server.failing(503))
-        outcome = run(*TRAIN, "data=cifar10", "data.download=true", f"data.urls=[{url}]")
-    assert outcome.status == 1 and "Traceback" not in outcome.err
-    assert f"{url}: HTTP Error 503" in outcome.err and "by hand" in outcome.err
-    assert outcome.err.startswith("vit-train: could not download cifar-10-python.tar.gz")
+WARNINGS = (
+    "2 images of nearly one color, such as scans/a/dark.png",
+    "2 images cropped by more than a fifth, such as scans/a/wide.png",
+    "2 files passed over, not JPEG, PNG, WebP or BMP, such as scans/a/scan.tif",
+)
 
 
-def test_a_broken_image_is_one_message_and_can_be_skipped(run: Run) -> None:
-    for i in range(12):
-        path = Path("tree", ("a", "犬 $x$")[i % 2], f"{i}.png")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (20, 30), (20 * i, 0, 0)).save(path)
-    Path("tree/a/broken.jpg").write_bytes(b"\xff\xd8\xff")
-    folder = [*TRAIN, "data=folder", "data.root=tree", "data.image_size=16"]
-    outcome = run.fails("tree/a/broken.jpg", *folder)
-    assert outcome.err.startswith("vit-train: 1 of 13 image files cannot be used")
-    assert "tree/a/broken.jpg" in run.succeeds(*folder, "data.on_error=skip").out
+def test_what_is_hardly_seen_or_passed_over_is_said_once_by_every_command(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """12-bit scans in files of 16 bits, wide images and TIFFs, among good images."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for root, name in product(("scans", "good"), "ab"):
+        write_images(f"{root}/{name}", [f"{number}.png" for number in range(10)])
+    for name in "ab":
+        dark = np.random.default_rng(0).integers(0, 4096, (24, 24)).astype(np.uint16)
+        Image.fromarray(dark).save(f"scans/{name}/dark.png")
+        write_images(f"scans/{name}", ["wide.png", "scan.tif"], size=(128, 64))
+    quick = ["data.image_size=16", "train.epochs=1", "train.batch_size=8"]
+    said = run.succeeds(*TRAIN, "data=folder", *quick, "data.root=good").said
+    assert not any(words[1:15] in said for words in WARNINGS)
+    scans = ["data=folder", *quick, "data.root=scans", "data.cache=true"]
+    for command in (
+        [*TRAIN, *scans, "hydra.run.dir=first"],
+        [*TRAIN, *scans, "hydra.run.dir=second"],  # whose images come from the cache
+        ["vit-eval", "ckpt=run", "data.root=scans"],
+        ["vit-predict", "ckpt=run", "images=scans"],
+        ["vit-explain", "ckpt=run", "images=scans", "count=24"],
+    ):
+        said = run.succeeds(*command).said
+        assert [said.count(words) for words in WARNINGS] == [1] * 3, (command, said)
+    single = ["vit-predict", "ckpt=run", "images=scans/a/dark.png"]
+    run.says("1 image of nearly one color, scans/a/dark.png: 16-bit files must use", *single)
+
+
+UNEVEN = ["vit-train", "data=folder", "data.image_size=8", "augment=none", "model.embed_dim=8"]
+UNEVEN += ["model.depth=1", "model.patch_size=8", "model.head=gap"]
+WAYS = ("data.sampler=balanced", "task.class_weights=auto")
+
+
+def test_each_setting_gives_both_classes_the_same_chance(run: Run) -> None:
+    """All images are the same."""
+    for folder, count in {"train/cat": 25, "train/dog": 5, "test/cat": 3, "test/dog": 1}.items():
+        Path("images", folder).mkdir(parents=True)
+        for number in range(count):
+            Image.new("RGB", (8, 8), (127, 127, 127)).save(f"images/{folder}/{number}.png")
+    quiet = [*UNEVEN, "data.root=images", "data.val=none", "train.epochs=8", "train.batch_size=10"]
+    quiet += ["optim.lr=0.05", "task.label_smoothing=0"]
+    words = "uneven classes: 25 training images of cat, 5 of dog"
+    outcome = run.says(words, *quiet, "train.max_minutes=1e-9")
+    assert all(way in outcome.out for way in WAYS)
+    for way in WAYS:
+        outcome = run.says("balanced 50.00%", *quiet, way, f"hydra.run.dir={way[:4]}")
+        assert "uneven classes" not in outcome.out
+        answer = vit_train.load(way[:4]).predict("images/test/cat/0.png")
+        assert dict(answer.top)["dog"] == pytest.approx(0.5, abs=0.08)  # 1/6 without the setting
+        assert read_json(Path(way[:4], "summary.json"))["test"]["final"]["balanced_acc"] == 0.5
+
+
+@pytest.fixture
+def rare(run: Run) -> list[str]:
+    """A command that trains on dark images of a common class and bright ones of a rare class."""
+    for part, common in (("train", 160), ("val", 20), ("test", 20)):
+        for name, color, count in (("fine", (60,) * 3, common), ("broken", (180,) * 3, 4)):
+            images = [f"{number}.png" for number in range(count)]
+            write_images(f"rare/{part}/{name}", images, color, (8, 8))
+    return [*UNEVEN, "data.root=rare", "train.epochs=6", "train.batch_size=16", "optim.lr=0.02"]
+
+
+@pytest.mark.parametrize("mixed", [[], ["augment.mixup_alpha=0.2"]])
+def test_smoothed_labels_leave_the_weighted_classes_apart(
+    run: Run, rare: list[str], mixed: list[str]
+) -> None:
+    """With torch's weights, every image is taken for the rare class: 50 % balanced."""
+    run.succeeds(*rare, *mixed, "task.class_weights=auto", "hydra.run.dir=run")
+    final = read_json(Path("run/summary.json"))["test"]["final"]
+    assert final["balanced_acc"] > 0.95 and final["acc"] > 0.9
+
+
+@pytest.mark.parametrize("metric, better", [("acc", max), ("balanced_acc", max), ("loss", min)])
+def test_the_best_epoch_of_uneven_classes_has_the_best_balanced_accuracy(
+    run: Run, rare: list[str], metric: str, better: Callable[..., float]
+) -> None:
+    chosen = [] if metric == "balanced_acc" else [f"checkpoint.metric={metric}"]
+    outcome = run.succeeds(*rare, *chosen, "hydra.run.dir=run")
+    assert ("best    the epoch with the highest balanced" in outcome.out) == (not chosen)
+    best = read_json(Path("run/summary.json"))["best_val"]
+    rows = csv_rows("run/metrics.csv")
+    assert best[metric] == better(float(row[f"val_{metric}"]) for row in rows)
+    same = [row for row in rows if float(row[f"val_{metric}"]) == best[metric]]
+    assert best["loss"] == min(float(row["val_loss"]) for row in same)
+
+
+def test_the_metric_of_even_classes_is_the_accuracy_and_without_labels_the_loss(
+    run: Run, small_run: SmallRun
+) -> None:
+    small_run("interrupted", "even")
+    log = Path("even/train.log").read_text(encoding="utf-8")
+    assert "training" in log and "highest balanced" not in log
+    few = ["vit-train", *SMALL, "train.max_minutes=1e-9"]
+    run.says("highest balanced", *few, "data.sampler=balanced", "hydra.run.dir=made_even")
+    for words, *arguments in (
+        (
+            "acc needs labels: task=reconstruct has none",
+            "task=reconstruct",
+            "checkpoint.metric=acc",
+        ),
+        ("must be one of: auto, acc, balanced_acc", "checkpoint.metric=f1"),
+        ("cannot change checkpoint.metric", "resume=even", "checkpoint.metric=loss"),
+    ):
+        run.fails(words, *(few if arguments[0][:3] == "tas" else few[:1]), *arguments)
+
+
+def photos(numbers: range) -> list[str]:
+    return [f"{name}/{number}.png" for name in ("blue", "green", "red") for number in numbers]
+
+
+DATA = ["data=folder", "data.root=photos", *SMALL_MODEL, "train.epochs=1", "train.batch_size=8"]
+LEARN = ["vit-train", *DATA, "data.image_size=16"]
+RUN = [*LEARN, "hydra.run.dir=run"]
+
+
+def evaluated(run: Run, out: str, *arguments: str, ckpt: str = "run") -> tuple[set[str], str]:
+    """The images that a run was evaluated on, by class and file name, and the caveat."""
+    run.succeeds("vit-eval", f"ckpt={ckpt}", f"out={out}", *arguments)
+    images = {"/".join(Path(row["image"]).parts[-2:]) for row in csv_rows(f"{out}/predictions.csv")}
+    return images, read_json(Path(out, "results.json"))["caveat"]
+
+
+@pytest.fixture
+def trained(run: Run) -> set[str]:
+    """Make run/, trained on photos/CLASS/*.png, and return its test images."""
+    write_images("photos", photos(range(10)))
+    run.succeeds(*RUN)
+    images, caveat = evaluated(run, "own")
+    assert len(images) == 3 and caveat == ""
+    return images
+
+
+def test_a_folder_that_has_grown_is_tested_on_held_out_and_new_images(
+    run: Run, trained: set[str]
+) -> None:
+    for split, words in (("train", "The model was trained on these images."), ("test", "")):
+        found = evaluated(run, "larger", f"split={split}", "data.image_size=24")
+        assert found[1] == words and (found[0] == trained) == (split == "test")
+    new = write_images("photos", photos(range(10, 14)))
+    words = "27 images left out, seen in the training or validation of this model"
+    for more in ([], ["data.image_size=24"], ["data.image_size=24", "data.root=photos"]):
+        images, caveat = evaluated(run, "grown", *more)
+        assert images == trained | set(new) and words in caveat
+    assert words in Path("grown/report.html").read_text(encoding="utf-8")
+    assert read_json(Path("grown/results.json"))["image_size"] == 24
+
+
+def test_copies_of_an_image_on_both_sides_are_said(run: Run) -> None:
+    for name in write_images("photos", photos(range(10))):
+        shutil.copy(Path("photos", name), Path("photos", name).with_suffix(".copy.png"))
+    outcome = run.succeeds(*RUN, "data.test_fraction=0.4")
+    said = re.search(r"copies of (\d+) test images are among the images to train", outcome.out)
+    _, caveat = evaluated(run, "own")
+    assert caveat == f"The run trained or validated on copies of {said[1]} images."
+
+
+def test_in_another_folder_the_images_of_training_are_left_out(run: Run, trained: set[str]) -> None:
+    held_out, *left = sorted(trained)
+    shutil.copytree("photos", "others")
+    for name in left:
+        Path("others", name).unlink()
+    assert evaluated(run, "new", "data.root=others")[0] == {held_out}
+    Path("others", held_out).unlink()
+    words = "the run trained or validated on all of these: 27 images"
+    run.fails(words, "vit-eval", "ckpt=run", "data.root=others", "out=none")
+    assert not Path("none").exists()
+    # Nothing is tested on if all was seen.
+    for name in trained:
+        Path("photos", name).unlink()
+    words = "all 3 test images were seen in the training or validation of a model"
+    run.fails(words, *LEARN, "init_from=run", "hydra.run.dir=x")
+
+
+def test_patches_that_do_not_fit_are_refused_before_files_are_read(run: Run) -> None:
+    Path("photos/red").mkdir(parents=True)
+    Path("photos/red/broken.png").write_bytes(b"no image")
+    sizes = ["data.image_size=20", "model.patch_size=8"]
+    outcome = run.fails("patch", "vit-train", "data=folder", "data.root=photos", *sizes)
+    assert "broken" not in outcome.err
+
+
+def test_a_subset_of_a_test_folder_is_taken_of_the_images_not_seen(run: Run) -> None:
+    write_images("photos/train", photos(range(6)))
+    write_images("photos/test", photos(range(20, 24)))
+    run.succeeds(*RUN)
+    for name in photos(range(2)):  # half of the test images are now some that were trained on
+        copy = f"{name[:-5]}2{name[-5:]}"
+        shutil.copy(f"photos/train/{name}", f"photos/test/{copy}")
+    assert evaluated(run, "half", "data.test_subset=6")[0] == set(photos(range(22, 24)))
+
+
+def test_a_validation_folder_of_the_runs_own_is_evaluated_wherever_it_lies(run: Run) -> None:
+    for number, part in enumerate(("train", "val", "test")):
+        write_images(f"photos/{part}", photos(range(3 * number, 3 * number + 3)))
+        write_images(f"others/{part}", photos(range(20 + number, 21 + number)))
+    run.succeeds(*RUN)
+    shutil.move("photos", "moved")
+    for root, split, images, words in (
+        ("moved", "val", range(3, 6), "The epoch was chosen on these images"),
+        ("moved", "test", range(6, 9), ""),
+        ("others", "val", range(21, 22), ""),
+    ):
+        found, caveat = evaluated(run, f"{root}-{split}", f"data.root={root}", f"split={split}")
+        assert found == set(photos(images))
+        assert caveat.startswith(words) and bool(caveat) == bool(words)
+
+
+def test_test_images_that_chose_the_epoch_can_be_evaluated_and_are_no_copies(run: Run) -> None:
+    for part, numbers in (("train", range(6)), ("test", range(9, 12))):
+        write_images(f"photos/{part}", photos(numbers))
+    assert "remove the copies" not in run.succeeds(*RUN, "data.val=test").out
+    _, caveat = evaluated(run, "own", "data.root=photos")
+    assert caveat.startswith("The epoch was chosen on the run's own test images")
+
+
+LATER = {
+    "from": ["init_from=run"],
+    "larger": ["init_from=run", "data.image_size=24"],
+    "student": ["task=distill", "task.teacher=run"],
+}
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_what_a_model_learned_from_has_seen_is_no_test_image(
+    run: Run, trained: set[str], later: str
+) -> None:
+    """As many images as the folder had are new, so that its split is another."""
+    new = set(write_images("photos", photos(range(10, 20))))
+    train = [*LEARN, "data.test_fraction=0.5"]
+    outcome = run.succeeds(*train, *LATER[later], "hydra.run.dir=later")
+    said = re.search(r"(\d+) test images left out, seen in the training", outcome.out)
+    tested, caveat = evaluated(run, "later/eval", ckpt="later")
+    assert tested and tested <= trained | new and len(tested) + int(said[1]) == 30
+    assert f"{said[1]} images left out" in caveat
+    summary = read_json(Path("later/summary.json"))
+    assert summary["images"]["test"] == summary["test"]["final"]["count"] == len(tested)
+
+    # A third model, which learns from the second, has the first one's images from it.
+    write_images("photos", photos(range(20, 24)))
+    size = [each for each in LATER[later] if "image_size" in each]
+    run.succeeds(*train, *size, "init_from=later", "hydra.run.dir=third")
+    tested, _ = evaluated(run, "third/eval", ckpt="third")
+    assert not tested & (set(photos(range(10))) - trained)
+
+
+def test_a_run_that_goes_on_tests_on_the_images_it_began_with(run: Run, trained: set[str]) -> None:
+    write_images("photos", photos(range(10, 20)))
+    began = [*LEARN, "data.test_fraction=0.5", "init_from=run", "hydra.run.dir=later"]
+    run.says("stopped after step", *began, "train.max_minutes=1e-9")
+    run.succeeds("vit-train", "resume=later", "train.max_minutes=null")
+    run.succeeds("vit-train", "extend=later", "train.epochs=1", "hydra.run.dir=longer")
+    first, longer = (read_json(Path(name, "summary.json")) for name in ("later", "longer"))
+    assert first["images"] == longer["images"] and first["images"]["test"] < 30
+    assert first["fingerprint"] == longer["fingerprint"]

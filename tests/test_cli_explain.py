@@ -2,11 +2,14 @@
 
 import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
-from conftest import SMALL, Run, SmallRun
+from conftest import SMALL, Run, SmallRun, write_images
+from matplotlib.figure import Figure
 from PIL import Image
 from small_sets import small_cifar
 from torchvision.datasets import CIFAR10
@@ -35,8 +38,7 @@ from vit_train.runs.trained import Trained
 @pytest.mark.usefixtures("every_figure_is_drawn")
 def test_each_method_is_drawn_and_measured(run: Run, small_run: SmallRun, method: str) -> None:
     small_run("finished")
-    outcome = run("vit-explain", "ckpt=run", f"method={method}", "count=5", "score=30")
-    assert outcome.status == 0, outcome.err
+    outcome = run.succeeds("vit-explain", "ckpt=run", f"method={method}", "count=5", "score=30")
     for name in ("maps", "distances", "filters"):
         folder = "explain" if method == "relevance" else f"explain-{method}"
         with Image.open(f"run/{folder}/{name}.png") as picture:
@@ -54,92 +56,92 @@ def test_each_method_is_drawn_and_measured(run: Run, small_run: SmallRun, method
 
 
 def test_a_model_without_class_token_and_a_photo(run: Run) -> None:
-    Image.new("RGB", (50, 40), "red").save("photo.jpg")
-    Path("broken.jpg").write_bytes(b"")
+    write_images(".", ["photo.jpg"])
+    Path("broken.jpg").touch()
     small = [*SMALL, "model.head=gap", "train.max_minutes=1e-9", "hydra.run.dir=run"]
-    assert run("vit-train", *small).status == 0
+    run.succeeds("vit-train", *small)
     which = ["images=[photo.jpg,broken.jpg]", "target=square", "out=seen"]
-    outcome = run("vit-explain", "ckpt=run/checkpoints/last.safetensors", *which)
-    assert outcome.status == 0 and "broken.jpg cannot be read" in outcome.err + outcome.out
+    last = "ckpt=run/checkpoints/last.safetensors"
+    run.says("broken.jpg cannot be read", "vit-explain", last, *which)
     assert Path("seen/maps.png").exists()
 
 
 def test_an_image_is_never_replaced(run: Run) -> None:
-    Path("mine").mkdir()
-    Image.new("RGB", (50, 40), "red").save("mine/filters.png")
-    Image.new("RGB", (50, 40), "red").save("mine/photo.png")
+    write_images("mine", ["filters.png", "photo.png"])
     before = Path("mine/filters.png").read_bytes()
-    images = "images=[mine/photo.png,mine/filters.png]"
-    outcome = run("vit-explain", "ckpt=builtin:cifar10", images, "out=mine/../mine")
-    assert outcome.status == 1 and "replace the image mine/filters.png" in outcome.err
+    images = ["images=[mine/photo.png,mine/filters.png]", "out=mine/../mine"]
+    words = "replace the image mine/filters.png"
+    run.fails(words, "vit-explain", "ckpt=builtin:cifar10", *images)
     assert Path("mine/filters.png").read_bytes() == before
     assert len(list(Path("mine").iterdir())) == 2
 
 
-def test_what_cannot_be_explained_is_said(run: Run, small_run: SmallRun) -> None:
-    small_run("finished")
-    for wrong, message in {
-        "method=attention layer=3": "layer=3: the model has the layers 1 to 2",
-        "method=attention layer=0": "layer=0: the model has the layers 1 to 2",
-        "layer=1": "layer=1 is for method=attention",
-        "target=square score=9": "score= measures the maps of the predicted classes",
-        "target=square method=rollout": "method=rollout is the same for every class",
-        "target=cat": "target=cat is not a class of the model: ",
-        "target=squares": "is not a class of the model: did you mean square?",
-        "method=magic": "must be one of: relevance, rollout, attention",
-        "images=nowhere": "images=nowhere: there is no such file or folder",
-    }.items():
-        outcome = run("vit-explain", "ckpt=run", *wrong.split())
-        assert outcome.status == 1 and message in outcome.err, outcome.err
-    cnn = build(CnnConfig(), (3, 32, 32), 10)
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ("method=attention layer=3", "layer=3: the model has the layers 1 to 2"),
+        ("method=attention layer=0", "layer=0: the model has the layers 1 to 2"),
+        ("layer=1", "layer=1 is for method=attention"),
+        ("target=square score=9", "score= measures the maps of the predicted classes"),
+        ("target=square method=rollout", "method=rollout is the same for every class"),
+        ("target=cat", "target=cat is not a class of the model: "),
+        ("target=squares", "is not a class of the model: did you mean square?"),
+        ("method=magic", "must be one of: relevance, rollout, attention"),
+        ("images=nowhere", "images=nowhere: there is no such file or folder"),
+        ("ckpt=mae layer=7", "layer=7: the decoder has the layers 1 to"),
+        ("ckpt=mae method=rollout", "method=, score=, target= are for classifiers"),
+    ],
+)
+def test_what_cannot_be_explained_is_said(
+    run: Run, small_run: SmallRun, wrong: str, message: str
+) -> None:
+    small_run("reconstruct", "mae") if "mae" in wrong else small_run("finished")
+    ckpt = [] if "ckpt" in wrong else ["ckpt=run"]
+    run.fails(message, "vit-explain", *ckpt, *wrong.split())
+
+
+def test_a_model_without_attention_is_not_explained(small_run: SmallRun) -> None:
+    cnn, meta = build(CnnConfig(), (3, 32, 32), 10), vit_train.load(small_run("finished")).meta
     with pytest.raises(ValueError, match="needs a classifier with attention"):
-        Explainer(Trained(cnn, vit_train.load("run").meta))
+        Explainer(Trained(cnn, meta))
 
 
 @pytest.mark.parametrize("task", ["reconstruct", "autoregress"])
+@pytest.mark.usefixtures("every_figure_is_drawn")
 def test_a_decoder_shows_what_it_takes_a_hidden_patch_from(
-    run: Run, small_run: SmallRun, task: str
+    run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
+    """Of images with other classes than in training, too."""
     small_run(task)
-    outcome = run("vit-explain", "ckpt=run", "count=3", "layer=1")
-    assert outcome.status == 0, outcome.err
+    small_cifar(monkeypatch, Path("data"), CIFAR10)
+    run.succeeds("vit-explain", "ckpt=run", "count=3", "layer=1")
     with Image.open("run/explain-layer1/decoder.png") as picture:
         assert min(picture.size) > 150
-    outcome = run("vit-explain", "ckpt=run", "layer=7")
-    assert outcome.status == 1 and "layer=7: the decoder has the layers 1 to" in outcome.err
-    outcome = run("vit-explain", "ckpt=run", "method=rollout")
-    assert outcome.status == 1 and "method=, score=, target= are for classifiers" in outcome.err
-
-
-def test_images_may_have_another_size_or_other_classes_than_in_training(
-    run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_run("finished")
-    outcome = run("vit-explain", "ckpt=run", "data.image_size=48", "count=2")
-    assert outcome.status == 0 and Path("run/explain/maps.png").exists(), outcome.err
-    two = ["data.num_classes=2", "task=reconstruct", "task.decoder_depth=1"]
-    assert run("vit-train", *SMALL, *two, "hydra.run.dir=mae").status == 0
-    small_cifar(monkeypatch, Path("data"), CIFAR10)  # ten classes
     other = ["data.name=cifar10", "data.root=data", "count=10"]
-    outcome = run("vit-explain", "ckpt=mae", *other)
-    assert outcome.status == 0 and Path("mae/explain/decoder.png").exists(), outcome.err
+    run.succeeds("vit-explain", "ckpt=run", *other)
+    assert Path("run/explain/decoder.png").exists()
+
+
+def test_images_may_have_another_size_than_in_training(run: Run, small_run: SmallRun) -> None:
+    small_run("finished")
+    run.succeeds("vit-explain", "ckpt=run", "data.image_size=48", "count=2")
+    assert Path("run/explain/maps.png").exists()
 
 
 def test_attention_stands_where_the_visible_patches_are() -> None:
     generator = torch.Generator().manual_seed(0)
     seen = torch.rand(2, 4, generator=generator)
     visible = torch.stack([torch.randperm(9, generator=generator)[:4] for _ in range(2)])
+    maps = on_grid(weights, visible, grid=3)
     images = torch.zeros(2, 3, 6, 6, dtype=torch.uint8)
     maps = on_grid(seen, visible, grid=3).flatten(1)
     shown = masked(images, visible, torch.tensor([0, 1]), patch_size=2)[:, :, ::2, ::2].flatten(2)
-    for image, query in enumerate((0, 1)):
-        places = visible[image].tolist()
-        for patch in range(9):
-            expected = seen[image, places.index(patch)] if patch in places else 0
-            assert maps[image, patch] == expected
-            color = [0, 0, 0] if patch in places else [200, 200, 200]
-            color = [200, 40, 40] if patch == query else color
-            assert shown[image, :, patch].tolist() == color
+    for image, patch in product(range(2), range(9)):
+        seen = (visible[image] == patch).nonzero().flatten()
+        expected = weights[image, :, :, 1 + seen].mean(0).sum(1)  # 0 of a patch not seen
+        torch.testing.assert_close(maps[image].flatten(1)[:, patch], expected)
+        color = [200, 40, 40] if patch == image else [200 * (not len(seen))] * 3
+        assert shown[image, :, patch].tolist() == color
     assert most_central(torch.tensor([[0, 8, 5], [3, 2, 4]]), 3).tolist() == [5, 4]
 
 
@@ -167,18 +169,37 @@ def test_what_raises_a_class_is_the_gradient_of_its_logit(small_run: SmallRun) -
 def test_below_a_map_is_the_prediction_whatever_class_is_explained(
     small_run: SmallRun, target: str | None
 ) -> None:
-    trained = vit_train.load(small_run("finished"))
+    trained, draw_maps = vit_train.load(small_run("finished")), Mock(return_value=Figure())
+    monkeypatch.setattr(explaining, "draw_maps", draw_maps)
     images = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8)
-    expected = []
-    photos = [image.permute(1, 2, 0).numpy() for image in images]
-    for title, found in zip("abc", trained.predict(photos, topk=99), strict=True):
-        expected += [title, f"predicted: {found.label} {100 * found.probability:.0f} %"]
-        if target not in (None, found.label):
-            expected.append(f"square {100 * dict(found.top)['square']:.0f} %")
-    (axes,) = Explainer(trained, target=target).draw_maps(images, ["a", "b", "c"]).axes
-    heading, *drawn, _, _, legend = (text.get_text() for text in axes.texts)
-    assert heading == "" and drawn == expected
-    assert f"raised {target or 'the predicted class'}" in legend.replace("\n", " ")
+    for target in (None, "square"):
+        explainer = Explainer(trained, target=target)
+        explainer.draw_maps(tmp_path / "maps.png", images, ["a", "b", "c"])
+    (_, _, plain, legend), (_, _, titles, other) = (call.args for call in draw_maps.mock_calls)
+    said = trained.predict([image.permute(1, 2, 0).numpy() for image in images])
+    for name, each, title, longer in zip("abc", said, plain, titles, strict=True):
+        assert title == f"{name}, predicted: {each.label} {100 * each.probability:.0f} %"
+        also = "" if each.label == "square" else r", square \d+ %"
+        assert re.fullmatch(f"{re.escape(title)}{also}", longer)
+    assert "raised the predicted class" in legend and "raised square" in other
+
+
+@pytest.mark.parametrize(
+    "name, answer, more, title",
+    [
+        (
+            *("Screenshot 2026-11-22 at 10.32.45 copy.png", "automobile", " 83 %"),
+            "Screenshot 2026-1…, predicted: automobile 83 %",
+        ),
+        (
+            *("true: sweet_pepper", "aquarium_fish", " 87 %, pickup_truck 12 %"),
+            "…, predicted: aquariu… 87 %, pickup_truck 12 %",
+        ),
+        ("a.png", 40 * "x", "", f"a.png, predicted: {17 * 'x'}…"),
+    ],
+)
+def test_a_title_is_shortened(name: str, answer: str, more: str, title: str) -> None:
+    assert map_title(name, answer, more) == title
 
 
 def test_what_takes_too_much_memory_is_not_drawn(
@@ -186,23 +207,20 @@ def test_what_takes_too_much_memory_is_not_drawn(
 ) -> None:
     small_run("finished", "before")
     monkeypatch.setattr(memory, "EXPLAINED_BYTES", 10_000)
-    outcome = run("vit-explain", "ckpt=before")
-    assert outcome.status == 1 and "the attention for one image would take more" in outcome.err
-    outcome = run("vit-eval", "ckpt=before")
-    assert outcome.status == 0 and "not explained" in outcome.out
-    assert not Path("before/eval-test/pictures.png").exists()
-    outcome = run("vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run")
-    assert outcome.status == 0 and not Path("run/pictures.png").exists(), outcome.err
+    run.fails("the attention for one image would take more", "vit-explain", "ckpt=before")
+    run.says("not explained", "vit-eval", "ckpt=before")
+    run.succeeds("vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run")
+    for folder in ("before/eval-test", "run"):
+        assert not Path(folder, "pictures.png").exists()
 
 
 def test_at_least_one_patch_is_deleted(small_run: SmallRun) -> None:
     """Of four patches that is a quarter, and the page says so."""
-    config = replace(vit_train.load(small_run("finished")).meta.config.model, patch_size=16)
-    trained = vit_train.load("run")
-    model = VisionTransformer(config, 32).eval()
+    meta = vit_train.load(small_run("finished")).meta
+    model = VisionTransformer(replace(meta.config.model, patch_size=16), 32).eval()
     images = torch.randint(256, (40, 3, 32, 32), dtype=torch.uint8)
-    focus = Explainer(Trained(model, trained.meta)).focus(images)
-    assert focus["deleted"] == 0.25 and "Removing the 25 % most relevant" in in_words(focus)
+    focus = Explainer(Trained(model, meta)).focus(images)
+    assert focus.deleted == 0.25 and "Removing the 25 % most relevant" in focus.in_words
 
 
 @pytest.mark.parametrize("precision", [None, Precision("bf16", torch.device("cpu"))])

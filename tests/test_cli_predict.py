@@ -13,14 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, SMALL_MODEL, Run, SmallRun, csv_rows, posix
+from conftest import SMALL, SMALL_MODEL, Run, SmallRun, csv_rows, posix, write_images
 from matplotlib.figure import Figure
 from PIL import Image
 from torch.testing import assert_close
 
 import vit_train
 from vit_train.base.reading import read_json
-from vit_train.data.image_files import image_files
 from vit_train.engine import precision
 from vit_train.engine.precision import Precision
 from vit_train.evaluation import measuring, predict
@@ -30,14 +29,6 @@ from vit_train.runs.settings import PredictConfig
 from vit_train.runs.trained import Trained, temperature_key
 
 CLASSES = ("blue", "green", "red")
-
-
-def write_photo(path: Path, color: tuple[int, int, int], seed: int, size: tuple[int, int]) -> None:
-    rng = np.random.default_rng(seed)
-    noise = rng.integers(0, 90, (*size[::-1], 3))
-    pixels = (0.6 * np.array(color) + noise).astype(np.uint8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path)
 
 
 TRAINED: list[Path] = []
@@ -62,51 +53,45 @@ def learn_colors(run: Run) -> None:
         for number in range(24):
             part = "train" if number < 16 else "test"
             size = (20 + number, 40 - number)
-            write_photo(Path(f"photos/{part}/{name}/{number}.png"), color, 9 * label + number, size)
-    data = ["data=folder", "data.root=photos", "data.image_size=16"]
-    more = ["train.epochs=6", "train.batch_size=16", "optim.lr=3e-3", "hydra.run.dir=run"]
-    outcome = run("vit-train", *data, *SMALL_MODEL, *more)
-    assert outcome.status == 0, outcome.err
+            write_images(f"photos/{part}", [f"{name}/{number}.png"], color, size)
+    data = ["data=folder", "data.root=photos", "data.image_size=16", "hydra.run.dir=run"]
+    more = ["train.epochs=6", "train.batch_size=16", "optim.lr=3e-3"]
+    run.succeeds("vit-train", *SMALL_MODEL, *data, *more)
 
 
 @pytest.mark.usefixtures("colors", "every_figure_is_drawn")
 def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = run("vit-predict", "ckpt=run", "images=photos/test", "out=before.csv")
-    assert before.status == 0 and "vit-eval ckpt=run" in before.out
+    predict = ["vit-predict", "ckpt=run", "images=photos/test"]
+    run.says("vit-eval ckpt=run", *predict, "out=before.csv")
     # All of them are right, so that no temperature is too cold.
-    few = run("vit-eval", "ckpt=run")
-    assert "no temperature is fitted: too few validation images (5)" in few.out, few.err
-    monkeypatch.setattr(measuring, "COLDEST", 0.0)
-    assert run("vit-eval", "ckpt=run").status == 0
+    words = "no temperature is fitted: too few validation images (5)"
+    run.says(words, "vit-eval", "ckpt=run")
+    monkeypatch.setattr(evaluator, "COLDEST", 0.0)
+    run.succeeds("vit-eval", "ckpt=run")
     evaluated = csv_rows("run/eval-test/predictions.csv")
     result = read_json(Path("run/eval-test/results.json"))
     assert result["focus"]["images"] == len(evaluated) and 0 < result["focus"]["middle"] < 1
-    outcome = run("vit-predict", "ckpt=run", "images=photos/test", "out=after.csv")
-    assert outcome.status == 0, outcome.err
     temperature = result["calibration"]["temperature"]
-    assert f"calibrated with a temperature of {temperature:.2f}" in outcome.out
-    for path in ("before.csv", "after.csv"):
-        said = csv_rows(path)
-        assert [row["image"] for row in said] == [f"photos/{row['image']}" for row in evaluated]
-        assert [row["predicted"] for row in said] == [row["predicted"] for row in evaluated]
-        assert [row["predicted_3"] for row in said] == [row["predicted_3"] for row in evaluated]
-    right = [row["image"].split("/")[2] == row["predicted"] for row in csv_rows("after.csv")]
+    run.says(f"calibrated with a temperature of {temperature:.2f}", *predict, "out=after.csv")
+    said = {name: csv_rows(f"{name}.csv") for name in ("before", "after")}
+    for rows in said.values():
+        assert [row["image"] for row in rows] == [f"photos/{row['image']}" for row in evaluated]
+        for column in ("predicted", "predicted_3"):
+            assert [row[column] for row in rows] == [row[column] for row in evaluated]
+    for row, plain in zip(said["before"], evaluated, strict=True):
+        assert float(row["probability"]) == pytest.approx(float(plain["probability"]), abs=1e-5)
+    right = [row["image"].split("/")[2] == row["predicted"] for row in said["after"]]
     assert np.mean(right) == result["result"]["acc"]
-    overlaid = run("vit-predict", "ckpt=run", "images=photos/test", "overlay=true")
-    assert overlaid.status == 0 and "predicted class: run/predicted.png" in overlaid.out, (
-        overlaid.err
-    )
+    run.says("predicted class: run/predicted.png", *predict, "overlay=true")
     with Image.open("run/predicted.png") as picture:
         assert min(picture.size) > 300
-    for row, plain in zip(csv_rows("before.csv"), evaluated, strict=True):
-        assert float(row["probability"]) == pytest.approx(float(plain["probability"]), abs=1e-5)
     trained = vit_train.load("run")
     assert trained.meta.temperature == temperature
     logits = trained.model(trained.preprocess("photos/test/red/20.png").unsqueeze(0))
     chances = (logits / temperature).softmax(1)
-    (row,) = (row for row in csv_rows("after.csv") if row["image"] == "photos/test/red/20.png")
+    (row,) = (row for row in said["after"] if row["image"] == "photos/test/red/20.png")
     assert float(row["probability"]) == pytest.approx(chances.max().item(), abs=1e-5)
 
 
@@ -120,10 +105,10 @@ def test_a_mistake_leads_to_its_file(run: Run, monkeypatch: pytest.MonkeyPatch) 
         return Figure(figsize=(2, 2))
 
     monkeypatch.setattr("vit_train.figures.sheet.draw_sheet", drawn)
-    assert run("vit-eval", "ckpt=run").status == 0
+    run.succeeds("vit-eval", "ckpt=run")
     assert captions and all(Path("photos", each).is_file() for each in captions), captions
     captions.clear()
-    assert run("vit-train", *SMALL, "train.epochs=1").status == 0
+    run.succeeds("vit-train", *SMALL, "train.epochs=1")
     assert captions and all(each.startswith("model: ") for each in captions), captions
 
 
@@ -131,37 +116,31 @@ def test_a_mistake_leads_to_its_file(run: Run, monkeypatch: pytest.MonkeyPatch) 
 def test_what_cannot_be_read_is_a_row_and_stops_nothing(run: Run) -> None:
     Path("photos/test/red/broken.png").write_bytes(b"not an image")
     Path("photos/test/red/empty.jpg").touch()
-    outcome = run("vit-predict", "ckpt=run", "images=photos/test/red", "out=red.jsonl")
-    assert outcome.status == 0 and "2 of 10 images cannot be read" in outcome.err + outcome.out
-    lines = [
-        json.loads(line) for line in Path("red.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
+    predict = ["vit-predict", "ckpt=run"]
+    words = "2 of 10 images cannot be read"
+    run.says(words, *predict, "images=photos/test/red", "out=red.jsonl")
+    text = Path("red.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
     errors = {Path(line["image"]).name: line["error"] for line in lines if "error" in line}
     assert errors.keys() == {"broken.png", "empty.jpg"}
     assert errors["broken.png"] == "not a JPEG, PNG, WebP or BMP image"
     assert all(len(line["top"]) == 3 for line in lines if "top" in line)
-    named = "images=[photos/test/red/20.png,nowhere.png,photos/test/blue/2*.png]"
-    outcome = run("vit-predict", "ckpt=run", named)
-    assert (
-        outcome.status == 1 and "images=nowhere.png: there is no such file or folder" in outcome.err
-    )
-    outcome = run("vit-predict", "ckpt=run", "images=photos/test/red/broken.png")
-    assert outcome.status == 1 and "the image cannot be read" in outcome.err
-    assert "Traceback" not in outcome.err
+    for words, images in (
+        ("images=nowhere.png: there is no such", "[photos/test/red/20.png,nowhere.png]"),
+        ("the image cannot be read", "photos/test/red/broken.png"),
+    ):
+        run.fails(words, *predict, f"images={images}")
 
 
-@posix
-@pytest.mark.usefixtures("colors")
-def test_output_that_is_lost_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("there is no /dev/full")
-    predicting = ["vit-predict", "ckpt=run", "images=photos/test/red"]
-    for arguments in (predicting, ["vit-results", "run"]):
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_output_that_is_lost_is_said(
+    run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_run("finished")
+    for arguments in (["vit-inspect"], ["vit-results", "run"]):
         with monkeypatch.context() as patch, open("/dev/full", "w", encoding="utf-8") as full:
             patch.setattr("sys.stdout", full)
-            outcome = run(*arguments)
-        said = f"{arguments[0]}: standard output: No space left on device\n"
-        assert outcome.status == 1 and outcome.err.endswith(said), outcome
+            run.fails(f"{arguments[0]}: standard output: No space left on device\n", *arguments)
 
 
 @posix
@@ -169,21 +148,22 @@ def test_output_that_is_lost_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) 
 def test_names_on_standard_input_end_with_their_line_alone(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    photo, *odd = ["photos/test/red/20.png", "a\u2028b.png", "caf\udce9.png"]
+    def typed(text: bytes) -> io.TextIOWrapper:
+        return io.TextIOWrapper(io.BytesIO(text), encoding="utf-8")
+
+    photo, *odd = ["photos/test/red/20.png", "a\u2028b.png", "caf\udce9.png", "c\r.png"]
     for name in odd:
         shutil.copy(photo, name)
     text = b"\n".join(map(os.fsencode, [photo, "", *odd, "gone.png", ""]))
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text), encoding="utf-8"))
-    outcome = run("vit-predict", "ckpt=run", "images=-", "out=all.csv")
-    assert outcome.status == 0 and "1 of 4 images cannot be read" in outcome.err + outcome.out
+    predict = ["vit-predict", "ckpt=run", "images=-"]
+    monkeypatch.setattr("sys.stdin", typed(text))
+    run.says("1 of 5 images cannot be read", *predict, "out=all.csv")
     rows = csv_rows("all.csv")
-    assert [row["error"] for row in rows] == [*[""] * 3, "there is no such file"]
-    assert len({row["probability"] for row in rows[:3]}) == 1 and rows[3]["image"] == "gone.png"
-    empty = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    for nothing in (None, empty):
+    assert [row["error"] for row in rows] == [*[""] * 4, "there is no such file"]
+    assert len({row["probability"] for row in rows[:4]}) == 1 and rows[4]["image"] == "gone.png"
+    for nothing, words in ((None, "which is closed"), (typed(b""), "no path")):
         monkeypatch.setattr("sys.stdin", nothing)
-        outcome = run.fails("found no path", "vit-predict", "ckpt=run", "images=-")
-        assert "Traceback" not in outcome.err
+        run.fails(words, *predict)
 
 
 @pytest.mark.usefixtures("colors")
@@ -196,47 +176,37 @@ def test_one_photo_in_any_form_is_the_same_photo() -> None:
     path = Path("photos/test/green/20.png")
     image = Image.open(path)
     pixels = np.asarray(image)
-    forms = [path, str(path), image, pixels, np.dstack([pixels, np.full(pixels.shape[:2], 255)])]
-    forms[-1] = forms[-1].astype(np.uint8)
-    said = trained.predict(forms)
-    alone = trained.predict(path)
+    opaque = np.dstack([pixels, np.full(pixels.shape[:2], 255, np.uint8)])
+    forms = [path, str(path), image, pixels, opaque]
+    said, alone = trained.predict(forms), trained.predict(path)
     assert {each.label for each in said} == {"green"} == {alone.label}
     assert [each.probability for each in said] == pytest.approx([alone.probability] * len(forms))
     assert sum(chance for _, chance in said[0].top) == pytest.approx(1)
     for form in forms:
         assert_close(trained.preprocess(form), trained.preprocess(path))
     assert trained.preprocess(image.convert("L")).shape == (3, 16, 16)
-    for bad, why in {
-        "nowhere.png": "cannot read nowhere.png: there is no such file",
-        "photos": "cannot read photos: not a regular file",
-    }.items():
-        with pytest.raises(ValueError, match=why):
-            trained.predict(bad)
-    with pytest.raises(ValueError, match="cannot read the ndarray"):
-        trained.predict(np.zeros((3, 4, 5, 6), np.uint8))
     assert trained.predict(each for each in forms) == said
-    with pytest.raises(ValueError, match="topk=0 must be at least 1"):
-        trained.predict(path, topk=0)
-
-
-@pytest.mark.usefixtures("colors")
-def test_a_turned_photo_is_turned_back() -> None:
-    image = Image.open("photos/test/green/20.png")
+    for bad, how, why in (
+        ("nowhere.png", {}, "cannot read nowhere.png: there is no such file"),
+        ("photos", {}, "cannot read photos: it is a folder: name a file, or a list of files"),
+        (np.zeros((3, 4, 5, 6), np.uint8), {}, "cannot read the ndarray"),
+        (path, {"topk": 0}, "topk=0 must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            trained.predict(bad, **how)
     exif = Image.Exif()
     exif[0x0112] = 6  # turn by 90° to see it upright
     image.save("turned.png", exif=exif)
-    trained = vit_train.load("run")
-    expected = trained.preprocess(image.rotate(-90, expand=True))
-    assert_close(trained.preprocess("turned.png"), expected)
+    upright = trained.preprocess(image.rotate(-90, expand=True))
+    assert_close(trained.preprocess("turned.png"), upright)
 
 
 def test_what_does_not_classify_is_refused(run: Run, small_run: SmallRun) -> None:
     small_run("reconstruct")
-    Image.new("RGB", (5, 5)).save("a.png")
-    outcome = run("vit-predict", "ckpt=run", "images=a.png")
-    assert outcome.status == 1 and "task=reconstruct does not classify images" in outcome.err
-    outcome = run("vit-predict", "ckpt=run", "images=a.png", "out=a.txt")
-    assert outcome.status == 1 and "must end in .csv or .jsonl" in outcome.err
+    write_images(".", ["a.png"])
+    predict = ["vit-predict", "ckpt=run", "images=a.png"]
+    run.fails("task=reconstruct does not classify images", *predict)
+    run.fails("must end in .csv or .jsonl", *predict, "out=a.txt")
 
 
 @pytest.mark.parametrize(
@@ -257,65 +227,44 @@ def test_a_strangers_temperature_is_believed_only_if_it_is_one(
 
 def test_each_checkpoint_has_its_own_temperature(run: Run, small_run: SmallRun) -> None:
     small_run("averaged")
-    for more in (
-        ["ckpt=run"],
-        ["ckpt=run", "weights=raw"],
-        ["ckpt=run/checkpoints/last.safetensors"],
-    ):
-        assert run("vit-eval", *more).status == 0
-    found = [
-        vit_train.load("run").meta.temperature,
-        vit_train.load("run", weights="raw").meta.temperature,
-        vit_train.load("run/checkpoints/last.safetensors").meta.temperature,
-    ]
-    assert None not in found
+    last = "run/checkpoints/last.safetensors"
+    found = []
+    for ckpt, weights in (("run", "auto"), ("run", "raw"), (last, "auto")):
+        run.succeeds("vit-eval", f"ckpt={ckpt}", f"weights={weights}")
+        found.append(vit_train.load(ckpt, weights=weights).meta.temperature)
     noted = read_json(Path("run/calibration.json"))["temperatures"]
-    assert list(noted.values()) == found
-    told = [(key.split()[0], key.split(", ")[1]) for key in noted]
-    assert told == [
+    assert list(noted.values()) == found and None not in found
+    assert [(key.split()[0], key.split(", ")[1]) for key in noted] == [
         ("best.safetensors", "ema weights"), ("best.safetensors", "raw weights"),
         ("last.safetensors", "ema weights"),
     ]  # fmt: skip
-    assert (
-        vit_train.load("run/checkpoints/last.safetensors", weights="raw").meta.temperature is None
-    )
-    Path("run/checkpoints/last.safetensors").replace(
-        "run/checkpoints/best.safetensors"
-    )  # other weights, same name
+    assert vit_train.load(last, weights="raw").meta.temperature is None
+    Path(last).replace("run/checkpoints/best.safetensors")  # other weights, same name
     assert vit_train.load("run/checkpoints/best.safetensors").meta.temperature is None
-
-
-def test_a_file_named_after_no_user_is_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"images=~photo\.jpg: there is no such file"):
-        image_files("~photo.jpg")
-    write_photo(Path("~photo.jpg"), (200, 30, 30), 0, (40, 30))
-    assert image_files("~photo.jpg") == [Path("~photo.jpg")]
 
 
 def test_another_programs_calibration_json_is_left_alone(run: Run, small_run: SmallRun) -> None:
     small_run("finished")
-    Path("run/calibration.json").write_text('{"mine": 1}', encoding="utf-8")
-    outcome = run("vit-eval", "ckpt=run")
-    assert outcome.status == 0 and "the temperature is not noted" in outcome.err + outcome.out
-    assert Path("run/calibration.json").read_text(encoding="utf-8") == '{"mine": 1}'
     shutil.copy("run/checkpoints/best.safetensors", "mine.pt")
-    assert run("vit-eval", "ckpt=mine.pt").status == 0
+    notes = {Path("run/calibration.json"): '{"mine": 1}', Path("calibration.json"): "{}"}
+    for note, text in notes.items():
+        note.write_text(text, encoding="utf-8")
+    run.says("the temperature is not noted", "vit-eval", "ckpt=run")
+    run.succeeds("vit-eval", "ckpt=mine.pt")
+    assert {note: note.read_text(encoding="utf-8") for note in notes} == notes
     assert vit_train.load("mine.pt").meta.temperature is not None
 
 
 def test_a_temperature_of_a_part_of_the_images_is_not_noted(run: Run, small_run: SmallRun) -> None:
-    small_run("finished")
-    assert run("vit-eval", "ckpt=run").status == 0
-    noted = Path("run/calibration.json").read_text(encoding="utf-8")
-    assert run("vit-eval", "ckpt=run", "data.val_subset=10").status == 0
-    assert Path("run/calibration.json").read_text(encoding="utf-8") == noted
+    note = small_run("finished") / "calibration.json"
+    run.succeeds("vit-eval", "ckpt=run")
+    noted = note.read_text(encoding="utf-8")
+    run.succeeds("vit-eval", "ckpt=run", "data.val_subset=10")
+    assert note.read_text(encoding="utf-8") == noted
     assert {each.name for each in Path("run").glob("eval-*")} == {"eval-test", "eval-test-10val"}
     with contextlib.chdir("run/checkpoints"):
         known = vit_train.load("best.safetensors").meta.temperature
-        assert known is not None and known in json.loads(noted)["temperatures"].values()
+    assert known is not None and known in json.loads(noted)["temperatures"].values()
     assert vit_train.load("run", image_size=48).meta.temperature is None
 
 
@@ -339,26 +288,21 @@ def test_the_advice_on_calibration_can_be_followed(caplog: pytest.LogCaptureFixt
 def test_a_labeled_folder_is_scored_whole(run: Run) -> None:
     """All images below its classes, whose names the model knows; and only these files are read."""
     Path("photos/train/red/broken.png").write_bytes(b"not an image")
-    outcome = run("vit-eval", "ckpt=run")
-    assert outcome.status == 0 and "only the test images are read" in outcome.err + outcome.out
+    run.says("only the test images are read", "vit-eval", "ckpt=run")
     Path("photos/test").rename("elsewhere")
-    where = ["data.root=elsewhere"]
-    outcome = run("vit-eval", "ckpt=run", *where)
-    assert outcome.status == 0, outcome.err
+    where = ["vit-eval", "ckpt=run", "data.root=elsewhere"]
+    run.succeeds(*where)
     (folder,) = Path("run").glob("eval-test-elsewhere-*")
     assert len(csv_rows(f"{folder}/predictions.csv")) == 24
-    own = read_json(Path("run/eval-test/results.json"))
-    found = read_json(folder / "results.json")
+    own, found = (read_json(Path(each, "results.json")) for each in ("run/eval-test", folder))
     assert found["result"] == own["result"] and found["root"] == "elsewhere"
     Path("elsewhere/green/broken.png").write_bytes(b"not an image")
-    outcome = run("vit-eval", "ckpt=run", *where)
-    assert outcome.status == 1 and "data.on_error=skip" in outcome.err
-    assert run("vit-eval", "ckpt=run", *where, "data.on_error=skip").status == 0
+    run.fails("data.on_error=skip", *where)
+    run.succeeds(*where, "data.on_error=skip")
     Path("elsewhere/green").rename("elsewhere/violet")
-    outcome = run("vit-eval", "ckpt=run", *where)
-    assert outcome.status == 1 and "classes that the model does not have: violet" in outcome.err
-    outcome = run("vit-eval", "ckpt=run", "data.name=cifar10", "data.on_error=skip")
-    assert outcome.status == 1 and "is not a setting of data.name=cifar10" in outcome.err
+    run.fails("classes that the model does not know: violet", *where)
+    words = "is not a setting of data.name=cifar10"
+    run.fails(words, "vit-eval", "ckpt=run", "data.name=cifar10", "data.on_error=skip")
 
 
 @pytest.mark.usefixtures("colors")
@@ -377,8 +321,7 @@ def test_mirror_images_are_reported_apart(run: Run) -> None:
 
 @pytest.mark.usefixtures("colors")
 def test_robustness_is_the_accuracy_on_worse_images(run: Run) -> None:
-    outcome = run("vit-eval", "ckpt=run", "robustness=true", "data.test_subset=9")
-    assert outcome.status == 0 and "gaussian noise: " in outcome.out, outcome.err
+    run.says("gaussian noise: ", "vit-eval", "ckpt=run", "robustness=true", "data.test_subset=9")
     folder = Path("run/eval-test-9images-robustness")
     content = read_json(folder / "results.json")
     found = content["robustness"]
@@ -392,22 +335,20 @@ def test_robustness_is_the_accuracy_on_worse_images(run: Run) -> None:
 
 def test_overlays_never_replace_an_image_and_bad_weights_are_said(run: Run) -> None:
     """NaN in a table would be no number, and in JSON lines no JSON."""
-    write_photo(Path("photo.png"), (200, 30, 30), 0, (40, 30))
+    write_images(".", ["photo.png"])
     before = Path("photo.png").read_bytes()
-    arguments = ("ckpt=builtin:cifar10", "images=photo.png", "overlay=true")
-    outcome = run("vit-predict", *arguments, "out=new/photo.csv")
-    assert outcome.status == 0 and Path("new/photo-maps.png").exists(), outcome.err
-    assert run("vit-predict", *arguments, "out=photo.csv").status == 0
-    assert Path("photo.png").read_bytes() == before
+    predict = ["vit-predict", "overlay=true"]
+    builtin = [*predict, "ckpt=builtin:cifar10", "images='photo*.png'"]
+    for out in ("new/photo", "photo"):
+        run.succeeds(*builtin, f"out={out}.csv")
+        assert Path(f"{out}-maps.png").exists() and Path("photo.png").read_bytes() == before
+    maps = Path("photo-maps.png").read_bytes()
+    run.fails("would replace the image photo-maps.png", *builtin, "out=photo.csv")
+    assert Path("photo-maps.png").read_bytes() == maps
     shutil.copy(FOLDER / "cifar10.safetensors", "model.safetensors")
-    Path("predicted.png").write_bytes(before)
-    outcome = run("vit-predict", "ckpt=model.safetensors", "images=.", "overlay=true")
-    assert outcome.status == 1 and "would replace the image" in outcome.err
-    Path("predicted.png").unlink()
-    Path("photo-maps.png").write_bytes(before)
-    outcome = run("vit-predict", *arguments[:1], "images='*.png'", "overlay=true", "out=photo.csv")
-    assert outcome.status == 1 and "would replace the image photo-maps.png" in outcome.err
-    assert Path("photo-maps.png").read_bytes() == before
+    shutil.copy("photo.png", "predicted.png")
+    words = "overlay=true would replace the image"
+    run.fails(words, *predict, "ckpt=model.safetensors", "images=.")
     trained = vit_train.load("builtin:cifar10")
     trained.model.head.bias.data.fill_(float("nan"))
     with pytest.raises(ValueError, match="answers with NaN: its weights are damaged"):

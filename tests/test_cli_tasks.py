@@ -1,30 +1,36 @@
 """Training without labels, and the use of its models, at the command line."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import KINDS, SMALL, SMALL_MODEL, Run, SmallRun
+import torch.nn.functional as F
+from checkpoints import rewrite
+from conftest import KINDS, SMALL, SMALL_MODEL, Run, SmallRun, csv_rows, write_images
 from PIL import Image
 from small_sets import small_stl10
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import Tensor
 
 import vit_train
 from vit_train.base.reading import read_json
+from vit_train.data.config import ShapesConfig
+from vit_train.data.dataset import make_splits
+from vit_train.data.sources import load_dataset
+from vit_train.runs.checkpoint import Checkpoint
 
 
-def train(run: Run, folder: str, *arguments: str) -> dict[str, object]:
-    quick = [*SMALL, "data.train_images=100", f"hydra.run.dir={folder}"]
+def train(run: Run, folder: str, *arguments: str) -> None:
+    quick = [*SMALL, "data.train_images=100", "train.epochs=1", f"hydra.run.dir={folder}"]
     run.succeeds("vit-train", *quick, *arguments)
-    return read_json(Path(folder, "summary.json"))
 
 
 @pytest.mark.parametrize("task", ["reconstruct", "autoregress"])
 def test_a_run_reports_its_loss_and_shows_pictures(
     run: Run, small_run: SmallRun, task: str
 ) -> None:
-    small_run(task)
-    summary = read_json(Path("run/summary.json"))
+    summary = read_json(small_run(task) / "summary.json")
     assert set(summary["best_val"]) == {"epoch", "loss"} and "acc" not in summary["test"]["final"]
     header = Path("run/metrics.csv").read_text(encoding="utf-8").splitlines()[0]
     assert header == "epoch,step,images_seen,lr,train_loss,val_loss,images_per_s,seconds"
@@ -34,8 +40,7 @@ def test_a_run_reports_its_loss_and_shows_pictures(
     assert set(tags["images"]) == {"train/augmented", "val/pictures"}
     with Image.open("run/pictures.png") as picture:
         assert min(picture.size) > 200
-
-    assert "written to run/eval-test/" in run.succeeds("vit-eval", "ckpt=run").out
+    run.says("written to run/eval-test/", "vit-eval", "ckpt=run")
     evaluated = read_json(Path("run/eval-test/results.json"))["result"]
     assert evaluated == summary["test"]["best"]
 
@@ -49,18 +54,8 @@ def test_what_is_for_classifiers_is_refused_before_anything_is_evaluated(
         assert "evaluating" not in outcome.out and not list(Path("run").glob("eval-*"))
 
 
-@pytest.mark.parametrize("experiment", ["system_d_classifier", "system_d_decoder"])
-def test_the_presets_of_system_d_train_and_are_evaluated(run: Run, experiment: str) -> None:
-    settings = ["model.num_heads=2", "train.log_every=1"]
-    train(run, "run", f"experiment={experiment}", "data=shapes", *settings)
-    scalars = EventAccumulator("run").Reload().Scalars("train/lr")
-    rates = [round(each.value / 3e-4, 3) for each in scalars]
-    assert rates == [1.0, 1.0, 0.5, 0.5]  # two steps in each of two epochs
-    run.succeeds("vit-eval", "ckpt=run")
-
-
 def test_a_post_ln_model_without_a_final_norm_is_used_like_any_other(run: Run) -> None:
-    post_ln = ["model.pre_norm=false", "model.final_norm=false", "train.epochs=1"]
+    post_ln = ["model.pre_norm=false", "model.final_norm=false"]
     train(run, "run", *post_ln)
     for command in ("vit-explain", "vit-eval"):
         run.succeeds(command, "ckpt=run")
@@ -70,28 +65,22 @@ def test_a_post_ln_model_without_a_final_norm_is_used_like_any_other(run: Run) -
     run.fails(words, "vit-train", *SMALL, "model.pre_norm=false", "init_from=run")
 
 
-def test_without_validation_the_pictures_are_of_training_images(run: Run) -> None:
-    train(run, "run", *KINDS["reconstruct"], "data.val=none", "train.epochs=1")
+def test_one_folder_of_images_is_enough_without_labels(run: Run) -> None:
+    """Without validation, the pictures are of training images."""
+    write_images("mine/all", [f"{number}.png" for number in range(30)])
+    mine = ["data=folder", "data.root=mine", "data.image_size=16", "train.epochs=1"]
+    mine += [*SMALL_MODEL[:2], "train.batch_size=8", "data.val=none", "hydra.run.dir=run"]
+    run.fails("task=classify needs at least two", "vit-train", *mine)
+    run.succeeds("vit-train", *mine, *KINDS["reconstruct"])
     assert set(EventAccumulator("run").Reload().Tags()["images"]) >= {"val/pictures"}
     assert Path("run/pictures.png").exists()
-
-
-def test_one_folder_of_images_is_enough_without_labels(run: Run) -> None:
-    Path("mine/all").mkdir(parents=True)
-    for number in range(30):
-        Image.new("RGB", (20, 20), (8 * number, 0, 90)).save(f"mine/all/{number}.png")
-    mine = ["data=folder", "data.root=mine", "data.image_size=16", "train.epochs=1"]
-    run.succeeds("vit-train", *SMALL_MODEL, *mine, *KINDS["reconstruct"], "hydra.run.dir=run")
-    run.fails("task=classify needs at least two", "vit-train", *SMALL_MODEL, *mine)
 
 
 def test_images_without_labels_can_be_mixed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     small_stl10(monkeypatch, Path("data"))
     stl10 = ["data=stl10", "data.unlabeled=true", "data.image_size=32", "augment=strong"]
-    outcome = run.succeeds(
-        "vit-train", *SMALL_MODEL, *stl10, *KINDS["reconstruct"], "hydra.run.dir=run"
-    )
-    assert "67 training" in outcome.out  # 27 labeled ones and 40 others
+    small = [*SMALL_MODEL, *stl10, *KINDS["reconstruct"], "hydra.run.dir=run"]
+    run.says("67 training", "vit-train", *small)  # 27 labeled ones and 40 others
 
 
 def test_a_classifier_begins_with_the_encoder_and_a_fresh_head(
@@ -99,48 +88,114 @@ def test_a_classifier_begins_with_the_encoder_and_a_fresh_head(
 ) -> None:
     small_run("reconstruct", "mae/0")
     # A learning rate so small that the weights stay where they began.
-    still = ["optim.lr=1e-12", "train.epochs=1"]
-    train(run, "classifier", "init_from=mae", *still)
+    train(run, "classifier", "init_from=mae", "optim.lr=1e-12")
     log = Path("classifier/train.log").read_text(encoding="utf-8")
     assert "starts from the encoder of mae/0" in log  # which may not be the newest one tomorrow
     assert "init_from: mae/0" in Path("classifier/config.yaml").read_text(encoding="utf-8")
     encoder = vit_train.load("mae")[0].encoder.state_dict()
     classifier = vit_train.load("classifier")[0].state_dict()
-    for key, value in encoder.items():
-        torch.testing.assert_close(classifier[key], value, rtol=0, atol=1e-7)
+    same = {key: classifier[key] for key in encoder}
+    torch.testing.assert_close(same, dict(encoder), rtol=0, atol=1e-7)
     assert classifier["head.weight"].abs().max() < 1e-7
     # And the other way round, at another image size.
-    larger = ["data.image_size=40", *KINDS["reconstruct"]]
-    train(run, "again", "init_from=classifier", *larger, *still)
-    again = vit_train.load("again")[0].encoder.state_dict()
-    key = "blocks.0.attn.qkv.weight"
+    larger = ["data.image_size=40", *KINDS["reconstruct"], "optim.lr=1e-12"]
+    train(run, "again", "init_from=classifier", *larger)
+    again, key = vit_train.load("again")[0].encoder.state_dict(), "blocks.0.attn.qkv.weight"
     torch.testing.assert_close(again[key], encoder[key], rtol=0, atol=1e-7)
     assert again["pos_embed.0.weight"].shape == (1, 101, 16)
 
 
-def test_an_encoder_that_does_not_fit_is_refused_by_what_differs(
-    run: Run, small_run: SmallRun
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ("task=reconstruct model.positions=none", "a decoder needs absolute positions"),
+        ("task=reconstruct task.given_rows=3", "there is no setting task.given_rows"),
+        ("task=reconstruct model=resnet", "but model.name=resnet"),
+        ("task=autoregress task.given_rows=8", "leaves nothing to predict"),
+        # An encoder that does not fit is refused by what differs.
+        ("init_from=mae model.depth=1", "which fits with model.depth=2\n"),
+        ("init_from=mae model.head=gap", "which fits with model.head=token\n"),
+        ("init_from=mae model=cnn", "needs a Vision Transformer"),
+        ("init_from=nowhere", "no checkpoint at nowhere"),
+    ],
+)
+def test_what_a_task_or_an_encoder_cannot_do_is_refused(
+    run: Run, small_run: SmallRun, change: str, words: str
 ) -> None:
     small_run("reconstruct", "mae")
-    refused = {
-        "model.depth=1": "to match it, set model.depth=2\n",
-        "model.head=gap": "to match it, set model.head=token\n",
-        "model=cnn": "needs a Vision Transformer",
-        "init_from=nowhere": "no checkpoint at nowhere",
-    }
-    for change, hint in refused.items():
-        arguments = [*SMALL, "data.train_images=100", "init_from=mae", change]
-        if change == "model=cnn":
-            arguments = [each for each in arguments if not each.startswith("model.")]
-        run.fails(hint, "vit-train", *arguments)
+    few = SMALL[:2] if "model=" in change or "task" in change else SMALL
+    run.fails(words, "vit-train", *few, *change.split())
 
 
-def test_what_a_task_cannot_do_is_refused(run: Run) -> None:
-    few = ["data.train_images=100", "data.test_images=60"]
-    for change, words in {
-        "task=reconstruct model.positions=none": "a decoder needs absolute positions",
-        "task=reconstruct task.given_rows=3": "there is no setting task.given_rows",
-        "task=reconstruct model=resnet": "but model.name=resnet",
-        "task=autoregress task.given_rows=8": "leaves nothing to predict",
-    }.items():
-        run.fails(words, "vit-train", *few, *change.split())
+DATA = ["data.train_images=200", "data.test_images=60"]
+# Weights that stay as they are.
+STILL = ["train.epochs=1", "optim.lr=1e-12", "augment=none", "train.batch_size=36"]
+STUDENT = [*DATA, *SMALL_MODEL, *STILL, "task=distill", "task.teacher=teachers"]
+
+
+def logits_of(run: str, images: Tensor) -> Tensor:
+    """Of a run's last weights, for uint8 images (N,3,S,S), normalized as the run does."""
+    model, meta = vit_train.load(f"{run}/checkpoints/last.safetensors")
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in meta.statistics)
+    with torch.no_grad():
+        logits: Tensor = model((images / 255 - mean) / std).double()
+    return logits
+
+
+def test_a_student_learns_from_a_finished_run(run: Run) -> None:
+    # The teacher is a CNN, and knows the validation images: its normalization is another.
+    cnn = ["model=cnn", "model.widths=[4,8]", "train.epochs=1", "data.val=none", *DATA]
+    teacher, mixed = "teachers/first", ["task.alpha=0.7", "task.temperature=2"]
+    run.succeeds("vit-train", *cnn, f"hydra.run.dir={teacher}")
+    words = "teacher teachers/first (last.safetensors, raw weights), right on"
+    begin = [*STUDENT, *mixed, "train.max_minutes=1e-9", "hydra.run.dir=student"]
+    run.says(words, "vit-train", *begin)
+
+    # It goes on with this teacher and no other.
+    path = Path(teacher, "checkpoints/last.safetensors")
+    kept, checksum = path.read_bytes(), Checkpoint.load(path).checksum
+    rewrite(path, step=99)
+    words = "not this one, as it is now: teachers/first/ch"
+    run.fails(words, "vit-train", "resume=student")
+    path.write_bytes(kept)
+    run.succeeds("vit-train", "resume=student", "train.max_minutes=null")
+
+    # Its loss, computed here once more.
+    data = ShapesConfig(train_images=200, test_images=60)
+    splits = make_splits(load_dataset(data), data)
+    s, t = (logits_of(each, splits.train.images) for each in ("student", teacher))
+    labels = F.cross_entropy(s, splits.train.labels, label_smoothing=0.1)
+    p, q = (t / 2).softmax(1), (s / 2).softmax(1)
+    loss = 0.3 * labels + 0.7 * 4 * (p * (p / q).log()).sum(1).mean()
+    (row,) = csv_rows("student/metrics.csv")
+    assert float(row["train_loss"]) == pytest.approx(loss.item(), rel=1e-5)
+    noted = read_json(Path("student/summary.json"))["teacher"]
+    right = logits_of(teacher, splits.val.images).argmax(1) == splits.val.labels
+    assert noted["val_acc"] == pytest.approx(right.double().mean().item())
+    assert (noted["run"], noted["fingerprint"]) == (teacher, checksum)
+    assert f"teacher: {teacher}\n" in Path("student/config.yaml").read_text(encoding="utf-8")
+
+    # The student is a classifier of its own.
+    shutil.rmtree("teachers")
+    write_images(".", ["photo.png"])
+    run.succeeds("vit-predict", "ckpt=student", "images=photo.png")
+    weights = Checkpoint.load(Path("student/checkpoints/last.safetensors")).model
+    assert weights.keys() == vit_train.load("student")[0].state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ("", "missing: task.teacher=RUN, a trained classifier"),
+        ("task.teacher=nowhere", "task.teacher=nowhere: no checkpoint at nowhere"),
+        ("task.teacher=builtin:cifar10", "task.teacher=builtin:cifar10: its classes are airplane"),
+        ("task.teacher=run data.image_size=40", "40 by 40: set data.image_size=32"),
+    ],
+)
+def test_what_cannot_teach_is_refused(
+    run: Run, small_run: SmallRun, arguments: str, words: str
+) -> None:
+    small_run("interrupted")
+    distill = [*SMALL, "task=distill", *arguments.split(), "hydra.run.dir=new"]
+    run.fails(words, "vit-train", *distill)
+    assert not Path("new").exists()

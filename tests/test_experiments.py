@@ -11,8 +11,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from vit_train.model.build import build, count_flops
-from vit_train.model.config import ViTConfig
+from vit_train.model.build import count_flops
 from vit_train.results.table import (
     ACCURACY,
     each_once,
@@ -38,27 +37,21 @@ def composed(experiment: str, *overrides: str) -> TrainConfig:
         return typed(compose("train", [f"experiment={experiment}", *overrides]), TrainConfig)
 
 
+def comment_of(file: Path) -> str:
+    """The header of a recipe as one line of text."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
+
+
 @each_file
-def test_it_is_a_valid_config(file: Path) -> None:
+def test_it_is_valid_and_says_its_command_its_cost_and_what_comes_of_it(file: Path) -> None:
     composed(file.stem)
-
-
-@each_file
-def test_it_says_its_command_its_cost_and_what_comes_of_it(file: Path) -> None:
-    comment = "\n".join(
-        line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("#")
-    )
+    comment = comment_of(file)
     assert f"vit-train experiment={file.stem}" in comment
     assert re.search(r"Cost:[^.]+(minutes|hours?)", comment)
     assert "Expected: " in comment and "Published: " in comment
     swept = "mode: MULTIRUN" in file.read_text(encoding="utf-8")
     assert swept == (f"vit-results outputs/{file.stem}" in comment)
-
-
-def comment_of(file: Path) -> str:
-    """The header of a recipe as one line of text."""
-    lines = file.read_text(encoding="utf-8").splitlines()
-    return " ".join(line.lstrip("# ") for line in lines if line.startswith("#"))
 
 
 def measured(pattern: str) -> str:
@@ -100,77 +93,43 @@ def test_what_it_expects_was_measured(file: Path) -> None:
     assert set(pages) <= anchors
 
 
-@pytest.mark.parametrize(
-    "experiment, image_size, classes, parameters",
-    [
-        ("paper_example", 128, 3, 269_059),
-        ("stl10_vit", 96, 10, 4_828_426),
-        ("system_d_classifier", 32, 10, 809_354),
-        ("vit_tiny_5k", 32, 10, 1_205_898),
-        ("cnn_5k", 32, 10, 141_354),
-        ("resnet_5k", 32, 10, 175_258),
-    ],
-)
-def test_the_reference_systems_have_their_number_of_parameters(
-    experiment: str, image_size: int, classes: int, parameters: int
-) -> None:
-    config = composed(experiment)
+def parameters(config: TrainConfig, image_size: int, classes: int = 10) -> int:
     with torch.device("meta"):
         task = make_task(config.task, config.model, (3, image_size, image_size), classes)
-        model = task.build_model()
-    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+        return sum(parameter.numel() for parameter in task.build_model().parameters())
 
 
-def test_the_decoder_of_system_d_has_its_number_of_parameters_and_its_mask_token() -> None:
-    config = composed("system_d_decoder")
-    model = make_task(config.task, config.model, (3, 32, 32), 10).build_model()
-    decoder = model.get_submodule("decoder")
-    assert sum(parameter.numel() for parameter in decoder.parameters()) == 1_066_880
-    assert not decoder.get_parameter("mask_token").any()
+# Of the reference systems: image size, classes, number of parameters, and what they set.
+TORCH = {"init": "torch", "cls_std": 1}
+SYSTEM_D = {"lr": 3e-4, "decay_all": True, "lr_every": "epoch", "clip_norm": None}
+SYSTEM_D |= {"warmup_epochs": 0}
+SYSTEM_E = {"train_subset": 5000, "test_subset": 1000, "val": "test", "epochs": 30, "lr": 1e-3}
+SYSTEM_E |= {"weight_decay": 0.01, "label_smoothing": 0.1, "warmup_epochs": 3}
+NO_DROPOUT = TORCH | {"dropout": 0, "branch_dropout": 0, "pos_std": 1}
+BRANCHES = TORCH | {"dropout": 0, "branch_dropout": 0.1, "pos_std": 0.02}
+REFERENCES: dict[str, tuple[int, int, int, dict[str, object]]] = {
+    "paper_example": (128, 3, 269_059, NO_DROPOUT | {"dropout": 0.1}),
+    "stl10_vit": (96, 10, 4_828_426, BRANCHES | {"lr": 3e-4, "epochs": 50, "embed_dim": 256}),
+    "system_d_classifier": (
+        *(32, 10, 809_354),
+        BRANCHES | SYSTEM_D | {"epochs": 50, "embed_dim": 128, "label_smoothing": 0},
+    ),
+    "system_d_decoder": (32, 10, 1_881_136, BRANCHES | SYSTEM_D),
+    "vit_tiny_5k": (32, 10, 1_205_898, NO_DROPOUT | SYSTEM_E | {"warmup_epochs": 5}),
+    "cnn_5k": (32, 10, 141_354, SYSTEM_E),
+    "resnet_5k": (32, 10, 175_258, SYSTEM_E),
+}
 
 
-@pytest.mark.parametrize(
-    "experiment, dropout, branch_dropout, pos_std",
-    [
-        ("paper_example", 0.1, 0, 1),
-        ("stl10_vit", 0, 0.1, 0.02),
-        ("system_d_classifier", 0, 0.1, 0.02),
-        ("system_d_decoder", 0, 0.1, 0.02),
-        ("vit_tiny_5k", 0, 0, 1),
-    ],
-)
-def test_the_reference_systems_have_their_dropout_and_initialization(
-    experiment: str, dropout: float, branch_dropout: float, pos_std: float
-) -> None:
-    model = composed(experiment).model
-    assert isinstance(model, ViTConfig)
-    assert (model.dropout, model.branch_dropout) == (dropout, branch_dropout)
-    assert (model.init, model.cls_std, model.pos_std) == ("torch", 1, pos_std)
-
-
-def test_the_protocol_of_system_e() -> None:
-    for experiment, warmup in (("vit_tiny_5k", 5), ("cnn_5k", 3), ("resnet_5k", 3)):
-        config = composed(experiment)
-        assert (config.data.train_subset, config.data.test_subset) == (5000, 1000)
-        assert (config.data.val, config.train.epochs) == ("test", 30)
-        assert (config.optim.lr, config.optim.weight_decay) == (1e-3, 0.01)
-        assert config.optim.warmup_epochs == warmup
-        assert config.task.label_smoothing == 0.1
-
-
-def test_the_protocol_of_system_d() -> None:
-    for experiment, width in (("stl10_vit", 256), ("system_d_classifier", 128)):
-        config = composed(experiment)
-        assert (config.optim.lr, config.train.epochs, config.model.embed_dim) == (3e-4, 50, width)
-
-
-def test_system_d_is_trained_without_additions() -> None:
-    for experiment in ("system_d_classifier", "system_d_decoder"):
-        config = composed(experiment)
-        optim = config.optim
-        assert optim.decay_all and optim.lr_every == "epoch" and optim.clip_norm is None
-        assert optim.warmup_epochs == 0
-    assert composed("system_d_classifier").task.label_smoothing == 0
+@pytest.mark.parametrize("experiment", REFERENCES)
+def test_the_reference_systems_are_as_published(experiment: str) -> None:
+    size, classes, count, published = REFERENCES[experiment]
+    config = composed(experiment)
+    settings = {}
+    for part in (config.task, config.data, config.train, config.optim, config.model):
+        settings |= vars(part)
+    assert settings | published == settings
+    assert parameters(config, size, classes) == count
 
 
 @pytest.mark.parametrize(
@@ -184,24 +143,8 @@ def test_data_efficiency_has_the_recipes_of_system_e(model: str, experiment: str
     assert replace(ours, data=published.data, optim=optim) == published
 
 
-def test_data_efficiency_takes_equally_many_steps() -> None:
-    files = sorted((CONF_DIR / "experiment/images").glob("*.yaml"))
-    seen = {}
-    for file in files:
-        config = composed("data_efficiency", f"experiment/images={file.stem}")
-        assert file.stem == f"{config.data.train_subset // 1000}k"
-        seen[file.stem] = config.data.train_subset * config.train.epochs
-        assert f"{seen[file.stem]:,} images seen" in file.read_text(encoding="utf-8")
-        warm_up = config.optim.warmup_epochs * (config.data.train_subset // 64)
-        assert abs(warm_up / 390 - 1) < 0.04, file
-    assert all(abs(images / 150_000 - 1) < 0.07 for images in seen.values()), seen
-    sweep = (CONF_DIR / "experiment/data_efficiency.yaml").read_text(encoding="utf-8")
-    (swept,) = re.findall(r"experiment/images: (\S+,\S+)", sweep)
-    assert set(swept.split(",")) == set(seen)
-
-
 @pytest.mark.parametrize(
-    "experiment, images, size, parameters, tflop",
+    "experiment, images, size, most, tflop",
     [
         ("cifar10_vit", 45_000, 32, 1.3e6, 610),
         ("cifar10_conv", 45_000, 32, 1.3e6, 610),
@@ -216,12 +159,9 @@ def test_data_efficiency_takes_equally_many_steps() -> None:
     ],
 )
 def test_a_recipe_keeps_to_its_budget(
-    experiment: str, images: int, size: int, parameters: float, tflop: float
+    experiment: str, images: int, size: int, most: float, tflop: float
 ) -> None:
     config = composed(experiment)
-    shape = (3, size, size)
-    flops = count_flops(config.model, shape, 10).training
+    flops = count_flops(config.model, (3, size, size), 10).training
     assert images * config.train.epochs * flops / 1e12 <= tflop
-    with torch.device("meta"):
-        model = build(config.model, shape, 10)
-    assert sum(parameter.numel() for parameter in model.parameters()) < parameters
+    assert parameters(config, size) < most

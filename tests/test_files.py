@@ -1,12 +1,19 @@
-"""Reads are bounded; nothing is written through a link, and no reader sees half a file."""
+"""Files are read within bounds and written whole; text from outside is shown, and does nothing."""
 
+import csv
 import errno
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from conftest import posix
+from checkpoints import rewrite
+from conftest import SMALL, SMALL_MODEL, Outcome, Run, SmallRun, posix, write_images
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from vit_train.base import reading as plain_values
 from vit_train.base import writing
@@ -20,23 +27,36 @@ from vit_train.base.reading import (
     require_config,
     require_plain,
 )
+from vit_train.base.text import (
+    counted,
+    csv_text,
+    file_name,
+    markdown_cell,
+    print_signs_in_any_encoding,
+    printable,
+)
 from vit_train.base.writing import (
     exclusive,
     new_folder,
     open_to_append,
     remove_partial,
     replacing,
-    write_from,
+    truncate,
+    write_json,
     write_text,
 )
+from vit_train.runs.checkpoint import Checkpoint
+from vit_train.training.tensorboard import TensorBoard
 
 
 @posix
 def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"12345")
-    assert read_text(tmp_path / "file", 5) == "12345"
-    with pytest.raises(Refused, match="larger than 4 bytes"):
-        read_text(tmp_path / "file", 4)
+    file = tmp_path / "file"
+    file.write_bytes(b"1234\xff")
+    assert read_bytes(file, 5) == b"1234\xff"
+    for read, size, words in ((read_bytes, 4, "larger than 4 bytes"), (read_text, 5, "not text")):
+        with pytest.raises(Refused, match=words):
+            read(file, size)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
     for name in ("pipe", "zero", "."):
@@ -44,55 +64,52 @@ def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path) -> None:
             pass
     with pytest.raises(FileNotFoundError), open_regular(tmp_path / "nothing"):
         pass
-    (tmp_path / "file").write_bytes(b"\xff")
-    with pytest.raises(Refused, match="file is not text"):
-        read_text(tmp_path / "file", 5)
+    with pytest.raises(OSError, match="Input/output") as bad, open_regular(file):
+        raise OSError(errno.EIO, "Input/output error")
+    assert bad.value.filename == str(file)
 
 
 @posix
 def test_what_is_spelled_like_a_missing_path_is_suggested(tmp_path: Path) -> None:
     (tmp_path / "outputs/cifar10-tiny").mkdir(parents=True)
-    found = tmp_path / "outputs/cifar10-tiny"
-    assert near_path(tmp_path / "outputs/cifar10-tny") == f", did you mean {found}?"
-    for missing in ("photos", "output/cifar10-tiny", "outputs/stl10"):
+    (tmp_path / "else").mkdir()
+    near = f", did you mean {tmp_path}/outputs/cifar10-tiny?"
+    for missing in ("outputs/cifar10-tny", "output/cifar10-tiny"):
+        assert near_path(tmp_path / missing) == near
+    for missing in ("photos", "output/stl10", "outputs/stl10", "elze/cifar10-tiny"):
         assert near_path(tmp_path / missing) == ""
 
 
-def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
-    victim, link = tmp_path / "victim", tmp_path / "link"
-    victim.write_text("precious", encoding="utf-8")
-    link.symlink_to(victim)
-    write_text(link, "ours")
-    assert victim.read_text(encoding="utf-8") == "precious"
-    assert link.read_text(encoding="utf-8") == "ours" and not link.is_symlink()
-
-
 @posix
-@pytest.mark.parametrize("write", [open_to_append, lambda path: write_from(path, 0, b"")])
-def test_nothing_is_appended_or_cut_through_a_link(
-    tmp_path: Path, write: Callable[[Path], object]
+@pytest.mark.parametrize("write", [open_to_append, lambda path: truncate(path, 0), write_text])
+def test_nothing_is_written_appended_or_cut_through_a_link_or_a_pipe(
+    tmp_path: Path, write: Callable[..., object]
 ) -> None:
-    victim, link = tmp_path / "victim", tmp_path / "link"
+    victim, link, pipe = (tmp_path / name for name in ("victim", "link", "pipe"))
     victim.write_text("precious", encoding="utf-8")
-    link.symlink_to(victim)
-    with pytest.raises(Refused, match="is a symbolic link"):
-        write(link)
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(Refused, match="not a regular file"):
-        write(tmp_path / "pipe")
-    assert victim.read_text(encoding="utf-8") == "precious"
+    os.mkfifo(pipe)
+    for target in (victim, pipe):
+        link.symlink_to(target)
+        if write is write_text:  # the link is replaced, and what it leads to stays
+            write_text(link, "ours")
+            assert link.read_text(encoding="utf-8") == "ours" and not link.is_symlink()
+        else:
+            with pytest.raises(Refused, match="is a symbolic link"):
+                write(link)
+        link.unlink()
+    with pytest.raises(Refused, match="pipe is not a regular file"):
+        write(pipe, *["x"][: write is write_text])
+    assert victim.read_text(encoding="utf-8") == "precious" and pipe.is_fifo()
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_appending_and_cutting(tmp_path: Path) -> None:
     for _ in range(2):
         with open_to_append(tmp_path / "log") as file:
             file.write("né\n")
-    assert (tmp_path / "log").read_text(encoding="utf-8") == "né\nné\n"
-    for content, expected in ((b"", "né\n"), (b"more", "né\nmore")):
-        write_from(tmp_path / "log", 4, content)
-        assert (tmp_path / "log").read_text(encoding="utf-8") == expected
-    with pytest.raises(FileNotFoundError):
-        write_from(tmp_path / "gone", 4, b"more")
+    for length, text in ((8, "né\nné\n"), (4, "né\n")):
+        truncate(tmp_path / "log", length)
+        assert (tmp_path / "log").read_text(encoding="utf-8") == text
 
 
 def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -> None:
@@ -101,35 +118,21 @@ def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -
     with pytest.raises(KeyError), replacing(path) as file:
         file.write(b"half")
         raise KeyError
-    assert os.listdir(tmp_path) == ["file"] and path.read_text(encoding="utf-8") == "old"
+    assert os.listdir(tmp_path) == ["file"]
     with replacing(path) as file:
         file.write(b"new")
         assert path.read_text(encoding="utf-8") == "old"
         (unfinished,) = tmp_path.glob("*.partial")
     assert path.read_text(encoding="utf-8") == "new" and not unfinished.exists()
     unfinished.write_text("of a process that was killed", encoding="utf-8")
-    remove_partial(tmp_path, seconds=60)
-    assert unfinished.exists()
-    remove_partial(tmp_path)
+    for seconds, left in (({"seconds": 60}, True), ({}, False)):
+        remove_partial(tmp_path, **seconds)
+        assert unfinished.exists() == left
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_what_is_replaced_is_on_the_disk_before_it_has_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events: list[str] = []
-    sync, rename = os.fsync, Path.replace
-    monkeypatch.setattr(os, "fsync", lambda fd: (events.append("fsync"), sync(fd)))
-    monkeypatch.setattr(Path, "replace", lambda *a: (events.append("rename"), rename(*a)))
-    write_text(tmp_path / "file", "x")
-    assert events == ["fsync", "rename"]
-
-
-def doubled(depth: int) -> object:
-    value: object = 0
-    for _ in range(depth):
-        value = [value, value]
-    return value
+def doubled(depth: int, width: int = 2) -> object:
+    return [doubled(depth - 1, width)] * width if depth else 0
 
 
 @pytest.mark.parametrize(
@@ -151,15 +154,12 @@ def test_what_is_not_plain_is_refused(value: object, words: str) -> None:
 
 def test_plain_values_pass() -> None:
     value = {"a": [1, -(2**63), 2**64 - 1, 0.5, None, True, ("x", {3: "é"})], "b": float("nan")}
-    require_plain(value, "it", nodes=100)
-    require_plain([0] * 99, "it", nodes=100)
+    deepest = doubled(plain_values.DEPTH, 1)
+    for passing in (value, [0] * 99, deepest):
+        require_plain(passing, "it", nodes=100)
     require_plain([{1}], "it", nodes=100, others=(set,))
-    deep: object = 0
-    for _ in range(plain_values.DEPTH):
-        deep = [deep]
-    require_plain(deep, "it", nodes=100)
     with pytest.raises(Refused):
-        require_plain([deep], "it", nodes=100)
+        require_plain([deepest], "it", nodes=100)
 
 
 @pytest.mark.parametrize(
@@ -217,11 +217,11 @@ def test_settings_that_look_something_up_are_refused() -> None:
 
 
 def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "file"
     for write in (replacing, new_folder):
-        asked_for = write(tmp_path / "nowhere" / "file")
-        with pytest.raises(OSError, match="No such file") as caught, asked_for:
+        with pytest.raises(OSError, match="No such file") as caught, write(path):
             pass
-        assert caught.value.filename == str(tmp_path / "nowhere" / "file")
+        assert caught.value.filename == str(path)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
@@ -232,40 +232,141 @@ def test_an_error_of_the_disk_names_the_file(tmp_path: Path, number: int) -> Non
     assert caught.value.filename == str(tmp_path / "file") and not list(tmp_path.iterdir())
 
 
-@posix
-def test_a_pipe_or_device_is_not_replaced(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(Refused, match="pipe is not a regular file"):
-        write_text(tmp_path / "pipe", "x")
-    assert (tmp_path / "pipe").is_fifo() and len(list(tmp_path.iterdir())) == 1
-    (tmp_path / "link").symlink_to("pipe")  # the link is replaced, and the pipe stays
-    write_text(tmp_path / "link", "x")
-    assert (tmp_path / "pipe").is_fifo() and not (tmp_path / "link").is_symlink()
+# Colours, a bell, another line, text that runs backwards, mathematics, Markdown, no UTF-8.
+NAMES = ["\x1b[31mred\x1b[2J\a", "a\nepoch 9 acc 99%", "\u202egpj", "$\\frac$", "|**b**|", "\udcff"]
 
 
-def test_a_folder_that_cannot_be_finished_is_removed(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), new_folder(tmp_path / "new") as folder:
-        (folder / "file").touch()
-        raise KeyError
-    with new_folder(tmp_path / "new") as folder:
-        (folder / "file").touch()
-    with pytest.raises(Refused, match="exists already"), new_folder(tmp_path / "new"):
-        pass
-    assert (tmp_path / "new/file").exists()
+@settings(deadline=None, derandomize=True)
+@given(st.text())
+def test_what_is_shown_can_be_printed_and_ends_no_line(text: str) -> None:
+    for shown in (printable(text), markdown_cell(text)):
+        assert shown.isprintable()
+        shown.encode()
+    assert printable(text, keep="\n").count("\n") == text.count("\n")
 
 
-@posix
-@pytest.mark.parametrize("number", [*writing.NO_LOCKS, errno.EACCES])
-def test_a_file_system_without_locks_is_warned_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
+@settings(deadline=None, derandomize=True)
+@given(st.text(alphabet="ab|\\"))
+def test_a_cell_stays_one(text: str) -> None:
+    unescaped = markdown_cell(text).replace("\\\\", "").replace("\\|", "")
+    assert "|" not in unescaped and "\\" not in unescaped
+
+
+@pytest.mark.parametrize("text", ["猫" * 60, "a/b", "a" * 60 + "b", "caf\udce9", "x\n"])
+def test_a_files_name_is_short_and_of_one_text(text: str) -> None:
+    name = file_name(text)
+    assert len(name.encode()) <= 47 and "/" not in name and name.isprintable()
+    assert name != text and file_name(f"{text}c") != name
+
+
+def test_no_name_is_a_formula_and_numbers_stay_numbers() -> None:
+    names = ["=1+1", "+1+1", "-cat", "@SUM(A1)", "\t=1", "\r=1", "-1+1", "-"]
+    (row,) = csv.reader(io.StringIO(csv_text([names]), newline=""))
+    assert row == [f"'{name}" for name in names]
+    kept = ["cat", "a=b", "", "-0.5", "+1e-05", "-3", 0.5, -2, "'=1"]
+    (row,) = csv.reader(io.StringIO(csv_text([kept]), newline=""))
+    assert row == [str(cell) for cell in kept]
+
+
+def test_plain_text_stays_as_it_is() -> None:
+    assert markdown_cell("__init__ ~~x~~ _y_") == r"\_\_init\_\_ \~\~x\~\~ \_y\_"
+    for text in ("größe", "猫 🐈", "learned_2d", "[8, 16]", "1.5e-3", ""):
+        assert printable(text) == text and markdown_cell(text) == text
+
+
+@pytest.mark.parametrize(
+    "encoding, line",
+    [
+        ("ascii", "cat 3 x 4 #... +- \\u732b\n"),
+        ("latin-1", "cat 3 × 4 #... ± \\u732b\n"),
+        ("utf-8", "cat 3 × 4 █… ± 猫\n"),
+    ],
+)
+def test_a_terminal_of_any_encoding_shows_every_line(
+    encoding: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*what: object) -> None:
-        raise OSError(number, os.strerror(number))
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr("sys.stdout", stream)
+    print_signs_in_any_encoding()
+    print("cat 3 × 4 █… ± 猫", flush=True)
+    assert stream.buffer.getvalue().decode(encoding) == line
 
-    monkeypatch.setattr(writing.fcntl, "flock", refuse)
-    if number == errno.EACCES:  # that is another fault
-        with pytest.raises(PermissionError, match="lock"), exclusive(tmp_path / "lock"):
-            pass
-        return
-    with exclusive(tmp_path / "lock"), exclusive(tmp_path / "lock"):
-        assert f"lock cannot be locked ({os.strerror(number)})" in caplog.text
+
+def harmless(outcome: Outcome) -> str:
+    """All that was printed, in which no control character is."""
+    said = outcome.out + outcome.err
+    assert printable(said, keep="\n") == said
+    return said
+
+
+def test_names_of_classes_and_files_do_nothing_to_the_terminal(run: Run) -> None:
+    for split in ("train", "test"):
+        names = [f"{name}/{number}.png" for name in NAMES for number in range(8)]
+        write_images(Path("images", split), names)
+    Path("images", "test", NAMES[0], "\x1b[2Jbroken.png").write_bytes(b"no image")
+    data = ["data=folder", "data.root=images", "data.image_size=32", "hydra.run.dir=run"]
+    train = ["vit-train", *SMALL_MODEL, *data]
+    harmless(run.fails("\\x1b[2Jbroken.png", *train))
+    assert "\\x1b[2Jbroken.png" in harmless(run.succeeds(*train, "data.on_error=skip"))
+    table = harmless(run.succeeds("vit-eval", "ckpt=run")).splitlines()
+    assert sum(" of " in line and "%" in line for line in table) == len(NAMES)
+    log = Path("run/train.log").read_text(encoding="utf-8")
+    assert printable(log, keep="\n") == log
+
+
+def test_a_checkpoints_words_do_nothing_to_the_terminal(run: Run, small_run: SmallRun) -> None:
+    path = small_run("finished") / "checkpoints/best.safetensors"
+    config = Checkpoint.load(path).config
+    config["data"]["name"] = config["seed"] = "\x1b[2J"
+    rewrite(path, config=config)
+    harmless(run.fails("vit-eval: ", "vit-eval", "ckpt=run"))
+
+
+@posix
+def test_names_of_folders_do_nothing_to_the_terminal(run: Run, small_run: SmallRun) -> None:
+    evil = "\x1b[2Jrun"
+    small_run("finished", evil)
+    for arguments in (["vit-train", f"resume={evil}"], ["vit-results", evil]):
+        assert "\\x1b[2Jrun" in harmless(run(*arguments))
+    assert "\\x1b[2Jrun" in harmless(run("vit-results", evil, f"--{evil}"))
+
+
+def test_a_setting_cannot_end_the_code_that_tensorboard_shows(run: Run) -> None:
+    fence = "data.root='a\n```\n<script>alert(1)</script>'"
+    run.succeeds("vit-train", *SMALL, "train.max_minutes=1e-9", fence, "hydra.run.dir=run")
+    events = EventAccumulator("run").Reload()
+    text = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert "script" in text and all(line.startswith("    ") for line in text.splitlines() if line)
+
+
+@posix
+def test_a_path_that_is_not_utf8_costs_no_results(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = ["vit-train", *SMALL, "train.epochs=1"]
+    Path("d\udcff").mkdir()
+    outcome = run.succeeds(*small, "data.root=d\udcff", "hydra.run.dir=run")
+    assert "TensorBoard has no" not in outcome.out
+    refuse = Mock(side_effect=ValueError("a text that cannot be"))
+    monkeypatch.setattr(TensorBoard, "close", refuse)
+    run.says("a text that cannot be", *small, "hydra.run.dir=other")
+    for folder in ("run", "other"):
+        assert read_json(Path(folder, "summary.json"))["status"] == "finished"
+
+
+def test_a_summarys_words_do_nothing_to_the_table(run: Run, small_run: SmallRun) -> None:
+    for number in range(2):
+        small_run("finished", f"runs/{number}")
+    path = Path("runs/0/summary.json")
+    summary = read_json(path)
+    summary["config"]["model"]["positions"] = "$\\frac$ | <b> \x1b[2J \u732b"
+    write_json(path, summary)
+    assert r"\| \<b>" in harmless(run.succeeds("vit-results", "runs"))
+    for broken in ({"test": None}, {"config": 3}, {"parameters": "many"}, {"seconds": {}}):
+        write_json(path, summary | broken)
+        run.fails("is not a summary written by vit-train", "vit-results", "runs")
+
+
+def test_counts_are_in_the_singular_or_the_plural() -> None:
+    assert counted(1, "class") == "1 class" and counted(0, "class") == "0 classes"
+    assert counted(1, "test image") == "1 test image" and counted(2000, "step") == "2,000 steps"

@@ -19,6 +19,8 @@ from test_architecture import imports
 
 ROOT = Path(__file__).parent.parent
 MODULES = list((ROOT / "vit_train").rglob("*.py"))
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = SETTINGS["project"]
 PACKAGES = [path for path in MODULES if path.name == "__init__.py"]
 SOURCES = ("vit_train", "conf", "pyproject.toml", "README.md", "LICENSE")
 OTHER_PLACE = {**os.environ, "PYTHONPATH": ""}
@@ -45,9 +47,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_package_is_named() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
-        "setuptools"
-    ]
+    settings = SETTINGS["tool"]["setuptools"]
     inside = {".".join(file.parent.relative_to(ROOT).parts) for file in PACKAGES}
     assert set(settings["packages"]) == inside | {"vit_train.conf"}
     package = ROOT / "vit_train"
@@ -57,8 +57,7 @@ def test_every_package_is_named() -> None:
 
 
 def test_every_imported_package_is_declared() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    declared = {re.split(r"[^\w-]", line)[0].lower() for line in project["dependencies"]}
+    declared = {re.split(r"[^\w-]", line)[0].lower() for line in PROJECT["dependencies"]}
     modules = {name.split(".")[0] for path in MODULES for name in imports(path)}
     others = modules - set(sys.stdlib_module_names) - {"vit_train"}
     providers = packages_distributions()
@@ -70,30 +69,26 @@ def test_every_text_file_has_an_explicit_encoding() -> None:
     """The default is another one on Windows. Ruff's PLW1514 finds open() and misses some paths."""
     for path in [*MODULES, *(ROOT / "tests").rglob("*.py")]:
         text = path.read_text(encoding="utf-8")
-        if "_text(" not in text:
-            continue
-        for call in ast.walk(ast.parse(text)):
+        for call in ast.walk(ast.parse(text)) if "_text(" in text else ():
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-                is_text = call.func.attr in ("read_text", "write_text")
                 named = {keyword.arg for keyword in call.keywords}
+                is_text = call.func.attr in ("read_text", "write_text")
                 assert not is_text or "encoding" in named, f"{path}:{call.lineno}"
 
 
 def test_the_citation_has_the_version_and_the_authors() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
     for key in ("version", "license", "authors"):
-        assert citation[key] == project[key]
+        assert citation[key] == PROJECT[key]
 
 
 def test_the_workflow_tries_every_python_that_is_allowed() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
     tried = workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
     name = "Programming Language :: Python :: "
-    named = [each.removeprefix(name) for each in project["classifiers"] if f"{name}3." in each]
-    first, end = (int(minor) for minor in re.findall(r"3\.(\d+)", project["requires-python"]))
+    named = [each.removeprefix(name) for each in PROJECT["classifiers"] if f"{name}3." in each]
+    first, end = (int(minor) for minor in re.findall(r"3\.(\d+)", PROJECT["requires-python"]))
     assert tried == named == [f"3.{minor}" for minor in range(first, end)]
 
 

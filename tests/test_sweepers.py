@@ -4,10 +4,11 @@ import shlex
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from statistics import mean, stdev
 
 import pytest
 import yaml
-from conftest import Run
+from conftest import SMALL_MODEL, Run, csv_rows
 from hydra.utils import get_class
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
@@ -16,8 +17,15 @@ from vit_train.base.reading import read_json
 
 
 def composed(run: Run, *arguments: str) -> dict:
-    outcome = run.succeeds("vit-train", *arguments, "--cfg", "hydra")
-    return yaml.safe_load(outcome.out)["hydra"]
+    return yaml.safe_load(run.succeeds("vit-train", *arguments, "--cfg", "hydra").out)["hydra"]
+
+
+def own_experiment(text: str) -> list[str]:
+    """Arguments that choose an experiment of one's own."""
+    Path("mine/experiment").mkdir(parents=True)
+    own = Path("mine/experiment/depths.yaml")
+    own.write_text(f"# @package _global_\n{text}", encoding="utf-8")
+    return ["--config-dir", "mine", "experiment=depths"]
 
 
 def test_slurm_gets_each_job_with_a_gpu_and_time_to_save(run: Run) -> None:
@@ -43,31 +51,19 @@ def test_optuna_maximizes_the_validation_accuracy(run: Run) -> None:
     assert "failed jobs" in run.fails("must be greater than 0", "vit-train", *failing).err
 
 
-def test_what_is_not_installed_says_so(run: Run) -> None:
-    run.fails("pip install -e '.[sweeps]'", "vit-train", "hydra/sweeper=ax")
-
-
-def own_experiment(name: str, text: str) -> None:
-    path = Path(f"mine/experiment/{name}.yaml")
-    path.parent.mkdir(parents=True)
-    path.write_text(f"# @package _global_\n{text}", encoding="utf-8")
-
-
 FEW = ["data.train_images=60", "data.test_images=20", "model.embed_dim=16", "model.depth=1"]
 
 
 def test_tensorboard_shows_what_a_sweep_sets_wherever_that_is_written(run: Run) -> None:
-    own_experiment(
-        "depths",
+    own = own_experiment(
         "hydra:\n  mode: MULTIRUN\n  sweep:\n    dir: depths\n"
         "    subdir: ${model.depth}\n  sweeper:\n    params:\n      model.depth: 1,2\n",
     )
     quick = [*FEW[:3], "train.max_minutes=1e-9", "model.patch_size=16"]
-    run.succeeds("vit-train", "--config-dir", "mine", "experiment=depths", *quick)
-    events = EventAccumulator("depths/2").Reload()
-    plugin = events.SummaryMetadata("_hparams_/experiment").plugin_data
-    infos = HParamsPluginData.FromString(plugin.content).experiment.hparam_infos
-    shown = {info.name for info in infos if info.differs}
+    run.succeeds("vit-train", *own, *quick)
+    plugin = EventAccumulator("depths/2").Reload().SummaryMetadata("_hparams_/experiment")
+    content = HParamsPluginData.FromString(plugin.plugin_data.content)
+    shown = {info.name for info in content.experiment.hparam_infos if info.differs}
     assert {"model.depth", "model.patch_size"} <= shown and "model.num_heads" not in shown
 
 
@@ -82,8 +78,7 @@ def test_tensorboard_shows_what_a_sweep_sets_wherever_that_is_written(run: Run) 
 def test_a_job_of_a_sweep_has_the_command_that_repeats_it_alone(
     run: Run, sweep: str, given: list[str]
 ) -> None:
-    own_experiment("depths", f"hydra: {sweep}\ntrain: {{epochs: 1}}\n")
-    own = ["--config-dir", "mine", "experiment=depths", "seed=3", *FEW[:3]]
+    own = [*own_experiment(f"hydra: {sweep}\ntrain: {{epochs: 1}}\n"), "seed=3", *FEW[:3]]
     run.succeeds("vit-train", *own, *given, "hydra.sweep.dir='a sweep'")
     summary = read_json(Path("a sweep/1/summary.json"))
     run.succeeds(*shlex.split(summary["command"]), "hydra.run.dir=again")
@@ -96,8 +91,7 @@ JOBS = ["-m", "seed=0,1", *FEW, "train.epochs=2", "hydra.sweep.dir=jobs"]
 
 
 def test_a_sweep_run_again_into_its_folder_finishes_its_jobs(run: Run) -> None:
-    outcome = run("vit-train", *JOBS, "train.max_minutes=1e-9")
-    assert "0 of 2 jobs finished" in outcome.out
+    run.says("0 of 2 jobs finished", "vit-train", *JOBS, "train.max_minutes=1e-9")
     run.succeeds("vit-train", "resume=jobs/1", "train.max_minutes=null")
     outcome = run.succeeds("vit-train", *JOBS)
     assert outcome.out.count("jobs/0 was begun with these settings and is resumed") == 1
@@ -136,11 +130,29 @@ def test_an_interrupted_search_goes_on_and_a_stored_one_grows(run: Run) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # Optuna's own dependencies warn when it is imported
-def test_slurm_and_a_database_that_are_not_there_say_so_in_a_line(run: Run) -> None:
-    for arguments, words in (
-        (["-m", "hydra/launcher=slurm", "seed=0,1"], 'Could not detect "srun"'),
-        (["experiment=tune", "hydra.sweeper.storage=nowhere"], "Could not parse SQLAlchemy URL"),
-    ):
-        outcome = run("vit-train", *arguments)
-        assert outcome.status == 1 and outcome.err.startswith(f"vit-train: {words}")
-        assert outcome.err.count("\n") == 1
+@pytest.mark.parametrize(
+    "words, arguments",
+    [
+        ("pip install -e '.[sweeps]'", "hydra/sweeper=ax"),
+        ('vit-train: Could not detect "srun"', "-m hydra/launcher=slurm seed=0,1"),
+        ("Could not parse SQLAlchemy URL", "experiment=tune hydra.sweeper.storage=nowhere"),
+    ],
+)
+def test_a_plugin_slurm_or_a_database_that_is_not_there_is_said(
+    run: Run, words: str, arguments: str
+) -> None:
+    assert run.fails(words, "vit-train", *arguments.split()).err.count("\n") <= 2
+
+
+def test_the_folds_of_a_sweep_are_one_row(run: Run) -> None:
+    data = ["data.train_images=61", "data.test_images=20", "data.cv_folds=2", "train.epochs=1"]
+    sweep = ["-m", "data.cv_fold=0,1", "hydra.sweep.dir=runs", "model.head=gap"]
+    outcome = run.says("31 training, 30 validation", "vit-train", *SMALL_MODEL, *data, *sweep)
+    assert "2 of 2 jobs finished" in outcome.out
+    table = run("vit-results", "runs").out.splitlines()
+    header, _, row = (line.strip("| ").split(" | ") for line in table if line.startswith("|"))
+    cells = dict(zip(header, row, strict=True))
+    found = [100 * float(csv_rows(f"runs/{fold}/metrics.csv")[-1]["val_acc"]) for fold in "01"]
+    title = "validation accuracy, last epoch, mean of folds (%)"
+    assert cells[title] == f"{mean(found):.2f} ± {stdev(found):.2f}" and stdev(found) > 0
+    assert cells["folds"] == "0, 1 of 2" and cells["seeds"] == "0"

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from functools import partial
 
 import numpy as np
 import pytest
@@ -27,7 +28,8 @@ from vit_train.figures.measures import (
     fitted_temperature,
     selective_accuracy,
 )
-from vit_train.figures.sheet import draw_mistakes, highest
+from vit_train.figures.measures import Confusion, averages, class_reports, confusion_matrix
+from vit_train.figures.sheet import draw_mistakes, most_doubtful, most_wrong
 
 CLASSES = 7
 NAMES = [f"class {number}" for number in range(CLASSES)]
@@ -91,51 +93,33 @@ def test_answers_of_nan_are_wrong_and_equal_ones_the_first_class() -> None:
 @kinds
 def test_each_class_and_the_averages_are_scikit_learns(kind: str) -> None:
     found = answers(kind)
-    reports, averages = class_reports(found, NAMES)
-    columns = sk.precision_recall_fscore_support(
-        found.labels, found.predicted, labels=range(CLASSES), zero_division=0
-    )
-    for field, column in zip(("precision", "recall", "f1", "support"), columns, strict=True):
-        assert [each[field] for each in reports] == pytest.approx(list(column)), field
-    for each, average in zip(averages, ("macro", "weighted"), strict=True):
-        expected = sk.precision_recall_fscore_support(
-            found.labels, found.predicted, average=average, zero_division=0
-        )[:3]
-        assert (each["precision"], each["recall"], each["f1"]) == pytest.approx(expected)
-        assert each["support"] == len(found.labels)
-    balanced = Classification.of(found).balanced_acc
-    present = sk.recall_score(
-        found.labels, found.predicted, labels=np.unique(found.labels), average="macro"
-    )
-    assert balanced == pytest.approx(present)
-
-
-@kinds
-def test_the_calibration_error_is_the_one_counted_by_hand(kind: str) -> None:
-    found = answers(kind)
-    error = 0.0
-    for number in range(BINS):
-        inside = [
-            place
-            for place, confidence in enumerate(found.confidence)
-            if number / BINS < confidence <= (number + 1) / BINS
-        ]
-        if inside:
-            gap = found.correct[inside].mean() - found.confidence[inside].mean()
-            error += abs(gap) * len(inside) / len(found.labels)
-    assert calibration_error(found) == pytest.approx(error)
+    reports, fields = class_reports(found, NAMES), ("precision", "recall", "f1", "support")
+    scores = partial(sk.precision_recall_fscore_support, found.labels, found.predicted)
+    columns = scores(labels=range(CLASSES), zero_division=0)
+    for field, column in zip(fields, columns, strict=True):
+        assert [getattr(each, field) for each in reports] == pytest.approx(list(column)), field
+    for each, average in zip(averages(reports), ("macro", "weighted"), strict=True):
+        expected = scores(average=average, zero_division=0)[:3]
+        assert [getattr(each, field) for field in fields[:3]] == pytest.approx(expected)
+        assert each.support == len(found.labels)
+    _, present, _, _ = scores(labels=np.unique(found.labels), average="macro", zero_division=0)
+    assert Classification.of(found).balanced_acc == pytest.approx(present)
 
 
 def test_an_image_is_in_the_bin_that_holds_its_confidence() -> None:
+    """And the calibration error weights the bins by their images."""
     rng = np.random.default_rng(0)
     sureness = np.linspace(0.1, 20, 600)[:, np.newaxis]  # so that no bin is empty
     found = Answers(rng.integers(0, 30, 600), sureness * rng.normal(size=(600, 30)))
-    count, confidence, accuracy = binned(found)
+    bins, error = binned(found), 0.0
     for number in range(BINS):
         inside = (number / BINS < found.confidence) & (found.confidence <= (number + 1) / BINS)
-        assert count[number] == inside.sum() > 0
-        assert confidence[number] == pytest.approx(found.confidence[inside].mean())
-        assert accuracy[number] == pytest.approx(found.correct[inside].mean())
+        accuracy, confidence = found.correct[inside].mean(), found.confidence[inside].mean()
+        assert bins.images[number] == inside.sum() > 0
+        assert bins.confidence[number] == pytest.approx(confidence)
+        assert bins.accuracy[number] == pytest.approx(accuracy)
+        error += abs(accuracy - confidence) * inside.sum() / 600
+    assert calibration_error(found) == pytest.approx(error)
 
 
 def test_what_is_as_sure_as_it_is_right_has_no_calibration_error() -> None:
@@ -148,36 +132,30 @@ def test_what_is_as_sure_as_it_is_right_has_no_calibration_error() -> None:
 def test_the_temperature_is_the_best_there_is(sureness: float) -> None:
     found = answers("random", count=1000)
     found = Answers(found.labels, sureness * found.logits)
-
-    def loss(log_temperature: float) -> float:
-        return float(cooled(found, np.exp(log_temperature)).losses.mean())
-
+    loss = lambda power: cooled(found, np.exp(power)).losses.mean()  # noqa: E731
     best = np.exp(minimize_scalar(loss, bounds=(-4, 4), method="bounded").x)
     assert fitted_temperature(found) == pytest.approx(best, rel=1e-3)
-    same = cooled(found, best)
-    np.testing.assert_array_equal(same.predicted, found.predicted)
+    np.testing.assert_array_equal(cooled(found, best).predicted, found.predicted)
 
 
 def test_perfect_and_meaningless_answers_have_a_finite_temperature() -> None:
     labels = np.arange(6) % 3
-    assert fitted_temperature(Answers(labels, np.eye(3)[labels])) == pytest.approx(COLDEST)
-    wrong = Answers(labels, np.eye(3)[(labels + 1) % 3])
-    assert fitted_temperature(wrong) == pytest.approx(HOTTEST)
+    for wrong, temperature in ((0, COLDEST), (1, HOTTEST)):
+        found = Answers(labels, np.eye(3)[(labels + wrong) % 3])
+        assert fitted_temperature(found) == pytest.approx(temperature)
 
 
 @kinds
 def test_coverage_counts_the_surest_images_whatever_their_order(kind: str) -> None:
-    found = answers(kind)
-    curve = accuracy_of_surest(found)
+    found, rng = answers(kind), np.random.default_rng(1)
+    curve, order = accuracy_of_surest(found), rng.permutation(len(found.labels))
     assert curve[-1] == pytest.approx(found.correct.mean())
-    order = np.random.default_rng(1).permutation(len(found.labels))
     shuffled = Answers(found.labels[order], found.logits[order])
     np.testing.assert_allclose(accuracy_of_surest(shuffled), curve)
-    if kind != "tied":
-        order = np.argsort(-found.confidence)
-        for count in (1, 10, 333):
-            assert curve[count - 1] == pytest.approx(found.correct[order[:count]].mean())
-    assert selective_accuracy(found) == pytest.approx(curve.mean())
+    surest = found.correct[np.argsort(-found.confidence)]
+    for count in (1, 10, 333) if kind != "tied" else ():
+        assert curve[count - 1] == pytest.approx(surest[:count].mean())
+    assert Coverage().values(found)["selective_acc"] == pytest.approx(curve.mean())
 
 
 def test_a_mark_rests_on_enough_images() -> None:
@@ -194,20 +172,16 @@ def test_every_image_has_a_row_with_what_was_said_of_it() -> None:
     found = answers("random", count=20)
     names = np.array([f"cats/{number}.png" for number in range(20)], dtype=object)
     rows = list(csv.DictReader(io.StringIO(csv_text(predictions(found, names, NAMES)))))
-    probabilities = np.exp(found.log_probabilities)
-    for place, row in enumerate(rows):
+    chances = np.exp(found.log_probabilities)
+    for place, (row, order) in enumerate(zip(rows, np.argsort(-found.logits), strict=True)):
         assert row["image"] == f"cats/{place}.png"
         assert row["true"] == NAMES[found.labels[place]]
-        order = np.argsort(-found.logits[place])
         said = [row["predicted"], *(row[f"predicted_{number}"] for number in range(2, 6))]
         assert said == [NAMES[each] for each in order[:5]]
-        assert float(row["probability"]) == pytest.approx(found.confidence[place], abs=1e-6)
-        expected = probabilities[place, found.labels[place]]
-        assert float(row["true_probability"]) == pytest.approx(expected, abs=1e-6)
         assert row["correct"] == str(int(row["true"] == row["predicted"]))
-        assert float(row["probability_5"]) == pytest.approx(
-            probabilities[place, order[4]], abs=1e-6
-        )
+        own = {"probability": order[0], "true_probability": found.labels[place]}
+        for column, label in (own | {"probability_5": order[4]}).items():
+            assert float(row[column]) == pytest.approx(chances[place, label], abs=1e-6)
 
 
 def test_two_classes_have_two_columns() -> None:
@@ -238,3 +212,50 @@ def test_the_figures_can_be_drawn_of_any_answers(classes: int) -> None:
         for draw in FIGURES.values():
             draw(found, names).draw_without_rendering()
         draw_mistakes(found, images, names).draw_without_rendering()
+
+
+def drawn_answers(count: int, classes: list[int]) -> Answers:
+    rng = np.random.default_rng(0)
+    return Answers(rng.choice(classes, count), rng.normal(size=(count, 5)))
+
+
+@pytest.mark.parametrize("classes", [[0, 1, 2, 3, 4], [1, 4], [2]])
+def test_the_matrix_and_the_balanced_accuracy_are_those_of_scikit_learn(classes: list[int]) -> None:
+    """Classes that never occur have no accuracy, and no part in the mean."""
+    answers = drawn_answers(200, classes)
+    expected = sk.confusion_matrix(answers.labels, answers.predicted, labels=range(5))
+    matrix = confusion_matrix(answers)
+    np.testing.assert_array_equal(matrix, expected)
+    recalls = matrix[classes, classes] / matrix[classes].sum(1)
+    assert Classification.of(answers).balanced_acc == pytest.approx(recalls.mean())
+    pairs = [[0, 1], [2, 3], [4]]
+    together = [[matrix[np.ix_(rows, columns)].sum() for columns in pairs] for rows in pairs]
+    assert confusion_matrix(answers, together=2).tolist() == together
+
+
+def test_thousands_of_classes_are_drawn_in_as_many_cells_as_there_are_pixels() -> None:
+    labels = np.arange(2500)
+    answers = Answers(labels, np.eye(2500, dtype=np.float32)[labels])
+    (image,) = Confusion().draw(answers, [str(label) for label in labels]).axes[0].images
+    assert image.get_array().shape == (834, 834)
+    assert image.get_extent()[1] == 834 * 3 - 0.5
+
+
+@pytest.mark.parametrize("count", [2, 10, 100])
+def test_the_figure_names_as_many_classes_as_can_be_read(count: int) -> None:
+    names = [f"$class_{number} <b>" for number in range(count)]
+    labels = np.arange(count).repeat(3)
+    figure = Confusion().draw(Answers(labels, np.eye(count)[labels]), names)
+    figure.draw_without_rendering()
+    axes, readable = figure.axes[0], count < 100
+    assert len(axes.texts) == count * readable
+    assert ([tick.get_text() for tick in axes.get_yticklabels()] == names) == readable
+
+
+def test_a_class_without_images_is_gray_not_never_right() -> None:
+    answers = Answers(np.array([0, 0, 2]), np.eye(3)[[0, 1, 2]])
+    (image,) = Confusion().draw(answers, ["a", "b", "c"]).axes[0].images
+    colors = image.to_rgba(image.get_array())[..., :3]
+    red, green, blue = colors[1].T
+    assert (red == green).all() and (green == blue).all() and (red > 0.8).all() and (red < 1).all()
+    assert not np.isclose(colors[[0, 2]], colors[1]).all(axis=-1).any()

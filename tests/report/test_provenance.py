@@ -29,7 +29,6 @@ def test_the_commit_is_that_of_the_checkout_and_says_if_files_differ(tmp_path: P
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "first")
     head = git(tmp_path, "rev-parse", "HEAD")
-    assert commit(tmp_path) == head
     (tmp_path / "notes").write_text("untracked files are none of the program's", encoding="utf-8")
     assert commit(tmp_path) == head
     file.write_text("2", encoding="utf-8")
@@ -47,27 +46,37 @@ def test_the_machine_is_the_one_that_computes(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"name of {device}")
-    machine = provenance.machine(torch.device("cpu"))
-    assert (machine["cpus"], machine["threads"]) == (12, 5)
-    assert (machine["device"], machine["gpu"]) == ("cpu", None)
-    machine = provenance.machine(torch.device("cuda:1"))
-    assert (machine["device"], machine["gpu"]) == ("cuda", "name of cuda:1")
+    for name, kind, gpu in (("cpu", "cpu", None), ("cuda:1", "cuda", "name of cuda:1")):
+        machine = provenance.machine(torch.device(name))
+        assert (machine["cpus"], machine["threads"]) == (12, 5)
+        assert (machine["device"], machine["gpu"]) == (kind, gpu)
 
 
-def test_the_cpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+CAPABILITIES = {
+    "avx512_bf16": True, "amx_bf16": True, "avx512_fp16": False, "clflush": True,
+    "l2_cache_size": 1, "cpu_name": "avx",
+}  # fmt: skip
+
+
+def test_the_cpu_is_named_with_what_it_can_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def facts() -> tuple[object, ...]:
+        machine = provenance.machine(torch.device("cpu"))
+        return machine["cpu"], machine["cpu_capability"], machine["cpu_extensions"]
+
     cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text(
-        "processor\t: 0\nmodel name\t: Fast CPU @ 3 GHz\nmodel name\t: other\n", encoding="utf-8"
-    )
+    names = "processor\t: 0\nmodel name\t: Fast CPU @ 3 GHz\nmodel name\t: other\n"
+    cpuinfo.write_text(names, encoding="utf-8")
     monkeypatch.setattr(provenance, "CPUINFO", cpuinfo)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     monkeypatch.setattr(platform, "processor", lambda: "arm")
-    machine = provenance.machine(torch.device("cpu"))
-    assert (machine["cpu"], machine["cpu_capability"]) == ("Fast CPU @ 3 GHz", "AVX512")
+    assert facts() == ("Fast CPU @ 3 GHz", "AVX512", ["amx_bf16", "avx512_bf16"])
     cpuinfo.write_text("processor\t: 0\nFeatures\t: asimd\n", encoding="utf-8")
-    assert provenance.machine(torch.device("cpu"))["cpu"] == "arm"
+    assert facts()[0] == "arm"
     cpuinfo.unlink()  # as on macOS and Windows
-    assert provenance.machine(torch.device("cpu"))["cpu"] == "arm"
+    monkeypatch.delattr(torch.cpu, "get_capabilities")  # as in older versions of PyTorch
+    assert facts() == ("arm", "AVX512", [])
 
 
 def test_each_version_is_its_programs() -> None:

@@ -53,50 +53,41 @@ def test_its_card_says_what_was_measured(name: str) -> None:
     assert single in accuracies
 
 
-def test_an_unknown_one_is_refused(run: Run) -> None:
-    run.fails("there is no builtin:imagenet", "vit-eval", "ckpt=builtin:imagenet")
-    assert builtin_checkpoint("outputs/x") is None
-
-
 def test_the_data_of_a_builtin_model_are_where_those_of_new_runs_are(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_cifar(monkeypatch, tmp_path / "elsewhere", CIFAR10)
-    outcome = run.fails("cannot read CIFAR-10", "vit-eval", "ckpt=builtin:cifar10")
+    run.fails("cannot read CIFAR-10", "vit-eval", "ckpt=builtin:cifar10")
+    run.fails("there is no builtin:imagenet", "vit-eval", "ckpt=builtin:imagenet")
+    assert builtin_checkpoint("outputs/x") is None
     monkeypatch.setenv("VIT_TRAIN_DATA", str(tmp_path / "elsewhere"))
-    outcome = run("vit-eval", "ckpt=builtin:cifar10")
-    assert "the data's classes are class 0, class 1" in outcome.err  # which are those found there
+    words = "the data's classes are class 0, class 1"  # which are those found there
+    run.fails(words, "vit-eval", "ckpt=builtin:cifar10")
 
 
 def test_packing_keeps_the_answers_and_forgets_the_machine(
     run: Run, small_run: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    box = tmp_path / "box"
+    box, last = tmp_path / "box", small_run("averaged") / "checkpoints/last.safetensors"
     box.mkdir()
     for module in (builtin, bundle):
         monkeypatch.setattr(module, "FOLDER", box)
-    small_run("averaged")
-    summary = read_json(Path("run/summary.json"))
-    write_json(Path("run/summary.json"), summary | {"precision": "bf16"})
+    summary = read_json(Path("run/summary.json")) | {"precision": "bf16"}
+    write_json(Path("run/summary.json"), summary)
     bundle.main(Path("run"), "mine")
-    packed = box / "mine.safetensors"
-    assert packed.stat().st_size < Path("run/checkpoints/last.safetensors").stat().st_size / 3
-    trained, full = (
-        vit_train.load("builtin:mine"),
-        vit_train.load("run/checkpoints/last.safetensors"),
-    )
+    assert {path.suffix for path in box.iterdir()} == {".safetensors", ".md", ".json", ".csv"}
+    assert (box / "mine.safetensors").stat().st_size < last.stat().st_size / 3
+    trained, full = vit_train.load("builtin:mine"), vit_train.load(last)
     assert trained.meta.temperature == full.meta.temperature is not None
     assert trained.meta.config.data.root == "data"
     images = torch.randn(8, 3, 32, 32)
     torch.testing.assert_close(trained.model(images), full.model(images), rtol=0.01, atol=0.01)
-    accuracy = 100 * summary["test"]["final"]["acc"]
     card = " ".join((box / "mine.md").read_text(encoding="utf-8").split())
+    accuracy = 100 * summary["test"]["final"]["acc"]
     assert f"**Test accuracy** {accuracy:.2f} %" in card and "computed in bf16" in card
     in_both = r"\d+\.\d\d % in fp32, \d+\.\d\d % in bf16; \d+ predictions differ\."
     assert re.search(f"stored in half precision: {in_both}", card)
     run.succeeds("vit-eval", "ckpt=builtin:mine")
-    assert Path("outputs/builtin-mine/eval-test/results.json").exists()
-    assert {path.suffix for path in box.iterdir()} == {".safetensors", ".md", ".json", ".csv"}
     page = Path("outputs/builtin-mine/eval-test/report.html").read_text(encoding="utf-8")
     assert summary["command"] in html.unescape(page) and "Training curves" in page
     assert "builtin:mine" in page and str(box) not in page

@@ -1,51 +1,54 @@
+"""What a checkpoint holds, and when one is written."""
+
+import contextlib
 import json
+import math
 import os
 import pickle
 import random
-from collections.abc import Callable
-from dataclasses import replace
+import stat
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from checkpoints import forge, sample, write
+from checkpoints import ABOUT, forge, sample, trainer_state, write
 from conftest import posix
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import load_file, save
 
-from vit_train.base.writing import generations
-from vit_train.engine.resuming import random_state, set_random_state
-from vit_train.engine.state import Best
+from vit_train.base.writing import generations, save_archive
+from vit_train.engine.config import CheckpointConfig
+from vit_train.engine.metrics import Evaluation
+from vit_train.engine.schedule import better
+from vit_train.engine.state import Best, TrainerState
+from vit_train.engine.trainer import TrainLog
+from vit_train.engine.trainer_state import random_state, set_random_state
 from vit_train.runs import checkpoint
 from vit_train.runs.checkpoint import Checkpoint, Extended, newest_intact
+from vit_train.training import checkpoints as checkpoint_manager
+from vit_train.training.checkpoints import CheckpointManager
 
 MODEL = {"w": torch.eye(3), "turned": torch.randn(3, 4).t(), "flag": torch.tensor(True)}
 
 
 def test_what_is_saved_is_what_is_read_whatever_its_type(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoints" / "last.safetensors"
+    path = tmp_path / "last.safetensors"
     model = MODEL | {str(d): torch.randn(2, 3).to(d) for d in (torch.half, torch.bfloat16)}
     model["odd"] = torch.tensor([float("nan"), float("inf"), 0.1], dtype=torch.float64)
-    extends = [Extended("a", 1, 2, 3, 0.1, "b", "c")]
-    moments = [[{"step": torch.tensor(3.0)}, {}]]
     saved = sample(
-        model=model, optimizers=moments, extends=extends, best=Best(3, -0.1, {"loss": 0.1}),
+        model=model, optimizers=[[{"step": torch.tensor(3.0)}, {}]],
+        extends=[Extended("a", 1, 2, 3, 0.1, "b", "c")], best=Best(3, -0.1, {"loss": 0.1}),
         config={"model": {"depth": 6, "name": "ü"}}, seen=torch.arange(3), temperature=2.0,
     )  # fmt: skip
-    path.parent.mkdir()
     path.write_bytes(saved.to_bytes())
     read = Checkpoint.load(path)
-    plain, tensors = checkpoint.apart(saved)
-    again, back = checkpoint.apart(read)
-    assert again == plain | {"checksum": read.checksum}
-    assert read.best == Best(3, -0.1, {"loss": 0.1})
-    assert back.keys() == tensors.keys() and len(read.checksum) == 64
+    (plain, tensors), (again, back) = checkpoint.apart(saved), checkpoint.apart(read)
+    assert again == plain | {"checksum": read.checksum} and len(read.checksum) == 64
+    assert read.best == Best(3, -0.1, {"loss": 0.1}) and back.keys() == tensors.keys()
     for name, value in tensors.items():
-        assert back[name].dtype == value.dtype and back[name].shape == value.shape
-        assert (
-            back[name].numpy(force=True).tobytes() == value.numpy().tobytes()
-            if (value.dtype != torch.bfloat16)
-            else torch.equal(back[name], value)
-        )
+        assert back[name].dtype == value.dtype
+        torch.testing.assert_close(back[name], value, rtol=0, atol=0, equal_nan=True)
     # Any program that reads safetensors finds the weights by their plain names.
     assert torch.equal(load_file(path)["model.w"], MODEL["w"])
 
@@ -57,54 +60,21 @@ def test_a_copy_does_not_change_with_the_weights() -> None:
     assert copy.model["w"].tolist() == copy.optimizers[0][0]["m"].tolist() == [0.0] * 3
 
 
-def test_a_failed_write_leaves_the_previous_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "last.safetensors"
-    write(path, step=1)
-
-    def full_disk(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(OSError):
-        write(path, step=2)
-    assert Checkpoint.load(path).step == 1
-
-
-def flip(data: bytearray, rng: random.Random) -> None:
-    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-
-
-def cut(data: bytearray, rng: random.Random) -> None:
-    del data[rng.randrange(len(data)) :]
-
-
-def lose(data: bytearray, rng: random.Random) -> None:
-    place = rng.randrange(len(data))
-    del data[place : place + rng.randrange(1, 500)]
-
-
-def insert(data: bytearray, rng: random.Random) -> None:
-    place = rng.randrange(len(data))
-    data[place:place] = rng.randbytes(rng.randrange(1, 100))
-
-
-def noise(data: bytearray, rng: random.Random) -> None:
-    data[:] = rng.randbytes(rng.randrange(3000))
-
-
-@pytest.mark.parametrize("damage", [flip, cut, lose, insert, noise])
-def test_a_damaged_file_is_refused(
-    damage: Callable[[bytearray, random.Random], None], tmp_path: Path
-) -> None:
-    rng, whole = random.Random(damage.__name__), sample(model=MODEL).to_bytes()
-    for _ in range(200):
-        data = bytearray(whole)
-        damage(data, rng)
-        (tmp_path / "x.safetensors").write_bytes(data)
+@pytest.mark.parametrize("damage", ["flip", "cut", "lose", "insert", "noise"])
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path, damage: str) -> None:
+    path, rng = tmp_path / "x.safetensors", random.Random(0)
+    intact = sample(model=MODEL).to_bytes()
+    for _ in range(60):
+        at, count = rng.randrange(len(intact)), rng.randrange(1, 500)
+        path.write_bytes({
+            "flip": intact[:at] + bytes([intact[at] ^ 1 << count % 8]) + intact[at + 1 :],
+            "cut": intact[:at],
+            "lose": intact[:at] + intact[at + count :],
+            "insert": intact[:at] + rng.randbytes(count) + intact[at:],
+            "noise": rng.randbytes(6 * count),
+        }[damage])  # fmt: skip
         with pytest.raises(ValueError, match=r"x\.safetensors: it is (damaged|not a checkpoint)"):
-            Checkpoint.load(tmp_path / "x.safetensors")
+            Checkpoint.load(path)
 
 
 def test_a_file_that_is_no_checkpoint_runs_no_code(tmp_path: Path) -> None:
@@ -113,13 +83,16 @@ def test_a_file_that_is_no_checkpoint_runs_no_code(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "attacked"),)
 
     torch.save({"model": Attack()}, tmp_path / "evil")
-    (tmp_path / "plain").write_bytes(pickle.dumps(Attack()))
-    (tmp_path / "empty").touch()
-    save_file(MODEL | {"turned": torch.ones(1)}, tmp_path / "weights")
     other = {"format": "vit_train checkpoint 2", "checksum": "", "content": {}}
-    (tmp_path / "older").write_bytes(save({}, {checkpoint.KEY: json.dumps(other)}))
-    (tmp_path / "nested").write_bytes(save({}, {checkpoint.KEY: '{"a":' * 5000}))
-    (tmp_path / "a list").write_bytes(save({}, {checkpoint.KEY: "[]"}))
+    for name, content in {
+        "plain": pickle.dumps(Attack()),
+        "empty": b"",
+        "weights": save(MODEL | {"turned": torch.ones(1)}),
+        "older": save({}, {checkpoint.KEY: json.dumps(other)}),
+        "nested": save({}, {checkpoint.KEY: '{"a":' * 5000}),
+        "a list": save({}, {checkpoint.KEY: "[]"}),
+    }.items():
+        (tmp_path / name).write_bytes(content)
     for path in tmp_path.iterdir():
         with pytest.raises(ValueError, match="not a checkpoint of this version of vit-train: give"):
             Checkpoint.load(path)
@@ -162,31 +135,30 @@ def test_so_many_older_files_are_kept_and_no_other_file_is_touched(
     kept = [Checkpoint.load(each).step for each in generations(path)]
     assert kept == list(range(11, -1, -1))[: keep + 1]
     write(path, min(keep, 1), step=12)
-    assert len(generations(path)) == min(keep, 1) + 1
+    assert len(generations(path)) == min(keep, 1) + 1 == len(list(tmp_path.iterdir())) - 1
     assert copy.read_text(encoding="utf-8") == "mine"
-    assert len(list(tmp_path.iterdir())) == min(keep, 1) + 2
 
 
 def test_the_content_is_durable_before_any_file_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []
-    fsync, rename = os.fsync, Path.replace
+    rename, path = Path.replace, tmp_path / "last.safetensors"
 
     def noting_fsync(descriptor: int) -> None:
-        happened.append("fsync")
-        fsync(descriptor)
+        happened.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
 
     def noting_replace(self: Path, target: Path) -> Path:
         happened.append(target.name)
         return rename(self, target)
 
-    path = tmp_path / "last.safetensors"
     write(path, keep=1, step=1)
     monkeypatch.setattr(os, "fsync", noting_fsync)
     monkeypatch.setattr(Path, "replace", noting_replace)
     write(path, keep=1, step=2)
-    assert happened == ["fsync", "last-1.safetensors", "fsync", path.name]
+    named = happened.index(path.name)
+    assert {"file", "last-1.safetensors"} <= set(happened[:named])
+    assert not hasattr(os, "O_DIRECTORY") or happened[named + 1 :][-1] == "folder"
 
 
 def test_random_states_come_back() -> None:
@@ -198,27 +170,220 @@ def test_random_states_come_back() -> None:
 
 def test_the_newest_intact_checkpoint_is_the_one_written_last(tmp_path: Path) -> None:
     assert newest_intact(tmp_path) is None
-    names = [f"{letter}.safetensors" for letter in "bact"]
-    for second, name in enumerate(names):
-        write(tmp_path / name, step=second)
-        os.utime(tmp_path / name, (1000 + second, 1000 + second))
-    torn = tmp_path / names[-1]
-    torn.write_bytes(torn.read_bytes()[:-1])  # the last one written, and no longer whole
-    os.utime(torn, (1003, 1003))
-    assert newest_intact(tmp_path) == tmp_path / names[2]
-    assert newest_intact(tmp_path, without=tmp_path / names[2]) == tmp_path / names[1]
-    with pytest.raises(ValueError, match=f"{names[2]} is intact: use it instead, or resume from"):
+    _, older, newest, torn = (tmp_path / f"{letter}.safetensors" for letter in "bact")
+    for second, path in enumerate((_, older, newest, torn)):
+        write(path, step=second)
+        if path == torn:  # the last one written, and no longer whole
+            torn.write_bytes(torn.read_bytes()[:-1])
+        os.utime(path, (1000 + second, 1000 + second))
+    assert newest_intact(tmp_path) == newest
+    assert newest_intact(tmp_path, without=newest) == older
+    words = f"{newest.name} is intact: use it instead, or resume from"
+    with pytest.raises(ValueError, match=words):
         Checkpoint.load(torn)
 
 
 def test_the_checksum_depends_on_every_part() -> None:
-    plain = sample(model={"a": torch.ones(2, 3)})
-    changed = [
-        replace(plain, step=1),
-        replace(plain, model={"b": torch.ones(2, 3)}),
-        replace(plain, model={"a": torch.ones(3, 2)}),
-        replace(plain, model={"a": torch.ones(2, 3).int()}),
-        replace(plain, model={"a": torch.zeros(2, 3)}),
-    ]
-    sums = {checkpoint.checksum(*checkpoint.apart(each)) for each in (plain, *changed)}
-    assert len(sums) == 6
+    weights = [torch.ones(2, 3), torch.ones(3, 2), torch.ones(2, 3).int(), torch.zeros(2, 3)]
+    different = [sample(model={"a": each}) for each in weights]
+    different += [sample(model={"b": weights[0]}), sample(model={"a": weights[0]}, step=1)]
+    assert len({checkpoint.checksum(*checkpoint.apart(each)) for each in different}) == 6
+
+
+LOG = TrainLog(1, 1, 1, {}, 0.1, 1.0)
+MAKE = partial(Checkpoint, **ABOUT)
+
+
+class Trainer:
+    """As much of one as is kept; its weights are changed in place by the steps."""
+
+    step = epoch = left_out = 0
+    finished = False
+    best: Best | None = None
+
+    def __init__(self) -> None:
+        self.weights, self.moments = torch.zeros(3), torch.zeros(3)
+
+    def train_to(self, value: float) -> None:
+        for each in (self.weights, self.moments):
+            each.fill_(value)
+
+    def validated(self, loss: float) -> Evaluation:
+        """The validation of this epoch, as the trainer notes it."""
+        val = Evaluation(count=5, loss=loss)
+        self.best = better(self.best, self.epoch, val)
+        return val
+
+    def state(self) -> TrainerState:
+        kept = {"model": {"w": self.weights}, "optimizers": [[{"moment": self.moments}]]}
+        return trainer_state(step=self.step, epoch=self.epoch, best=self.best, **kept)
+
+    def leave_out(self, began: float) -> None:
+        self.left_out += 1
+
+
+@pytest.fixture(autouse=True)
+def a_state_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_manager, "state_of", lambda trainer: trainer.state())
+
+
+class Reports:
+    """A report of so many bytes."""
+
+    written = unwritten = 0
+    full = False
+
+    def lengths(self) -> dict[str, int]:
+        return {"metrics.csv": self.written + self.unwritten}
+
+    def flush(self) -> None:
+        if self.full:
+            raise OSError("No space left on device")
+        self.written, self.unwritten = self.written + self.unwritten, 0
+
+
+def managed(folder: Path, **config: Any) -> tuple[CheckpointManager, Trainer, Reports]:
+    reports = Reports()
+    return CheckpointManager(folder, MAKE, CheckpointConfig(**config), reports), Trainer(), reports
+
+
+def after_epochs(folder: Path, losses: list[float | None], **config: Any) -> dict[str, Checkpoint]:
+    """The checkpoints, by name, after epochs with these losses of validation."""
+    manager, trainer, _ = managed(folder, **config)
+    for trainer.epoch, loss in enumerate(losses, start=1):
+        trainer.finished, trainer.step = trainer.epoch == len(losses), 10 * trainer.epoch
+        manager.on_epoch(trainer, LOG, None if loss is None else trainer.validated(loss))
+    return {each.stem: Checkpoint.load(each) for each in folder.iterdir()}
+
+
+def test_the_best_epoch_and_the_last_are_kept(tmp_path: Path) -> None:
+    kept = after_epochs(tmp_path, [0.5, 0.2, 0.3, 0.2, 0.4])
+    assert (kept["best"].epoch, kept["last"].epoch) == (2, 5)
+    for name in ("best", "last"):
+        assert kept[name].classes == ["a", "b"]
+        assert kept[name].best == Best(2, -0.2, {"loss": 0.2})
+
+
+def test_short_epochs_are_not_spent_on_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing takes a tenth of a second, an epoch one."""
+    now, written = 100.0, []
+
+    def save(path: Path, archive: bytes, keep: int) -> None:
+        nonlocal now
+        now += 0.1
+        save_archive(path, archive, keep)
+        written.append((path.stem, Checkpoint.load(path).epoch))
+
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    monkeypatch.setattr(checkpoint_manager, "save_archive", save)
+    manager, trainer, _ = managed(tmp_path)
+    for trainer.epoch in range(1, 41):
+        now += 1
+        trainer.finished = trainer.epoch == 40
+        loss = 1 / trainer.epoch if trainer.epoch in (1, 3, 5) else 9
+        manager.on_epoch(trainer, LOG, trainer.validated(loss))
+    first = [("best", 1), ("last", 1)]  # 0.2 s, so the next after 20
+    assert written == [*first, ("best", 5), ("last", 21), ("last", 40)]
+    trainer.finished = False
+    manager.on_epoch(trainer, LOG, trainer.validated(0.01))
+    manager.on_nonfinite(trainer, 7)
+    assert written[5:] == [("best", 40)]
+
+
+def test_without_validation_there_is_no_best(tmp_path: Path) -> None:
+    assert list(after_epochs(tmp_path, [None, None], keep=0)) == ["last"]
+
+
+@pytest.mark.parametrize(
+    "config, seconds, steps",
+    [
+        ({}, 1e6, []),
+        ({"every_steps": 4}, 0, [4, 8]),
+        ({"every_minutes": 0.5}, 10, [3, 6, 9]),
+        ({"every_minutes": 0.5, "every_steps": 5}, 10, [3, 5, 8]),
+    ],
+)
+def test_checkpoints_come_after_so_many_steps_or_minutes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, Any],
+    seconds: float,
+    steps: list[int],
+) -> None:
+    now, path, saved = 500.0, tmp_path / "last.safetensors", []
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    manager, trainer, _ = managed(tmp_path, **config)
+    for trainer.step in range(1, 10):
+        now += seconds
+        path.unlink(missing_ok=True)
+        manager.on_step(trainer)
+        saved += [trainer.step] if path.exists() else []
+    assert saved == steps and trainer.left_out == len(steps)  # of the speed
+
+
+def test_older_checkpoints_are_kept_of_the_last_and_none_of_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_manager, "SHARE", math.inf)  # after every epoch
+    kept = after_epochs(tmp_path, [0.5, 0.4, 0.3, 0.2], keep=2)
+    epochs = {name: checkpoint.epoch for name, checkpoint in kept.items()}
+    assert epochs == {"best": 4, "last": 4, "last-1": 3, "last-2": 2}
+
+
+def test_what_was_reported_is_on_the_disk_first_and_as_long_as_the_checkpoint_says(
+    tmp_path: Path,
+) -> None:
+    manager, trainer, reports = managed(tmp_path, every_steps=1)
+    for more, full, length in ((10, False, 10), (5, True, 10), (0, False, 15)):
+        reports.unwritten, reports.full = reports.unwritten + more, full
+        for event in (manager.on_step, manager.on_stop):
+            with pytest.raises(OSError, match="No space") if full else contextlib.nullcontext():
+                event(trainer)
+        written = Checkpoint.load(tmp_path / "last.safetensors").written
+        assert written == {"metrics.csv": length} and reports.written == length
+
+
+def test_reports_are_written_after_epochs_and_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, seconds = 500.0, []
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    manager, trainer, reports = managed(tmp_path)
+    manager.time.due_at = math.inf
+    for event, *more in ((manager.on_epoch, LOG, None), (manager.on_nonfinite, 1)):
+        reports.unwritten = 1
+        event(trainer, *more)
+        assert not reports.unwritten and list(tmp_path.iterdir()) == []
+    for now in range(501, 601):
+        reports.unwritten = 1
+        manager.on_log(trainer, LOG)
+        seconds += [] if reports.unwritten else [now]
+    assert seconds == [530, 560, 590]
+
+
+@pytest.mark.parametrize("failing", ["best.safetensors", "last.safetensors", ""])
+def test_best_weights_that_wait_for_their_writing_are_still_those_of_their_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """After a failure of the disk, or because it is not yet time to write."""
+
+    def full(path: Path, archive: bytes, keep: int) -> None:
+        if path.name == failing:
+            raise OSError("No space left on device")
+        save_archive(path, archive, keep)
+
+    manager, trainer, _ = managed(tmp_path)
+    manager.time.due_at = -math.inf if failing else math.inf
+    trainer.epoch = 1
+    trainer.train_to(1.0)
+    with monkeypatch.context() as patch, contextlib.suppress(OSError):
+        patch.setattr(checkpoint_manager, "save_archive", full)
+        manager.on_epoch(trainer, LOG, trainer.validated(0.1))
+    trainer.train_to(2.0)
+    manager.on_stop(trainer)
+    for name, value in (("best", 1.0), ("last", 2.0)):
+        kept = Checkpoint.load(tmp_path / f"{name}.safetensors")
+        assert kept.model["w"].tolist() == [value] * 3
+        assert kept.optimizers[0][0]["moment"].tolist() == [value] * 3

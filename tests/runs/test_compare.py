@@ -1,5 +1,7 @@
 import json
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import SMALL, Run, SmallRun
@@ -19,24 +21,23 @@ from vit_train.results.table import (
 )
 
 
-def summary(acc: float, seed: int = 0, status: str = "finished", **model: object) -> dict:
+def summary(acc: float, seed: int = 0, changes: dict[str, Any] | None = None, **more: Any) -> dict:
+    """A run's summary with changes at dotted keys, and others at its top."""
     result = {"acc": acc, "count": 1000, "acc_interval_95": [acc - 0.03, acc + 0.03]}
-    return {
-        "status": status,
-        "config": {
-            "model": {"name": "vit", "depth": 6} | model,
-            "data": {"name": "shapes"},
-            "task": {"name": "classify"},
-            "seed": seed,
-        },
-        "parameters": 1000,
-        "images": {"train": 500, "val": 0, "test": 1000},
-        "images_seen": 5000,
-        "seconds": 120.0,
-        "selected_on": "val",
-        "best_val": {"acc": acc, "epoch": 1},
-        "test": {"final": result, "best": result},
-    }
+    config = {"model": {"name": "vit", "depth": 6}, "data": {"name": "shapes"}, "seed": seed}
+    content = {
+        "status": "finished", "config": config | {"task": {"name": "classify"}},
+        "parameters": 1000, "images": {"train": 500, "val": 0, "test": 1000}, "images_seen": 5000,
+        "seconds": 120.0, "selected_on": "val", "best_val": {"acc": acc, "epoch": 1},
+        "test": {"final": dict(result), "best": dict(result)},
+    }  # fmt: skip
+    for key, value in (changes or {}).items():
+        *way, last = key.split(".")
+        inner = content
+        for each in way:
+            inner = inner.setdefault(each, {})
+        inner[last] = value
+    return content | more
 
 
 def written(folder: Path, *summaries: dict) -> Path:
@@ -46,113 +47,121 @@ def written(folder: Path, *summaries: dict) -> Path:
     return folder
 
 
+def labels(*runs: dict) -> list[str]:
+    return [group.label() for group in group_runs(list(runs))]
+
+
+def sizes(*runs: dict) -> list[int]:
+    return [len(group.runs) for group in group_runs(list(runs))]
+
+
 def test_runs_that_differ_in_their_seed_alone_are_one_row() -> None:
-    groups = group_runs(
-        [summary(0.5, 0), summary(0.6, 1), summary(0.7, 0, depth=2), summary(0.9, 0, name="cnn")]
-    )
-    # Sorted: model.depth comes after model.name, and its numbers by size.
-    assert [group.label() for group in groups] == [
-        "model=cnn, depth=6", "model=vit, depth=2", "model=vit, depth=6",
-    ]  # fmt: skip
-    assert [len(group.runs) for group in groups] == [1, 1, 2]
+    """Sorted: model.depth comes after model.name, and its numbers by size."""
+    shallow, cnn = summary(0.7, 0, {"config.model.depth": 2}), {"config.model.name": "cnn"}
+    runs = [summary(0.5, 0), summary(0.6, 1), shallow, summary(0.9, 0, cnn)]
+    assert labels(*runs) == ["model=cnn, depth=6", "model=vit, depth=2", "model=vit, depth=6"]
+    assert sizes(*runs) == [1, 1, 2]
+    depths = [summary(0.5, 0, {"config.model.depth": depth}) for depth in ("auto", 10, 9, None)]
+    found = [group.settings["model.depth"] for group in group_runs(depths)]
+    assert found == [9, 10, "auto", "null"]  # numbers before words
 
 
-def test_a_run_that_is_repeated_counts_once(tmp_path: Path) -> None:
+def test_a_run_that_is_repeated_counts_once_and_the_newest_counts(tmp_path: Path) -> None:
     folder = written(tmp_path, summary(0.5), summary(0.6, 1), summary(0.7))
     for paths in ([folder], [folder, folder / "0"]):
         (group,) = group_runs(read_summaries(paths))
         assert sorted(group.values("test", "final", "acc")) == [0.6, 0.7]
-
-
-def test_of_repeated_runs_the_newest_counts() -> None:
-    runs = [summary(0.7) | {"date": "2026-02-01"}, summary(0.5) | {"date": "2026-01-01"}]
-    for each in runs:
-        each["file"] = "summary.json"
+    dates = {0.7: "2026-02-01", 0.5: "2026-01-01"}
+    runs = [summary(acc, date=date, file="summary.json") for acc, date in dates.items()]
     (group,) = group_runs(runs)
     assert group.values("test", "final", "acc") == [0.7]
 
 
-def test_what_changes_no_result_makes_no_group() -> None:
-    saved = summary(0.6, 1)
-    saved["config"] |= {"device": "cuda", "checkpoint": {"every_steps": 5}}
-    other = summary(0.5)
-    other["config"] |= {"checkpoint": {"every_steps": None}}
-    other["config"] |= {"train": {"eval_batch_size": 7}, "optim": {"warmup_epochs": 1}}
-    saved["config"] |= {"optim": {"warmup_epochs": 1.0}}  # as the command line has it
-    (group,) = group_runs([other, saved])
-    assert len(group.runs) == 2
+FOLDER = {"config.data.name": "folder", "config.data.root": "a"}
+CIFAR = {"config.data.name": "cifar10", "config.data.root": "a"}
 
 
-def test_what_may_change_a_result_makes_a_group() -> None:
-    """Another precision, a setting that older runs did not have, or another folder of images."""
-    plain, compiled, half = summary(0.5), summary(0.6), summary(0.7)
-    compiled["config"]["compile"] = True
-    half["precision"] = "bf16"
-    plain["precision"] = compiled["precision"] = "fp32"
-    assert [len(group.runs) for group in group_runs([plain, compiled, half])] == [1, 1, 1]
-    pets, flowers, other = summary(0.5), summary(0.6), summary(0.7, 1)
-    for each, name, root in ((pets, "folder", "a"), (flowers, "folder", "b")):
-        each["config"]["data"] = {"name": name, "root": root}
-    assert len(group_runs([pets, flowers])) == 2
-    for each in (pets, other):
-        each["config"]["data"] = {"name": "cifar10", "root": str(each["config"]["seed"])}
-    assert len(group_runs([pets, other])) == 1
+@pytest.mark.parametrize(
+    "one, other, groups",
+    [
+        # what changes no result
+        ({"config.device": "cuda"}, {}, 1),
+        ({"config.checkpoint.every_steps": 5}, {"config.checkpoint.every_steps": None}, 1),
+        ({"config.train.eval_batch_size": 7}, {}, 1),
+        ({"config.optim.warmup_epochs": 1}, {"config.optim.warmup_epochs": 1.0}, 1),
+        (CIFAR, CIFAR | {"config.data.root": "b"}, 1),
+        # a setting that one run does not mention has its default
+        ({"config.task.label_smoothing": 0.1}, {}, 1),
+        ({"config.task.label_smoothing": 0.0}, {}, 2),
+        # what may change a result
+        ({"config.compile": True}, {}, 2),
+        ({"precision": "bf16"}, {"precision": "fp32"}, 2),
+        (FOLDER, FOLDER | {"config.data.root": "b"}, 2),
+    ],
+)
+def test_what_may_change_a_result_makes_a_group(
+    one: dict[str, Any], other: dict[str, Any], groups: int
+) -> None:
+    assert len(sizes(summary(0.5, 0, one), summary(0.6, 1, other))) == groups
+
+
+def test_runs_on_other_images_of_one_folder_are_no_repetitions() -> None:
+    """A folder may have changed between two runs."""
+    photos = FOLDER | {"config.data.root": "photos"}
+    seeds = {2: "aaaa", 1: "aaaa", 3: "bbbb"}
+    runs = [summary(0.5, seed, photos, fingerprint=each) for seed, each in seeds.items()]
+    assert labels(*runs) == ["root=photos (aaaa)", "root=photos (bbbb)"]
+    groups = group_runs(runs)
+    assert [[run["config"]["seed"] for run in group.runs] for group in groups] == [[1, 2], [3]]
+    runs[0]["config"]["data"]["root"] = f"/{30 * 'far/'}photos"  # the same images
+    assert labels(*runs) == ["root=photos (aaaa)", "root=photos (bbbb)"]
+    assert interval(group_runs(runs[:2])[0]) == interval(group_runs(runs[1::-1])[0])
 
 
 def test_a_table_names_another_precision_than_fp32_even_if_all_runs_have_it() -> None:
     for name in ("fp32", "bf16"):
-        runs = [summary(0.5, 0), summary(0.6, 1)]
-        for each in runs:
-            each["precision"] = name
+        runs = [summary(0.5, seed, precision=name) for seed in (0, 1)]
         header, _, row = table(group_runs(runs)).splitlines()
         assert header.startswith("| precision |") == row.startswith("| bf16 |") == (name == "bf16")
-    runs[0]["precision"] = "fp32"
-    assert table(group_runs(runs)).splitlines()[0].count("precision") == 1
+    mixed = group_runs([summary(0.5, precision="fp32"), runs[1]])
+    assert table(mixed).splitlines()[0].count("precision") == 1
 
 
 def test_extended_runs_are_grouped_by_how_long_those_before_them_were() -> None:
-    runs = [summary(0.5, seed) for seed in (0, 1, 0, 0)]
-    for each, folder, epochs in zip(runs, "abc", (30, 30, 10), strict=False):
-        each["config"]["extend"] = folder
-        each["extends"] = [{"run": "first", "epochs": 5}, {"run": folder, "epochs": epochs}]
+    runs = [summary(0.5)]
+    for seed, folder, epochs in ((0, "a", 30), (1, "b", 30), (0, "c", 10)):
+        before = [{"run": "first", "epochs": 5}, {"run": folder, "epochs": epochs}]
+        runs.append(summary(0.5, seed, {"config.extend": folder}, extends=before))
     groups = group_runs(runs)
     assert [group.settings["extend"] for group in groups] == ["10 epochs", "30 epochs", "null"]
-    assert [len(group.runs) for group in groups] == [1, 2, 1]
+    assert sizes(*runs) == [1, 2, 1]
     runs[1]["extends"][-1]["recipe"] = "3fa1b2c3"  # that the other one had is not known
-    assert [len(group.runs) for group in group_runs(runs)] == [1, 1, 1, 1]
+    assert sizes(*runs) == [1, 1, 1, 1]
 
 
 def test_balanced_accuracy_is_shown_where_the_test_classes_are_uneven() -> None:
-    title, runs = "balanced test accuracy, final weights (%)", [summary(0.5), summary(0.6, 1)]
-    for each, balanced in zip(runs, (0.4, 0.44), strict=True):
-        each["test"]["final"] |= {"balanced_acc": balanced, "per_class_count": [400, 600]}
-    (row,) = cells(table(group_runs(runs)))
-    assert title not in row
-    for each in runs:
-        each["test"]["final"]["per_class_count"] = [200, 600]
-    (row,) = cells(table(group_runs(runs)))
-    assert row[title] == "42.00 ± 2.83"
+    for counts, shown in (([400, 600], None), ([200, 600], "42.00 ± 2.83")):
+        final = {"test.final.per_class_count": counts}
+        balanced = [final | {"test.final.balanced_acc": each} for each in (0.4, 0.44)]
+        runs = [summary(0.5, seed, each) for seed, each in enumerate(balanced)]
+        (row,) = cells(table(group_runs(runs)))
+        assert row.get("balanced test accuracy, final weights (%)") == shown
 
 
 def test_folds_are_one_group_and_each_counts_once() -> None:
-    runs = [summary(0.5, seed) for seed in (0, 0, 0, 1)]
-    for each, fold in zip(runs, (0, 1, 1, 1), strict=True):
-        each["config"]["data"] |= {"cv_folds": 5, "cv_fold": fold}
-        each["file"] = "summary.json"
+    folds = [{"config.data.cv_folds": 5, "config.data.cv_fold": fold} for fold in range(3)]
+    places = ((0, 0), (0, 1), (0, 1), (1, 1))
+    runs = [summary(0.5, seed, folds[fold], file="summary.json") for seed, fold in places]
     (group,) = group_runs(runs)
     assert len(group.runs) == 3 and group.folds == "0, 1 of 5"
     assert interval(group) == ""  # their training images overlap
-
-
-def test_the_only_fold_has_its_own_interval() -> None:
-    run = summary(0.5)
-    run["config"]["data"] |= {"cv_folds": 5, "cv_fold": 2}
-    assert interval(*group_runs([run])) == "47.00 to 53.00"
+    assert interval(*group_runs([summary(0.5, 0, folds[2])])) == "47.00 to 53.00"  # the only one
 
 
 def test_a_label_says_no_more_than_tells_the_groups_apart() -> None:
-    runs = [summary(0.5, name="vit"), summary(0.6, name="cnn", widths=[8], depth=3)]
-    assert [group.label() for group in group_runs(runs)] == ["model=cnn, …", "model=vit, …"]
+    other = {"config.model": {"name": "cnn", "widths": [8], "depth": 3}}
+    runs = [summary(0.5), summary(0.6, 0, other)]
+    assert labels(*runs) == ["model=cnn, …", "model=vit, …"]
     assert "depth" in table(group_runs(runs))
 
 
@@ -165,94 +174,79 @@ def test_mean_and_spread() -> None:
 def test_unfinished_runs_are_left_out_and_none_at_all_is_refused(tmp_path: Path) -> None:
     folder = written(tmp_path, summary(0.5), summary(0.1, status="interrupted"))
     assert len(read_summaries([folder])) == 1
-    with pytest.raises(ValueError, match="no finished run"):
-        read_summaries([folder / "1"])
-    with pytest.raises(ValueError, match="does not exist"):
-        read_summaries([tmp_path / "nowhere"])
+    for path, words in ((folder / "1", "no finished run"), (folder / "no", "does not exist")):
+        with pytest.raises(ValueError, match=words):
+            read_summaries([path])
 
 
 def test_a_protocol_that_selects_on_test_says_so() -> None:
-    selected = summary(0.5) | {"selected_on": "test"}
-    (row,) = cells(table(group_runs([selected])))
+    (row,) = cells(table(group_runs([summary(0.5, selected_on="test")])))
     assert row["test accuracy, best epoch (%)"] == "50.00 (selected on test)"
     assert not any("validation" in column for column in row)
 
 
-def test_a_setting_that_a_run_does_not_mention_has_its_default() -> None:
-    """Of two versions the newer one has more settings."""
-    old, new = summary(0.5), summary(0.6, 1)
-    new["config"]["task"] = {"name": "classify", "label_smoothing": 0.1}
-    assert len(group_runs([old, new])) == 1
-    new["config"]["task"]["label_smoothing"] = 0.0
-    assert len(group_runs([old, new])) == 2
-
-
-@pytest.mark.parametrize("number", [[1, 2], "many", {}])
-def test_a_summary_without_numbers_is_refused_by_its_file(number: object, tmp_path: Path) -> None:
-    bad = summary(0.5)
-    bad["images"]["train"] = number
-    with pytest.raises(ValueError, match=r"summary\.json is not a summary written by vit-train"):
-        gather([written(tmp_path, bad)], tmp_path / "out")
-
-
-@pytest.mark.parametrize("change", [{"acc": float("nan")}, {"count": None}])
-def test_several_summaries_without_numbers_are_refused_too(
-    change: dict[str, object], tmp_path: Path
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"images.train": each} for each in ([1, 2], "many", {})),
+        *({f"test.final.{key}": each} for key, each in (("acc", float("nan")), ("count", None))),
+    ],
+    ids=str,
+)
+def test_summaries_without_numbers_are_refused_by_their_file(
+    change: dict[str, Any], tmp_path: Path
 ) -> None:
-    both = [summary(0.5, seed) for seed in (0, 1)]
-    for each in both:
-        each["test"]["final"] |= change
+    both = [summary(0.5, seed, change) for seed in (0, 1)]
     with pytest.raises(ValueError, match=r"summary\.json is not a summary written by vit-train"):
-        gather([written(tmp_path, *both)])
+        gather([written(tmp_path, *both)], tmp_path / "out")
 
 
-def test_a_curve_without_the_images_seen_is_damaged(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "curve, words",
+    [
+        ("epoch,val_loss\n1,0.5\n", "is damaged: it has no column images_seen"),
+        ("images_seen\n1\n2\n3\n4\n", "has more than 3 rows"),
+    ],
+)
+def test_a_curve_has_a_bound_and_the_images_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, curve: str, words: str
+) -> None:
+    monkeypatch.setattr(summaries, "MOST_ROWS", 3)
     folder = written(tmp_path, summary(0.5))
     gather([folder])
-    (folder / "0/metrics.csv").write_text("epoch,val_loss\n1,0.5\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"metrics\.csv is damaged: it has no column images_seen"):
+    (folder / "0/metrics.csv").write_text("images_seen\n1\n2\n3\n", encoding="utf-8")
+    assert len(read_curve(folder / "0/summary.json")) == 3
+    (folder / "0/metrics.csv").write_text(curve, encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"metrics\.csv {words}"):
         gather([folder])
 
 
-def test_a_curve_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summaries, "MOST_ROWS", 3)
-    folder = written(tmp_path, summary(0.5))
-    curve = folder / "0/metrics.csv"
-    curve.write_text("images_seen\n1\n2\n3\n4\n", encoding="utf-8")
-    assert len(read_curve(folder / "0/summary.json")) == 3
-
-
 def test_a_setting_of_a_megabyte_is_shown_shortened(tmp_path: Path) -> None:
-    runs = written(tmp_path, summary(0.5), summary(0.6, kernels="x" * 10**6))
-    assert len(gather([runs], tmp_path / "out")) < 2000
+    long = summary(0.6, 0, {"config.model.kernels": "x" * 10**6})
+    assert len(gather([written(tmp_path, summary(0.5), long)], tmp_path / "out")) < 2000
 
 
 def test_what_is_no_summary_is_left_out_unless_it_is_meant(tmp_path: Path) -> None:
     folder = written(tmp_path, summary(0.5))
     (folder / "trace.json").write_text('{"a": 1}\n{"a": 2}\n', encoding="utf-8")
-    assert len(read_summaries([folder])) == 1
     (folder / "job.json").write_text('{"status": "finished"}', encoding="utf-8")
     (folder / "gone.json").symlink_to("nowhere")
     assert len(read_summaries([folder])) == 1
-    with pytest.raises(ValueError, match=r"trace\.json is damaged"):
-        read_summaries([folder / "trace.json"])
     (folder / "0" / "summary.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"summary\.json is damaged"):
-        read_summaries([folder])
+    for path, name in ((folder / "trace.json", "trace"), (folder, "summary")):
+        with pytest.raises(ValueError, match=rf"{name}\.json is damaged"):
+            read_summaries([path])
 
 
 def test_sizes_of_the_training_set_make_a_picture(tmp_path: Path) -> None:
-    sizes = {None: 9000, 100: 100, 1000: 1000}  # no subset is all images
-    runs = [
-        summary(0.5, name=name) | {"images": {"train": count, "val": 0, "test": 1000}}
-        for name in ("vit", "cnn")
-        for count in sizes.values()
-    ]
-    for each, subset in zip(runs, [*sizes, *sizes], strict=True):
-        each["config"]["data"] = {"name": "shapes", "train_subset": subset}
+    """By their number of images, whatever their settings; no subset is all images."""
+    runs = []
+    for name, (subset, count) in product(("vit", "cnn"), ((10, 900), (20, 30), (None, 9000))):
+        data = {"config.data.train_subset": subset, "images.train": count}
+        runs.append(summary(0.5, 0, data | {"config.model.name": name}))
     (cnn, points), (vit, _) = by_training_images(group_runs(runs), ACCURACY)
     assert (cnn, vit) == ("model=cnn", "model=vit")
-    assert points == [(100, [50.0]), (1000, [50.0]), (9000, [50.0])]
+    assert points == [(30, [50.0]), (900, [50.0]), (9000, [50.0])]
     gather([written(tmp_path / "runs", *runs)], tmp_path)
     assert (tmp_path / "images.png").stat().st_size > 3000
     gather([written(tmp_path / "one", *runs[:1])], tmp_path)
@@ -266,12 +260,13 @@ def test_seconds_in_steps_are_images_by_speed() -> None:
 
 
 def test_the_last_epoch_is_of_all_runs_or_of_none() -> None:
-    (group,) = group_runs([summary(0.5) | {"curve": [{"train_acc": 0.7}]}, summary(0.6, 1)])
+    (group,) = group_runs([summary(0.5, curve=[{"train_acc": 0.7}]), summary(0.6, 1)])
     assert group.last_epochs("train_acc") == []
 
 
 def test_the_table_and_the_plot_are_written(tmp_path: Path) -> None:
-    folder = written(tmp_path / "runs", summary(0.5), summary(0.6, 1), summary(0.7, depth=2))
+    shallow = summary(0.7, 0, {"config.model.depth": 2})
+    folder = written(tmp_path / "runs", summary(0.5), summary(0.6, 1), shallow)
     text, _ = gather([folder], tmp_path / "out")
     assert (tmp_path / "out" / "results.md").read_text(encoding="utf-8") == text + "\n"
     assert (tmp_path / "out" / "results.png").stat().st_size > 3000
@@ -279,17 +274,15 @@ def test_the_table_and_the_plot_are_written(tmp_path: Path) -> None:
 
 
 def test_runs_without_labels_are_compared_by_their_loss(tmp_path: Path) -> None:
-    def unlabeled(loss: float, seed: int) -> dict:
+    unlabeled = []
+    for seed, loss in enumerate((0.25, 0.35)):
         result = {"loss": loss, "count": 1000}
-        best = {"loss": loss, "epoch": 1}
-        other = {"test": {"final": result, "best": result}, "best_val": best}
-        return summary(0.5, seed) | other
-
-    folder = written(tmp_path / "runs", unlabeled(0.25, 0), unlabeled(0.35, 1))
+        test, best = {"final": result, "best": result}, {"loss": loss, "epoch": 1}
+        unlabeled.append(summary(0.5, seed, test=test, best_val=best))
+    folder = written(tmp_path / "runs", *unlabeled)
     text, _ = gather([folder], tmp_path / "out")
-    assert (
-        "test loss, final weights" in text and "0.3000 ± 0.0707" in text and "interval" not in text
-    )
+    assert "test loss, final weights" in text and "0.3000 ± 0.0707" in text
+    assert "interval" not in text
     with pytest.raises(ValueError, match="compare them separately"):
         gather([folder, written(tmp_path / "more", summary(0.5))], tmp_path / "out")
 
@@ -297,23 +290,20 @@ def test_runs_without_labels_are_compared_by_their_loss(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("every_figure_is_drawn")
 def test_results_of_real_runs(run: Run, small_run: SmallRun) -> None:
     small_run("finished", "runs/0")
-    assert run("vit-train", *SMALL, "seed=1", "hydra.run.dir=runs/1").status == 0
-    outcome = run("vit-results", "runs")
-    assert outcome.status == 0, outcome.err
-    assert "| 0, 1 |" in outcome.out and "training accuracy, last epoch" in outcome.out
+    run.succeeds("vit-train", *SMALL, "seed=1", "hydra.run.dir=runs/1")
+    outcome = run.says("| 0, 1 |", "vit-results", "runs")
+    assert "training accuracy, last epoch" in outcome.out
     assert Path("runs/results.png").exists() and Path("runs/curves.png").stat().st_size > 10000
     assert [path.name for path in Path().iterdir()] == ["runs"]
     # As they are published: X.csv beside X.json.
     Path("kept").mkdir()
     Path("runs/0/summary.json").rename("kept/a.json")
     Path("runs/0/metrics.csv").rename("kept/a.csv")
-    kept = run("vit-results", "kept", "--out", "again")
-    assert kept.status == 0 and Path("again/curves.png").exists()
+    run.succeeds("vit-results", "kept", "--out", "again")
+    assert Path("again/curves.png").exists()
     Path("kept/a.csv").write_text("epoch,train_acc\n1,high\n", encoding="utf-8")
-    damaged = run("vit-results", "kept")
-    assert damaged.status == 1 and "a.csv is damaged" in damaged.err
-    refused = run("vit-results", "nothing")
-    assert refused.status == 1 and "vit-results: nothing does not exist" in refused.err
+    run.fails("a.csv is damaged", "vit-results", "kept")
+    run.fails("vit-results: nothing does not exist", "vit-results", "nothing")
 
 
 def test_an_unfinished_run_is_said_with_how_to_finish_it(
@@ -321,32 +311,27 @@ def test_an_unfinished_run_is_said_with_how_to_finish_it(
 ) -> None:
     small_run("finished", "runs/0")
     small_run("interrupted", "runs/1")
-    outcome = run("vit-results", "runs")
-    assert outcome.status == 0
     # On stderr but for Hydra's logging, which the runs of this process may have set up.
-    said = outcome.out + outcome.err + caplog.text
+    said = run.succeeds("vit-results", "runs").said + caplog.text
     assert "left out, because unfinished (interrupted): runs/1. " in said
-    assert "Finish it with: vit-train resume=runs/1\n" in said
+    assert "Finish it with: vit-train resume=runs/1" in said
 
 
 def test_results_stand_beside_what_was_given(tmp_path: Path, run: Run) -> None:
     written(tmp_path / "all/a", summary(0.5))
     written(tmp_path / "all/b", summary(0.6, 1))
     written(tmp_path / "c", summary(0.7, 2))
-    assert run("vit-results", "all/a/0", "all/b").status == 0
-    assert Path("all/results.md").exists()
-    assert run("vit-results", "all/a/0/summary.json").status == 0
-    assert Path("all/a/0/results.md").exists()
-    refused = run("vit-results", "all", "c")
-    assert refused.status == 1 and "say where to write with --out" in refused.err
-    assert run("vit-results", "all", "c", "--out", ".").status == 0 and Path("results.md").exists()
-
-
-def test_an_empty_argument_is_not_the_current_folder(tmp_path: Path, run: Run) -> None:
-    written(tmp_path, summary(0.5))
+    for place, *arguments in (
+        ("all", "all/a/0", "all/b"),
+        ("all/a/0", "all/a/0/summary.json"),
+        (".", "all", "c", "--out", "."),
+    ):
+        run.succeeds("vit-results", *arguments)
+        assert Path(place, "results.md").exists()
+    run.fails("say where to write with --out", "vit-results", "all", "c")
     for arguments in ([""], ["0", "--out", ""]):
-        outcome = run("vit-results", *arguments)
-        assert outcome.status == 2 and "no folder is given: the argument is empty" in outcome.err
+        outcome = run.fails("no folder is given: the argument is empty", "vit-results", *arguments)
+        assert outcome.status == 2
 
 
 def cells(text: str) -> list[dict[str, str]]:
@@ -358,20 +343,16 @@ def cells(text: str) -> list[dict[str, str]]:
 
 
 def test_each_column_says_what_it_is_called() -> None:
-    def run_of(seed: int, accuracies: dict[str, float]) -> dict:
-        run = summary(0.0, seed)
-        run["best_val"]["acc"] = accuracies["val"]
-        for name in ("final", "best"):
-            low_high = [accuracies[name] - 0.02, accuracies[name] + 0.03]
-            result = {"acc": accuracies[name], "count": 1000, "acc_interval_95": low_high}
-            run["test"] |= {name: result}
-        more = {"images_seen": 3000 + 1000 * seed, "seconds": 60.0 + 120 * seed}
-        rows = [{"train_acc": 0.11}, {"train_acc": accuracies["train"]}]
-        return run | more | {"curve": rows}
+    def run_of(seed: int, train: float, val: float, best: float, final: float, **more: Any) -> dict:
+        changes: dict[str, Any] = {"best_val.acc": val, "images_seen": 3000 + 1000 * seed}
+        for name, acc in (("final", final), ("best", best)):
+            changes |= {f"test.{name}.acc": acc}
+            changes |= {f"test.{name}.acc_interval_95": [acc - 0.02, acc + 0.03]}
+        rows = [{"train_acc": 0.11}, {"train_acc": train}]
+        return summary(0.0, seed, changes, curve=rows, seconds=60.0 + 120 * seed, **more)
 
-    one = run_of(0, {"train": 0.91, "val": 0.82, "best": 0.73, "final": 0.64})
-    one |= {"commit": "0123456789+changes"}
-    one |= {"machine": {"gpu": None, "cpu": "EPYC", "threads": 2}}
+    cpu, gpu = {"gpu": None, "cpu": "EPYC", "threads": 2}, {"gpu": "H100", "threads": 16}
+    one = run_of(0, 0.91, 0.82, 0.73, 0.64, commit="0123456789+changes", machine=cpu)
     (row,) = cells(table(group_runs([one])))
     assert row == {
         "parameters": "1,000", "seeds": "0", "test accuracy, final weights (%)": "64.00",
@@ -381,8 +362,7 @@ def test_each_column_says_what_it_is_called() -> None:
         "images seen": "3,000", "minutes": "1.0", "cores": "2", "commit": "0123456+changes",
         "machine": "EPYC",
     }  # fmt: skip
-    other = run_of(1, {"train": 0.93, "val": 0.86, "best": 0.79, "final": 0.72})
-    other |= {"commit": "abcdefghij", "machine": {"gpu": "H100", "cpu": "EPYC", "threads": 16}}
+    other = run_of(1, 0.93, 0.86, 0.79, 0.72, commit="abcdefghij", machine=cpu | gpu)
     (row,) = cells(table(group_runs([one, other])))
     assert row == row | {
         "seeds": "0, 1", "test accuracy, final weights (%)": "68.00 ± 5.66",
@@ -405,36 +385,8 @@ def test_runs_that_agree_are_as_uncertain_as_one() -> None:
 @pytest.mark.parametrize("selected, name", [("val", "validation"), ("test", "test, each epoch")])
 def test_the_curves_say_what_the_best_epoch_was_chosen_on(selected: str, name: str) -> None:
     rows = [{"images_seen": 1.0, "train_acc": 0.1, "val_acc": 0.2}]
-    runs = [summary(0.5, seed) | {"curve": rows, "selected_on": selected} for seed in (0, 1)]
+    runs = [summary(0.5, seed, curve=rows, selected_on=selected) for seed in (0, 1)]
     figures = plots(group_runs(runs))
     assert f"(solid: {name}, dashed: training)" in figures["curves.png"].get_supxlabel()
     (axis,) = figures["results.png"].axes
     assert axis.patches[0].get_width() == 50 and list(axis.lines[0].get_xdata()) == [50, 50]
-
-
-def test_groups_stand_by_the_size_of_numbers_before_words() -> None:
-    runs = [summary(0.5, depth=depth) for depth in ("auto", 10, 9, None)]
-    assert [group.settings["model.depth"] for group in group_runs(runs)] == [9, 10, "auto", "null"]
-
-
-def test_points_stand_by_their_number_of_images_whatever_their_settings() -> None:
-    runs = []
-    for subset, count in ((10, 900), (20, 30), (5, 60)):
-        runs.append(summary(0.5) | {"images": {"train": count, "val": 0, "test": 1000}})
-        runs[-1]["config"]["data"] = {"name": "shapes", "train_subset": subset}
-    ((_, points),) = by_training_images(group_runs(runs), ACCURACY)
-    assert [count for count, _ in points] == [30, 60, 900]
-
-
-def test_runs_on_other_images_of_one_folder_are_no_repetitions() -> None:
-    """A folder may have changed between two runs."""
-    runs = []
-    for seed, fingerprint in ((2, "aaaa"), (1, "aaaa"), (3, "bbbb")):
-        runs.append(summary(0.5, seed) | {"fingerprint": fingerprint})
-        runs[-1]["config"]["data"] = {"name": "folder", "root": "photos", "image_size": 32}
-    groups = group_runs(runs)
-    assert [group.label() for group in groups] == ["root=photos (aaaa)", "root=photos (bbbb)"]
-    assert [[run["config"]["seed"] for run in group.runs] for group in groups] == [[1, 2], [3]]
-    runs[0]["config"]["data"]["root"] = f"/{30 * 'far/'}photos"  # the same images
-    assert [group.label() for group in group_runs(runs)] == [group.label() for group in groups]
-    assert interval(group_runs(runs[:2])[0]) == interval(group_runs(runs[1::-1])[0])

@@ -1,16 +1,24 @@
-"""What a path to a run, to its folder or to one of its files means."""
+"""What a path to a run means, and who may write into its folder."""
 
+import contextlib
+import errno
 import json
 import os
-import shutil
+import socket
+import subprocess
+import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from checkpoints import write
-from conftest import SMALL, Run, SmallRun
+from conftest import SMALL, Run, SmallRun, posix
 
-from vit_train.runs.paths import checkpoint_at, run_at
-from vit_train.runs.trained import load
+from vit_train.base import locking
+from vit_train.base.locking import Taken, exclusive
+from vit_train.runs import paths as lock
+from vit_train.runs.load import load
+from vit_train.runs.paths import InUse, checkpoint_at, new_run, run_at, sole_writer
 
 
 def made(folder: Path, status: str, seconds: int) -> Path:
@@ -23,18 +31,13 @@ def made(folder: Path, status: str, seconds: int) -> Path:
 
 
 def test_a_folder_means_its_best_checkpoint_or_its_last(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="and no runs: name a run's folder"):
+    """last-1, as a kill leaves it between the two renames of a save."""
+    with pytest.raises(ValueError, match="no checkpoints"):
         checkpoint_at(tmp_path)
-    write(tmp_path / "checkpoints/last.safetensors")
-    assert checkpoint_at(tmp_path).name == "last.safetensors"
-    write(tmp_path / "checkpoints/best.safetensors")
-    assert checkpoint_at(tmp_path).name == "best.safetensors"
-    (tmp_path / "checkpoints" / "best.safetensors").unlink()
-    # As a kill leaves it, between the two renames of a save.
-    (tmp_path / "checkpoints" / "last.safetensors").rename(
-        tmp_path / "checkpoints" / "last-1.safetensors"
-    )
-    assert checkpoint_at(tmp_path).name == "last-1.safetensors"
+    for name in ("last-1", "last", "best"):
+        path = tmp_path / f"checkpoints/{name}.safetensors"
+        write(path)
+        assert checkpoint_at(tmp_path) == path
 
 
 def test_the_newest_finished_run_counts_whatever_it_is_called(tmp_path: Path) -> None:
@@ -52,29 +55,161 @@ def test_a_run_a_file_and_nothing_stand_for_themselves(tmp_path: Path) -> None:
         assert run_at(path) == path
 
 
-def test_no_finished_run_is_said(tmp_path: Path) -> None:
+def test_folders_without_a_finished_run_are_answered_with_what_they_hold(tmp_path: Path) -> None:
     made(tmp_path / "runs" / "a", "running", 10)
     with pytest.raises(ValueError, match=r"none of the runs in .*runs is finished: name one"):
         run_at(tmp_path / "runs")
+    for place in ("x/a/1", "x/b/1", "x/b/2"):
+        made(tmp_path / place, "finished", 10)
+    with pytest.raises(ValueError, match=r"holds folders of runs: name one, [^ ]*/a, [^ ]*/b$"):
+        run_at(tmp_path / "x")
 
 
 def test_vit_eval_load_and_init_from_take_a_folder_of_runs(run: Run, small_run: SmallRun) -> None:
-    finished = small_run("finished", "runs/one")
-    shutil.copytree(finished, "runs/two")
-    Path("runs/two/summary.json").write_text('{"status": "interrupted"}', encoding="utf-8")
+    small_run("finished", "runs/one")
+    small_run("interrupted", "runs/two")
     words = "taking the newest finished run: runs/one"
-    outcome = run.succeeds("vit-eval", "ckpt=runs")
-    assert words in outcome.out
+    run.says(words, "vit-eval", "ckpt=runs")
     assert Path("runs/one/eval-test/results.json").exists()
     assert load("runs")[1].path == Path("runs/one/checkpoints/best.safetensors")
-    outcome = run.succeeds(
-        "vit-train", *SMALL, "init_from=runs", "train.epochs=1", "hydra.run.dir=new"
-    )
-    assert words in outcome.out
+    start = ["init_from=runs", "train.max_minutes=1e-9", "hydra.run.dir=new"]
+    run.says(words, "vit-train", *SMALL, *start)
     assert words in Path("new/train.log").read_text(encoding="utf-8")
     Path("runs/one/summary.json").write_text('{"status": "diverged"}', encoding="utf-8")
-    outcome = run("vit-eval", "ckpt=runs")
-    assert (outcome.status, outcome.err) == (
-        1,
-        "vit-eval: none of the runs in runs is finished: name one of them\n",
-    )
+    words = "vit-eval: none of the runs in runs is finished: name one of them\n"
+    run.fails(words, "vit-eval", "ckpt=runs")
+
+
+def begin(folder: Path) -> None:
+    (folder / "config.yaml").write_text("seed: 0\n", encoding="utf-8")
+
+
+def test_a_run_that_never_began_leaves_nothing_of_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "run"
+    with pytest.raises(KeyError), new_run(folder, named=True) as path:
+        (path / "train.log").write_text("x", encoding="utf-8")
+        raise KeyError
+    assert not folder.exists()
+    folder.mkdir()
+    with pytest.raises(ValueError, match="why it ended"), new_run(folder, named=True) as path:
+        (path / "data").mkdir()
+        for name in ("notes.txt", "train.log"):
+            (path / name).write_text("", encoding="utf-8")
+        raise ValueError("why it ended")
+    assert sorted(path.name for path in folder.iterdir()) == ["data", "notes.txt"]
+
+
+def test_a_folder_that_was_chosen_is_never_another_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(KeyError), new_run(folder, named=True) as path:
+        with pytest.raises(InUse, match="another process is training in"):
+            contextlib.ExitStack().enter_context(new_run(folder, named=True))
+        begin(path)
+        raise KeyError  # what began stays, whatever ends it
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    with pytest.raises(InUse, match="already holds a run"), new_run(folder, named=True):
+        pass
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    (folder / "config.yaml").unlink()
+    (folder / "checkpoints").mkdir()  # which can be resumed without the settings beside them
+    with pytest.raises(InUse, match="already holds a run"), new_run(folder, named=True):
+        pass
+
+
+def test_a_run_is_looked_for_when_the_folder_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that waits just before it takes the lock, while another one begins and ends."""
+    folder = tmp_path / "run"
+
+    def late(path: Path) -> AbstractContextManager[None]:
+        monkeypatch.undo()
+        with new_run(folder, named=True) as run:
+            begin(run)
+        return exclusive(path)
+
+    monkeypatch.setattr(lock, "exclusive", late)
+    with pytest.raises(InUse, match="already holds a run"), new_run(folder, named=True):
+        pass
+
+
+def test_runs_that_begin_in_the_same_second_have_names_of_their_own(tmp_path: Path) -> None:
+    folder, names = tmp_path / "12-00-00", []
+    for held in (True, True, False):
+        with contextlib.ExitStack() as stack:
+            for _ in range(1 + held):
+                path = stack.enter_context(new_run(folder, named=False))
+                begin(path)
+                names.append(path.name)
+    assert names == ["12-00-00", *(f"12-00-00-{number}" for number in range(2, 6))]
+
+
+@posix
+def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious", encoding="utf-8")
+    (tmp_path / ".lock").symlink_to(victim)
+    with pytest.raises(ValueError, match="is a symbolic link"), sole_writer(tmp_path):
+        pass
+    assert victim.read_text(encoding="utf-8") == "precious"
+
+
+OWNER = Path("run/.lock-owner")
+RESUME = ["resume=run", "train.max_minutes=1e-9"]
+DIES = """
+import os, sys
+from filelock import SoftFileLock
+lock = SoftFileLock(sys.argv[1]).acquire()
+os._exit(0)
+"""
+
+
+def no_lock(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(locking.fcntl, "flock", refuse)
+
+
+@posix
+@pytest.mark.parametrize("number", locking.NO_LOCKS)
+def test_a_run_trains_and_says_what_the_lock_is(
+    run: Run, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    no_lock(monkeypatch, number)
+    words = f"run/.lock: {os.strerror(number)}: .lock-owner is the lock instead"
+    run.says(words, "vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run")
+    assert not OWNER.exists()
+
+
+@posix
+def test_a_denied_permission_is_called_that(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_lock(monkeypatch, errno.EACCES)
+    run.fails("run/.lock: Permission denied\n", "vit-train", *SMALL, "hydra.run.dir=run")
+
+
+@posix
+def test_another_process_is_named_with_its_host_and_what_to_do_if_it_is_dead(
+    run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_run("interrupted")
+    OWNER.write_text("123\nelsewhere\n", encoding="utf-8")
+    for _ in range(2):  # the other one had none, whether or not this one has
+        error = run.fails("process 123 on elsewhere is training in run", "vit-train", *RESUME).err
+        assert error.endswith("if it no longer runs, remove run/.lock-owner\n")
+        no_lock(monkeypatch, errno.ENOLCK)
+    # What a killed process of this host left is taken over.
+    OWNER.unlink()
+    subprocess.run([sys.executable, "-c", DIES, OWNER], check=True)
+    assert OWNER.read_text(encoding="utf-8").splitlines()[1] == socket.gethostname()
+    run.succeeds("vit-train", *RESUME)
+    assert not OWNER.exists()
+
+
+@posix
+def test_it_has_one_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_lock(monkeypatch, errno.EOPNOTSUPP)
+    with exclusive(tmp_path / ".lock"):
+        with pytest.raises(Taken) as taken, exclusive(tmp_path / ".lock"):
+            pass
+        assert taken.value.holder == f"process {os.getpid()} on {socket.gethostname()}"

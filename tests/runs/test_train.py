@@ -1,30 +1,42 @@
-"""What a run reports is what its weights do to its images, computed here once more."""
+"""A run from its settings to its summary; what it reports is computed here once more."""
 
 import logging
+import re
+import shlex
 import textwrap
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import SMALL, Run, SmallRun, csv_rows
+from conftest import SMALL, SMALL_MODEL, Run, SmallRun, csv_rows, write_images
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
+from vit_train.base import memory as limits
 from vit_train.base.reading import read_json
 from vit_train.data.config import ShapesConfig
-from vit_train.data.dataset import make_splits
-from vit_train.data.sources import load_dataset
+from vit_train.data.dataset import Dataset, make_splits
+from vit_train.data.shapes import load_shapes
+from vit_train.data.sources import LOADERS, load_dataset
+from vit_train.engine import precision
 from vit_train.engine.config import LoopConfig
+from vit_train.engine.distributed import ALONE, Processes
 from vit_train.engine.metrics import Classification, wilson_interval
+from vit_train.model.build import build
 from vit_train.model.config import ViTConfig
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
-from vit_train.tasks.config import ClassifyConfig
+from vit_train.tasks.config import ClassifyConfig, ReconstructConfig, TaskConfig
+from vit_train.training import setup
+from vit_train.training.first_model import freeze_encoder
+from vit_train.training.setup import Setup, set_up
 from vit_train.training.train import Deadline, train
 
 DATA = ShapesConfig(train_images=200, test_images=60)
@@ -40,17 +52,15 @@ def figures(checkpoint: Path, weights: str, split: str) -> dict[str, Any]:
     with torch.no_grad():
         logits = model((part.images / 255 - mean) / std)
     hits = logits.argmax(1) == part.labels
-    right = int(hits.sum())
     recalls = [hits[part.labels == label].double().mean() for label in part.labels.unique()]
     top5 = (logits.topk(5).indices == part.labels.unsqueeze(1)).any(1)
-    approx = pytest.approx
     return {
         "count": len(part),
-        "loss": approx(F.cross_entropy(logits, part.labels).item(), 1e-4),
-        "acc": approx(right / len(part)),
-        "top5": approx(top5.double().mean().item()),
-        "balanced_acc": approx(torch.stack(recalls).mean().item()),
-        "acc_interval_95": approx(wilson_interval(right, len(part))),
+        "loss": pytest.approx(F.cross_entropy(logits, part.labels).item(), 1e-4),
+        "acc": pytest.approx(hits.double().mean().item()),
+        "top5": pytest.approx(top5.double().mean().item()),
+        "balanced_acc": pytest.approx(torch.stack(recalls).mean().item()),
+        "acc_interval_95": pytest.approx(wilson_interval(int(hits.sum()), len(part))),
     }
 
 
@@ -63,19 +73,17 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
 ) -> None:
     # Of epochs that are equally good the first one is the best: not the final one.
     monkeypatch.setattr(Classification, "score", 0.5)
-    settings = ["optim.lr=0.01", "train.ema_decay=0.9", "hydra.run.dir=run"]
-    outcome = run("vit-train", *SMALL, *settings)
-    assert outcome.status == 0, outcome.err
-    checkpoints = {name: Path(f"run/checkpoints/{name}.safetensors") for name in ("best", "last")}
+    run.succeeds("vit-train", *SMALL, "optim.lr=0.01", "train.ema_decay=0.9", "hydra.run.dir=run")
+    checkpoints = [Path(f"run/checkpoints/{name}.safetensors") for name in ("best", "last")]
     summary = read_json(Path("run/summary.json"))
-    best, final = (figures(path, "ema", "test") for path in checkpoints.values())
+    best, final = (figures(path, "ema", "test") for path in checkpoints)
     results = summary["test"]
     assert part_of(results["best"], best) == best and part_of(results["final"], final) == final
     assert results["best"]["loss"] != results["final"]["loss"]
 
     rows = [{k: float(v) for k, v in row.items()} for row in csv_rows("run/metrics.csv")]
     values = ("loss", "acc", "top5", "balanced_acc")
-    for row, path in zip(rows, checkpoints.values(), strict=True):  # epoch 1 is the best
+    for row, path in zip(rows, checkpoints, strict=True):  # epoch 1 is the best
         expected = part_of(figures(path, "ema", "val"), dict.fromkeys(values))
         assert {name: row[f"val_{name}"] for name in values} == expected
     best_val = {name: rows[0][f"val_{name}"] for name in values}
@@ -87,11 +95,11 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
     }  # fmt: skip
     assert part_of(summary, expected_summary) == expected_summary
     assert summary["seconds"] >= rows[-1]["seconds"] > 0
-    _, meta = vit_train.load("run/checkpoints/last.safetensors")
+    _, meta = vit_train.load(checkpoints[1])
     assert (meta.epoch, meta.step, meta.images_seen, meta.weights) == (2, 10, 320, "ema")
     assert vit_train.load("run", image_size=48)[1].image_shape == (3, 48, 48)
     # What belongs to an epoch is written before its checkpoint, which knows of it.
-    written = Checkpoint.load(checkpoints["last"]).written
+    written = Checkpoint.load(checkpoints[1]).written
     assert written["metrics.csv"] == Path("run/metrics.csv").stat().st_size
     scalars = EventAccumulator("run").Reload()
     for tag, value in {
@@ -100,18 +108,16 @@ def test_the_results_are_those_of_the_best_and_of_the_final_weights(
     }.items():  # fmt: skip
         assert [event.value for event in scalars.Scalars(tag)] == [pytest.approx(value)], tag
 
-    for name, result, epoch in (("best", best, 1), ("last", final, 2)):
-        outcome = run("vit-eval", f"ckpt=run/checkpoints/{name}.safetensors")
-        assert outcome.status == 0, outcome.err
-        folder = {"best": "eval-test", "last": "eval-test-last"}[name]
-        said = read_json(Path("run", folder, "results.json"))
-        assert part_of(said["result"], result) == result
-        assert (said["epoch"], said["images_seen"], said["split"]) == (epoch, 160 * epoch, "test")
-        assert (said["weights"], said["selected_on"]) == ("ema", "val")
-    assert run("vit-eval", "ckpt=run", "weights=raw", "split=val").status == 0
-    said = read_json(Path("run/eval-val-raw/results.json"))
-    raw = figures(checkpoints["best"], "model", "val")
-    assert part_of(said["result"], raw) == raw and said["weights"] == "raw"
+    raw = figures(checkpoints[0], "model", "val")
+    for folder, result, facts, ckpt, *more in (
+        ("test", best, ("ema", "test", 1, 160), checkpoints[0]),
+        ("test-last", final, ("ema", "test", 2, 320), checkpoints[1]),
+        ("val-raw", raw, ("raw", "val", 1, 160), "run", "weights=raw", "split=val"),
+    ):
+        run.succeeds("vit-eval", f"ckpt={ckpt}", *more)
+        said = read_json(Path(f"run/eval-{folder}/results.json"))
+        assert part_of(said["result"], result) == result and said["selected_on"] == "val"
+        assert tuple(said[key] for key in ("weights", "split", "epoch", "images_seen")) == facts
 
 
 def test_without_labels_the_best_has_the_lowest_loss(run: Run, small_run: SmallRun) -> None:
@@ -131,16 +137,6 @@ def test_without_labels_the_best_has_the_lowest_loss(run: Run, small_run: SmallR
         assert scalars.Scalars(tag)[0].value == pytest.approx(value)
 
 
-def test_a_sweeper_gets_the_best_score_of_validation(tmp_path: Path) -> None:
-    model = ViTConfig(embed_dim=8, depth=1, num_heads=1, patch_size=8)
-    data = ShapesConfig(train_images=40, test_images=10)
-    loop = LoopConfig(epochs=1, batch_size=20)
-    config = TrainConfig(model=model, task=ClassifyConfig(), data=data, train=loop, device="cpu")
-    outcome = train(config, tmp_path)
-    summary = read_json(tmp_path / "summary.json")
-    assert (outcome.exit_status, outcome.score) == (0, summary["best_val"]["acc"])
-
-
 def test_python_has_the_bounds_of_the_command_line_and_trains_in_any_thread(
     tmp_path: Path,
 ) -> None:
@@ -149,12 +145,13 @@ def test_python_has_the_bounds_of_the_command_line_and_trains_in_any_thread(
         train(TrainConfig(seed=2**64), tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
     model = ViTConfig(embed_dim=8, depth=1, num_heads=1, patch_size=16)
-    data, loop = ShapesConfig(train_images=40, test_images=10), LoopConfig(epochs=1)
+    data, loop = ShapesConfig(train_images=40, test_images=10), LoopConfig(epochs=1, batch_size=20)
     config = TrainConfig(model=model, data=data, train=loop, device="cpu")
     with ThreadPoolExecutor(1) as pool:
         outcome = pool.submit(train, config, tmp_path / "run").result()
     assert outcome.exit_status == 0 and outcome.folder == tmp_path / "run"
-    assert (outcome.folder / "summary.json").exists()
+    best = read_json(outcome.folder / "summary.json")["best_val"]
+    assert outcome.score == best["acc"]  # which a sweeper gets
 
 
 def test_training_in_python_is_as_the_package_says(
@@ -169,14 +166,218 @@ def test_training_in_python_is_as_the_package_says(
         few = partial(ShapesConfig, train_images=300, test_images=10)
         patch.setattr("vit_train.runs.config.ShapesConfig", few)
         exec(textwrap.dedent(example))
-    shown = capsys.readouterr().out
-    assert "stopped after step 1" in shown
-    assert "stopped after step 1" in Path("outputs/mine/train.log").read_text(encoding="utf-8")
+    for text in (
+        capsys.readouterr().out,
+        Path("outputs/mine/train.log").read_text(encoding="utf-8"),
+    ):
+        assert "stopped after step 1" in text
     config = vit_train.load("outputs/mine/checkpoints/last.safetensors")[1].config
     assert (config.model.depth, config.task.name, config.data.name) == (4, "classify", "shapes")
-    with pytest.raises(ValueError, match="already holds a run: choose another folder, or resume"):
-        vit_train.train(config, "outputs/mine")
-    with pytest.raises(ValueError, match="is for the command: vit-train resume=RUN"):
-        vit_train.train(replace(config, resume="outputs/mine"), "outputs/other")
-    with pytest.raises(ValueError, match="is for the command: vit-train extend=RUN"):
-        vit_train.train(replace(config, extend="outputs/mine"), "outputs/other")
+    for change, folder, words in (
+        ({}, "mine", "already holds a run: choose another folder, or resume"),
+        ({"resume": "outputs/mine"}, "other", "is for the command: vit-train resume=RUN"),
+        ({"extend": "outputs/mine"}, "other", "is for the command: vit-train extend=RUN"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            vit_train.train(replace(config, **change), f"outputs/{folder}")
+
+
+@pytest.mark.parametrize(
+    "settings, used",
+    [
+        (["precision=fp32", *SMALL_MODEL], "fp32"),
+        (["precision=bf16", *SMALL_MODEL], "bf16"),
+        (["model=cnn", "train.batch_size=32"], None),
+    ],
+)
+@pytest.mark.parametrize("best, speedup", [("bf16", 1.9), ("fp32", 0.52)])
+def test_the_speed_of_bf16_is_said_and_another_precision_that_would_be_faster(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: list[str],
+    used: str | None,
+    best: str,
+    speedup: float,
+) -> None:
+    few = [*SMALL[:2], *settings, "train.max_minutes=1e-9", "hydra.run.dir=run"]
+    monkeypatch.setattr(precision, "product_speedup", lambda *_, threads: speedup)
+    faster = "" if used in (best, None) else f": precision={best} would be faster here"
+    words = f"{used or best} on cpu (bf16 multiplies {speedup} times as fast as fp32{faster})"
+    run.says(words, "vit-train", *few)
+    summary = read_json(Path("run/summary.json"))
+    assert (summary["precision"], summary["bf16_speedup"]) == (used or best, speedup)
+
+
+@pytest.mark.parametrize(
+    "settings, words, sign",
+    [
+        ("train.epochs=1", "warm-up 0.4 of 1 epoch, not 1: at most half of the run", "warm-up"),
+        ("optim.warmup_epochs=1.5", "warm-up 1 of 2 epochs, not 1.5: at most half", "warm-up"),
+        ("", "", "warm-up"),
+        ("", "20 validation images can hardly tell which epoch is the best", "images can hardly"),
+        ("data.val=none", "", "images can hardly"),
+        ("data.cv_folds=5 data.cv_fold=0", "", "images can hardly"),
+        ("task=reconstruct task.decoder_depth=1", "", "images can hardly"),
+    ],
+)
+def test_a_warm_up_that_is_cut_and_few_validation_images_are_said(
+    run: Run, settings: str, words: str, sign: str
+) -> None:
+    stopping = [*SMALL, *settings.split(), "train.max_minutes=1e-9"]
+    assert (sign in run.says(words, "vit-train", *stopping).said) == bool(words)
+
+
+def test_the_command_for_a_classifier_of_the_same_images_is_whole(run: Run) -> None:
+    more = ["task=reconstruct", "task.decoder_depth=1", "data.split_seed=3", "train.epochs=1"]
+    outcome = run.succeeds("vit-train", *SMALL, *more, "hydra.run.dir=my run")
+    (line,) = re.findall(r"vit-train (data=.+?)  +a classifier from it", outcome.out)
+    said = shlex.split(line)
+    assert {"data.train_images=200", "data.test_images=60", "data.split_seed=3"} < set(said)
+    words = "starts from the encoder of my run"
+    run.says(words, "vit-train", *said, "train.max_minutes=1e-9", "hydra.run.dir=next")
+
+
+def test_few_steps_on_images_of_ones_own_are_said_with_what_makes_more(run: Run) -> None:
+    write_images("images", [f"{'ab'[number % 2]}/{number}.png" for number in range(120)])
+    data = ["data=folder", "data.root=images", "data.image_size=8", "data.val=none"]
+    train = ["vit-train", *SMALL_MODEL, *data, "train.max_minutes=1e-9"]
+    outcome = run.succeeds(*train, "hydra.run.dir=few")
+    said = re.search(r"only (\d+) steps in all: try (\S+) (\S+), or pretr", outcome.said)
+    assert said and int(said[1]) < 10
+    outcome = run.succeeds(*train, *said.groups()[1:])
+    work = re.search(r"(\d+) epochs of (\d+) steps of 16 images", outcome.said)
+    assert work and 1_800 < int(work[1]) * int(work[2]) < 2_200 and "in all" not in outcome.out
+    for others in (["resume=few"], SMALL):
+        assert "in all" not in run.succeeds("vit-train", *others, "train.max_minutes=1e-9").out
+
+
+def parts(
+    seed: int = 0,
+    task: TaskConfig | None = None,
+    processes: Processes = ALONE,
+    **data: object,
+) -> Setup:
+    config = TrainConfig(
+        model=ViTConfig(embed_dim=8, depth=1, num_heads=1, patch_size=8),
+        task=task or ClassifyConfig(),
+        data=ShapesConfig(train_images=60, test_images=20, image_size=16, **data),
+        seed=seed,
+    )
+    return set_up(config, torch.device("cpu"), processes)
+
+
+@pytest.mark.parametrize("data", [{}, {"train_subset": 12}, {"val": "none"}])
+def test_the_statistics_are_those_of_what_is_trained_on_alone(data: dict[str, object]) -> None:
+    """Neither validation nor test images have a part in them."""
+    run = parts(**data)
+    pixels, test = (part.images.numpy() / 255 for part in (run.splits.train, run.splits.test))
+    assert len(pixels) == data.get("train_subset", 60 if data else 54)
+    mean, std = pixels.mean((0, 2, 3), keepdims=True), pixels.std((0, 2, 3), keepdims=True)
+    np.testing.assert_allclose(run.statistics.mean, mean.flatten(), rtol=1e-9)
+    np.testing.assert_allclose(run.statistics.std, std.flatten(), rtol=1e-9)
+    images, _ = next(iter(run.unaugmented(run.splits.test)))
+    np.testing.assert_allclose(images, (test - mean) / std, rtol=0, atol=1e-5)
+
+
+def test_arithmetic_is_not_counted_where_that_would_take_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Counting keeps the attention of all layers, which fused kernels never store."""
+    assert parts().flops is not None
+    monkeypatch.setattr(setup, "memory_bytes", lambda: 1000.0)
+    small = parts()
+    assert small.flops is None and small.training_tflop(100) is None
+
+
+def test_a_step_has_an_image_for_each_process() -> None:
+    with pytest.raises(ValueError, match=r"steps of 54 are too few images for 55 processes"):
+        parts(processes=Processes(rank=0, count=55))
+
+
+def test_several_processes_agree_on_one_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the main process, also where another one's CPU is as fast in the other."""
+    said: list[object] = []
+
+    class Several(Processes):
+        def broadcast(self, content: object) -> object:
+            said.append(content)
+            return "bf16"
+
+    for rank, own in ((0, "bf16"), (1, "auto")):
+        monkeypatch.setattr(precision, "product_speedup", lambda *_, threads, r=rank: 2 - 1.5 * r)
+        run = parts(processes=Several(rank, count=2))
+        assert (run.precision.name, run.config.precision, said.pop()) == ("bf16", "bf16", own)
+
+
+def test_the_training_images_are_held_once() -> None:
+    run = parts()
+    (own,) = (value for value in vars(run.image_loader.cropper).values() if torch.is_tensor(value))
+    assert own.data_ptr() == run.splits.train.images.data_ptr()
+
+
+def test_the_images_that_were_split_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left are the parts, which are copies."""
+    sources: list[weakref.ref[torch.Tensor]] = []
+
+    def loaded(config: ShapesConfig) -> Dataset:
+        data = load_shapes(config)
+        sources.append(weakref.ref(data.train.images))
+        return data
+
+    monkeypatch.setitem(LOADERS, ShapesConfig, loaded)
+    monkeypatch.setattr(setup, "chosen_statistics", lambda *_: pytest.fail(str(sources[0]())))
+    with pytest.raises(pytest.fail.Exception, match="None"):
+        parts()
+
+
+def test_the_copy_of_a_split_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "memory_bytes", lambda: 2 * 80 * 3 * 16**2 - 1)
+    with pytest.raises(ValueError, match="80 images of 16 by 16 would take"):
+        parts()
+
+
+def test_a_frozen_encoder_gives_the_head_the_same_features_every_time() -> None:
+    config = ViTConfig(embed_dim=8, depth=2, num_heads=1, patch_size=8, dropout=0.3, drop_path=0.3)
+    model = build(config, (3, 16, 16), 10).train()
+    torch.nn.init.normal_(model.head.weight)
+    images = torch.randn(4, 3, 16, 16)
+    assert not torch.equal(model(images), model(images))
+    freeze_encoder(model, TrainConfig(model=config, init_from="RUN", seed=0))
+    assert torch.equal(model(images), model(images))
+
+
+def test_each_split_is_what_it_is_called() -> None:
+    run, data = parts(), load_dataset(ShapesConfig(train_images=60, test_images=20, image_size=16))
+    assert torch.equal(run.splits.test.images, data.test.images)
+    seen = torch.cat([labels for _, labels in run.val_loader or []])
+    assert torch.equal(seen, run.splits.val.labels)
+    without = parts(val="none")
+    assert without.val_loader is None
+    for each, shown in ((run, run.splits.val), (without, without.splits.train)):
+        assert torch.equal(next(iter(each.shown_loader))[1], shown.labels)
+
+
+def test_the_seed_draws_the_weights_and_the_order_but_not_the_splits() -> None:
+    weights, orders, images = [], [], []
+    for run in (parts(), parts(), parts(seed=1)):
+        weights.append(torch.cat([each.flatten() for each in run.model.parameters()]).tolist())
+        orders.append(torch.cat([labels for _, labels in run.train_loader.epoch(0)]).tolist())
+        images.append(run.splits.train.images)
+    assert weights[0] == weights[1] != weights[2] and orders[0] == orders[1] != orders[2]
+    assert torch.equal(images[0], images[2])
+
+
+@pytest.mark.parametrize("task, count", [(ReconstructConfig(), 84), (ClassifyConfig(), 54)])
+def test_images_without_labels_are_trained_on_and_have_a_part_in_the_statistics(
+    monkeypatch: pytest.MonkeyPatch, task: TaskConfig, count: int
+) -> None:
+    data = load_dataset(ShapesConfig(train_images=60, test_images=20, image_size=16))
+    unlabeled = torch.full((30, 3, 16, 16), 250, dtype=torch.uint8)
+    more = replace(data, unlabeled=unlabeled)
+    monkeypatch.setitem(LOADERS, ShapesConfig, lambda _: more)
+    run = parts(task=task)
+    images = torch.cat((run.splits.train.images, unlabeled))[:count]
+    assert torch.equal(run.train_set.images, images)
+    assert (run.train_set.labels[54:] == -1).all()
+    mean = (images / 255).double().mean((0, 2, 3))
+    np.testing.assert_allclose(run.statistics.mean, mean, rtol=1e-6)

@@ -1,15 +1,13 @@
 """Where one input is tried: a folder of its own, and what must be true of a command there."""
 
 import hashlib
-import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from torture.children import Child, Outcome
+from torture.children import Outcome, ended, start
 
 STATUSES = (0, 1, 2, 130, 143)
 LONGEST_MESSAGE, MOST_LINES = 3000, 40
@@ -29,121 +27,70 @@ class Place:
             folder.mkdir(parents=True)
         os.chdir(self.here)
         self.findings: list[tuple[str, str]] = []
-        # What this input is, in a word or two, for who reads a finding.
-        self.notes: list[str] = []
-        self.count = 0
 
-    def copy(self, template: str, to: str = "run") -> Path:
+    def copy(self, template: str) -> Path:
         """A run's folder, as it was left."""
-        target = self.here / to
-        shutil.copytree(self.templates / template, target)
-        return target
+        return Path(shutil.copytree(self.templates / template, self.here / "run"))
 
-    def note(self, text: object) -> None:
-        self.notes.append(str(text)[:300])
-
-    def find(self, symptom: str, details: str = "") -> None:
-        self.findings.append((symptom, details))
-
-    def start(
-        self, command: str, *arguments: str, before: Callable[[], None] = lambda: None
-    ) -> Child:
-        self.count += 1
+    def run(self, command: str, *arguments: str, writes: Sequence[str] = ()) -> None:
+        """To its end; only what is named in `writes`, below `here`, may be other than before."""
         surroundings = {
             "HOME": str(self.home), "TMPDIR": str(self.temporary),
-            "XDG_CACHE_HOME": str(self.home / "cache"),
-            # A library's own.
-            "MPLCONFIGDIR": str(self.logs),
+            "XDG_CACHE_HOME": str(self.home / "cache"), "MPLCONFIGDIR": str(self.logs),
         }  # fmt: skip
-        output = self.logs / f"{self.count}"
-        return Child(command, arguments, output, surroundings, before)
+        before = self.snapshot(writes)
+        log = self.logs / "log"
+        outcome = ended(start(command, arguments, log, surroundings), log)
+        after = self.snapshot(writes)
+        about = f"{' '.join(arguments)[:500]}\n{outcome.out[-1500:]}{outcome.err[-3000:]}"
+        symptoms = [symptom_of(outcome)]
+        for verb, paths in (
+            ("created", after.keys() - before.keys()),
+            ("removed", before.keys() - after.keys()),
+            ("changed", {each for each, _ in before.items() - after.items() if each in after}),
+        ):
+            symptoms += [f"{verb} {min(paths)}"] if paths else []
+        self.findings += [(f"{command}: {kind_of(each)}", about) for each in symptoms if each]
 
-    def run(self, command: str, *arguments: str, writes: Sequence[str] = ()) -> Outcome:
-        """To its end; only what is named in `writes`, below `here`, may be other than before."""
-        before, files = self.snapshot(writes), self.json_files()
-        outcome = self.start(command, *arguments).wait()
-        self.judge(outcome, " ".join(arguments))
-        self.compare(before, self.snapshot(writes), outcome)
-        self.require_plain_json(self.json_files() - files)
-        return outcome
-
-    def judge(self, outcome: Outcome, typed: str = "") -> None:
-        """A result or a short message, in time and within bounds."""
-        about = f"{outcome.command} {typed[:500]}\n{outcome.out[-1500:]}{outcome.err[-3000:]}"
-        if outcome.stopped:
-            which = kind_of(", ".join(self.notes))[:150]
-            self.find(f"{outcome.command}: {outcome.stopped} ({which})", about)
-        elif "Traceback" in outcome.err + outcome.out:
-            text = outcome.err if "Traceback" in outcome.err else outcome.out
-            self.find(f"{outcome.command}: {culprit(text)}", about)
-        elif outcome.status not in STATUSES:
-            self.find(f"{outcome.command}: status {outcome.status}", about)
-        elif outcome.status == 1:
-            last = outcome.err.rpartition(f"{outcome.command}: ")[2]
-            if f"{outcome.command}: " not in outcome.err:
-                self.find(f"{outcome.command}: status 1 and no message", about)
-            elif len(last) > LONGEST_MESSAGE or last.count("\n") > MOST_LINES:
-                self.find(f"{outcome.command}: a long message", about)
-        elif outcome.status == 2 and "usage:" not in outcome.err:
-            self.find(f"{outcome.command}: status 2 and no usage", about)
-
-    def snapshot(self, without: Sequence[str] = ()) -> dict[str, str]:
+    def snapshot(self, without: Sequence[str]) -> dict[str, str]:
         """All there is, by path, apart from what may change."""
         left_out = [self.here / each for each in without]
         found = {}
         for part in (self.outside, self.here, self.home, self.temporary):
             for folder, folders, files in os.walk(part):
-                kept = [each for each in folders if Path(folder, each) not in left_out]
-                folders[:] = kept
-                for name in [*kept, *files]:
-                    path = Path(folder, name)
+                folders[:] = [each for each in folders if Path(folder, each) not in left_out]
+                for path in (Path(folder, name) for name in [*folders, *files]):
                     if path not in left_out:
                         found[str(path.relative_to(self.top))] = state(path)
         return found
 
-    def compare(self, before: dict[str, str], after: dict[str, str], outcome: Outcome) -> None:
-        for verb, paths in {
-            "created": after.keys() - before.keys(),
-            "removed": before.keys() - after.keys(),
-            "changed": {
-                each for each in before.keys() & after.keys() if before[each] != after[each]
-            },
-        }.items():
-            if paths:
-                first = min(paths)
-                details = f"{sorted(paths)[:5]}\n{outcome.out[-1000:]}{outcome.err[-1000:]}"
-                self.find(f"{outcome.command}: {verb} {kind_of(first)}", details)
 
-    def json_files(self) -> set[tuple[Path, str]]:
-        """With their states; a link's target is somebody else's."""
-        found = (each for each in self.here.rglob("*.json") if each.is_file())
-        return {(each, state(each)) for each in found if not each.is_symlink()}
-
-    def require_plain_json(self, written: set[tuple[Path, str]]) -> None:
-        """No NaN, which is no JSON, in what a command wrote."""
-        for path, _ in written:
-            try:
-                json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
-            except (ValueError, RecursionError) as error:
-                self.find(f"{path.name} is no JSON", str(error))
+def symptom_of(outcome: Outcome) -> str:
+    """What is wrong, in few words; nothing of a result or a short message, within bounds."""
+    said, last = outcome.out + outcome.err, outcome.err.rpartition(f"{outcome.command}: ")[2]
+    if outcome.stopped:
+        return outcome.stopped
+    if "Traceback" in said:
+        return culprit(said)
+    if outcome.status not in STATUSES:
+        return f"status {outcome.status}"
+    if outcome.status == 1 and f"{outcome.command}: " not in outcome.err:
+        return "status 1 and no message"
+    if outcome.status == 1 and (len(last) > LONGEST_MESSAGE or last.count("\n") > MOST_LINES):
+        return "a long message"
+    return "status 2 and no usage" if outcome.status == 2 and "usage:" not in said else ""
 
 
-def refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
-
-
-def kind_of(path: str) -> str:
+def kind_of(text: str) -> str:
     """Without what differs from input to input."""
-    return re.sub(r"\d{2,}", "N", path)
+    return re.sub(r"\d{2,}", "N", text)[:200]
 
 
 def culprit(text: str) -> str:
     """The last line of a traceback, and the last place in this package that it names."""
     places = re.findall(r'vit_train/(\S+\.py)", line \d+, in (\w+)', text)
-    lines = [each for each in text.rpartition("Traceback")[2].splitlines() if re.match(r"\w", each)]
-    where = ":".join(places[-1]) if places else "elsewhere"
-    words = re.sub(r"\d{2,}", "N", lines[-1])[:150] if lines else "?"
-    return f"traceback in {where}: {words}"
+    lines = re.findall(r"^\w.*", text.rpartition("Traceback")[2], re.MULTILINE)
+    return f"traceback in {':'.join(places[-1]) if places else 'elsewhere'}: {lines[-1:]}"
 
 
 def state(path: Path) -> str:
@@ -151,9 +98,7 @@ def state(path: Path) -> str:
     about = path.lstat()
     if path.is_symlink():
         return f"link to {os.readlink(path)}"
-    if path.is_dir():
-        return f"folder {about.st_mode}"
     if not path.is_file():
-        return f"special {about.st_mode}"
+        return f"folder or special {about.st_mode}"
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return f"{about.st_mode} {about.st_size} {about.st_mtime_ns} {digest}"

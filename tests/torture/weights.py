@@ -3,16 +3,13 @@
 import json
 import random
 import struct
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save
-from torch import Tensor
 
-from torture.forgery import archive, everywhere, put
+from torture.checkpoints import everywhere, put
 from torture.place import Place
 from vit_train.interop.libraries import LAYOUTS
 from vit_train.model.config import ViTConfig
@@ -40,26 +37,32 @@ TENSORS = (
 NAMES = ("x", "blocks.999999.norm1.weight", "dist_token", "head.weight", "\x1b[2J", "a" * 10**5, "")
 
 
-def make(rng: random.Random, place: Place) -> None:
+def changed(rng: random.Random, place: Place) -> None:
     layout = rng.choice(LAYOUTS)
-    place.note(layout.name)
     needed = {
         name: values[0] for name, values in layout.holds.items() if getattr(VIT, name) not in values
     }
     config = replace(VIT, **needed)
     state = layout.to_theirs(VisionTransformer(config, 32, 3, 10).state_dict())
-    classes = [f"class {n}" for n in range(10)]
-    about = {"image_shape": [3, 32, 32], "classes": classes, "mean": [0.5] * 3, "std": [0.2] * 3}
-    files = {name: dict(content) for name, content in layout.files(config, about).items()}
-    if rng.random() < 0.6:
-        change_tensors(state, rng, place)
-    if files and rng.random() < 0.6:
-        change_files(files, rng, place)
+    subject = Subject(config, (3, 32, 32), [f"class {n}" for n in range(10)], [0.5] * 3, [0.2] * 3)
+    files = {name: dict(content) for name, content in layout.files(subject).items()}
+    for _ in range(rng.choice([0, 1, 1, 3])):
+        name = rng.choice([*NAMES, *state, *state, *state])
+        state[name] = rng.choice(TENSORS)
+        if rng.random() < 0.3:
+            del state[name]
+    for content in files.values() if rng.random() < 0.6 else ():
+        way, value = rng.choice(everywhere(content) or [("x",)]), rng.choice(VALUES)
+        put(content, way, value)
     Path("theirs").mkdir()
     for name, content in files.items():
         Path("theirs", name).write_text(json.dumps(content), encoding="utf-8")
-    kind = rng.choice(["model.safetensors", "model.safetensors", "weights.pth"])
-    Path("theirs", kind).write_bytes(written(state, kind, rng, place))
+    if rng.random() < 0.3:
+        torch.save(rng.choice([state, {"state_dict": state}]), "theirs/weights.pth")
+    else:
+        # What is expanded from one number would be written in full.
+        small = {name: each.clone() for name, each in state.items() if each.numel() < 10**7}
+        Path("theirs/model.safetensors").write_bytes(damaged(save(small), rng))
     place.run(
         "vit-train", "init_from=theirs", "data.train_images=60", "data.test_images=20",
         "model.patch_size=8", "model.embed_dim=8", "model.num_heads=2", "model.depth=1",
@@ -68,51 +71,17 @@ def make(rng: random.Random, place: Place) -> None:
     )  # fmt: skip
 
 
-def change_tensors(state: dict[str, Tensor], rng: random.Random, place: Place) -> None:
-    for _ in range(rng.choice([1, 1, 3])):
-        name = rng.choice(list(state) or ["x"])
-        way = rng.choice(["other", "other", "lost", "more"])
-        if way == "lost":
-            state.pop(name, None)
-        else:
-            number = rng.randrange(len(TENSORS))
-            name = rng.choice(NAMES) if way == "more" else name
-            state[name] = TENSORS[number]
-            place.note(f"{name[:40]}: {tuple(TENSORS[number].shape)}")
-
-
-def change_files(files: dict[str, Any], rng: random.Random, place: Place) -> None:
-    for _ in range(rng.choice([1, 1, 3])):
-        content = files[rng.choice(list(files))]
-        path, value = rng.choice(everywhere(content) or [("x",)]), rng.choice(VALUES)
-        place.note(f"{path}: {value!r:.40}")
-        put(content, path, value)
-
-
-def written(state: Mapping[str, Tensor], kind: str, rng: random.Random, place: Place) -> bytes:
-    """The file, whole or damaged."""
-    if kind.endswith(".pth"):
-        return archive(dict(state) if rng.random() < 0.5 else {"state_dict": dict(state)})
-    # What is expanded from one number would be written in full.
-    data = save({name: each.clone() for name, each in state.items() if each.numel() < 10**7})
-    if rng.random() < 0.5:
-        return data
-    place.note("damaged")
-    return damaged(data, rng)
-
-
 def damaged(data: bytes, rng: random.Random) -> bytes:
+    """A safetensors file with its header's length or text changed, cut, or longer; or whole."""
     (length,) = struct.unpack("<Q", data[:8])
     header, numbers = data[8 : 8 + length], data[8 + length :]
-    way = rng.choice(["header", "header", "length", "cut", "longer"])
+    way = rng.choice(["whole", "whole", "header", "length", "numbers"])
     if way == "header":
         at = rng.randrange(length)
         header = header[:at] + rng.choice(HEADER_WORDS) + header[at + rng.randrange(1, 9) :]
         length = len(header)
     elif way == "length":
         length = rng.choice([*LENGTHS, length - 1, length + 1, len(data) - 8])
-    elif way == "cut":
-        numbers = numbers[: rng.randrange(len(numbers) + 1)]
-    else:
-        numbers += bytes(rng.randrange(1, 100))
+    elif way == "numbers":
+        numbers = numbers[: rng.randrange(len(numbers) + 1)] + bytes(rng.choice([0, 0, 99]))
     return struct.pack("<Q", length) + header + numbers

@@ -1,0 +1,440 @@
+"""What a run prints and writes while it trains: its callbacks."""
+
+import contextlib
+import errno
+import io
+import logging
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock, call
+
+import numpy as np
+import pytest
+import torch
+from conftest import csv_rows
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.hparams import plugin_data_pb2
+from tensorboard.plugins.hparams.backend_context import _sort_and_reduce_to_hparams_limit
+from torch import Tensor, nn
+
+from vit_train.base.writing import write_from
+from vit_train.engine.config import LoopConfig
+from vit_train.engine.distributed import ALONE
+from vit_train.engine.metrics import Answers, Classification, Evaluation
+from vit_train.engine.trainer import TrainLog
+from vit_train.evaluation.predict import terminal_line
+from vit_train.figures.measures import class_table, result_line
+from vit_train.model.build import parameter_breakdown
+from vit_train.runs.trained import Prediction
+from vit_train.training import callbacks as metrics_csv
+from vit_train.training import tensorboard as event_file
+from vit_train.training.callbacks import (
+    PAUSE,
+    AfterEpochs,
+    BadBatchSaver,
+    ContinueOnDiskError,
+    MetricsCsv,
+)
+from vit_train.training.tensorboard import TensorBoard
+from vit_train.training.terminal import Terminal
+
+RESULT = Classification(
+    count=2000, loss=1.23456, acc=0.5, top5=0.875, balanced_acc=0.75,
+    per_class_correct=[300, 700, 0], per_class_count=[1200, 800, 0],
+    answers=Answers(np.array([0, 0, 1, 1]), np.eye(3)[[0, 1, 1, 1]]),
+)  # fmt: skip
+
+
+def test_a_result_is_said_with_its_interval() -> None:
+    assert result_line(RESULT) == (
+        "top-1 50.00% (95 % interval 47.81% to 52.19%)  balanced 75.00%  loss 1.2346  "
+        "on 2,000 images"
+    )
+    ten = Classification.of(Answers(np.arange(10), np.eye(10)))
+    assert "top-5 100.00%  loss" in result_line(ten)
+    assert result_line(Evaluation(count=2000, loss=1.23456)) == "loss 1.2346 on 2,000 images"
+
+
+def test_each_class_has_its_own_accuracy() -> None:
+    lines = class_table(RESULT, ["cat", "snake", "none"]).splitlines()
+    assert [line.split() for line in lines] == [
+        ["cat", "25.00%", 5 * "█", "300", "of", "1200"],
+        ["snake", "87.50%", 18 * "█", "700", "of", "800"],
+        ["none", "no", "images"],
+    ]
+    assert len({line.index("%") for line in lines[:2]}) == 1
+
+
+def test_a_class_with_an_endless_name_takes_no_more_than_its_line() -> None:
+    """The longest name is as wide as all rows."""
+    names = ["cat", "x" * 1_000_000]
+    table = class_table(Classification.of(Answers(np.arange(2), np.eye(2))), names)
+    assert len(table) < 300 and "cat" in table and "xxx…" in table
+    said = Prediction(names[1], 1.0, [(names[1], 1.0)])
+    assert len(terminal_line(Path("a.png"), said, 10)) < 100
+
+
+def test_an_epoch_is_a_line_under_the_names_of_its_columns(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = TrainLog(3, 42, 1344, {"loss": 1.5, "acc": 0.25}, 2e-3, 640.4)
+    with caplog.at_level(logging.INFO):
+        for result in (RESULT, None):
+            terminal = Terminal(steps_per_epoch=14, epochs=3)
+            terminal.on_epoch(None, log, result)
+        terminal.on_epoch(None, log, None)
+    assert [record.getMessage() for record in caplog.records] == [
+        "epoch    train loss     acc    val loss     acc       lr  images/s    left",
+        "   3/3        1.500  25.00%       1.235  50.00%  2.0e-03       640     0 s",
+        "epoch    train loss     acc       lr  images/s    left",
+        "   3/3        1.500  25.00%  2.0e-03       640     0 s",
+        "   3/3        1.500  25.00%  2.0e-03       640     0 s",
+    ]
+
+
+def test_nothing_is_drawn_in_front_of_the_first_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", screen)
+    terminal = Terminal(steps_per_epoch=14, epochs=3)
+    assert screen.getvalue() == ""
+    with terminal:
+        assert "epoch 1/3:   0%" in screen.getvalue()
+
+
+@pytest.mark.parametrize("step, left", [(0, "4 min"), (8, "20 min")])
+def test_the_first_log_says_how_long_the_run_will_take(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, step: int, left: str
+) -> None:
+    clock = iter([0.0, 30.0, 31.0])
+    monkeypatch.setattr("vit_train.training.terminal.time.perf_counter", lambda: next(clock))
+    # 10 of 90 steps have been made, all of them or two, in half a minute.
+    log = TrainLog(1, 10, 320, {"loss": 1.5}, 2e-3, 10.4)
+    terminal = Terminal(steps_per_epoch=30, epochs=3, step=step)
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            terminal.on_log(None, log)
+    assert [r.getMessage() for r in caplog.records] == [f"about {left} left, at 10 images/s"]
+
+
+def test_parameters_are_counted_where_they_are() -> None:
+    model = nn.Module()
+    model.token = nn.Parameter(torch.zeros(1, 3))
+    model.blocks = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
+    model.mixed = nn.ModuleList([nn.Linear(2, 2), nn.Linear(1, 1)])
+    model.nothing, model.head = nn.Identity(), nn.Linear(999, 1)
+    assert parameter_breakdown(model) == (
+        "1,029 parameters = 3 token + 3 × 6 blocks + 8 mixed + 1,000 head"
+    )
+
+
+def test_it_shows_the_first_and_the_last_epoch_and_others_if_there_is_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Showing takes a second, and the second epoch ends too soon to be worth one."""
+    now, shown, models = 100.0, [], [nn.Identity() for _ in range(5)]
+    monkeypatch.setattr("time.monotonic", lambda: now)
+
+    def show(model: nn.Module, val: Evaluation, step: int) -> None:
+        nonlocal now
+        now += 1
+        shown.append((models.index(model), val.loss, step))
+
+    callback = AfterEpochs(show)
+    for epoch, minutes in ((1, 1), (2, 1), (3, 4), (4, 1)):
+        now += 60 * minutes
+        trainer = SimpleNamespace(finished=epoch == 4, model=models[0], eval_model=models[epoch])
+        callback.on_epoch(trainer, log(epoch), Evaluation(count=1, loss=epoch / 2))
+    assert shown == [(1, 0.5, 10), (3, 1.5, 30), (4, 2, 40)]
+
+
+def test_the_batch_is_kept_with_its_place(tmp_path: Path) -> None:
+    class TrainLoader:
+        def __len__(self) -> int:
+            return 10
+
+        def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+            for number in range(first, 10):
+                yield torch.full((2, 3), 100.0 * epoch + number), torch.tensor([epoch, number])
+
+    trainer = SimpleNamespace(train_loader=TrainLoader(), processes=ALONE)
+    BadBatchSaver(tmp_path).on_nonfinite(trainer, 28)
+    kept = torch.load(tmp_path / "nonfinite-step-28.pt", weights_only=True)
+    assert (kept["step"], kept["epoch"], kept["batch"]) == (28, 2, 7)
+    assert (kept["images"] == 207).all() and kept["targets"].tolist() == [2, 7]
+
+
+def log(epoch: int) -> TrainLog:
+    return TrainLog(epoch, 10 * epoch, 320 * epoch, {"loss": 0.5, "acc": 0.25}, 1e-3, 64.04)
+
+
+def rows(path: Path) -> list[dict[str, float]]:
+    return [{k: float(v) for k, v in row.items()} for row in csv_rows(path)]
+
+
+TRAINER = SimpleNamespace(seconds=7.04)
+
+
+def test_a_row_says_what_happened_in_its_epoch(tmp_path: Path) -> None:
+    table = MetricsCsv(tmp_path / "metrics.csv")
+    table.on_epoch(TRAINER, log(1), Evaluation(count=20, loss=2.5))
+    assert not table.path.exists()
+    table.flush()
+    assert table.path.stat().st_size == table.length
+    (row,) = rows(tmp_path / "metrics.csv")
+    assert row == {
+        "epoch": 1, "step": 10, "images_seen": 320, "lr": 1e-3, "train_loss": 0.5,
+        "train_acc": 0.25, "val_loss": 2.5, "images_per_s": 64.0, "seconds": 7.0,
+    }  # fmt: skip
+
+
+def test_a_table_that_is_there_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    for process in range(3):
+        table = MetricsCsv(path)
+        table.open()
+        for epoch in (1, 2):
+            table.on_epoch(TRAINER, log(2 * process + epoch), None)
+        table.flush()
+    assert [row["epoch"] for row in rows(path)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_rows_that_could_not_be_written_are_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, full = MetricsCsv(tmp_path / "metrics.csv"), Mock(side_effect=OSError("No space"))
+    for epoch in (1, 2, 3):
+        table.on_epoch(TRAINER, log(epoch), None)
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+            patch.setattr(metrics_csv, "write_text", full)
+            table.flush()
+    table.flush()
+    assert [row["epoch"] for row in rows(table.path)] == [1, 2, 3]
+
+
+HEADER = "epoch,train_loss\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEADER.replace("\n", "\r") + "1,2.0\r",
+        f"{HEADER}1,2.0\r2,3.0\n",
+        f"{HEADER}1,{'0' * 140_000}\n",
+        f"epoch,{'x' * 140_000}\n1,2.0\n",
+        'epoch,"train\nloss"\n1,2.0\n',
+        f"{HEADER}1,2.0\n\n",
+        f'{HEADER}1,"2.0\n',
+        f"{HEADER}1\n",
+        f"{HEADER}1,2.0",
+        f"{HEADER}1,x\n",
+    ],
+    ids=range(10),
+)
+def test_a_table_that_cannot_go_on_is_refused_before_training(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(text.encode())
+    with pytest.raises(ValueError, match=r"metrics\.csv is damaged: move it away"):
+        MetricsCsv(path).open()
+
+
+def test_a_table_that_another_version_began_keeps_its_columns(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("epoch,train_loss,val_loss,val_gone\n1,2.0,3.0,4.0\n", encoding="utf-8")
+    table = MetricsCsv(path)
+    table.open()
+    table.on_epoch(TRAINER, log(2), Evaluation(count=20, loss=2.5))
+    table.flush()
+    first, second = rows(path)
+    assert first.keys() == second.keys() and second["val_loss"] == 2.5 and second["epoch"] == 2
+    assert math.isnan(second["val_gone"])
+
+
+TRAINING, FINISHED = SimpleNamespace(finished=False), SimpleNamespace(finished=True)
+
+
+def disks() -> tuple[Mock, Mock, ContinueOnDiskError]:
+    """Two callbacks, and what calls them as long as the disk is not full."""
+    first, second = Mock(), Mock()
+    return first, second, ContinueOnDiskError([first, second])
+
+
+def test_after_a_failure_there_is_a_pause_and_then_another_try(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, error = 1000.0, OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    first, second, patient = disks()
+    for seconds, full, event, *what in (
+        (0, None, "on_step", 1),
+        (0, None, "on_epoch", TRAINING, 2, 3),
+        (0, error, "on_step", 2),
+        (PAUSE - 1, error, "on_step", 3),  # left out
+        (0, error, "on_epoch", TRAINING, 4, 5),  # is never left out
+        (PAUSE, error, "on_step", 4),  # still full
+        (PAUSE, None, "on_epoch", TRAINING, 6, 7),
+        (0, None, "on_epoch", TRAINING, 7, 8),  # which is nothing new
+        (0, error, "on_step", 7),
+    ):
+        now += seconds
+        getattr(first, event).side_effect = full
+        getattr(patient, event)(*what)
+        assert first.mock_calls == second.mock_calls
+        heard = first.mock_calls[-1] == getattr(call, event)(*what)
+        assert heard == (what != [3])
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 3 and "training continues" in messages[0] == messages[2]
+    assert messages[1] == "the disk is writable again"
+
+
+@pytest.mark.parametrize("event, what", [("on_epoch", (FINISHED, 2, 3)), ("on_stop", (TRAINING,))])
+def test_what_is_not_tried_again_is_an_error(event: str, what: tuple[object, ...]) -> None:
+    first, second, patient = disks()
+    getattr(first, event).side_effect = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError, match="No space left"):
+        getattr(patient, event)(*what)
+    assert first.mock_calls == second.mock_calls  # the others are told all the same
+
+
+LOG = TrainLog(3, 42, 1344, {"loss": 1.5, "acc": 0.25}, 1e-3, 640.0)
+ANSWERS = Answers(np.zeros(8, int), np.eye(2)[[0, 0, 0, 0, 1, 1, 1, 1]] * 100)
+EVALUATED = Classification(8, 0.75, 0.5, 0.875, 0.5, [4, 0], [8, 0], ANSWERS)
+
+
+def trainer(log_every: int) -> SimpleNamespace:
+    return SimpleNamespace(loop=LoopConfig(log_every=log_every), model=nn.Identity())
+
+
+def written(board: TensorBoard) -> EventAccumulator:
+    """What is read from the file after it was written."""
+    board.file.flush()
+    return EventAccumulator(str(board.file.path), size_guidance={"scalars": 0}).Reload()
+
+
+def points(events: EventAccumulator) -> dict[str, list[tuple[int, float]]]:
+    tags = events.Tags()["scalars"]
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}
+
+
+def test_every_number_stands_at_its_step_under_its_name(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path)
+    board.on_log(trainer(log_every=20), LOG)
+    board.on_epoch(trainer(log_every=20), LOG, EVALUATED)
+    board.results({"final": EVALUATED}, 50)
+    board.close({"model": {"depth": 2}}, {"test/acc": 0.5})
+    events = written(board)
+    expected = {
+        "loss/train": (42, 1.5), "acc/train": (42, 0.25), "train/lr": (42, 1e-3),
+        "train/images_per_s": (42, 640), "train/images_seen": (42, 1344),
+        "loss/val": (42, 0.75), "acc/val": (42, 0.5), "val/top5": (42, 0.875),
+        "val/balanced_acc": (42, 0.5),
+        "val/ece": (42, 0.5),
+        "val/selective_acc": (42, 0.5),
+        "test/acc": (0, 0.5),
+    }  # fmt: skip
+    assert points(events) == {
+        tag: [(step, pytest.approx(value))] for tag, (step, value) in expected.items()
+    }
+    (table,) = events.Tensors("test/text_summary")
+    header, _, row = table.tensor_proto.string_val[0].decode().splitlines()
+    assert header.startswith("| test images | loss | acc | top5 |") and table.step == 50
+    assert row.startswith("| final weights | 0.7500 | 0.5000 | 0.8750 |")
+
+
+def test_training_and_validation_share_a_chart(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path)
+    board.begin("a: 1", ("loss", "acc"))
+    board.close({}, {})
+    (layout,) = written(board).Tensors("custom_scalars__config__")
+    charts = layout_pb2.Layout.FromString(layout.tensor_proto.string_val[0]).category
+    titles = [chart.title for chart in charts]
+    assert titles == ["loss", "acc", "schedule", "norms", "speed"]
+    assert list(charts[1].chart[0].multiline.tag) == ["acc/train", "acc/val"]
+    assert [list(chart.multiline.tag) for chart in charts[3].chart] == [
+        ["weight gradient norm/.*"],
+        ["weight norm/.*"],
+    ]
+
+
+def test_the_norms_of_weights_and_gradients_are_those_of_each_layer(tmp_path: Path) -> None:
+    model = nn.Module()
+    model.embed = nn.Linear(3, 2)
+    model.blocks = nn.ModuleList(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)) for _ in range(2))
+    model.frozen = nn.Linear(2, 2).requires_grad_(False)
+    parts = {"embed": model.embed, "blocks.0": model.blocks[0], "blocks.1": model.blocks[1]}
+    expected = {}
+    for name, part in parts.items():
+        weights = list(part.parameters())
+        for weight in weights:
+            weight.grad = torch.randn_like(weight)
+        for kind, values in (
+            ("weight", weights), ("weight gradient", [weight.grad for weight in weights]),
+        ):  # fmt: skip
+            norm = torch.cat([each.detach().flatten() for each in values]).norm().item()
+            expected[f"{kind} norm/{name}"] = [(42, pytest.approx(norm))]
+    board = TensorBoard(tmp_path)
+    board.on_log(SimpleNamespace(model=model), LOG)
+    board.close({}, {})
+    found = points(written(board))
+    assert {tag: found[tag] for tag in found if "norm" in tag} == expected
+
+
+def test_the_settings_that_were_chosen_come_first(tmp_path: Path) -> None:
+    """As TensorBoard itself sorts them, and among the final results alone."""
+    board = TensorBoard(tmp_path)
+    board.scalar("loss/train", 2.0, 1)
+    chosen = ["e", "b.d", "resume"]
+    board.close({"a": 1, "b": {"c": 2, "d": 3}, "e": 4}, {"test/acc": 1.0}, chosen)
+    content = written(board).SummaryMetadata("_hparams_/experiment").plugin_data.content
+    experiment = plugin_data_pb2.HParamsPluginData.FromString(content).experiment
+    _sort_and_reduce_to_hparams_limit(experiment)
+    assert [info.name for info in experiment.hparam_infos] == ["b.d", "e", "a", "b.c"]
+    assert [info.name.tag for info in experiment.metric_infos] == ["test/acc"]
+
+
+def test_a_run_that_is_shorter_than_a_log_has_curves(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path)
+    for step in (15, 30, 45, 60):
+        board.on_epoch(trainer(log_every=50), replace(LOG, step=step), None)
+    board.close({}, {})
+    assert [step for step, _ in points(written(board))["loss/train"]] == [15, 30, 45]
+
+
+def test_a_failure_of_the_disk_loses_and_repeats_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if it happens in the middle of a record."""
+    board = TensorBoard(tmp_path)
+
+    def half(path: Path, start: int, content: bytes) -> None:
+        write_from(path, start, content[: len(content) // 2])
+        raise OSError("No space left on device")
+
+    for step in range(1, 7):
+        board.scalar("loss/train", float(step), step)
+        with monkeypatch.context() as patch:
+            if step not in (3, 6):
+                patch.setattr(event_file, "write_from", half)
+            with contextlib.suppress(OSError):
+                board.file.flush()
+    assert board.file.path.stat().st_size == board.file.length
+    assert points(written(board))["loss/train"] == [(step, step) for step in range(1, 7)]
+
+
+def test_a_file_or_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path / "run")
+    with pytest.raises(FileNotFoundError):
+        board.file.flush()
+    assert list(tmp_path.iterdir()) == []
+    board = TensorBoard(tmp_path)
+    board.file.flush()
+    board.file.path.unlink()
+    board.scalar("loss/train", 1.0, 1)
+    with pytest.raises(FileNotFoundError, match="events"):
+        board.file.flush()
+    assert list(tmp_path.iterdir()) == []

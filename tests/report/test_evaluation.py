@@ -1,0 +1,312 @@
+"""report.html, and two classifiers compared on the same images."""
+
+import csv
+import io
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binomtest
+
+from vit_train.base.text import csv_text
+from vit_train.engine.metrics import Answers, Classification, Evaluation, Paired, Z
+from vit_train.evaluation.comparison import (
+    Pair,
+    adjusted,
+    differences,
+    distinct,
+    draw_differences,
+    require_same_images,
+    where_they_differ,
+)
+from vit_train.evaluation.findings import Findings
+from vit_train.evaluation.pages import comparison_page, evaluation_page
+from vit_train.explain.attribution import Focus
+
+NAMES = ["<b>cat</b>", "dog & co", '"><script>alert(1)</script>']
+FACTS = {
+    "checkpoint": "run/<x>.pt", "title": "pets", "split": "test", "image_size": 8, "weights": "raw",
+    "epoch": 3, "images_seen": 90, "date": "2026-01-31", "selected_on": "val", "images_per_s": 9.5,
+}  # fmt: skip
+PNG = "data:image/png;base64,cG5n"  # b"png"
+
+
+class Page(HTMLParser):
+    """Collects tags and text; every tag that is opened must be closed."""
+
+    VOID = ("meta", "img", "br")
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def words_of(found: Findings, summary: Any = None) -> str:
+    return Page(evaluation_page(found, summary or {}, {})).words
+
+
+def found(**changes: Any) -> Findings:
+    labels = np.array([0] * 10 + [1] * 10 + [2] * 10)
+    predicted = np.array([0] * 6 + [1] * 4 + [1] * 10 + [2] * 9 + [0])
+    result = Classification.of(Answers(labels, 3.0 * np.eye(3)[predicted]))
+    images = torch.zeros(30, 3, 8, 8, dtype=torch.uint8)
+    return Findings(result, images, list(range(30)), NAMES, FACTS, **changes)
+
+
+def test_no_text_is_markup_and_nothing_is_loaded() -> None:
+    summary = {
+        "command": "vit-train <i>x</i>",
+        "commit": "<svg onload=1>",
+        "machine": {"cpu": "A&B\x1b[1m"},
+    }
+    focus = Focus(256, 0.36, 0.3, 0.1, 0.3, 0.1, 0.01)
+    pictures = {"confusion": b"png", "maps": b"png"}
+    one = evaluation_page(found(focus=focus), summary, pictures)
+    pair = Pair(*NAMES[:2], Paired(30, 3, 4), 0.5)
+    settings, pictures = [("seed", "0", NAMES[2])], dict.fromkeys(NAMES[1:], b"png")
+    both = comparison_page(
+        NAMES[:2], [found()] * 2, [pair.in_words, "<i>seen</i>"], settings, pictures
+    )
+    for page in map(Page, (one, both)):
+        tags = [tag for tag, _ in page.tags]
+        assert not {"script", "b", "svg", "i", "link", "iframe"} & set(tags)
+        for _, attributes in page.tags:
+            assert not any(name.startswith("on") for name in attributes)
+            for name in ("src", "href"):
+                assert attributes.get(name, PNG) == PNG
+        assert tags.count("img") == 2
+        assert all(name in page.words for name in NAMES)
+    for words in ("vit-train <i>x</i>", "<svg onload=1>", "A&B\\x1b[1m"):
+        assert words in Page(one).words
+    assert "<i>seen</i>" in Page(both).words
+
+
+def test_it_says_in_words_what_was_found() -> None:
+    words = words_of(found(temperature=2.0, flipped=found().result))
+    for said in (
+        *("83.33 %", "most frequent class would be right in 33.3 %"),
+        "<b>cat</b> mistaken for dog & co: 4 images, 40.0 % of <b>cat</b>",
+        "On average, as far as these images tell",  # 90.9 of 66.4 to 92.7 %
+        "Temperature scaling (T = 2.00, fitted on validation images)",
+        "mirror image it is right in 83.33 %",
+        "0.714",  # the precision of dog & co, 10 of 14
+    ):
+        assert said in words
+    # Of three classes with ten images each.
+    assert "five most probable" not in words and "every class counted alike" not in words
+    assert float(change(words)[1]) < float(change(words)[2])
+
+
+def of_two(result: Classification, temperature: float | None = None) -> Findings:
+    """Found of two classes."""
+    return replace(found(temperature=temperature), result=result, classes=NAMES[:2])
+
+
+@pytest.mark.parametrize(
+    "right, sure, verdict",
+    [
+        (0.5, 5.0, "Not as they are: it is right less often than its probabilities say."),
+        (0.9, 0.5, "Not as they are: it is right more often than its probabilities say."),
+    ],
+)
+def test_with_many_images_it_says_on_which_side_confidence_errs(
+    right: float, sure: float, verdict: str
+) -> None:
+    labels = np.arange(400) % 2
+    predicted = np.where(np.arange(400) < 400 * right, labels, 1 - labels)
+    result = Classification.of(Answers(labels, sure * np.eye(2)[predicted]))
+    words = words_of(of_two(result, 20.0))
+    assert verdict in words
+    before, now = map(float, change(words).groups())
+    assert (now < before) == (sure > right)  # a temperature of 20 makes it less sure
+
+
+def change(words: str) -> re.Match[str]:
+    found = re.search(r"changes the loss from ([\d.]+) to ([\d.]+), and the", words)
+    assert found
+    return found
+
+
+def test_uneven_classes_are_also_counted_alike() -> None:
+    labels = np.array([0] * 30 + [1] * 10)
+    result = Classification.of(Answers(labels, 3.0 * np.eye(2)[np.zeros(40, dtype=int)]))
+    words = words_of(of_two(result))
+    assert "75.00 %" in words
+    assert "With every class counted alike, the model is right in 50.00 %." in words
+
+
+@pytest.mark.parametrize(
+    "count, changed, p_value, verdict",
+    [
+        (256, 0.33, 1e-9, "So the maps show what the predictions depend on."),
+        (256, 0.1, 0.4, "That may be chance: these images do not tell"),
+        (256, 0.01, 1e-9, "So the maps hardly show what the predictions depend on."),
+        (12, 0.9, 1e-3, "So few images do not tell whether"),
+    ],
+)
+def test_it_says_where_the_model_looks_and_whether_that_means_anything(
+    count: int, changed: float, p_value: float, verdict: str
+) -> None:
+    focus = Focus(count, 0.36, 0.3, 0.1, changed, changed_at_random=0.08, p_value=p_value)
+    words = words_of(found(focus=focus))
+    said = f"changes {100 * changed:.0f} % of the predictions; removing random patches, 8 %"
+    assert said in words and verdict in words
+
+
+def test_a_model_that_predicts_pixels_has_a_loss_alone() -> None:
+    pixels = Findings(Evaluation(5, 0.25), torch.zeros(5, 3, 8, 8), [], [], FACTS)
+    words = Page(evaluation_page(pixels, {}, {"pictures": b"png"})).words
+    assert "0.2500" in words and "confused" not in words
+
+
+@pytest.mark.parametrize("summary", [{"machine": 3, "config": None}, {"seconds": "long"}, {}])
+def test_a_strangers_summary_may_be_anything(summary: dict[str, Any]) -> None:
+    assert "Reproduce this" in Page(evaluation_page(found(), summary, {})).words
+
+
+CLASSES = ("cat", "a, b", "<b>$x$</b>")
+
+
+def answers(seed: int, count: int = 60) -> Answers:
+    """Answers of one of several models to the same images."""
+    labels = np.random.default_rng(7).integers(0, 3, count)
+    logits = np.random.default_rng(seed).normal(size=(count, 3)) + np.eye(3)[labels]
+    return Answers(labels, logits)
+
+
+def test_the_counts_are_those_of_counting_one_by_one() -> None:
+    first, second = answers(0), answers(1)
+    right = list(zip(first.correct.tolist(), second.correct.tolist(), strict=True))
+    paired = Paired.of(first, second)
+    assert paired.only_first == right.count((True, False)) > 0
+    assert paired.only_second == right.count((False, True)) > 0
+    expected = first.correct.mean() - second.correct.mean()
+    assert paired.difference == pytest.approx(expected)
+    assert Paired.of(second, first).difference == pytest.approx(-expected)
+
+
+@pytest.mark.parametrize(
+    "a, b", [(0, 0), (1, 0), (5, 5), (3, 12), (40, 61), (1200, 1310), (0, 900)]
+)
+def test_the_p_value_is_that_of_the_exact_binomial_test(a: int, b: int) -> None:
+    expected = binomtest(a, a + b).pvalue if a + b else 1.0
+    assert Paired(10_000, a, b).p_value == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_interval_holds_the_true_difference_as_often_as_it_says() -> None:
+    """Of 1,000 samples, 95 % within three standard deviations."""
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(500, (0.10, 0.06, 0.84), size=1000)
+    held = sum(
+        low <= 0.04 <= high
+        for a, b, _ in counts.tolist()
+        for low, high in [Paired(500, a, b).interval]
+    )
+    assert abs(held / 1000 - 0.95) < 3 * math.sqrt(0.95 * 0.05 / 1000)
+
+
+@pytest.mark.parametrize("a, b", [(12, 5), (0, 0), (0, 7), (30, 60)])
+def test_the_interval_is_walds_with_two_images_more(a: int, b: int) -> None:
+    """One that only the first gets right, and one that only the second does."""
+    gains = np.array([1] * (a + 1) + [-1] * (b + 1) + [0] * (100 - a - b))
+    half = Z * gains.std() / math.sqrt(len(gains))
+    assert Paired(100, a, b).interval == pytest.approx((gains.mean() - half, gains.mean() + half))
+
+
+def test_only_images_on_which_not_all_say_the_same_are_listed() -> None:
+    three, names = [answers(seed) for seed in range(3)], [f"image {number}" for number in range(60)]
+    rows = list(csv.DictReader(io.StringIO(csv_text(differences(three, "ABC", names, CLASSES)))))
+    said = np.stack([each.predicted for each in three])
+    expected = [i for i in range(60) if len(set(said[:, i].tolist())) > 1]
+    assert [row["image"] for row in rows] == [names[i] for i in expected]
+    for i, row in zip(expected, rows, strict=True):
+        assert row["true"] == CLASSES[three[0].labels[i]]
+        for letter, each in zip("ABC", three, strict=True):
+            assert row[f"predicted_{letter}"] == CLASSES[each.predicted[i]]
+            chance = float(row[f"probability_{letter}"])
+            assert chance == pytest.approx(each.confidence[i], abs=1e-6)
+
+
+def test_the_sheet_begins_with_the_most_wrong_of_those_that_one_alone_knows() -> None:
+    both = first, second = answers(0), answers(1)
+    chosen = where_they_differ(first, second, 5)
+    assert (first.correct[chosen] & ~second.correct[chosen]).all()
+    losses = second.losses[chosen]
+    assert (np.diff(losses) <= 0).all()
+    assert losses[0] == second.losses[first.correct & ~second.correct].max()
+    images = torch.zeros(60, 3, 8, 8, dtype=torch.uint8)
+    for names in (("A (run)", "B ($x$)"), ("B (x)", "C (y)")):
+        figure = draw_differences(both, names, images, CLASSES)
+        texts = [text.get_text() for text in figure.axes[0].texts]
+        assert texts[0] == f"Only {names[0]} is right" and f"Only {names[1]} is right" in texts
+        assert [text[:3] for text in texts[1:3]] == [f"{name[0]}: " for name in names]
+
+
+@pytest.mark.parametrize("a, b, verdict", [(5, 9, "may be chance"), (5, 30, "more than chance")])
+def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) -> None:
+    paired = Paired(1000, a, b)
+    pair = Pair("A (x)", "B (y)", paired, paired.p_value)
+    assert verdict in pair.in_words and f"{(a - b) / 10:+.2f} points" in pair.in_words
+    assert "adjusted" not in pair.in_words
+    of_many = replace(pair, p_adjusted=0.5).in_words
+    assert "p = 0.5 when adjusted for all pairs). That may be chance." in of_many
+
+
+def findings(names: list[int], data: str = "cifar10", seed: int = 0) -> Findings:
+    each = answers(seed, count=4)
+    facts = {"data": data, "checkpoint": f"run{seed}/best.safetensors"}
+    return Findings(Classification.of(each), torch.zeros(4, 3, 8, 8), names, CLASSES, facts)
+
+
+def test_only_answers_to_the_same_images_are_compared() -> None:
+    first = findings([0, 1, 2, 3])
+    require_same_images([first, findings([0, 1, 2, 3], seed=1)])
+    blurred = replace(findings([0, 1, 2, 3], seed=1), images=torch.ones(4, 3, 8, 8))
+    for other in (findings([0, 1, 2, 4]), findings([0, 1, 2, 3], data="folder"), blurred):
+        with pytest.raises(ValueError, match=r"run0/best\..* evaluated on different images"):
+            require_same_images([first, other])
+
+
+def test_p_values_of_several_pairs_are_adjusted_for_their_number() -> None:
+    counts = [(5, 30), (9, 20), (14, 15), (3, 18)]
+    plain = [Paired(1000, *each).p_value for each in counts]
+    ordered = sorted(plain)
+    steps = [min(1, (4 - rank) * p) for rank, p in enumerate(ordered)]
+    expected = [max(steps[: ordered.index(own) + 1]) for own in plain]
+    assert adjusted(plain) == pytest.approx(expected)
+    assert [p < 0.05 for p in adjusted(plain)] == [True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "path, names",
+    [
+        ("outputs/b/T2/checkpoints/best.safetensors", ["a/T1", "b/T2"]),
+        ("outputs/a/T2/checkpoints/best.safetensors", ["T1", "T2"]),
+        ("outputs/a/T1/checkpoints/last.safetensors", ["best", "last"]),
+        ("builtin:cifar10", ["outputs/a/T1/best", "builtin:cifar10"]),
+        ("outputs/a/T1/checkpoints/best.safetensors", ["best", "best"]),
+    ],
+)
+def test_models_are_named_by_what_is_different_in_their_paths(path: str, names: list[str]) -> None:
+    assert distinct(["outputs/a/T1/checkpoints/best.safetensors", path]) == names

@@ -1,0 +1,470 @@
+"""Weights of other libraries in (init_from=) and out (vit-export), as a user moves them."""
+
+import io
+import json
+import pickle
+import shutil
+import struct
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import SMALL, Run, SmallRun
+from safetensors import safe_open
+from safetensors import torch as safetensors
+from torch import Tensor
+
+import vit_train
+from vit_train.base.reading import read_json
+from vit_train.base.writing import write_json
+from vit_train.interop import export as exporting
+from vit_train.interop import formats
+from vit_train.interop.deployed import deployed
+from vit_train.interop.formats import WRITERS
+from vit_train.interop.huggingface import HUGGING_FACE
+from vit_train.interop.pretrained import pretrained
+from vit_train.interop.timm import TIMM
+from vit_train.model.build import build
+from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
+from vit_train.model.vit import VisionTransformer
+from vit_train.runs.checkpoint import Checkpoint
+from vit_train.runs.config import vit_presets
+from vit_train.runs.paths import FOLDER
+from vit_train.runs.trained import Trained
+from vit_train.tasks.config import ReconstructConfig
+from vit_train.tasks.make import make_task
+from vit_train.tasks.task import Task
+from vit_train.training.first_model import preset_of, start_from
+
+State = dict[str, Tensor]
+CONFIG = ViTConfig(embed_dim=16, depth=2, norm_eps=1e-6)
+FEW = ["data.train_images=60", "data.test_images=20", "train.epochs=1", "optim.lr=1e-12"]
+TRAIN = [*SMALL, *FEW, "hydra.run.dir=run"]
+MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.25, 0.3]
+
+
+def weights(**settings: Any) -> State:
+    """A random model of the small runs' shape, in timm's layout."""
+    torch.manual_seed(3)
+    model = VisionTransformer(replace(CONFIG, **settings), 40, 3, 10)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return {key: value.contiguous() for key, value in TIMM.to_theirs(model.state_dict()).items()}
+
+
+def save(path: str, state: State) -> None:
+    Path(path).parent.mkdir(exist_ok=True)
+    safetensors.save_file(state, path)
+
+
+def test_weights_are_taken_and_layers_learn_at_their_own_rates(run: Run) -> None:
+    """One step of AdamW without decay moves a weight by its learning rate, here a small one."""
+    state = {key: value.bfloat16() for key, value in STATE.items()}
+    save("theirs/model.safetensors", state)
+    config = {"architecture": "vit_x", "model_args": {"num_heads": 4}, "num_classes": 10}
+    config["pretrained_cfg"] = {"mean": MEAN, "std": STD}
+    Path("theirs/config.json").write_text(json.dumps(config), encoding="utf-8")
+    rates = ["optim.lr=1e-3", "optim.layer_decay=0.1", "optim.head_lr_scale=3"]
+    rates += ["optim.weight_decay=0", "optim.warmup_epochs=0", "train.batch_size=54"]
+    said = run.succeeds("vit-train", *TRAIN, *rates, "init_from=theirs").said
+    assert "the encoder of theirs (timm's layout), its 101 positions resized to 65;" in said
+    assert "its head is reused, for the same number of classes, whose names are not known" in said
+    assert "images are normalized as for that model" in said
+    model, meta = vit_train.load("run/checkpoints/last.safetensors")
+    assert (list(meta.statistics.mean), list(meta.statistics.std)) == (MEAN, STD)
+    moved = {
+        key: (value - state[key].float()).abs().mean().item()
+        for key, value in model.state_dict().items()
+        if key != "pos_embed.0.weight"
+    }
+    expected = {
+        "patch_embed.proj.weight": 1e-6, "blocks.0.mlp.fc1.weight": 1e-5,
+        "blocks.1.mlp.fc1.weight": 1e-4, "norm.weight": 1e-3, "head.weight": 3e-3,
+    }  # fmt: skip
+    assert {key: moved[key] for key in expected} == pytest.approx(expected, rel=0.2)
+    assert max(moved.values()) < 4e-3
+
+
+def pickled(content: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+def deflated(archive: bytes) -> bytes:
+    buffer, old = io.BytesIO(), zipfile.ZipFile(io.BytesIO(archive))
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    return buffer.getvalue()
+
+
+class Runs:
+    """An object that leaves a file when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (exec, ("open('done', 'w')",))
+
+
+KEY, ONE = "blocks.1.mlp.fc1.weight", torch.ones(16)
+STATE = weights()
+HF = HUGGING_FACE.to_theirs(VisionTransformer(CONFIG, 16, 3, 10).state_dict())
+ZEROS = pickled({"head.weight": torch.zeros(1000, 1000)})
+HUGE = torch.zeros(1).expand(10**9, 16)
+NEITHER = "it is neither a safetensors nor a PyTorch file"
+# What a file holds, or with a text beside it in a folder; and why it is refused.
+BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
+    "cut off": (safetensors.save(STATE)[:-100], None, "x.safetensors: it is damaged: "),
+    "a header of 10 GB": (struct.pack("<Q", 10**10) + b"{}", None, "it is damaged: "),
+    "code.pth": (pickled({"state_dict": Runs()}), None, "cannot be read without running code: "),
+    "compressed.pth": (deflated(ZEROS), None, "x.pth: its records are compressed"),
+    "billion.pth": (
+        *(pickled({"head.weight": HUGE}), None),
+        "it has a tensor of more numbers than the file holds",
+    ),
+    "damaged.pth": (deflated(ZEROS)[:-30], None, NEITHER),
+    "pickle.pth": (pickle.dumps({}), None, "it is a bare pickle, which could run"),
+    "noise.bin": (b"\0" * 99, None, NEITHER),
+    "an empty folder": (None, "", "holds neither a run nor weights: model"),
+    "another layout": (
+        *({"conv1.weight": torch.ones(3, 3)}, None),
+        "its weights (conv1.weight, …) are in no layout that is known: timm, torchvision,",
+    ),
+    "a description of ours": (
+        *(safetensors.save(STATE, {"vit_train": '{"config": {}}'}), None),
+        "x.safetensors: its metadata.classes is missing",
+    ),
+    "a lost weight": ({k: v for k, v in STATE.items() if k != KEY}, None, f"it lacks {KEY}"),
+    "a lost block": (
+        *({k: v for k, v in STATE.items() if "blocks.0.mlp" not in k}, None),
+        "it lacks whole blocks",
+    ),
+    "a weight of another shape": (
+        *(STATE | {KEY: torch.ones(5, 16)}, None),
+        f"{KEY} has the shape (5, 16), not (64, 16)",
+    ),
+    "NaN": (STATE | {KEY: torch.full((64, 16), float("nan"))}, None, f"{KEY} holds NaN"),
+    "whole numbers": (STATE | {KEY: STATE[KEY].long()}, None, "holds int64"),
+    "odd positions": (
+        *(STATE | {"pos_embed": torch.ones(1, 12, 16)}, None),
+        "its 12 positions are not those of a square image",
+    ),
+    "a part of LayerScale": (
+        *(STATE | {"blocks.0.ls1.gamma": ONE}, None),
+        "it lacks blocks.0.ls2.gamma",
+    ),
+    "LayerScale": (
+        *(weights(layer_scale=1e-5), None),
+        "has another encoder than this model, which fits with model.layer_scale=1e-05\n",
+    ),
+    "another depth": (
+        *(weights(depth=3, mlp_dim=32), None),
+        "has another encoder than this model, which fits with model.depth=3 model.mlp_dim=32\n",
+    ),
+    "a distilled DeiT": (
+        *(HF | {"vit.embeddings.distillation_token": torch.ones(1, 1, 16)}, "{}"),
+        "it has a distillation token: take the same model without",
+    ),
+    "an odd config": (HF, '{"num_attention_heads": "x"}', "has no number of heads"),
+    "another activation": (HF, '{"hidden_act": "relu"}', "its activation is relu, not"),
+    "another kind": (
+        *({"beit.encoder.layer.0.lambda_1": ONE}, '{"model_type": "beit"}'),
+        "it is Hugging Face's beit, not one of vit, deit, vit_mae, vit_msn: its weights (beit.",
+    ),
+    "a mean that includes the class token": (
+        *(STATE, '{"global_pool": "avg"}'),
+        "it classifies all its tokens together, not the class token alone",
+    ),
+    "no config": (HF, "[]", "config.json is not a JSON object"),
+    "a broken config": (HF, '{"id2label": [1]}', "config.json does not describe a model"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_taken_is_refused_with_its_reason(name: str, run: Run) -> None:
+    content, config, words = BAD[name]
+    source = f"x{Path(name).suffix or '.safetensors'}" if config is None else "theirs"
+    path = Path(source) if config is None else Path(source, "model.safetensors")
+    path.parent.mkdir(exist_ok=True)
+    if config:
+        path.with_name("config.json").write_text(config, encoding="utf-8")
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else safetensors.save(content))
+    with pytest.raises(ValueError) as refusal:
+        found = pretrained(source, CONFIG)
+        start_from(source, found, VisionTransformer(CONFIG, 32), ["a", "b"])
+    said = f"{refusal.value}\n"
+    assert said.startswith(f"init_from={source}") and words in said and len(said) < 500
+    assert not Path("done").exists()
+
+
+def test_a_refusal_is_short_at_the_command_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("x.safetensors").write_bytes(safetensors.save(STATE)[:-100])
+    words = "vit-train: init_from=x.safetensors: it is damaged: "
+    assert len(run.fails(words, "vit-train", *TRAIN, "init_from=x.safetensors").err) < 200
+    monkeypatch.setitem(sys.modules, "timm", None)
+    run.fails("needs timm: pip install", "vit-train", *TRAIN, "init_from=timm:vit_tiny_patch16_224")
+
+
+def test_eps_is_that_of_the_weights_unless_it_is_set(run: Run) -> None:
+    """And a run that starts from that run has it, too."""
+    save("x.safetensors", STATE)
+    for folder, more, eps in (
+        ("run", ["init_from=x.safetensors"], 1e-6),
+        ("set", ["init_from=x.safetensors", "model.norm_eps=1e-5"], 1e-5),
+        ("next", ["init_from=run"], 1e-6),
+        ("random", [], 1e-5),
+    ):
+        outcome = run.succeeds("vit-train", *SMALL, *FEW, *more, f"hydra.run.dir={folder}")
+        model, meta = vit_train.load(f"{folder}/checkpoints/last.safetensors")
+        noted = read_json(Path(folder, "summary.json"))["config"]["model"]["norm_eps"]
+        assert noted == meta.config.model.norm_eps == model.norm.eps == eps
+        assumed = (
+            "assumed, because the file does not say it: model.num_heads=4 "
+            f"model.norm_eps={eps} model.activation=gelu model.head=token"
+        )
+        assert (assumed in outcome.said) == ("init_from=x.safetensors" in more)
+    run.says("norm_eps", "vit-results", "run", "random", "--out=.")
+
+
+def test_what_is_assumed_is_as_set(run: Run) -> None:
+    save("x.safetensors", STATE)
+    found = pretrained("x.safetensors", replace(CONFIG, activation="gelu_tanh"))
+    assert found.config.activation == "gelu_tanh" and "activation" in found.assumed
+
+
+def test_a_class_token_without_a_position_gets_one_of_zeros(run: Run) -> None:
+    """As in DeiT-III and FlexiViT."""
+    positions = STATE["pos_embed"][:, 1:].contiguous()
+    save("x.safetensors", STATE | {"pos_embed": positions})
+    table = pretrained("x.safetensors", CONFIG).state["pos_embed.0.weight"]
+    assert table.shape == (1, 101, 16) and not table[:, 0].any()
+    assert torch.equal(table[:, 1:], positions)
+
+
+def test_a_preset_that_fits_is_named() -> None:
+    preset = "vit_small_patch16_224"
+    assert preset_of(vit_presets()[preset]) == preset and preset_of(CONFIG) is None
+
+
+def test_the_built_in_model_is_one_to_start_from() -> None:
+    found = pretrained("builtin:cifar10", CONFIG)
+    assert found.classes is not None and found.classes[3] == "cat" and found.statistics is not None
+    assert len(found.state["head.weight"]) == 10 and not found.left
+
+
+def test_a_frozen_encoder_stays_the_same_to_the_bit_also_when_resumed(run: Run) -> None:
+    """And so does the normalization, which is set here."""
+    torch.save({"model_ema": STATE}, "x.pth")
+    probe = [*TRAIN, "init_from=x.pth", "train.freeze=encoder", "optim.lr=0.1", "train.epochs=2"]
+    probe += ["data.image_size=40", "train.ema_decay=0.5", "train.max_minutes=1e-9"]
+    words = "model.head=token; the encoder is not trained"
+    run.says(words, "vit-train", *probe, "data.mean=[0.1,0.2,0.3]", "data.std=[1,2,3]")
+    Path("x.pth").unlink()
+    run.succeeds("vit-train", "resume=run", "train.max_minutes=null")
+    model, meta = vit_train.load("run/checkpoints/last.safetensors")
+    assert meta.statistics == ((0.1, 0.2, 0.3), (1.0, 2.0, 3.0))
+    for key, value in TIMM.to_theirs(model.state_dict()).items():
+        assert torch.equal(value, STATE[key]) != key.startswith("head."), key
+    kept = Checkpoint.load(Path("run/checkpoints/last.safetensors")).optimizers
+    assert list(map(len, kept)) == [2]  # the head's weight and bias
+
+
+def test_a_random_encoder_is_not_frozen(run: Run) -> None:
+    for words, *more in (
+        ("needs pretrained weights to keep: init_from=RUN", *FEW[:1]),
+        ("train.freeze=encoder needs a Vision Transformer", "model=cnn"),
+    ):
+        run.fails(words, "vit-train", *FEW, "train.freeze=encoder", *more)
+
+
+SAID = "the same top-1 on 256 of 256 random images, logits to"
+
+
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch 2.11, of its own
+def test_a_program_of_torch_answers_at_every_batch_size(run: Run, small_run: SmallRun) -> None:
+    model, meta = vit_train.load(small_run("finished"))
+    outcome = run.says(SAID, "vit-export", "ckpt=run", "format=torch")
+    assert "60 of 60 test images" in outcome.out
+    about = {"vit_train.json": ""}
+    program = torch.export.load("run/export/model.pt2", extra_files=about).module()
+    mean, std = (torch.tensor(each).view(-1, 1, 1) for each in meta.statistics)
+    for count in (1, 5, 64):
+        images = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8)
+        expected = model((images / 255 - mean) / std)
+        torch.testing.assert_close(program(images), expected, rtol=1e-4, atol=1e-5)
+    assert json.loads(about["vit_train.json"])["classes"] == meta.classes
+    card = Path("run/export/model.pt2.md").read_text(encoding="utf-8")
+    assert all(words in card for words in (SAID, "test images, final weights", "torch.export.load"))
+
+
+@pytest.fixture
+def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no other library."""
+    monkeypatch.setattr(exporting, "RANDOM_IMAGES", 8)
+    monkeypatch.setattr(formats.util, "find_spec", lambda package: None)
+
+
+def test_safetensors_are_weights_to_start_from(run: Run, few_images: None) -> None:
+    outcome = run.says(
+        "on 8 of 8 random images",
+        "vit-export",
+        "ckpt=builtin:cifar10",
+        "format=safetensors",
+        "out=x.safetensors",
+    )
+    assert "not checked on test images: cannot read CIFAR-10" in outcome.out
+    model, meta = vit_train.load("builtin:cifar10")
+    found = pretrained("x.safetensors", ViTConfig())
+    assert all(torch.equal(value, found.state[key]) for key, value in model.state_dict().items())
+    assert (found.classes, found.statistics) == (meta.classes, meta.statistics)
+    with safe_open("x.safetensors", framework="pt") as file:
+        about = json.loads(file.metadata()["vit_train"])
+    assert about["images_seen"] == meta.images_seen and "/" not in about["config"]["data"]["root"]
+
+
+@pytest.mark.parametrize("form, source", [("timm", "builtin:cifar10"), ("hf", "run")])
+def test_a_folder_for_a_library_is_read_back_without_it(
+    run: Run,
+    small_run: SmallRun,
+    form: str,
+    source: str,
+    few_images: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Positions that are no table there become one; the bits are the same."""
+    small_run("finished")
+    monkeypatch.setattr(formats.util, "find_spec", lambda package: None)
+    run.says(
+        "random images, logits to 0.0e+00",
+        "vit-export",
+        f"ckpt={source}",
+        f"format={form}",
+        "out=theirs",
+    )
+    assert "## Use" in Path("theirs/README.md").read_text(encoding="utf-8")
+    model, meta = vit_train.load(source)
+    found = pretrained("theirs", ViTConfig())
+    assert found.classes == meta.classes and found.config.num_heads == model.config.num_heads
+    assert torch.equal(found.state["pos_embed.0.weight"], model.pos_embed[0]())
+
+
+def test_what_a_model_lacks_is_written_as_none_or_as_zeros(
+    run: Run, few_images: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacks = ["model.positions=none", "model.proj_bias=false", "model.mlp_bias=false"]
+    assert run("vit-train", *SMALL, *lacks, "train.epochs=1", "hydra.run.dir=run").status == 0
+    run.says(
+        "random images, logits to 0.0e+00", "vit-export", "ckpt=run", "format=timm", "out=theirs"
+    )
+    config = read_json(Path("theirs/config.json"))
+    assert config["model_args"]["pos_embed"] == "none"
+    assert not pretrained("theirs", ViTConfig()).state["blocks.0.attn.proj.bias"].any()
+
+
+CANNOT = [
+    (CnnConfig(), "timm", "model.name=cnn: choose format=onnx or torch"),
+    (CnnConfig(), "safetensors", "model.name=cnn: choose format=onnx or torch"),
+    (
+        ViTConfig(positions="relative", pre_norm=False),
+        "hf",
+        "model.pre_norm=False, model.positions=relative: choose format=onnx, torch or safetensors",
+    ),
+    (ViTConfig(mlp_bias=False, final_norm=False), "timm", "model.final_norm=False: choose format="),
+    (ViTConfig(head="gap"), "hf", "model.head=gap: "),
+]
+
+
+@pytest.mark.parametrize("config, form, words", CANNOT, ids=str)
+def test_what_a_format_cannot_hold_is_refused_with_those_that_can(
+    config: ModelConfig, form: str, words: str
+) -> None:
+    _, meta = vit_train.load("builtin:cifar10")
+    meta = replace(meta, config=replace(meta.config, model=config))
+    model = Trained(build(config, meta.image_shape, 10), meta)
+    with pytest.raises(ValueError, match=f"format={form} has no place for {words}"):
+        exporting.require_format_holds(deployed(model, True), WRITERS[form], form)
+
+
+def test_only_classifiers_are_exported(few_images: None) -> None:
+    model, meta = vit_train.load("builtin:cifar10")
+    task: Task = make_task(ReconstructConfig(), meta.config.model, meta.image_shape, 10)
+    with pytest.raises(ValueError, match="only classifiers are exported"):
+        deployed(Trained(model, replace(meta, task=task)), True)
+
+
+@pytest.mark.parametrize("form, out", [("safetensors", "x.safetensors"), ("hf", "theirs")])
+def test_an_export_that_answers_otherwise_is_not_kept(
+    run: Run,
+    small_run: SmallRun,
+    form: str,
+    out: str,
+    few_images: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small_run("finished")
+    reopened = formats.reopened
+    other = lambda *what: lambda images: reopened(*what)(images) * 1.001  # noqa: E731
+    monkeypatch.setattr(formats, "reopened", other)
+    Path("old").mkdir()
+    if form == "hf":
+        run.fails("old exists already: remove it", "vit-export", "ckpt=run", "format=hf", "out=old")
+    before = set(Path().iterdir())
+    words = "the file was deleted: the same top-1 on 8 of"
+    run.fails(words, "vit-export", "ckpt=run", f"format={form}", f"out={out}")
+    assert set(Path().iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ("format=tflite", "format=tflite must be one of: onnx, torch, safetensors, timm, hf"),
+        ("format=hf normalize=false", "normalize=false is for format=onnx and torch"),
+        ("format=torch out=x.bin", "out=x.bin must end in .pt2 for format=torch"),
+        ("format=onnx", "needs onnx, onnxscript, onnxruntime: pip install -e '.[export]'"),
+        ("format=torch", "no checkpoint at nowhere"),
+    ],
+)
+def test_bad_settings_are_refused_at_once(
+    run: Run, few_images: None, settings: str, words: str
+) -> None:
+    run.fails(words, "vit-export", "ckpt=nowhere", *settings.split())
+
+
+def test_a_checkpoint_is_never_replaced_by_its_export(run: Run) -> None:
+    path = Path(shutil.copy(FOLDER / "cifar10.safetensors", "model.safetensors"))
+    before = path.read_bytes()
+    arguments = [f"ckpt={path}", "format=safetensors", f"out=./{path}"]
+    run.fails("is the checkpoint itself", "vit-export", *arguments)
+    assert path.read_bytes() == before
+
+
+def test_answers_that_differ_by_rounding_are_the_same_class() -> None:
+    expected = torch.tensor([[1.0, 1.0 - 1e-6, 0.0], [2.0, 0.0, 1.0]])
+    rounded = expected + torch.tensor([[-2e-6, 0, 0], [0, 0, 0]])
+    assert exporting.agreement(expected, rounded) == (2, pytest.approx(1e-6, rel=0.1))
+    assert exporting.agreement(expected, expected) == (2, 0)
+    assert exporting.agreement(expected, expected.flip(1)) == (0, 0.5)
+    for other in (torch.nan, torch.inf):
+        _, difference = exporting.agreement(expected, torch.full((2, 3), other))
+        assert difference > 1e30
+
+
+def test_a_card_has_the_results_of_its_own_checkpoint(tmp_path: Path) -> None:
+    result = {"acc": 0.5, "acc_interval_95": [0.4, 0.6], "count": 80}
+    kinds = (("a", "raw", 3), ("b", "raw", 3), ("b", "ema", 3), ("b", "raw", 2))
+    for name, (checkpoint, weights, epoch) in zip("abcd", kinds, strict=True):
+        folder = tmp_path / f"eval-test-{name}"
+        folder.mkdir()
+        facts = {"checkpoint": f"elsewhere/{checkpoint}.pt", "weights": weights, "epoch": epoch}
+        write_json(folder / "results.json", facts | {"precision": "bf16", "result": result})
+    write_json(tmp_path / "summary.json", {"command": "vit-train seed=1", "commit": None})
+    exported: Any = SimpleNamespace(path=tmp_path / "b.pt", weights="raw", epoch=3)
+    card = "\n".join(exporting.results(exported))
+    assert "| eval-test-b | bf16 | 50.00 % | 40.00 to 60.00 | 80 |" in card
+    assert card.count("| eval-") == 1 and "Trained by `vit-train seed=1`." in card
