@@ -19,7 +19,6 @@ from vit_train.data.batches import Normalize
 from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.data.train_batches import TrainBatches
-from vit_train.figures.measures import METRICS
 from vit_train.figures.sheet import label_lines
 
 FEW = ["data.train_images=60", "data.test_images=20", *SMALL_MODEL, "train.epochs=1"]

@@ -18,17 +18,16 @@ from conftest import SMALL, Run, SmallRun
 from safetensors import safe_open
 from safetensors import torch as safetensors
 from torch import Tensor
+from vit_train.interop.timm import TIMM
 
 import vit_train
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
 from vit_train.interop import export as exporting
 from vit_train.interop import formats
-from vit_train.interop.deployed import deployed
-from vit_train.interop.formats import WRITERS
-from vit_train.interop.huggingface import HUGGING_FACE
+from vit_train.interop.formats import WRITERS, deployed
+from vit_train.interop.libraries import HUGGING_FACE
 from vit_train.interop.pretrained import pretrained
-from vit_train.interop.timm import TIMM
 from vit_train.model.build import build
 from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
 from vit_train.model.vit import VisionTransformer

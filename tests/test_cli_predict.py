@@ -22,7 +22,7 @@ import vit_train
 from vit_train.base.reading import read_json
 from vit_train.engine import precision
 from vit_train.engine.precision import Precision
-from vit_train.evaluation import measuring, predict
+from vit_train.evaluation import predict
 from vit_train.figures.sheet import Labeled
 from vit_train.runs.paths import FOLDER
 from vit_train.runs.settings import PredictConfig

@@ -19,7 +19,7 @@ from small_sets import small_cifar, small_stl10
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from docs.update_tables import updated
-from vit_train.commands.arguments import choices
+from vit_train.commands.command import choices
 from vit_train.data.config import ShapesConfig
 from vit_train.engine import config as engine_settings
 from vit_train.engine.config import LoopConfig

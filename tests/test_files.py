@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from vit_train.base import reading as plain_values
-from vit_train.base import writing
 from vit_train.base.reading import (
     Refused,
     near_path,
@@ -36,7 +35,6 @@ from vit_train.base.text import (
     printable,
 )
 from vit_train.base.writing import (
-    exclusive,
     new_folder,
     open_to_append,
     remove_partial,
@@ -46,7 +44,7 @@ from vit_train.base.writing import (
     write_text,
 )
 from vit_train.runs.checkpoint import Checkpoint
-from vit_train.training.tensorboard import TensorBoard
+from vit_train.training.reports import TensorBoard
 
 
 @posix

@@ -21,8 +21,8 @@ from vit_train.data.sources import LOADERS, load_dataset
 from vit_train.engine import workers
 from vit_train.engine.config import OPTIM_CONFIGS, AdamWConfig, LoopConfig, OptimConfig
 from vit_train.engine.metrics import Answers
-from vit_train.engine.optim import Optimizer, Optimizers, make_adamw
-from vit_train.engine.optimizers import OPTIMIZERS
+from vit_train.engine.optimizers import OPTIMIZERS, Optimizer, make_adamw
+from vit_train.engine.stepping import Optimizers
 from vit_train.figures.measures import METRICS
 from vit_train.model.build import BUILDERS
 from vit_train.model.config import MODEL_CONFIGS, ModelConfig, ViTConfig

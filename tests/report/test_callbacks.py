@@ -33,14 +33,9 @@ from vit_train.model.build import parameter_breakdown
 from vit_train.runs.trained import Prediction
 from vit_train.training import callbacks as metrics_csv
 from vit_train.training import tensorboard as event_file
-from vit_train.training.callbacks import (
-    PAUSE,
-    AfterEpochs,
-    BadBatchSaver,
-    ContinueOnDiskError,
-    MetricsCsv,
-)
-from vit_train.training.tensorboard import TensorBoard
+from vit_train.training.checkpoints import PAUSE, BadBatchSaver, ContinueOnDiskError
+from vit_train.training.pictures import AfterEpochs
+from vit_train.training.reports import MetricsCsv, TensorBoard
 from vit_train.training.terminal import Terminal
 
 RESULT = Classification(

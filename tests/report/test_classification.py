@@ -19,17 +19,18 @@ from vit_train.figures.measures import (
     COLDEST,
     FIGURES,
     HOTTEST,
+    Confusion,
     accuracy_of_surest,
+    averages,
     binned,
     calibration_error,
     class_reports,
+    confusion_matrix,
     cooled,
     draw_coverage,
     fitted_temperature,
-    selective_accuracy,
 )
-from vit_train.figures.measures import Confusion, averages, class_reports, confusion_matrix
-from vit_train.figures.sheet import draw_mistakes, most_doubtful, most_wrong
+from vit_train.figures.sheet import draw_mistakes
 
 CLASSES = 7
 NAMES = [f"class {number}" for number in range(CLASSES)]

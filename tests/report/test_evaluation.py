@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binomtest
+from vit_train.evaluation.findings import Findings
 
 from vit_train.base.text import csv_text
 from vit_train.engine.metrics import Answers, Classification, Evaluation, Paired, Z
@@ -24,7 +25,6 @@ from vit_train.evaluation.comparison import (
     require_same_images,
     where_they_differ,
 )
-from vit_train.evaluation.findings import Findings
 from vit_train.evaluation.pages import comparison_page, evaluation_page
 from vit_train.explain.attribution import Focus
 

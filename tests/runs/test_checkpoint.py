@@ -20,10 +20,10 @@ from safetensors.torch import load_file, save
 from vit_train.base.writing import generations, save_archive
 from vit_train.engine.config import CheckpointConfig
 from vit_train.engine.metrics import Evaluation
+from vit_train.engine.resuming import random_state, set_random_state
 from vit_train.engine.schedule import better
 from vit_train.engine.state import Best, TrainerState
 from vit_train.engine.trainer import TrainLog
-from vit_train.engine.trainer_state import random_state, set_random_state
 from vit_train.runs import checkpoint
 from vit_train.runs.checkpoint import Checkpoint, Extended, newest_intact
 from vit_train.training import checkpoints as checkpoint_manager

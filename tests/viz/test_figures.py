@@ -23,7 +23,6 @@ from vit_train.data.dataset import Statistics
 from vit_train.figures.charts import LABEL, PALETTE, STYLES, bars, colors, curves, lines
 from vit_train.figures.maps import (
     ACROSS,
-    GAP,
     IMAGES,
     TITLE_HEIGHT,
     WIDE_GAP,
@@ -35,7 +34,15 @@ from vit_train.figures.maps import (
     draw_maps,
     side_by_side,
 )
-from vit_train.figures.sheet import SIDE, Labeled, class_line, draw_sheet, fitted_end, image_grid
+from vit_train.figures.sheet import (
+    GAP,
+    SIDE,
+    Labeled,
+    class_line,
+    draw_sheet,
+    fitted_end,
+    image_grid,
+)
 
 PACKAGE = Path(vit_train.__file__).parents[1]
 
