@@ -201,7 +201,7 @@ class Decoded(NamedTuple):
 def decode(
     paths: Sequence[Path], size: int, max_pixels: int, kept: Decoded | None = None
 ) -> Decoded:
-    """Read all files or, of those that are `kept`, the broken ones alone.
+    """Decode all files or, with an earlier result as `kept`, only those that were broken in it.
 
     Threads share the work: Pillow releases the GIL while it decodes and resizes.
     """
