@@ -214,9 +214,9 @@ def image_set(tree: Tree, classes: Sequence[str], config: FolderConfig) -> Image
     doubts.note([path for path, _ in files], images, lost.tolist())
     doubts.warn()
     label_of = {name: label for label, name in enumerate(classes)}
-    top = Path(config.root)
+    names = [path.relative_to(config.root).as_posix() for path, _ in files]
     return ImageSet(
         images,
         torch.tensor([label_of[name] for _, name in files]),
-        names=np.array([path.relative_to(top).as_posix() for path, _ in files], dtype=object),
+        names=np.array(names, dtype=object),
     )

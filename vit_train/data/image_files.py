@@ -145,10 +145,8 @@ def read_image(path: Path, size: int, max_pixels: int) -> tuple[np.ndarray, floa
     the file.
     """
     with decoding():
-        if not path.exists():
-            raise BrokenImage("there is no such file")
         if not path.is_file():  # a pipe could block forever, and a device might never end
-            raise BrokenImage("not a regular file")
+            raise BrokenImage("not a regular file" if path.exists() else "there is no such file")
         if path.stat().st_size > BYTES_PER_PIXEL * max_pixels + METADATA:
             raise BrokenImage(f"more bytes than an image of max_pixels={max_pixels} takes")
         with Image.open(path, formats=FORMATS) as image:
@@ -184,9 +182,8 @@ def as_rgb(image: Image.Image) -> Image.Image:
         shift = 8 if image.mode != "I" or values.max() > 255 else 0
         image = Image.fromarray((values >> shift).astype(np.uint8))
     if image.has_transparency_data:
-        image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image)
+        image = Image.alpha_composite(white, image.convert("RGBA"))
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
@@ -204,13 +201,17 @@ class Decoded(NamedTuple):
 def decode(
     paths: Sequence[Path], size: int, max_pixels: int, kept: Decoded | None = None
 ) -> Decoded:
-    """Read all files or, of those that are `kept`, the broken ones alone.
+    """Decode all files or, with an earlier result as `kept`, only those that were broken in it.
 
     Threads share the work: Pillow releases the GIL while it decodes and resizes.
     """
     if kept is None:
-        images = torch.zeros(len(paths), 3, size, size, dtype=torch.uint8)
-        kept = Decoded(images, dict.fromkeys(range(len(paths)), ""), torch.zeros(len(paths)))
+        count = len(paths)
+        kept = Decoded(
+            torch.zeros(count, 3, size, size, dtype=torch.uint8),
+            dict.fromkeys(range(count), "not read yet"),
+            torch.zeros(count),
+        )
     pixels, lost, broken = kept.images.numpy(), kept.lost.numpy(), {}
 
     def one(index: int) -> None:

@@ -19,7 +19,7 @@ CHOICES = [number for number, name in enumerate(OPERATIONS) if name != "Invert"]
 
 
 class Policy:
-    """Base of the policies, and that of no operation."""
+    """Base of the policies, which itself applies no operation."""
 
     num_rounds = 0
 
