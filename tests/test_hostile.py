@@ -102,7 +102,7 @@ HARMFUL: dict[str, tuple[str, Any, str]] = {
     "eval": ("config.model.name", "builtins.eval", "vit-eval: "),
     "a target": ("config.model._target_", "os.system", "vit-eval: "),
     "code": ("config.model.kernels", "__import__('os')", "vit-eval: "),
-    "shared in the config": ("config.data.urls", nested(40), "too many values"),
+    "shared in the config": ("config.data.urls", nested(40), "cannot read crafted.pt"),
     "the environment": ("config.data.root", "${oc.env:SECRET}", "an interpolation"),
     "many images": ("config.data.train_images", 30_000_000, "data.train_images=30000000"),
     "many test images": ("config.data.test_images", 1_000_000, "data.test_images=1000000"),

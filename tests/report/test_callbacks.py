@@ -17,7 +17,6 @@ import pytest
 import torch
 from conftest import csv_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.plugins.hparams.backend_context import _sort_and_reduce_to_hparams_limit
 from torch import Tensor, nn
@@ -31,8 +30,7 @@ from vit_train.evaluation.predict import terminal_line
 from vit_train.figures.measures import class_table, result_line
 from vit_train.model.build import parameter_breakdown
 from vit_train.runs.trained import Prediction
-from vit_train.training import callbacks as metrics_csv
-from vit_train.training import tensorboard as event_file
+from vit_train.training import reports
 from vit_train.training.checkpoints import PAUSE, BadBatchSaver, ContinueOnDiskError
 from vit_train.training.pictures import AfterEpochs
 from vit_train.training.reports import MetricsCsv, TensorBoard
@@ -75,46 +73,31 @@ def test_a_class_with_an_endless_name_takes_no_more_than_its_line() -> None:
 
 
 def test_an_epoch_is_a_line_under_the_names_of_its_columns(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = TrainLog(3, 42, 1344, {"loss": 1.5, "acc": 0.25}, 2e-3, 640.4)
-    with caplog.at_level(logging.INFO):
-        for result in (RESULT, None):
-            terminal = Terminal(steps_per_epoch=14, epochs=3)
-            terminal.on_epoch(None, log, result)
-        terminal.on_epoch(None, log, None)
+    """It says how long the rest takes, at the speed since this start of the run."""
+    clock = iter([0.0, 300.0, 600.0])
+    monkeypatch.setattr("vit_train.training.terminal.time.perf_counter", lambda: next(clock))
+    line = TrainLog(2, 20, 1344, {"loss": 1.5, "acc": 0.25}, 2e-3, 640.4)
+    trainer = SimpleNamespace(step=10, epoch=1, batch=0, last_epoch=3, train_loader=range(10))
+    terminal = Terminal()
+    with caplog.at_level(logging.INFO), terminal.shown(trainer):
+        terminal.on_epoch(trainer, line, RESULT)
+        terminal.on_epoch(trainer, replace(line, epoch=3, step=30), None)
     assert [record.getMessage() for record in caplog.records] == [
-        "epoch    train loss     acc    val loss     acc       lr  images/s    left",
-        "   3/3        1.500  25.00%       1.235  50.00%  2.0e-03       640     0 s",
-        "epoch    train loss     acc       lr  images/s    left",
-        "   3/3        1.500  25.00%  2.0e-03       640     0 s",
-        "   3/3        1.500  25.00%  2.0e-03       640     0 s",
+        "epoch    train loss     acc    val loss     acc       lr  images/s      left",
+        "   2/3        1.500  25.00%       1.235  50.00%  2.0e-03       640     05:00",
+        "   3/3        1.500  25.00%  2.0e-03       640     00:00",
     ]
 
 
-def test_nothing_is_drawn_in_front_of_the_first_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_begins_where_the_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(screen, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "stderr", screen)
-    terminal = Terminal(steps_per_epoch=14, epochs=3)
-    assert screen.getvalue() == ""
-    with terminal:
-        assert "epoch 1/3:   0%" in screen.getvalue()
-
-
-@pytest.mark.parametrize("step, left", [(0, "4 min"), (8, "20 min")])
-def test_the_first_log_says_how_long_the_run_will_take(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, step: int, left: str
-) -> None:
-    clock = iter([0.0, 30.0, 31.0])
-    monkeypatch.setattr("vit_train.training.terminal.time.perf_counter", lambda: next(clock))
-    # 10 of 90 steps have been made, all of them or two, in half a minute.
-    log = TrainLog(1, 10, 320, {"loss": 1.5}, 2e-3, 10.4)
-    terminal = Terminal(steps_per_epoch=30, epochs=3, step=step)
-    with caplog.at_level(logging.INFO):
-        for _ in range(2):
-            terminal.on_log(None, log)
-    assert [r.getMessage() for r in caplog.records] == [f"about {left} left, at 10 images/s"]
+    trainer = SimpleNamespace(step=17, epoch=1, batch=7, last_epoch=3, train_loader=range(10))
+    with Terminal().shown(trainer):
+        assert "epoch 2/3:  70%" in screen.getvalue()
 
 
 def test_parameters_are_counted_where_they_are() -> None:
@@ -206,7 +189,7 @@ def test_rows_that_could_not_be_written_are_written_later(
     for epoch in (1, 2, 3):
         table.on_epoch(TRAINER, log(epoch), None)
         with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
-            patch.setattr(metrics_csv, "write_text", full)
+            patch.setattr(reports, "write_text", full)
             table.flush()
     table.flush()
     assert [row["epoch"] for row in rows(table.path)] == [1, 2, 3]
@@ -320,9 +303,7 @@ def test_every_number_stands_at_its_step_under_its_name(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path)
     board.on_log(trainer(log_every=20), LOG)
     board.on_epoch(trainer(log_every=20), LOG, EVALUATED)
-    board.results({"final": EVALUATED}, 50)
     board.close({"model": {"depth": 2}}, {"test/acc": 0.5})
-    events = written(board)
     expected = {
         "loss/train": (42, 1.5), "acc/train": (42, 0.25), "train/lr": (42, 1e-3),
         "train/images_per_s": (42, 640), "train/images_seen": (42, 1344),
@@ -332,28 +313,9 @@ def test_every_number_stands_at_its_step_under_its_name(tmp_path: Path) -> None:
         "val/selective_acc": (42, 0.5),
         "test/acc": (0, 0.5),
     }  # fmt: skip
-    assert points(events) == {
+    assert points(written(board)) == {
         tag: [(step, pytest.approx(value))] for tag, (step, value) in expected.items()
     }
-    (table,) = events.Tensors("test/text_summary")
-    header, _, row = table.tensor_proto.string_val[0].decode().splitlines()
-    assert header.startswith("| test images | loss | acc | top5 |") and table.step == 50
-    assert row.startswith("| final weights | 0.7500 | 0.5000 | 0.8750 |")
-
-
-def test_training_and_validation_share_a_chart(tmp_path: Path) -> None:
-    board = TensorBoard(tmp_path)
-    board.begin("a: 1", ("loss", "acc"))
-    board.close({}, {})
-    (layout,) = written(board).Tensors("custom_scalars__config__")
-    charts = layout_pb2.Layout.FromString(layout.tensor_proto.string_val[0]).category
-    titles = [chart.title for chart in charts]
-    assert titles == ["loss", "acc", "schedule", "norms", "speed"]
-    assert list(charts[1].chart[0].multiline.tag) == ["acc/train", "acc/val"]
-    assert [list(chart.multiline.tag) for chart in charts[3].chart] == [
-        ["weight gradient norm/.*"],
-        ["weight norm/.*"],
-    ]
 
 
 def test_the_norms_of_weights_and_gradients_are_those_of_each_layer(tmp_path: Path) -> None:
@@ -414,7 +376,7 @@ def test_a_failure_of_the_disk_loses_and_repeats_nothing(
         board.scalar("loss/train", float(step), step)
         with monkeypatch.context() as patch:
             if step not in (3, 6):
-                patch.setattr(event_file, "write_from", half)
+                patch.setattr(reports, "write_from", half)
             with contextlib.suppress(OSError):
                 board.file.flush()
     assert board.file.path.stat().st_size == board.file.length

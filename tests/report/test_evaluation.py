@@ -6,32 +6,41 @@ import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import binomtest
-from vit_train.evaluation.findings import Findings
 
 from vit_train.base.text import csv_text
+from vit_train.data.dataset import ImageSet
 from vit_train.engine.metrics import Answers, Classification, Evaluation, Paired, Z
 from vit_train.evaluation.comparison import (
-    Pair,
     adjusted,
+    compared,
     differences,
     distinct,
     draw_differences,
+    in_words,
     require_same_images,
-    where_they_differ,
 )
+from vit_train.evaluation.evaluate import Evaluated
+from vit_train.evaluation.measuring import numbers
 from vit_train.evaluation.pages import comparison_page, evaluation_page
-from vit_train.explain.attribution import Focus
+from vit_train.figures.measures import result_dict
 
 NAMES = ["<b>cat</b>", "dog & co", '"><script>alert(1)</script>']
 FACTS = {
     "checkpoint": "run/<x>.pt", "title": "pets", "split": "test", "image_size": 8, "weights": "raw",
     "epoch": 3, "images_seen": 90, "date": "2026-01-31", "selected_on": "val", "images_per_s": 9.5,
+    "classes": NAMES, "caveat": "", "command": "vit-eval",
+}  # fmt: skip
+FOCUS = {
+    "images": 256, "patches_of_half": 0.36, "middle": 0.3, "deleted": 0.1, "changed": 0.3,
+    "changed_at_random": 0.08, "p_value": 0.01,
 }  # fmt: skip
 PNG = "data:image/png;base64,cG5n"  # b"png"
 
@@ -48,6 +57,7 @@ class Page(HTMLParser):
         self.words = ""
         self.feed(html)
         self.close()
+        self.words = " ".join(self.words.split())
         assert self.open == []
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
@@ -62,32 +72,42 @@ class Page(HTMLParser):
         self.words += data
 
 
-def words_of(found: Findings, summary: Any = None) -> str:
-    return Page(evaluation_page(found, summary or {}, {})).words
+def result_of(labels: np.ndarray, predicted: np.ndarray, sure: float = 3.0) -> Classification:
+    return Classification.of(Answers(labels, sure * np.eye(labels.max() + 1)[predicted]))
 
 
-def found(**changes: Any) -> Findings:
-    labels = np.array([0] * 10 + [1] * 10 + [2] * 10)
-    predicted = np.array([0] * 6 + [1] * 4 + [1] * 10 + [2] * 9 + [0])
-    result = Classification.of(Answers(labels, 3.0 * np.eye(3)[predicted]))
-    images = torch.zeros(30, 3, 8, 8, dtype=torch.uint8)
-    return Findings(result, images, list(range(30)), NAMES, FACTS, **changes)
+PREDICTED = np.array([0] * 6 + [1] * 4 + [1] * 10 + [2] * 9 + [0])
+RESULT = result_of(np.arange(30) // 10, PREDICTED)
+
+
+def html_of(
+    result: Evaluation = RESULT,
+    temperature: float | None = None,
+    run: dict[str, Any] | None = None,
+    pictures: dict[str, bytes] | None = None,
+    **more: object,
+) -> str:
+    classes = NAMES[: result.answers.classes] if isinstance(result, Classification) else []
+    content = FACTS | {"classes": classes} | numbers(result, classes, temperature) | more
+    return evaluation_page(content, result, run or {}, pictures or {})
+
+
+def words_of(*what: Any, **more: Any) -> str:
+    return Page(html_of(*what, **more)).words
 
 
 def test_no_text_is_markup_and_nothing_is_loaded() -> None:
-    summary = {
+    run = {
         "command": "vit-train <i>x</i>",
         "commit": "<svg onload=1>",
         "machine": {"cpu": "A&B\x1b[1m"},
     }
-    focus = Focus(256, 0.36, 0.3, 0.1, 0.3, 0.1, 0.01)
     pictures = {"confusion": b"png", "maps": b"png"}
-    one = evaluation_page(found(focus=focus), summary, pictures)
-    pair = Pair(*NAMES[:2], Paired(30, 3, 4), 0.5)
+    one = html_of(run=run, pictures=pictures, focus=FOCUS)
+    (pair,) = compared(dict.fromkeys(NAMES[:2], RESULT.answers))
+    models = [FACTS | {"name": name} | numbers(RESULT, NAMES, None) for name in NAMES[:2]]
     settings, pictures = [("seed", "0", NAMES[2])], dict.fromkeys(NAMES[1:], b"png")
-    both = comparison_page(
-        NAMES[:2], [found()] * 2, [pair.in_words, "<i>seen</i>"], settings, pictures
-    )
+    both = comparison_page(models, [in_words(pair), "<i>seen</i>"], settings, pictures)
     for page in map(Page, (one, both)):
         tags = [tag for tag, _ in page.tags]
         assert not {"script", "b", "svg", "i", "link", "iframe"} & set(tags)
@@ -103,7 +123,7 @@ def test_no_text_is_markup_and_nothing_is_loaded() -> None:
 
 
 def test_it_says_in_words_what_was_found() -> None:
-    words = words_of(found(temperature=2.0, flipped=found().result))
+    words = words_of(temperature=2.0, tta_flip=result_dict(RESULT))
     for said in (
         *("83.33 %", "most frequent class would be right in 33.3 %"),
         "<b>cat</b> mistaken for dog & co: 4 images, 40.0 % of <b>cat</b>",
@@ -118,26 +138,14 @@ def test_it_says_in_words_what_was_found() -> None:
     assert float(change(words)[1]) < float(change(words)[2])
 
 
-def of_two(result: Classification, temperature: float | None = None) -> Findings:
-    """Found of two classes."""
-    return replace(found(temperature=temperature), result=result, classes=NAMES[:2])
-
-
-@pytest.mark.parametrize(
-    "right, sure, verdict",
-    [
-        (0.5, 5.0, "Not as they are: it is right less often than its probabilities say."),
-        (0.9, 0.5, "Not as they are: it is right more often than its probabilities say."),
-    ],
-)
+@pytest.mark.parametrize("right, sure, verdict", [(0.5, 5.0, "less"), (0.9, 0.5, "more")])
 def test_with_many_images_it_says_on_which_side_confidence_errs(
     right: float, sure: float, verdict: str
 ) -> None:
     labels = np.arange(400) % 2
     predicted = np.where(np.arange(400) < 400 * right, labels, 1 - labels)
-    result = Classification.of(Answers(labels, sure * np.eye(2)[predicted]))
-    words = words_of(of_two(result, 20.0))
-    assert verdict in words
+    words = words_of(result_of(labels, predicted, sure), 20.0)
+    assert f"Not as they are: it is right {verdict} often than its probabilities say." in words
     before, now = map(float, change(words).groups())
     assert (now < before) == (sure > right)  # a temperature of 20 makes it less sure
 
@@ -149,15 +157,13 @@ def change(words: str) -> re.Match[str]:
 
 
 def test_uneven_classes_are_also_counted_alike() -> None:
-    labels = np.array([0] * 30 + [1] * 10)
-    result = Classification.of(Answers(labels, 3.0 * np.eye(2)[np.zeros(40, dtype=int)]))
-    words = words_of(of_two(result))
+    words = words_of(result_of(np.arange(40) // 30, np.zeros(40, dtype=int)))
     assert "75.00 %" in words
     assert "With every class counted alike, the model is right in 50.00 %." in words
 
 
 @pytest.mark.parametrize(
-    "count, changed, p_value, verdict",
+    "images, changed, p_value, verdict",
     [
         (256, 0.33, 1e-9, "So the maps show what the predictions depend on."),
         (256, 0.1, 0.4, "That may be chance: these images do not tell"),
@@ -166,23 +172,21 @@ def test_uneven_classes_are_also_counted_alike() -> None:
     ],
 )
 def test_it_says_where_the_model_looks_and_whether_that_means_anything(
-    count: int, changed: float, p_value: float, verdict: str
+    images: int, changed: float, p_value: float, verdict: str
 ) -> None:
-    focus = Focus(count, 0.36, 0.3, 0.1, changed, changed_at_random=0.08, p_value=p_value)
-    words = words_of(found(focus=focus))
+    words = words_of(focus=FOCUS | {"images": images, "changed": changed, "p_value": p_value})
     said = f"changes {100 * changed:.0f} % of the predictions; removing random patches, 8 %"
     assert said in words and verdict in words
 
 
 def test_a_model_that_predicts_pixels_has_a_loss_alone() -> None:
-    pixels = Findings(Evaluation(5, 0.25), torch.zeros(5, 3, 8, 8), [], [], FACTS)
-    words = Page(evaluation_page(pixels, {}, {"pictures": b"png"})).words
+    words = words_of(Evaluation(5, 0.25), pictures={"pictures": b"png"})
     assert "0.2500" in words and "confused" not in words
 
 
 @pytest.mark.parametrize("summary", [{"machine": 3, "config": None}, {"seconds": "long"}, {}])
 def test_a_strangers_summary_may_be_anything(summary: dict[str, Any]) -> None:
-    assert "Reproduce this" in Page(evaluation_page(found(), summary, {})).words
+    assert "Reproduce this" in words_of(run=summary)
 
 
 CLASSES = ("cat", "a, b", "<b>$x$</b>")
@@ -249,42 +253,52 @@ def test_only_images_on_which_not_all_say_the_same_are_listed() -> None:
 
 
 def test_the_sheet_begins_with_the_most_wrong_of_those_that_one_alone_knows() -> None:
-    both = first, second = answers(0), answers(1)
-    chosen = where_they_differ(first, second, 5)
-    assert (first.correct[chosen] & ~second.correct[chosen]).all()
-    losses = second.losses[chosen]
-    assert (np.diff(losses) <= 0).all()
-    assert losses[0] == second.losses[first.correct & ~second.correct].max()
-    images = torch.zeros(60, 3, 8, 8, dtype=torch.uint8)
+    first, second = answers(0), answers(1)
+    only_first = np.flatnonzero(first.correct & ~second.correct)
+    images = torch.arange(60, dtype=torch.uint8).view(60, 1, 1, 1).expand(-1, 3, 8, 8)
     for names in (("A (run)", "B ($x$)"), ("B (x)", "C (y)")):
-        figure = draw_differences(both, names, images, CLASSES)
-        texts = [text.get_text() for text in figure.axes[0].texts]
+        found = dict(zip(names, (first, second), strict=True))
+        (axes,) = draw_differences(found, images, CLASSES).axes
+        shown = [int(image.get_array().max()) for image in axes.images]
+        worst = only_first[np.argsort(-second.losses[only_first])]
+        assert shown[: min(12, len(worst))] == worst[:12].tolist()
+        texts = [text.get_text().replace(r"\$", "$") for text in axes.texts]
         assert texts[0] == f"Only {names[0]} is right" and f"Only {names[1]} is right" in texts
         assert [text[:3] for text in texts[1:3]] == [f"{name[0]}: " for name in names]
 
 
 @pytest.mark.parametrize("a, b, verdict", [(5, 9, "may be chance"), (5, 30, "more than chance")])
 def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) -> None:
-    paired = Paired(1000, a, b)
-    pair = Pair("A (x)", "B (y)", paired, paired.p_value)
-    assert verdict in pair.in_words and f"{(a - b) / 10:+.2f} points" in pair.in_words
-    assert "adjusted" not in pair.in_words
-    of_many = replace(pair, p_adjusted=0.5).in_words
+    right, found = np.eye(2)[[0] * 1000], {}
+    for name, wrong in (("A (x)", slice(a, a + b)), ("B (y)", slice(a))):
+        found[name] = Answers(np.zeros(1000, dtype=int), right.copy())
+        found[name].logits[wrong] = [0, 1]
+    (pair,) = compared(found)
+    assert (pair["only_first"], pair["only_second"]) == (a, b)
+    words = in_words(pair)
+    assert verdict in words and f"{(a - b) / 10:+.2f} points" in words and "adjusted" not in words
+    of_many = in_words(pair | {"mcnemar_p_adjusted": 0.5})
     assert "p = 0.5 when adjusted for all pairs). That may be chance." in of_many
 
 
-def findings(names: list[int], data: str = "cifar10", seed: int = 0) -> Findings:
-    each = answers(seed, count=4)
-    facts = {"data": data, "checkpoint": f"run{seed}/best.safetensors"}
-    return Findings(Classification.of(each), torch.zeros(4, 3, 8, 8), names, CLASSES, facts)
+def evaluated(name: str, images: ImageSet, data: str = "cifar10") -> Evaluated:
+    content = {"data": data, "root": "data"}
+    result = Classification.of(answers(0, count=4))
+    return Evaluated(SimpleNamespace(path=name), images, result, content, Path())
 
 
 def test_only_answers_to_the_same_images_are_compared() -> None:
-    first = findings([0, 1, 2, 3])
-    require_same_images([first, findings([0, 1, 2, 3], seed=1)])
-    blurred = replace(findings([0, 1, 2, 3], seed=1), images=torch.ones(4, 3, 8, 8))
-    for other in (findings([0, 1, 2, 4]), findings([0, 1, 2, 3], data="folder"), blurred):
-        with pytest.raises(ValueError, match=r"run0/best\..* evaluated on different images"):
+    plain = ImageSet(torch.zeros(4, 3, 8, 8), torch.zeros(4))
+    first = evaluated("run0", plain)
+    for same in (plain, replace(plain, images=torch.zeros(4, 3, 16, 16))):  # of another size
+        require_same_images([first, evaluated("run1", same)])
+    for other in (
+        evaluated("run1", replace(plain, names=np.array([0, 1, 2, 4]))),
+        evaluated("run1", plain, data="folder"),
+        evaluated("run1", replace(plain, images=torch.ones(4, 3, 8, 8))),
+        evaluated("run1", replace(plain, labels=torch.ones(4))),
+    ):
+        with pytest.raises(ValueError, match="run0 and run1 were evaluated on different images"):
             require_same_images([first, other])
 
 
