@@ -6,14 +6,12 @@ import math
 import os
 import pickle
 import random
-import stat
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from checkpoints import ABOUT, forge, sample, trainer_state, write
+from checkpoints import ABOUT, forge, resuming, sample, write
 from conftest import posix
 from safetensors.torch import load_file, save
 
@@ -145,20 +143,15 @@ def test_the_content_is_durable_before_any_file_gets_its_name(
     happened: list[str] = []
     rename, path = Path.replace, tmp_path / "last.safetensors"
 
-    def noting_fsync(descriptor: int) -> None:
-        happened.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
-
     def noting_replace(self: Path, target: Path) -> Path:
         happened.append(target.name)
         return rename(self, target)
 
     write(path, keep=1, step=1)
-    monkeypatch.setattr(os, "fsync", noting_fsync)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: happened.append("fsync"))
     monkeypatch.setattr(Path, "replace", noting_replace)
     write(path, keep=1, step=2)
-    named = happened.index(path.name)
-    assert {"file", "last-1.safetensors"} <= set(happened[:named])
-    assert not hasattr(os, "O_DIRECTORY") or happened[named + 1 :][-1] == "folder"
+    assert happened == ["fsync", "last-1.safetensors", "fsync", path.name]
 
 
 def test_random_states_come_back() -> None:
@@ -191,7 +184,6 @@ def test_the_checksum_depends_on_every_part() -> None:
 
 
 LOG = TrainLog(1, 1, 1, {}, 0.1, 1.0)
-MAKE = partial(Checkpoint, **ABOUT)
 
 
 class Trainer:
@@ -216,15 +208,10 @@ class Trainer:
 
     def state(self) -> TrainerState:
         kept = {"model": {"w": self.weights}, "optimizers": [[{"moment": self.moments}]]}
-        return trainer_state(step=self.step, epoch=self.epoch, best=self.best, **kept)
+        return resuming(step=self.step, epoch=self.epoch, best=self.best, **kept)
 
     def leave_out(self, began: float) -> None:
         self.left_out += 1
-
-
-@pytest.fixture(autouse=True)
-def a_state_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_manager, "state_of", lambda trainer: trainer.state())
 
 
 class Reports:
@@ -233,8 +220,9 @@ class Reports:
     written = unwritten = 0
     full = False
 
-    def lengths(self) -> dict[str, int]:
-        return {"metrics.csv": self.written + self.unwritten}
+    def checkpoint(self, trainer: Trainer) -> Checkpoint:
+        written = {"metrics.csv": self.written + self.unwritten}
+        return Checkpoint(**vars(trainer.state()), **ABOUT, written=written)
 
     def flush(self) -> None:
         if self.full:
@@ -243,8 +231,9 @@ class Reports:
 
 
 def managed(folder: Path, **config: Any) -> tuple[CheckpointManager, Trainer, Reports]:
-    reports = Reports()
-    return CheckpointManager(folder, MAKE, CheckpointConfig(**config), reports), Trainer(), reports
+    reports, chosen = Reports(), CheckpointConfig(**config)
+    manager = CheckpointManager(folder, chosen, reports.checkpoint, reports.flush)
+    return manager, Trainer(), reports
 
 
 def after_epochs(folder: Path, losses: list[float | None], **config: Any) -> dict[str, Checkpoint]:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import SMALL, SMALL_MODEL, Run, SmallRun, csv_rows, write_images
+from conftest import SMALL, SMALL_MODEL, Run, SmallRun, csv_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
@@ -191,7 +191,7 @@ def test_training_in_python_is_as_the_package_says(
     ],
 )
 @pytest.mark.parametrize("best, speedup", [("bf16", 1.9), ("fp32", 0.52)])
-def test_the_speed_of_bf16_is_said_and_another_precision_that_would_be_faster(
+def test_another_precision_that_would_be_faster_is_named(
     run: Run,
     monkeypatch: pytest.MonkeyPatch,
     settings: list[str],
@@ -201,30 +201,10 @@ def test_the_speed_of_bf16_is_said_and_another_precision_that_would_be_faster(
 ) -> None:
     few = [*SMALL[:2], *settings, "train.max_minutes=1e-9", "hydra.run.dir=run"]
     monkeypatch.setattr(precision, "product_speedup", lambda *_, threads: speedup)
-    faster = "" if used in (best, None) else f": precision={best} would be faster here"
-    words = f"{used or best} on cpu (bf16 multiplies {speedup} times as fast as fp32{faster})"
-    run.says(words, "vit-train", *few)
+    faster = "" if used in (best, None) else f" (precision={best} would be faster here)"
+    run.says(f"{used or best} on cpu{faster} folder", "vit-train", *few)
     summary = read_json(Path("run/summary.json"))
     assert (summary["precision"], summary["bf16_speedup"]) == (used or best, speedup)
-
-
-@pytest.mark.parametrize(
-    "settings, words, sign",
-    [
-        ("train.epochs=1", "warm-up 0.4 of 1 epoch, not 1: at most half of the run", "warm-up"),
-        ("optim.warmup_epochs=1.5", "warm-up 1 of 2 epochs, not 1.5: at most half", "warm-up"),
-        ("", "", "warm-up"),
-        ("", "20 validation images can hardly tell which epoch is the best", "images can hardly"),
-        ("data.val=none", "", "images can hardly"),
-        ("data.cv_folds=5 data.cv_fold=0", "", "images can hardly"),
-        ("task=reconstruct task.decoder_depth=1", "", "images can hardly"),
-    ],
-)
-def test_a_warm_up_that_is_cut_and_few_validation_images_are_said(
-    run: Run, settings: str, words: str, sign: str
-) -> None:
-    stopping = [*SMALL, *settings.split(), "train.max_minutes=1e-9"]
-    assert (sign in run.says(words, "vit-train", *stopping).said) == bool(words)
 
 
 def test_the_command_for_a_classifier_of_the_same_images_is_whole(run: Run) -> None:
@@ -235,20 +215,6 @@ def test_the_command_for_a_classifier_of_the_same_images_is_whole(run: Run) -> N
     assert {"data.train_images=200", "data.test_images=60", "data.split_seed=3"} < set(said)
     words = "starts from the encoder of my run"
     run.says(words, "vit-train", *said, "train.max_minutes=1e-9", "hydra.run.dir=next")
-
-
-def test_few_steps_on_images_of_ones_own_are_said_with_what_makes_more(run: Run) -> None:
-    write_images("images", [f"{'ab'[number % 2]}/{number}.png" for number in range(120)])
-    data = ["data=folder", "data.root=images", "data.image_size=8", "data.val=none"]
-    train = ["vit-train", *SMALL_MODEL, *data, "train.max_minutes=1e-9"]
-    outcome = run.succeeds(*train, "hydra.run.dir=few")
-    said = re.search(r"only (\d+) steps in all: try (\S+) (\S+), or pretr", outcome.said)
-    assert said and int(said[1]) < 10
-    outcome = run.succeeds(*train, *said.groups()[1:])
-    work = re.search(r"(\d+) epochs of (\d+) steps of 16 images", outcome.said)
-    assert work and 1_800 < int(work[1]) * int(work[2]) < 2_200 and "in all" not in outcome.out
-    for others in (["resume=few"], SMALL):
-        assert "in all" not in run.succeeds("vit-train", *others, "train.max_minutes=1e-9").out
 
 
 def parts(
@@ -290,7 +256,7 @@ def test_arithmetic_is_not_counted_where_that_would_take_the_memory(
 
 
 def test_a_step_has_an_image_for_each_process() -> None:
-    with pytest.raises(ValueError, match=r"steps of 54 are too few images for 55 processes"):
+    with pytest.raises(ValueError, match=r"54 is smaller than the number of processes \(55\)"):
         parts(processes=Processes(rank=0, count=55))
 
 
