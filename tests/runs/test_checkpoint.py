@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save, save_file
 
 from vit_train.base.writing import generations
 from vit_train.engine.state import Best
-from vit_train.engine.trainer_state import random_state, set_random_state
 from vit_train.runs import checkpoint
 from vit_train.runs.checkpoint import Checkpoint, Extended, newest_intact
 
@@ -42,11 +41,7 @@ def test_what_is_saved_is_what_is_read_whatever_its_type(tmp_path: Path) -> None
     assert back.keys() == tensors.keys() and len(read.checksum) == 64
     for name, value in tensors.items():
         assert back[name].dtype == value.dtype and back[name].shape == value.shape
-        assert (
-            back[name].numpy(force=True).tobytes() == value.numpy().tobytes()
-            if (value.dtype != torch.bfloat16)
-            else torch.equal(back[name], value)
-        )
+        assert back[name].reshape(-1).view(torch.uint8).equal(value.reshape(-1).view(torch.uint8))
     # Any program that reads safetensors finds the weights by their plain names.
     assert torch.equal(load_file(path)["model.w"], MODEL["w"])
 
@@ -58,52 +53,24 @@ def test_a_copy_does_not_change_with_the_weights() -> None:
     assert copy.model["w"].tolist() == copy.optimizers[0][0]["m"].tolist() == [0.0] * 3
 
 
-def test_a_failed_write_leaves_the_previous_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "last.safetensors"
-    write(path, step=1)
-
-    def full_disk(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(OSError):
-        write(path, step=2)
-    assert Checkpoint.load(path).step == 1
+# The bytes of a file, a place in it and random numbers, and the damaged bytes.
+DAMAGE: dict[str, Callable[[bytes, int, random.Random], bytes]] = {
+    "flip": lambda data, at, rng: (
+        data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+    ),
+    "cut": lambda data, at, rng: data[:at],
+    "lose": lambda data, at, rng: data[:at] + data[at + rng.randrange(1, 500) :],
+    "insert": lambda data, at, rng: data[:at] + rng.randbytes(rng.randrange(1, 100)) + data[at:],
+    "noise": lambda data, at, rng: rng.randbytes(at),
+}
 
 
-def flip(data: bytearray, rng: random.Random) -> None:
-    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-
-
-def cut(data: bytearray, rng: random.Random) -> None:
-    del data[rng.randrange(len(data)) :]
-
-
-def lose(data: bytearray, rng: random.Random) -> None:
-    place = rng.randrange(len(data))
-    del data[place : place + rng.randrange(1, 500)]
-
-
-def insert(data: bytearray, rng: random.Random) -> None:
-    place = rng.randrange(len(data))
-    data[place:place] = rng.randbytes(rng.randrange(1, 100))
-
-
-def noise(data: bytearray, rng: random.Random) -> None:
-    data[:] = rng.randbytes(rng.randrange(3000))
-
-
-@pytest.mark.parametrize("damage", [flip, cut, lose, insert, noise])
-def test_a_damaged_file_is_refused(
-    damage: Callable[[bytearray, random.Random], None], tmp_path: Path
-) -> None:
-    rng, whole = random.Random(damage.__name__), sample(model=MODEL).to_bytes()
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_file_is_refused(kind: str, tmp_path: Path) -> None:
+    rng, whole = random.Random(kind), sample(model=MODEL).to_bytes()
     for _ in range(200):
-        data = bytearray(whole)
-        damage(data, rng)
-        (tmp_path / "x.safetensors").write_bytes(data)
+        damaged = DAMAGE[kind](whole, rng.randrange(len(whole)), rng)
+        (tmp_path / "x.safetensors").write_bytes(damaged)
         with pytest.raises(ValueError, match=r"x\.safetensors: it is (damaged|not a checkpoint)"):
             Checkpoint.load(tmp_path / "x.safetensors")
 
@@ -191,13 +158,6 @@ def test_the_content_is_durable_before_its_name_and_the_name_at_the_end(
     assert "file" in happened[:named] and "last-1.safetensors" in happened[:named]
     if hasattr(os, "O_DIRECTORY"):
         assert happened[-1] == "folder" and len(happened) - 1 > named
-
-
-def test_random_states_come_back() -> None:
-    state = random_state()
-    drawn = torch.rand(3)
-    set_random_state(state)
-    assert torch.equal(torch.rand(3), drawn)
 
 
 def test_the_newest_intact_checkpoint_is_the_one_written_last(tmp_path: Path) -> None:
