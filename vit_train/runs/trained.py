@@ -33,7 +33,7 @@ from vit_train.runs.settings import WEIGHTS
 from vit_train.tasks.make import make_task
 from vit_train.tasks.task import Task
 
-# Of the images of all sources, and of the files that are classified.
+# Channels of the images of all sources, and of the files that are classified.
 CHANNELS = 3
 # Temperatures that are believed, ample for those of vit-eval: logits divided by others overflow.
 LEAST, MOST = 1e-3, 1e3
@@ -78,7 +78,7 @@ class Meta:
     images_seen: int
     weights: str
     versions: dict[str, str]
-    # Of the run's training, validation and test images.
+    # A hash of the run's training, validation and test images.
     fingerprint: str
     # Keys of the images that it or a model that it learned from was trained or validated on, and
     # of the latter's alone, if they are known.
@@ -135,10 +135,10 @@ class Trained(NamedTuple):
             raise ValueError(f"topk={topk} must be at least 1")
         several = [images] if isinstance(images, Picture) else list(images)
         found = []
-        for image, said in zip(several, self.stream(several, topk), strict=True):
-            if isinstance(said, str):
-                raise ValueError(f"cannot read {named(image)}: {said}")
-            found.append(said)
+        for image, prediction in zip(several, self.stream(several, topk), strict=True):
+            if isinstance(prediction, str):
+                raise ValueError(f"cannot read {named(image)}: {prediction}")
+            found.append(prediction)
         return found[0] if isinstance(images, Picture) else found
 
     def stream(
@@ -291,7 +291,7 @@ def load(
 
 
 def pick_weights(checkpoint: Checkpoint, asked: str) -> tuple[str, State]:
-    """Return "ema" or "raw", with these weights; raise ValueError if there are none such."""
+    """Return "ema" or "raw", and these weights; raise ValueError if the checkpoint lacks them."""
     if asked not in WEIGHTS:
         raise ValueError(f"weights={asked} must be one of: {', '.join(WEIGHTS)}")
     if asked == "ema" and checkpoint.ema is None:
