@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": {"data", "engine", "base", "model", "tasks"},
     "explain": {"data", "engine", "figures", "base", "model", "runs", "tasks"},
     "results": {"engine", "figures", "base", "runs"},
-    "interop": {"data", "engine", "base", "model", "runs"},
+    "interop": {"data", "base", "model", "runs"},
     "evaluation": {
         *("data", "engine", "explain", "figures", "base", "model", "results", "runs"),
     },

@@ -266,6 +266,8 @@ def load(
     file = builtin_checkpoint(path) or checkpoint_at(run_at(Path(path)))
     checkpoint = Checkpoint.load(file)
     chosen, state = pick_weights(checkpoint, weights)
+    if image_size is not None and image_size < 1:
+        raise ValueError(f"image_size={image_size} must be at least 1")
     config = from_checkpoint(checkpoint.config, PREDICTING)
     task = checked_task(checkpoint, config, state, image_size)
     model = task.build_model().to(device)
