@@ -205,10 +205,6 @@ def safetensors_of(state: State, metadata: dict[str, str]) -> bytes:
     return save(whole, metadata)
 
 
-def own_weights(model: Deployed) -> bytes:
-    return safetensors_of(model.fused.state_dict(), {OWN: json.dumps(model.about)})
-
-
 def reopened(path: Path, model: Deployed) -> Answer:
     """Return how weights answer that are read back from a file or folder, as init_from= does."""
     config = model.meta.config.model
@@ -291,7 +287,9 @@ logits = model(images)  # INPUT""",
     "safetensors": Format(
         suffix=".safetensors",
         use="# vit-train init_from=NAME",
-        content=own_weights,
+        content=lambda model: safetensors_of(
+            model.fused.state_dict(), {OWN: json.dumps(model.about)}
+        ),
         open=reopened,
         layout=OURS,
     ),
