@@ -18,7 +18,6 @@ from safetensors.torch import load_file, save
 from vit_train.base.writing import generations, save_archive
 from vit_train.engine.config import CheckpointConfig
 from vit_train.engine.metrics import Evaluation
-from vit_train.engine.resuming import random_state, set_random_state
 from vit_train.engine.schedule import better
 from vit_train.engine.state import Best, TrainerState
 from vit_train.engine.trainer import TrainLog
@@ -152,13 +151,6 @@ def test_the_content_is_durable_before_any_file_gets_its_name(
     monkeypatch.setattr(Path, "replace", noting_replace)
     write(path, keep=1, step=2)
     assert happened == ["fsync", "last-1.safetensors", "fsync", path.name]
-
-
-def test_random_states_come_back() -> None:
-    state = random_state()
-    drawn = torch.rand(3)
-    set_random_state(state)
-    assert torch.equal(torch.rand(3), drawn)
 
 
 def test_the_newest_intact_checkpoint_is_the_one_written_last(tmp_path: Path) -> None:

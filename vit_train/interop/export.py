@@ -97,17 +97,17 @@ def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
         all_expected.append(expected)
         all_given.append(given)
     same, difference = agreement(torch.cat(all_expected), torch.cat(all_given))
-    said = (
+    figures = (
         f"the same top-1 on {same:,} of {len(images):,} {name}, logits to {difference:.1e} of the "
         "largest"
     )
     if same < len(images) or difference > TOLERANCE:
         raise ValueError(
             "the exported model's predictions differ from the original's; the file was deleted: "
-            f"{said}"
+            f"{figures}"
         )
-    logger.info(f"checked: {said}")
-    return said
+    logger.info(f"checked: {figures}")
+    return figures
 
 
 def agreement(expected: Tensor, given: Tensor) -> tuple[int, float]:

@@ -106,7 +106,7 @@ class Format:
     use: str
     # The content of the file, or that of each file in the folder by its name.
     content: Callable[[Deployed], Any]
-    # From what was written to its logits.
+    # A function from images, as the network takes them, to the logits of the file or folder.
     open: Callable[[Path, Deployed], Answer]
     # The package that opens it, as the Hugging Face Hub calls it.
     package: str | None = None
@@ -130,18 +130,24 @@ class Format:
         """
         with refusals("the format cannot hold"):
             content = self.content(model)
+
+        def card(path: Path) -> str:
+            with refusals("nothing here can open"):
+                answer = self.open(path, model)
+            return check(answer)
+
         if self.suffix:
             with replacing(out) as file:
                 file.write(content)
                 file.flush()
-                card = check(self.open(Path(file.name), model))
-            write_text(out.with_name(f"{out.name}.md"), card)
+                text = card(Path(file.name))
+            write_text(out.with_name(f"{out.name}.md"), text)
         else:
             with new_folder(out) as folder:
                 for name, each in content.items():
                     with replacing(folder / name) as file:
                         file.write(each)
-                write_text(folder / CARD, check(self.open(folder, model)))
+                write_text(folder / CARD, card(folder))
 
 
 @contextlib.contextmanager
@@ -197,10 +203,6 @@ def open_torch_file(path: Path, model: Deployed) -> Answer:
 def safetensors_of(state: State, metadata: dict[str, str]) -> bytes:
     whole = {key: each.clone(memory_format=torch.contiguous_format) for key, each in state.items()}
     return save(whole, metadata)
-
-
-def own_weights(model: Deployed) -> bytes:
-    return safetensors_of(model.fused.state_dict(), {OWN: json.dumps(model.about)})
 
 
 def reopened(path: Path, model: Deployed) -> Answer:
@@ -285,7 +287,9 @@ logits = model(images)  # INPUT""",
     "safetensors": Format(
         suffix=".safetensors",
         use="# vit-train init_from=NAME",
-        content=own_weights,
+        content=lambda model: safetensors_of(
+            model.fused.state_dict(), {OWN: json.dumps(model.about)}
+        ),
         open=reopened,
         layout=OURS,
     ),

@@ -79,12 +79,6 @@ class Layout:
                     )
         return found
 
-    def recognizes(self, state: Mapping[str, Tensor]) -> bool:
-        """Check for the library's names of two weights that every Vision Transformer has."""
-        table = self.table(1)
-        own = (*table["patch_embed.proj.weight"], *table["blocks.0.norm1.weight"])
-        return state.keys() >= set(own)
-
     def to_ours(self, state: Mapping[str, Tensor]) -> tuple[State, list[str]]:
         """Return the weights under this program's names, and the names of those left out.
 

@@ -23,7 +23,7 @@ SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 # The keys of a state dict in the files of training programs, the averaged weights first, as in
 # timm.
 WRAPPERS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model")
-# What PyTorch's and other wrappers put before a name.
+# Prefixes that PyTorch's and other wrappers add to names.
 PREFIXES = re.compile(r"^((module|_orig_mod|model|backbone|vit|deit)\.)+")
 
 

@@ -54,11 +54,11 @@ class Checkpoint(TrainerState):
     config: dict[str, Any]
     classes: list[str]
     image_shape: tuple[int, int, int]
-    # Of each channel, to normalize images with.
+    # Mean and standard deviation of each channel, to normalize images with.
     mean: tuple[float, ...]
     std: tuple[float, ...]
     versions: dict[str, str]
-    # Of the run's training, validation and test images.
+    # A hash of the run's training, validation and test images.
     fingerprint: str
     # Keys of the images that it or a model that it learned from trained or validated on, and of the
     # latter's alone, (N,) int64, if they are known.

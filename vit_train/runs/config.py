@@ -40,7 +40,7 @@ CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
 PREDICTING = ("model", "task")
 # All groups of a training run.
 GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
-# What runs have that began before a group's name could be chosen.
+# The names of groups in older runs, which began before they could be chosen.
 UNNAMED = {"optim": "adamw"}
 # The preset of a Vision Transformer that is chosen unless another one is.
 DEFAULT_MODEL = "tiny"
@@ -54,7 +54,7 @@ INCIDENTAL = (
 # Settings that change results by rounding alone; on a GPU another train.micro_batch draws different
 # dropout, too.
 ROUNDING = ("train.micro_batch", "train.eval_batch_size", "train.cuda_graph")
-# What a setting without a default must name.
+# The values that settings without a default need, in words.
 NEEDED = {
     "ckpt": "PATH, a run's folder or a checkpoint",
     "images": "FILES, a folder, or - for paths on standard input",

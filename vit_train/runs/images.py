@@ -34,7 +34,7 @@ class EvalImages(NamedTuple):
 
     images: ImageSet
     val: ImageSet | None = None
-    # What gives the model an advantage on them, or what was left out; "" for nothing.
+    # An advantage of the model on them, or images that were left out; "" for none.
     caveat: str = ""
 
 
@@ -127,7 +127,7 @@ def folder_images(
 
 
 def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool:
-    """Check for the complete images of the run, which split test images off them."""
+    """Check for the complete images of a run that split its test images off them."""
     try:
         data = Dataset(*split_off_test(images, config), tuple(meta.classes))
     except ValueError:  # too few to split

@@ -198,7 +198,7 @@ def calibration_file(checkpoint: Path) -> Path:
 
 
 LOCK = ".lock"
-# What a run writes before its first step.
+# The files of a run before its first step.
 BEGUN = (LOCK, "train.log")
 
 

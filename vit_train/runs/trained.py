@@ -32,7 +32,7 @@ from vit_train.runs.settings import WEIGHTS
 from vit_train.tasks.make import make_task
 from vit_train.tasks.task import Task
 
-# Of the images of all sources, and of the files that are classified.
+# Channels of the images of all sources, and of the files that are classified.
 CHANNELS = 3
 # Temperatures that are believed, ample for those of vit-eval: logits divided by others overflow.
 LEAST, MOST = 1e-3, 1e3
@@ -77,7 +77,7 @@ class Meta:
     images_seen: int
     weights: str
     versions: dict[str, str]
-    # Of the run's training, validation and test images.
+    # A hash of the run's training, validation and test images.
     fingerprint: str
     # Keys of the images that it or a model that it learned from was trained or validated on, and
     # of the latter's alone, if they are known.
@@ -134,10 +134,10 @@ class Trained(NamedTuple):
             raise ValueError(f"topk={topk} must be at least 1")
         several = [images] if isinstance(images, Picture) else list(images)
         found = []
-        for image, said in zip(several, self.stream(several, topk), strict=True):
-            if isinstance(said, str):
-                raise ValueError(f"cannot read {named(image)}: {said}")
-            found.append(said)
+        for image, prediction in zip(several, self.stream(several, topk), strict=True):
+            if isinstance(prediction, str):
+                raise ValueError(f"cannot read {named(image)}: {prediction}")
+            found.append(prediction)
         return found[0] if isinstance(images, Picture) else found
 
     def stream(
@@ -259,6 +259,8 @@ def load(
     file = builtin_checkpoint(path) or checkpoint_at(run_at(Path(path)))
     checkpoint = Checkpoint.load(file)
     chosen, state = pick_weights(checkpoint, weights)
+    if image_size is not None and image_size < 1:
+        raise ValueError(f"image_size={image_size} must be at least 1")
     config = from_checkpoint(checkpoint.config, PREDICTING)
     task = checked_task(checkpoint, config, state, image_size)
     model = task.build_model().to(device)
@@ -284,7 +286,7 @@ def load(
 
 
 def pick_weights(checkpoint: Checkpoint, asked: str) -> tuple[str, State]:
-    """Return "ema" or "raw", with these weights; raise ValueError if there are none such."""
+    """Return "ema" or "raw", and these weights; raise ValueError if the checkpoint lacks them."""
     if asked not in WEIGHTS:
         raise ValueError(f"weights={asked} must be one of: {', '.join(WEIGHTS)}")
     if asked == "ema" and checkpoint.ema is None:
