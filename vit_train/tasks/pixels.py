@@ -12,7 +12,7 @@ from vit_train.engine.metrics import Evaluation
 from vit_train.engine.objective import Forward
 from vit_train.model.autoencoder import Autoregressor, MaskedAutoencoder
 from vit_train.model.config import ModelConfig, require_vit
-from vit_train.model.patches import patchify, unpatchify
+from vit_train.model.patches import patchify, require_whole_patches, unpatchify
 from vit_train.tasks.config import AutoregressConfig, DecodeConfig, ReconstructConfig
 from vit_train.tasks.task import Task
 
@@ -33,6 +33,7 @@ class PixelTask(Task):
         num_classes: int,
     ) -> None:
         self.config, self.vit = config, require_vit(model, f"task={config.name}")
+        require_whole_patches(self.vit.patch_size, image_shape[1])
         self.image_shape = image_shape
 
     def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
