@@ -16,7 +16,7 @@ from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.data.train_batches import TrainBatches
 from vit_train.engine.config import AdamWConfig, DistributedConfig, LoopConfig
-from vit_train.engine.distributed import ALONE, Processes, join_processes, leave_processes, own_gpu
+from vit_train.engine.distributed import ALONE, Processes, join_processes, leave_processes
 from vit_train.engine.precision import Precision
 from vit_train.engine.trainer import Trainer
 from vit_train.model.config import ViTConfig
@@ -121,7 +121,7 @@ def test_whatever_an_exchange_fails_with_another_process_is_gone(
 
 def test_more_processes_than_gpus_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert own_gpu() == 0
+    monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(ValueError, match=r"process 2 of this machine has no GPU .* at most 2"):
-        own_gpu()
+        join_processes(torch.device("cuda"), DistributedConfig())

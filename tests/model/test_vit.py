@@ -157,9 +157,6 @@ def test_initial_weights_are_xavier_uniform_with_the_patch_fan_in_and_zero_biase
     assert model.cls_token.std().item() == pytest.approx(0.02, rel=0.25)
 
 
-# structure --------------------------------------------------------------------------------------
-
-
 # attention maps ---------------------------------------------------------------------------------
 
 
@@ -173,22 +170,6 @@ def test_return_attention_gives_one_map_a_layer_and_the_same_logits(kernels):
         assert (layer >= 0).all()
         torch.testing.assert_close(layer.sum(-1), torch.ones_like(layer[..., 0]))
     torch.testing.assert_close(logits, model(batch), rtol=0, atol=1e-10)
-
-
-# dropout and stochastic depth -------------------------------------------------------------------
-
-
-@kernels
-@pytest.mark.parametrize(
-    "rates", [{"dropout": 0.3}, {"drop_path": 0.5}], ids=lambda r: next(iter(r))
-)
-def test_regularised_model_is_random_in_training_and_deterministic_in_evaluation(kernels, rates):
-    torch.manual_seed(0)
-    model, batch = build(kernels=kernels, **rates), images()
-    assert torch.equal(model(batch), model(batch))
-    torch.testing.assert_close(model(batch), build(kernels=kernels)(batch), rtol=0, atol=1e-12)
-    model.train()
-    assert not torch.equal(model(batch), model(batch))
 
 
 # refusals ---------------------------------------------------------------------------------------

@@ -93,12 +93,21 @@ ALONE = Processes()
 
 
 def join_processes(device: torch.device, config: DistributedConfig) -> Processes:
-    """Join the other processes that torchrun started, if any; on GPUs each process uses its own."""
+    """Join the other processes that torchrun started, if any; on GPUs each process uses its own.
+
+    Raise ValueError if there are too few GPUs, or if the others are not reached.
+    """
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return ALONE
     if device.type == "cuda":
-        torch.cuda.set_device(own_gpu())
+        number, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if number >= gpus:
+            raise ValueError(
+                f"process {number} of this machine has no GPU of its own: start at most {gpus} "
+                "with --nproc-per-node"
+            )
+        torch.cuda.set_device(number)
     try:
         # gloo exchanges CPU tensors, even where nccl exchanges those on GPUs.
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -109,19 +118,8 @@ def join_processes(device: torch.device, config: DistributedConfig) -> Processes
         store = PrefixStore(f"attempt {attempt}", store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=wait)
     except RuntimeError as error:
-        raise ValueError(f"the processes of this training cannot meet: {error}") from error
+        raise ValueError(f"could not connect the training processes: {error}") from error
     return Processes(rank, count)
-
-
-def own_gpu() -> int:
-    """Return the number of this process's GPU; raise ValueError if there are too few."""
-    number, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-    if number >= gpus:
-        raise ValueError(
-            f"process {number} of this machine has no GPU of its own: start at most {gpus} with "
-            "--nproc-per-node"
-        )
-    return number
 
 
 def joined_zeros(like: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:

@@ -99,10 +99,11 @@ def pick_precision(name: str, device: torch.device, model: nn.Module) -> Precisi
     else fp32. Raise ValueError for what the device cannot do.
     """
     if name == "auto":
-        if device.type == "cuda":
-            in_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-        else:
-            in_bf16 = bf16_speedup(model) >= LEAST_SPEEDUP
+        in_bf16 = (
+            torch.cuda.is_bf16_supported(including_emulation=False)
+            if device.type == "cuda"
+            else bf16_speedup(model) >= LEAST_SPEEDUP
+        )
         name = "bf16" if in_bf16 else "fp32"
     return set_precision(name, device)
 
