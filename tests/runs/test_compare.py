@@ -407,7 +407,8 @@ def test_the_curves_say_what_the_best_epoch_was_chosen_on(selected: str, name: s
     rows = [{"images_seen": 1.0, "train_acc": 0.1, "val_acc": 0.2}]
     runs = [summary(0.5, seed) | {"curve": rows, "selected_on": selected} for seed in (0, 1)]
     figures = plots(group_runs(runs))
-    assert f"(solid: {name}, dashed: training)" in figures["curves.png"].get_supxlabel()
+    (legend,) = figures["curves.png"].legends
+    assert legend.get_title().get_text() == f"solid: {name}, dashed: training"
     (axis,) = figures["results.png"].axes
     assert axis.patches[0].get_width() == 50 and list(axis.lines[0].get_xdata()) == [50, 50]
 
