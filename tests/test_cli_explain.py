@@ -35,8 +35,7 @@ from vit_train.runs.trained import Trained
 @pytest.mark.usefixtures("every_figure_is_drawn")
 def test_each_method_is_drawn_and_measured(run: Run, small_run: SmallRun, method: str) -> None:
     small_run("finished")
-    outcome = run("vit-explain", "ckpt=run", f"method={method}", "count=5", "score=30")
-    assert outcome.status == 0, outcome.err
+    outcome = run.succeeds("vit-explain", "ckpt=run", f"method={method}", "count=5", "score=30")
     for name in ("maps", "distances", "filters"):
         folder = "explain" if method == "relevance" else f"explain-{method}"
         with Image.open(f"run/{folder}/{name}.png") as picture:
@@ -70,8 +69,13 @@ def test_an_image_is_never_replaced(run: Run) -> None:
     Image.new("RGB", (50, 40), "red").save("mine/photo.png")
     before = Path("mine/filters.png").read_bytes()
     images = "images=[mine/photo.png,mine/filters.png]"
-    outcome = run("vit-explain", "ckpt=builtin:cifar10", images, "out=mine/../mine")
-    assert outcome.status == 1 and "replace the image mine/filters.png" in outcome.err
+    run.fails(
+        "replace the image mine/filters.png",
+        "vit-explain",
+        "ckpt=builtin:cifar10",
+        images,
+        "out=mine/../mine",
+    )
     assert Path("mine/filters.png").read_bytes() == before
     assert len(list(Path("mine").iterdir())) == 2
 
@@ -89,8 +93,7 @@ def test_what_cannot_be_explained_is_said(run: Run, small_run: SmallRun) -> None
         "method=magic": "must be one of: relevance, rollout, attention",
         "images=nowhere": "images=nowhere: there is no such file or folder",
     }.items():
-        outcome = run("vit-explain", "ckpt=run", *wrong.split())
-        assert outcome.status == 1 and message in outcome.err, outcome.err
+        run.fails(message, "vit-explain", "ckpt=run", *wrong.split())
     cnn = build(CnnConfig(), (3, 32, 32), 10)
     with pytest.raises(ValueError, match="needs a classifier with attention"):
         Explainer(Trained(cnn, vit_train.load("run").meta))
@@ -101,14 +104,13 @@ def test_a_decoder_shows_what_it_takes_a_hidden_patch_from(
     run: Run, small_run: SmallRun, task: str
 ) -> None:
     small_run(task)
-    outcome = run("vit-explain", "ckpt=run", "count=3", "layer=1")
-    assert outcome.status == 0, outcome.err
+    run.succeeds("vit-explain", "ckpt=run", "count=3", "layer=1")
     with Image.open("run/explain-layer1/decoder.png") as picture:
         assert min(picture.size) > 150
-    outcome = run("vit-explain", "ckpt=run", "layer=7")
-    assert outcome.status == 1 and "layer=7: the decoder has the layers 1 to" in outcome.err
-    outcome = run("vit-explain", "ckpt=run", "method=rollout")
-    assert outcome.status == 1 and "method=, score=, target= are for classifiers" in outcome.err
+    run.fails("layer=7: the decoder has the layers 1 to", "vit-explain", "ckpt=run", "layer=7")
+    run.fails(
+        "method=, score=, target= are for classifiers", "vit-explain", "ckpt=run", "method=rollout"
+    )
 
 
 def test_images_may_have_another_size_or_other_classes_than_in_training(
@@ -186,8 +188,7 @@ def test_what_takes_too_much_memory_is_not_drawn(
 ) -> None:
     small_run("finished", "before")
     monkeypatch.setattr(memory, "EXPLAINED_BYTES", 10_000)
-    outcome = run("vit-explain", "ckpt=before")
-    assert outcome.status == 1 and "the attention for one image would take more" in outcome.err
+    run.fails("the attention for one image would take more", "vit-explain", "ckpt=before")
     outcome = run("vit-eval", "ckpt=before")
     assert outcome.status == 0 and "not explained" in outcome.out
     assert not Path("before/eval-test/pictures.png").exists()

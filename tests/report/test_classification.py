@@ -19,7 +19,6 @@ from vit_train.figures.measures import (
     FIGURES,
     HOTTEST,
     accuracy_of_surest,
-    binned,
     calibration_error,
     class_reports,
     cooled,
@@ -124,24 +123,6 @@ def test_the_calibration_error_is_the_one_counted_by_hand(kind: str) -> None:
             gap = found.correct[inside].mean() - found.confidence[inside].mean()
             error += abs(gap) * len(inside) / len(found.labels)
     assert calibration_error(found) == pytest.approx(error)
-
-
-def test_an_image_is_in_the_bin_that_holds_its_confidence() -> None:
-    rng = np.random.default_rng(0)
-    sureness = np.linspace(0.1, 20, 600)[:, np.newaxis]  # so that no bin is empty
-    found = Answers(rng.integers(0, 30, 600), sureness * rng.normal(size=(600, 30)))
-    count, confidence, accuracy = binned(found)
-    for number in range(BINS):
-        inside = (number / BINS < found.confidence) & (found.confidence <= (number + 1) / BINS)
-        assert count[number] == inside.sum() > 0
-        assert confidence[number] == pytest.approx(found.confidence[inside].mean())
-        assert accuracy[number] == pytest.approx(found.correct[inside].mean())
-
-
-def test_what_is_as_sure_as_it_is_right_has_no_calibration_error() -> None:
-    chances = np.array([[0.7, 0.3]])
-    labels = np.array([0] * 7 + [1] * 3)
-    assert calibration_error(Answers(labels, np.log(chances).repeat(10, 0))) < 1e-12
 
 
 @pytest.mark.parametrize("sureness", [0.2, 1.0, 6.0])

@@ -57,57 +57,122 @@ def test_runs_that_differ_in_their_seed_alone_are_one_row() -> None:
     assert [len(group.runs) for group in groups] == [1, 1, 2]
 
 
-def test_a_run_that_is_repeated_counts_once(tmp_path: Path) -> None:
+def test_of_repeated_runs_the_newest_counts(tmp_path: Path) -> None:
     folder = written(tmp_path, summary(0.5), summary(0.6, 1), summary(0.7))
-    for paths in ([folder], [folder, folder / "0"]):
+    dated = written(tmp_path / "dated", summary(0.8) | {"date": "2026"}, summary(0.6, 1))
+    for paths, expected in (
+        ([folder / str(number) for number in range(3)], [0.7, 0.6]),
+        ([folder / "0", folder / "0"], [0.5]),
+        ([dated, folder / "0"], [0.8, 0.6]),
+    ):
         (group,) = group_runs(read_summaries(paths))
-        assert sorted(group.values("test", "final", "acc")) == [0.6, 0.7]
+        assert group.values("test", "final", "acc") == expected
 
 
-def test_of_repeated_runs_the_newest_counts() -> None:
-    runs = [summary(0.7) | {"date": "2026-02-01"}, summary(0.5) | {"date": "2026-01-01"}]
-    for each in runs:
-        each["file"] = "summary.json"
-    (group,) = group_runs(runs)
-    assert group.values("test", "final", "acc") == [0.7]
+def configured(*configs: dict, **more: object) -> list[dict]:
+    """Finished runs, of a seed each, with these changes to their configs."""
+    return [
+        summary(0.5, seed) | more | {"config": summary(0.5, seed)["config"] | config}
+        for seed, config in enumerate(configs)
+    ]
 
 
-def test_what_changes_no_result_makes_no_group() -> None:
-    saved = summary(0.6, 1)
-    saved["config"] |= {"device": "cuda", "checkpoint": {"every_steps": 5}}
-    other = summary(0.5)
-    other["config"] |= {"checkpoint": {"every_steps": None}}
-    other["config"] |= {"train": {"eval_batch_size": 7}, "optim": {"warmup_epochs": 1}}
-    saved["config"] |= {"optim": {"warmup_epochs": 1.0}}  # as the command line has it
-    (group,) = group_runs([other, saved])
-    assert len(group.runs) == 2
+FOLDER = {"name": "folder", "root": "photos", "image_size": 32}
+SMOOTHED = {"name": "classify", "label_smoothing": 0.0}
 
 
-def test_what_may_change_a_result_makes_a_group() -> None:
-    """Another precision, a setting that older runs did not have, or another folder of images."""
-    plain, compiled, half = summary(0.5), summary(0.6), summary(0.7)
-    compiled["config"]["compile"] = True
-    half["precision"] = "bf16"
-    plain["precision"] = compiled["precision"] = "fp32"
-    assert [len(group.runs) for group in group_runs([plain, compiled, half])] == [1, 1, 1]
-    pets, flowers, other = summary(0.5), summary(0.6), summary(0.7, 1)
-    for each, name, root in ((pets, "folder", "a"), (flowers, "folder", "b")):
-        each["config"]["data"] = {"name": name, "root": root}
-    assert len(group_runs([pets, flowers])) == 2
-    for each in (pets, other):
-        each["config"]["data"] = {"name": "cifar10", "root": str(each["config"]["seed"])}
-    assert len(group_runs([pets, other])) == 1
+@pytest.mark.parametrize(
+    "groups, configs",
+    [
+        (1, [{"device": "cuda", "checkpoint": {"every_steps": 5}}, {"train": {}}]),
+        (1, [{"optim": {"warmup_epochs": 1}}, {"optim": {"warmup_epochs": 1.0}}]),
+        # Of two versions the newer one has more settings.
+        (1, [{}, {"task": SMOOTHED | {"label_smoothing": 0.1}}]),
+        (2, [{}, {"task": SMOOTHED}]),
+        (2, [{}, {"compile": True}]),
+        (2, [{"data": FOLDER}, {"data": FOLDER | {"root": "b"}}]),
+        (1, [{"data": {"name": "cifar10", "root": root}} for root in "ab"]),
+        (1, [{"data": {"name": "shapes", "cv_folds": 5, "cv_fold": fold}} for fold in (0, 1)]),
+    ],
+)
+def test_runs_are_grouped_by_what_may_change_a_result(groups: int, configs: list[dict]) -> None:
+    found = group_runs(configured(*configs))
+    assert [len(group.runs) for group in found] == ([len(configs)] if groups == 1 else [1, 1])
+
+
+def test_groups_stand_by_the_size_of_numbers_before_words() -> None:
+    depths = [{"model": {"name": "vit", "depth": depth}} for depth in ("auto", 10, 9, None)]
+    found = [group.settings["model.depth"] for group in group_runs(configured(*depths))]
+    assert found == [9, 10, "auto", "null"]
 
 
 def test_a_table_names_another_precision_than_fp32_even_if_all_runs_have_it() -> None:
-    for name in ("fp32", "bf16"):
-        runs = [summary(0.5, 0), summary(0.6, 1)]
-        for each in runs:
-            each["precision"] = name
-        header, _, row = table(group_runs(runs)).splitlines()
-        assert header.startswith("| precision |") == row.startswith("| bf16 |") == (name == "bf16")
-    runs[0]["precision"] = "fp32"
-    assert table(group_runs(runs)).splitlines()[0].count("precision") == 1
+    for used, cell in (("fp32", None), ("bf16", "bf16")):
+        (row,) = cells(table(group_runs(configured({}, {}, precision=used))))
+        assert row.get("precision") == cell
+    mixed = configured({}, precision="fp32") + configured({}, {}, precision="bf16")[1:]
+    rows = cells(table(group_runs(mixed)))
+    assert [row["precision"] for row in rows] == ["bf16", "fp32"]
+
+
+@pytest.mark.parametrize("counts, shown", [([400, 600], None), ([200, 600], "42.00 ± 2.83")])
+def test_balanced_accuracy_is_shown_where_the_test_classes_are_uneven(
+    counts: list[int], shown: str | None
+) -> None:
+    runs = configured({}, {})
+    for each, balanced in zip(runs, (0.4, 0.44), strict=True):
+        each["test"]["final"] |= {"balanced_acc": balanced, "per_class_count": counts}
+    (row,) = cells(table(group_runs(runs)))
+    assert row.get("balanced test accuracy, final weights (%)") == shown
+
+
+@pytest.mark.parametrize("folds, shown", [([2], "47.00 to 53.00"), ([0, 1], "")])
+def test_folds_have_an_interval_only_alone(folds: list[int], shown: str) -> None:
+    """The training images of several overlap."""
+    data = [{"data": {"name": "shapes", "cv_folds": 5, "cv_fold": fold}} for fold in folds]
+    (group,) = group_runs(configured(*data))
+    assert group.folds == f"{', '.join(map(str, folds))} of 5" and interval(group) == shown
+
+
+@pytest.mark.parametrize("number", [[1, 2], "many", {}])
+@pytest.mark.parametrize("key", ["train", "acc", "count"])
+def test_summaries_without_numbers_are_refused_by_their_file(
+    key: str, number: object, tmp_path: Path
+) -> None:
+    bad = [summary(0.5, seed) for seed in (0, 1)]
+    for each in bad:
+        (each["images"] if key == "train" else each["test"]["final"])[key] = number
+    with pytest.raises(ValueError, match=r"summary\.json is not a summary written by vit-train"):
+        gather([written(tmp_path, *bad)], tmp_path / "out")
+
+
+def test_a_curve_has_a_bound_and_the_images_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summaries, "MOST_ROWS", 3)
+    folder = written(tmp_path, summary(0.5))
+    (folder / "0/metrics.csv").write_text("images_seen\n1\n2\n3\n4\n", encoding="utf-8")
+    assert len(read_curve(folder / "0/summary.json")) == 3
+    (folder / "0/metrics.csv").write_text("epoch,val_loss\n1,0.5\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"metrics\.csv is damaged: it has no column images_seen"):
+        gather([folder])
+
+
+def test_sizes_of_the_training_set_make_a_picture(tmp_path: Path) -> None:
+    """Its points stand by their number of images, whatever the setting is."""
+    runs = []
+    for name in ("vit", "cnn"):
+        for subset, count in ((None, 9000), (20, 100), (5, 1000)):
+            runs.append(summary(0.5, name=name))
+            runs[-1]["images"]["train"] = count
+            runs[-1]["config"]["data"] = {"name": "shapes", "train_subset": subset}
+    (cnn, points), (vit, _) = by_training_images(group_runs(runs), ACCURACY)
+    assert (cnn, vit) == ("model=cnn", "model=vit")
+    assert points == [(100, [50.0]), (1000, [50.0]), (9000, [50.0])]
+    gather([written(tmp_path / "runs", *runs)], tmp_path)
+    assert (tmp_path / "images.png").stat().st_size > 3000
+    gather([written(tmp_path / "one", *runs[:1])], tmp_path)
+    assert not (tmp_path / "images.png").exists()
 
 
 def test_extended_runs_are_grouped_by_how_long_those_before_them_were() -> None:
@@ -120,34 +185,6 @@ def test_extended_runs_are_grouped_by_how_long_those_before_them_were() -> None:
     assert [len(group.runs) for group in groups] == [1, 2, 1]
     runs[1]["extends"][-1]["recipe"] = "3fa1b2c3"  # that the other one had is not known
     assert [len(group.runs) for group in group_runs(runs)] == [1, 1, 1, 1]
-
-
-def test_balanced_accuracy_is_shown_where_the_test_classes_are_uneven() -> None:
-    title, runs = "balanced test accuracy, final weights (%)", [summary(0.5), summary(0.6, 1)]
-    for each, balanced in zip(runs, (0.4, 0.44), strict=True):
-        each["test"]["final"] |= {"balanced_acc": balanced, "per_class_count": [400, 600]}
-    (row,) = cells(table(group_runs(runs)))
-    assert title not in row
-    for each in runs:
-        each["test"]["final"]["per_class_count"] = [200, 600]
-    (row,) = cells(table(group_runs(runs)))
-    assert row[title] == "42.00 ± 2.83"
-
-
-def test_folds_are_one_group_and_each_counts_once() -> None:
-    runs = [summary(0.5, seed) for seed in (0, 0, 0, 1)]
-    for each, fold in zip(runs, (0, 1, 1, 1), strict=True):
-        each["config"]["data"] |= {"cv_folds": 5, "cv_fold": fold}
-        each["file"] = "summary.json"
-    (group,) = group_runs(runs)
-    assert len(group.runs) == 3 and group.folds == "0, 1 of 5"
-    assert interval(group) == ""  # their training images overlap
-
-
-def test_the_only_fold_has_its_own_interval() -> None:
-    run = summary(0.5)
-    run["config"]["data"] |= {"cv_folds": 5, "cv_fold": 2}
-    assert interval(*group_runs([run])) == "47.00 to 53.00"
 
 
 def test_a_label_says_no_more_than_tells_the_groups_apart() -> None:
@@ -178,50 +215,6 @@ def test_a_protocol_that_selects_on_test_says_so() -> None:
     assert not any("validation" in column for column in row)
 
 
-def test_a_setting_that_a_run_does_not_mention_has_its_default() -> None:
-    """Of two versions the newer one has more settings."""
-    old, new = summary(0.5), summary(0.6, 1)
-    new["config"]["task"] = {"name": "classify", "label_smoothing": 0.1}
-    assert len(group_runs([old, new])) == 1
-    new["config"]["task"]["label_smoothing"] = 0.0
-    assert len(group_runs([old, new])) == 2
-
-
-@pytest.mark.parametrize("number", [[1, 2], "many", {}])
-def test_a_summary_without_numbers_is_refused_by_its_file(number: object, tmp_path: Path) -> None:
-    bad = summary(0.5)
-    bad["images"]["train"] = number
-    with pytest.raises(ValueError, match=r"summary\.json is not a summary written by vit-train"):
-        gather([written(tmp_path, bad)], tmp_path / "out")
-
-
-@pytest.mark.parametrize("change", [{"acc": float("nan")}, {"count": None}])
-def test_several_summaries_without_numbers_are_refused_too(
-    change: dict[str, object], tmp_path: Path
-) -> None:
-    both = [summary(0.5, seed) for seed in (0, 1)]
-    for each in both:
-        each["test"]["final"] |= change
-    with pytest.raises(ValueError, match=r"summary\.json is not a summary written by vit-train"):
-        gather([written(tmp_path, *both)])
-
-
-def test_a_curve_without_the_images_seen_is_damaged(tmp_path: Path) -> None:
-    folder = written(tmp_path, summary(0.5))
-    gather([folder])
-    (folder / "0/metrics.csv").write_text("epoch,val_loss\n1,0.5\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"metrics\.csv is damaged: it has no column images_seen"):
-        gather([folder])
-
-
-def test_a_curve_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summaries, "MOST_ROWS", 3)
-    folder = written(tmp_path, summary(0.5))
-    curve = folder / "0/metrics.csv"
-    curve.write_text("images_seen\n1\n2\n3\n4\n", encoding="utf-8")
-    assert len(read_curve(folder / "0/summary.json")) == 3
-
-
 def test_a_setting_of_a_megabyte_is_shown_shortened(tmp_path: Path) -> None:
     runs = written(tmp_path, summary(0.5), summary(0.6, kernels="x" * 10**6))
     assert len(gather([runs], tmp_path / "out")) < 2000
@@ -239,24 +232,6 @@ def test_what_is_no_summary_is_left_out_unless_it_is_meant(tmp_path: Path) -> No
     (folder / "0" / "summary.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match=r"summary\.json is damaged"):
         read_summaries([folder])
-
-
-def test_sizes_of_the_training_set_make_a_picture(tmp_path: Path) -> None:
-    sizes = {None: 9000, 100: 100, 1000: 1000}  # no subset is all images
-    runs = [
-        summary(0.5, name=name) | {"images": {"train": count, "val": 0, "test": 1000}}
-        for name in ("vit", "cnn")
-        for count in sizes.values()
-    ]
-    for each, subset in zip(runs, [*sizes, *sizes], strict=True):
-        each["config"]["data"] = {"name": "shapes", "train_subset": subset}
-    (cnn, points), (vit, _) = by_training_images(group_runs(runs), ACCURACY)
-    assert (cnn, vit) == ("model=cnn", "model=vit")
-    assert points == [(100, [50.0]), (1000, [50.0]), (9000, [50.0])]
-    gather([written(tmp_path / "runs", *runs)], tmp_path)
-    assert (tmp_path / "images.png").stat().st_size > 3000
-    gather([written(tmp_path / "one", *runs[:1])], tmp_path)
-    assert not (tmp_path / "images.png").exists()
 
 
 def test_seconds_in_steps_are_images_by_speed() -> None:
@@ -298,8 +273,7 @@ def test_runs_without_labels_are_compared_by_their_loss(tmp_path: Path) -> None:
 def test_results_of_real_runs(run: Run, small_run: SmallRun) -> None:
     small_run("finished", "runs/0")
     assert run("vit-train", *SMALL, "seed=1", "hydra.run.dir=runs/1").status == 0
-    outcome = run("vit-results", "runs")
-    assert outcome.status == 0, outcome.err
+    outcome = run.succeeds("vit-results", "runs")
     assert "| 0, 1 |" in outcome.out and "training accuracy, last epoch" in outcome.out
     assert Path("runs/results.png").exists() and Path("runs/curves.png").stat().st_size > 10000
     assert [path.name for path in Path().iterdir()] == ["runs"]
@@ -310,10 +284,8 @@ def test_results_of_real_runs(run: Run, small_run: SmallRun) -> None:
     kept = run("vit-results", "kept", "--out", "again")
     assert kept.status == 0 and Path("again/curves.png").exists()
     Path("kept/a.csv").write_text("epoch,train_acc\n1,high\n", encoding="utf-8")
-    damaged = run("vit-results", "kept")
-    assert damaged.status == 1 and "a.csv is damaged" in damaged.err
-    refused = run("vit-results", "nothing")
-    assert refused.status == 1 and "vit-results: nothing does not exist" in refused.err
+    run.fails("a.csv is damaged", "vit-results", "kept")
+    run.fails("vit-results: nothing does not exist", "vit-results", "nothing")
 
 
 def test_an_unfinished_run_is_said_with_how_to_finish_it(
@@ -321,8 +293,7 @@ def test_an_unfinished_run_is_said_with_how_to_finish_it(
 ) -> None:
     small_run("finished", "runs/0")
     small_run("interrupted", "runs/1")
-    outcome = run("vit-results", "runs")
-    assert outcome.status == 0
+    outcome = run.succeeds("vit-results", "runs")
     # On stderr but for Hydra's logging, which the runs of this process may have set up.
     said = outcome.out + outcome.err + caplog.text
     assert "left out, because unfinished (interrupted): runs/1. " in said
@@ -337,8 +308,7 @@ def test_results_stand_beside_what_was_given(tmp_path: Path, run: Run) -> None:
     assert Path("all/results.md").exists()
     assert run("vit-results", "all/a/0/summary.json").status == 0
     assert Path("all/a/0/results.md").exists()
-    refused = run("vit-results", "all", "c")
-    assert refused.status == 1 and "say where to write with --out" in refused.err
+    run.fails("say where to write with --out", "vit-results", "all", "c")
     assert run("vit-results", "all", "c", "--out", ".").status == 0 and Path("results.md").exists()
 
 
@@ -411,20 +381,6 @@ def test_the_curves_say_what_the_best_epoch_was_chosen_on(selected: str, name: s
     assert legend.get_title().get_text() == f"solid: {name}, dashed: training"
     (axis,) = figures["results.png"].axes
     assert axis.patches[0].get_width() == 50 and list(axis.lines[0].get_xdata()) == [50, 50]
-
-
-def test_groups_stand_by_the_size_of_numbers_before_words() -> None:
-    runs = [summary(0.5, depth=depth) for depth in ("auto", 10, 9, None)]
-    assert [group.settings["model.depth"] for group in group_runs(runs)] == [9, 10, "auto", "null"]
-
-
-def test_points_stand_by_their_number_of_images_whatever_their_settings() -> None:
-    runs = []
-    for subset, count in ((10, 900), (20, 30), (5, 60)):
-        runs.append(summary(0.5) | {"images": {"train": count, "val": 0, "test": 1000}})
-        runs[-1]["config"]["data"] = {"name": "shapes", "train_subset": subset}
-    ((_, points),) = by_training_images(group_runs(runs), ACCURACY)
-    assert [count for count, _ in points] == [30, 60, 900]
 
 
 def test_runs_on_other_images_of_one_folder_are_no_repetitions() -> None:
