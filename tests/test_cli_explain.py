@@ -15,7 +15,6 @@ import vit_train
 from vit_train.data.dataset import sample
 from vit_train.data.sources import load_dataset
 from vit_train.engine.precision import Precision
-from vit_train.evaluation.pages import focus as in_words
 from vit_train.explain.attribution import (
     middle_share,
     patches_of_half,
@@ -203,7 +202,7 @@ def test_at_least_one_patch_is_deleted(small_run: SmallRun) -> None:
     model = VisionTransformer(config, 32).eval()
     images = torch.randint(256, (40, 3, 32, 32), dtype=torch.uint8)
     focus = Explainer(Trained(model, trained.meta)).focus(images)
-    assert focus["deleted"] == 0.25 and "Removing the 25 % most relevant" in in_words(focus)
+    assert focus["deleted"] == 0.25
 
 
 @pytest.mark.parametrize("precision", [None, Precision("bf16", torch.device("cpu"))])
