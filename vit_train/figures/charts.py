@@ -146,8 +146,7 @@ def curves(
     palette, columns = colors(len(groups)), len(measures)
     size = 5 * columns, 3.5 + 0.17 * len(groups) / columns
     figure = Figure(figsize=size, dpi=120, layout="constrained")
-    panels = figure.subplots(1, columns, squeeze=False)[0]
-    for axes, measure in zip(panels, measures, strict=True):
+    for axes, measure in zip(figure.subplots(1, columns, squeeze=False)[0], measures, strict=True):
         for (_, runs), color in zip(groups, palette, strict=True):
             for split, style in STYLES.items():
                 draw_runs(axes, runs, f"{split}_{measure}", color, style)

@@ -213,8 +213,9 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
         logger.warning(printable(f"no curves: there is no metrics.csv beside {incomplete[0]}"))
     else:
         histories = [(group.label(), [run["curve"] for run in group.runs]) for group in groups]
-        names = ("loss", "acc") if measure is ACCURACY else ("loss",)
-        figures["curves.png"] = curves(histories, names, validated_on(runs))
+        figures["curves.png"] = curves(
+            histories, ("loss", "acc") if measure is ACCURACY else ("loss",), validated_on(runs)
+        )
     return figures
 
 
