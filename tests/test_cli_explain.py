@@ -16,7 +16,6 @@ import vit_train
 from vit_train.data.dataset import sample
 from vit_train.data.sources import load_dataset
 from vit_train.engine.precision import Precision
-from vit_train.evaluation.pages import focus as in_words
 from vit_train.explain.attribution import (
     middle_share,
     patches_of_half,

@@ -20,7 +20,6 @@ from vit_train.figures.measures import (
     FIGURES,
     HOTTEST,
     accuracy_of_surest,
-    binned,
     calibration_error,
     class_reports,
     confusion_matrix,

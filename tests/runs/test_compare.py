@@ -68,7 +68,12 @@ def test_runs_that_differ_in_their_seed_alone_are_one_row() -> None:
 
 def test_a_run_that_is_repeated_counts_once_and_the_newest_counts(tmp_path: Path) -> None:
     folder = written(tmp_path, summary(0.5), summary(0.6, 1), summary(0.7))
-    for paths in ([folder], [folder, folder / "0"]):
+    dated = written(tmp_path / "dated", summary(0.8) | {"date": "2026"}, summary(0.6, 1))
+    for paths, expected in (
+        ([folder / str(number) for number in range(3)], [0.7, 0.6]),
+        ([folder / "0", folder / "0"], [0.5]),
+        ([dated, folder / "0"], [0.8, 0.6]),
+    ):
         (group,) = group_runs(read_summaries(paths))
         assert sorted(group.values("test", "final", "acc")) == [0.6, 0.7]
     dates = {0.7: "2026-02-01", 0.5: "2026-01-01"}
@@ -381,6 +386,7 @@ def test_the_curves_say_what_the_best_epoch_was_chosen_on(selected: str, name: s
     rows = [{"images_seen": 1.0, "train_acc": 0.1, "val_acc": 0.2}]
     runs = [summary(0.5, seed, curve=rows, selected_on=selected) for seed in (0, 1)]
     figures = plots(group_runs(runs))
-    assert f"(solid: {name}, dashed: training)" in figures["curves.png"].get_supxlabel()
+    (legend,) = figures["curves.png"].legends
+    assert legend.get_title().get_text() == f"solid: {name}, dashed: training"
     (axis,) = figures["results.png"].axes
     assert axis.patches[0].get_width() == 50 and list(axis.lines[0].get_xdata()) == [50, 50]

@@ -22,7 +22,6 @@ from vit_train.figures.measures import (
     COLDEST,
     calibration_error,
     class_reports,
-    cooled,
     fitted_temperature,
     result_dict,
     result_line,
@@ -49,8 +48,7 @@ def measure(trained: Trained, precision: Precision, batch_size: int, images: Ima
     )
     batches = EvalBatches(images, trained.normalize, batch_size, precision.device)
     with make_workers(model, precision, batch_size, most=trained.at_once) as workers:
-        loader = meta.task.eval_loader(batches)
-        return evaluate(model, meta.task, loader, precision, workers)
+        return evaluate(model, meta.task, meta.task.eval_loader(batches), precision, workers)
 
 
 def temperature(
@@ -116,7 +114,7 @@ def numbers(
     if isinstance(result, Classification):
         content["per_class"], content["averages"] = class_reports(result.answers, classes)
         if temperature is not None:
-            calibrated = cooled(result.answers, temperature)
+            calibrated = Answers(result.answers.labels, result.answers.logits / temperature)
             content["calibration"] = {
                 "ece": calibration_error(result.answers),
                 "temperature": temperature,

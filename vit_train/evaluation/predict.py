@@ -91,8 +91,8 @@ def json_line(path: Path, prediction: PredictionOrError) -> str:
     if isinstance(prediction, str):
         content["error"] = printable(prediction)
     else:
-        content |= {"predicted": prediction.label, "probability": round(prediction.probability, 6)}
-        content["top"] = [[label, round(chance, 6)] for label, chance in prediction.top]
+        top = [[label, round(chance, 6)] for label, chance in prediction.top]
+        content |= {"predicted": top[0][0], "probability": top[0][1], "top": top}
     return json.dumps(content, allow_nan=False) + "\n"
 
 
@@ -125,12 +125,11 @@ def draw_overlays(config: PredictConfig, trained: Trained, paths: Sequence[Path]
     from vit_train.explain.explainer import Explainer
     from vit_train.figures.charts import save
 
-    explainer = Explainer(trained)
     sheet = run_folder(trained.meta.path) / "predicted.png"
     if config.out is not None:
         sheet = Path(config.out).with_name(f"{Path(config.out).stem}-maps.png")
     require_kept(paths, [sheet])
     images, names = read_images(trained, paths, DRAWN, config.max_pixels, None)
     sheet.parent.mkdir(parents=True, exist_ok=True)  # outputs/builtin-NAME may not exist yet
-    save(explainer.draw_maps(images, names), sheet)
+    save(Explainer(trained).draw_maps(images, names), sheet)
     logger.info(f"heat maps of each predicted class: {sheet}")

@@ -76,8 +76,7 @@ def attention_distances(weights: Tensor, has_class: bool, patch_size: int) -> Te
 
 def even_distance(grid: int, patch_size: int) -> float:
     """Return how far a head looks, in pixels, that attends to all of the patches alike."""
-    even = torch.ones(1, 1, grid**2, grid**2)
-    return attention_distances(even, has_class=False, patch_size=patch_size).item()
+    return attention_distances(torch.ones(1, 1, grid**2, grid**2), False, patch_size).item()
 
 
 def principal_filters(weight: Tensor, count: int) -> tuple[Tensor, list[float]]:

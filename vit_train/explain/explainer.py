@@ -96,8 +96,8 @@ class Explainer:
             "distances": draw_distances(self.distances(images), images.shape[-1], even),
         }
         if isinstance(self.model.patch_embed, PatchEmbed):
-            weight = self.model.patch_embed.proj.weight.cpu()
-            found["filters"] = draw_filters(*principal_filters(weight, FILTERS))
+            filters = principal_filters(self.model.patch_embed.proj.weight.cpu(), FILTERS)
+            found["filters"] = draw_filters(*filters)
         return found
 
     def draw_maps(self, images: Tensor, titles: Sequence[str]) -> Figure:
@@ -216,8 +216,7 @@ def true_classes(images: ImageSet, meta: Meta) -> list[str]:
 
 def on_grid(seen: Tensor, visible: Tensor, grid: int) -> Tensor:
     """Return maps over the image of values (B,V) of its `visible` patches (B,V), 0 elsewhere."""
-    maps = seen.new_zeros(len(seen), grid**2).scatter(1, visible, seen)
-    return maps.view(-1, grid, grid)
+    return seen.new_zeros(len(seen), grid**2).scatter(1, visible, seen).view(-1, grid, grid)
 
 
 def most_central(patches: Tensor, grid: int) -> Tensor:

@@ -146,22 +146,21 @@ def curves(
     palette, columns = colors(len(groups)), len(measures)
     size = 5 * columns, 3.5 + 0.17 * len(groups) / columns
     figure = Figure(figsize=size, dpi=120, layout="constrained")
-    panels = figure.subplots(1, columns, squeeze=False)[0]
-    for axes, measure in zip(panels, measures, strict=True):
+    for axes, measure in zip(figure.subplots(1, columns, squeeze=False)[0], measures, strict=True):
         for (_, runs), color in zip(groups, palette, strict=True):
             for split, style in STYLES.items():
                 draw_runs(axes, runs, f"{split}_{measure}", color, style)
-        axes.set_ylabel({"acc": "accuracy, %"}.get(measure, measure))
+        label = {"acc": "accuracy, %"}.get(measure, measure)
+        axes.set(xlabel="images seen, thousands", ylabel=label)
         axes.xaxis.set_major_locator(MaxNLocator(8))
         make_plain(axes)
-    words = f"images seen, thousands (solid: {validation}, dashed: training)"
-    figure.supxlabel(words, fontsize=9)
-    if len(groups) > 1:
-        lines = [Line2D([], [], color=color) for color in palette]
-        labels = [wrapped(label) for label, _ in groups]
-        figure.legend(
-            lines, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False
-        )
+    named = groups if len(groups) > 1 else []
+    figure.legend(
+        [Line2D([], [], color=color) for color in palette[: len(named)]],
+        [wrapped(label) for label, _ in named],
+        title=f"solid: {validation}, dashed: training",
+        loc="outside lower center", ncols=columns, fontsize=8, title_fontsize=8, frameon=False,
+    )  # fmt: skip
     return figure
 
 

@@ -75,8 +75,7 @@ def draw_gallery(task: Task, model: nn.Module, batch: Batch, normalize: Normaliz
         ]
     )  # fmt: skip
     title = f"Of each image: {', '.join(task.columns)}"
-    lines: list[list[str]] = [[]] * len(shown)
-    return image_grid(shown, lines, images_across(task), PICTURE, title, task.legend)
+    return image_grid(shown, [[]] * len(shown), images_across(task), PICTURE, title, task.legend)
 
 
 def draw_distances(layers: Sequence[Sequence[float]], image_size: int, even: float) -> Figure:

@@ -164,11 +164,6 @@ def fitted_temperature(answers: Answers) -> float:
     return float(np.clip(1 / high, COLDEST, HOTTEST))
 
 
-def cooled(answers: Answers, temperature: float) -> Answers:
-    """Return the predictions with their logits divided by the temperature."""
-    return Answers(answers.labels, answers.logits / temperature)
-
-
 # Accuracies whose coverage is marked in the figure.
 MARKED = (0.9, 0.95, 0.99)
 # An accuracy on fewer images is not worth a mark.
@@ -184,8 +179,7 @@ def accuracy_of_surest(answers: Answers) -> Floats:
     _, group, count = np.unique(-answers.confidence, return_inverse=True, return_counts=True)
     mean = np.bincount(group, answers.correct) / count
     order = np.argsort(-answers.confidence, kind="stable")
-    result: Floats = np.cumsum(mean[group[order]]) / np.arange(1, len(order) + 1)
-    return result
+    return np.cumsum(mean[group[order]]) / np.arange(1, len(order) + 1)
 
 
 def selective_accuracy(answers: Answers) -> float:

@@ -157,8 +157,7 @@ COUNT = 12
 def highest(values: Floats, among: NDArray[np.bool_], count: int = COUNT) -> list[int]:
     """Return the places of the highest values (N,) `among` some (N,), the highest first."""
     order: Integers = np.argsort(-values, kind="stable")
-    places: list[int] = order[among[order]][:count].tolist()
-    return places
+    return list(map(int, order[among[order]][:count]))
 
 
 def draw_mistakes(

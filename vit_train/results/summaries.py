@@ -140,8 +140,9 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
         return []
     rows = csv.DictReader(io.StringIO(read_text(path, CSV_BYTES), newline=""))
     try:
-        first = islice(rows, MOST_ROWS)
-        curve = [{key: float(value) for key, value in row.items()} for row in first]
+        curve = [
+            {key: float(value) for key, value in row.items()} for row in islice(rows, MOST_ROWS)
+        ]
     except (ValueError, TypeError, AttributeError, csv.Error) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     if curve and "images_seen" not in curve[0]:
@@ -214,8 +215,9 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
         earlier = summary["extends"][-1]
         of = f" of {earlier['recipe']}" if "recipe" in earlier else ""
         settings["extend"] = f"{earlier['epochs']} epochs{of}"
-    ignored = (*INCIDENTAL, *ROUNDING)
-    known = {key: value for key, value in settings.items() if not is_among(key, ignored)}
+    known = {
+        key: value for key, value in settings.items() if not is_among(key, (*INCIDENTAL, *ROUNDING))
+    }
     if settings.get("data.name") == "folder":
         root, mark = settings["data.root"], summary.get("fingerprint")
         # The images may have changed between two runs.

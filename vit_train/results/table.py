@@ -42,9 +42,13 @@ class Measure:
         numbers += [stdev(values)] if len(values) > 1 else []
         return " ± ".join(f"{self.scale * number:.{self.digits}f}" for number in numbers)
 
-    def points(self, group: Group) -> list[float]:
+    def final(self, group: Group) -> list[float]:
         """Return the test result of each run's final weights."""
-        return [self.scale * value for value in group.values("test", "final", self.name)]
+        return group.values("test", "final", self.name)
+
+    def points(self, group: Group) -> list[float]:
+        """Return these as they are drawn."""
+        return [self.scale * value for value in self.final(group)]
 
 
 ACCURACY = Measure("acc", "test accuracy of the final weights, %", "{} accuracy, {} (%)", 100, 2)
@@ -106,7 +110,7 @@ def columns(group: Group, measure: Measure, is_precision_known: bool) -> dict[st
         "parameters": f"{group.runs[0]['parameters']:,}",
         "seeds": each_once(str(run["config"]["seed"]) for run in group.runs),
         "folds": group.folds,
-        title("test", "final weights"): text(group.values("test", "final", measure.name)),
+        title("test", "final weights"): text(measure.final(group)),
         "95 % interval": interval(group),
         title("test", "best epoch"): best + (" (selected on test)" if on_test else ""),
         title("validation", "best epoch"): (
@@ -197,9 +201,8 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
     each run has its metrics.csv.
     """
     measure, runs = common_measure(groups), [run for group in groups for run in group.runs]
-    final = ("test", "final", measure.name)
     ends = [
-        (each.label(), measure.points(each), measure.text(each.values(*final))) for each in groups
+        (each.label(), measure.points(each), measure.text(measure.final(each))) for each in groups
     ]
     figures = {"results.png": bars(ends, measure.title)}
     sizes = by_training_images(groups, measure)
@@ -210,8 +213,9 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
         logger.warning(printable(f"no curves: there is no metrics.csv beside {incomplete[0]}"))
     else:
         histories = [(group.label(), [run["curve"] for run in group.runs]) for group in groups]
-        names = ("loss", "acc") if measure is ACCURACY else ("loss",)
-        figures["curves.png"] = curves(histories, names, validated_on(runs))
+        figures["curves.png"] = curves(
+            histories, ("loss", "acc") if measure is ACCURACY else ("loss",), validated_on(runs)
+        )
     return figures
 
 
