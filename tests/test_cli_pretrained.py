@@ -24,6 +24,7 @@ from vit_train.interop.timm import TIMM
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.checkpoint import Checkpoint
+from vit_train.runs.config import TrainConfig
 from vit_train.training.first_model import start_from
 
 State = dict[str, Tensor]
@@ -233,7 +234,8 @@ def test_what_cannot_be_taken_is_refused_with_its_reason(name: str, run: Run) ->
     (source,) = (path.name for path in Path().iterdir())
     with pytest.raises(ValueError) as refusal:
         found = pretrained(source, CONFIG)
-        start_from(source, found, VisionTransformer(CONFIG, 32), ["a", "b"])
+        config = TrainConfig(model=CONFIG, init_from=source)
+        start_from(config, found, VisionTransformer(CONFIG, 32), ["a", "b"])
     said = f"{refusal.value}\n"
     assert said.startswith(f"init_from={source}") and words in said and len(said) < 500
     assert not Path("done").exists()

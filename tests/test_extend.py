@@ -15,7 +15,7 @@ from vit_train.base.reading import read_json
 from vit_train.commands.resuming import may_change
 from vit_train.runs.checkpoint import Checkpoint, Extended
 from vit_train.runs.config import TrainConfig, with_defaults
-from vit_train.training.earlier import recipe
+from vit_train.training.checkpoints import recipe
 
 MORE = ["train.epochs=2", "optim.lr=5e-4", "checkpoint.every_steps=3"]
 

@@ -39,7 +39,7 @@ def test_every_number_stands_at_its_step_under_its_name(tmp_path: Path) -> None:
     board.on_log(trainer(log_every=20), LOG)
     board.on_epoch(trainer(log_every=20), LOG, RESULT)
     board.close({"model": {"depth": 2}}, {"test/acc": 0.5})
-    board.file.flush()
+    board.flush()
     events = read(tmp_path)
     points = {
         tag: [(event.step, event.value) for event in events.Scalars(tag)]
@@ -71,7 +71,7 @@ def test_the_norms_of_weights_and_gradients_are_those_of_each_layer(tmp_path: Pa
     board = TensorBoard(tmp_path)
     board.on_log(SimpleNamespace(model=model), LOG)
     board.close({}, {})
-    board.file.flush()
+    board.flush()
     events = read(tmp_path)
     tags = {tag for tag in events.Tags()["scalars"] if "norm" in tag}
     kinds = ("weight", "weight gradient")
@@ -89,7 +89,7 @@ def test_the_settings_that_were_chosen_come_first(tmp_path: Path) -> None:
     board.scalar("loss/train", 2.0, 1)
     chosen = ["e", "b.d", "resume"]
     board.close({"a": 1, "b": {"c": 2, "d": 3}, "e": 4}, {"test/acc": 1.0}, chosen)
-    board.file.flush()
+    board.flush()
     (path,) = tmp_path.glob("events*")
     loaded = EventAccumulator(str(path)).Reload()
     content = loaded.SummaryMetadata("_hparams_/experiment").plugin_data.content
@@ -104,7 +104,7 @@ def test_a_run_that_is_shorter_than_a_log_has_curves(tmp_path: Path) -> None:
     for step in (15, 30, 45, 60):
         board.on_epoch(trainer(log_every=50), replace(LOG, step=step), None)
     board.close({}, {})
-    board.file.flush()
+    board.flush()
     assert [event.step for event in read(tmp_path).Scalars("loss/train")] == [15, 30, 45]
 
 
@@ -112,7 +112,7 @@ def test_a_picture_is_shown_as_it_is_at_its_step(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
     board = TensorBoard(tmp_path)
     board.picture("pictures", Image.fromarray(pixels), 17)
-    board.file.flush()
+    board.flush()
     (event,) = read(tmp_path).Images("pictures")
     assert (event.step, event.width, event.height) == (17, 9, 6)
 
@@ -133,8 +133,8 @@ def test_a_failure_of_the_disk_loses_and_repeats_nothing(
             if step not in (3, 6):
                 patch.setattr(event_file, "write_from", half)
             with contextlib.suppress(OSError):
-                board.file.flush()
-    assert board.file.path.stat().st_size == board.file.length
+                board.flush()
+    assert board.path.stat().st_size == board.length
     points = [(event.step, event.value) for event in read(tmp_path).Scalars("loss/train")]
     assert points == [(step, step) for step in range(1, 7)]
 
@@ -142,12 +142,12 @@ def test_a_failure_of_the_disk_loses_and_repeats_nothing(
 def test_a_file_or_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path / "run")
     with pytest.raises(FileNotFoundError):
-        board.file.flush()
+        board.flush()
     assert list(tmp_path.iterdir()) == []
     board = TensorBoard(tmp_path)
-    board.file.flush()
-    board.file.path.unlink()
+    board.flush()
+    board.path.unlink()
     board.scalar("loss/train", 1.0, 1)
     with pytest.raises(FileNotFoundError, match="events"):
-        board.file.flush()
+        board.flush()
     assert list(tmp_path.iterdir()) == []

@@ -66,9 +66,9 @@ def test_an_epoch_is_a_line_under_the_names_of_its_columns(
         terminal.on_epoch(trainer, log, RESULT)
         terminal.on_epoch(trainer, replace(log, epoch=3, step=30), None)
     assert [record.getMessage() for record in caplog.records] == [
-        "epoch    train loss     acc    val loss     acc       lr  images/s      left",
-        "   2/3        1.500  25.00%       1.235  50.00%  2.0e-03       640     05:00",
-        "   3/3        1.500  25.00%  2.0e-03       640     00:00",
+        "      epoch train loss  train acc   val loss    val acc         lr   images/s       left",
+        "        2/3     1.5000     0.2500     1.2346     0.5000    2.0e-03        640      05:00",
+        "        3/3     1.5000     0.2500    2.0e-03        640      00:00",
     ]
 
 

@@ -62,13 +62,8 @@ def quote_path(setting: str, paths: Sequence[str]) -> str:
     A ~ in front means the home folder, which shells leave as it is behind a key with a dot.
     """
     key, _, value = setting.partition("=")
-    is_home = value == "~" or value.startswith("~/")
-    if key not in paths or not value or not (is_home or exists(value)):
-        return setting
-    path = str(Path(value).expanduser()) if is_home else value
-    word = re.fullmatch(r"[A-Za-z_/][\w./-]*", path)
-    is_plain = word and path.lower() not in ("null", "true", "false", "nan", "inf")
-    return f"{key}={path if is_plain else quoted(path)}"
+    is_path = key in paths and value and (value[0] == "~" or exists(value))
+    return f"{key}={quoted(Path(value).expanduser())}" if is_path else setting
 
 
 def exists(path: str) -> bool:

@@ -33,8 +33,12 @@ from vit_train.runs import provenance
 from vit_train.runs.checkpoint import Checkpoint, newest_intact
 from vit_train.runs.load import load
 from vit_train.runs.paths import CHECKPOINTS, CONFIG, SUMMARY, resume_command
-from vit_train.training.checkpoints import BadBatchSaver, CheckpointManager, ContinueOnDiskError
-from vit_train.training.earlier import Earlier
+from vit_train.training.checkpoints import (
+    BadBatchSaver,
+    CheckpointManager,
+    ContinueOnDiskError,
+    Earlier,
+)
 from vit_train.training.pictures import AfterEpochs, draw_first_images, validation_figures
 from vit_train.training.reports import MetricsCsv, TensorBoard, reports, truncate_reports
 from vit_train.training.setup import Setup
@@ -94,7 +98,7 @@ class RunFolder:
 
     def lengths(self) -> dict[str, int]:
         lengths = {path.name: path.stat().st_size for path in reports(self.path)}
-        lengths |= {each.path.name: each.length for each in (self.board.file, self.csv)}
+        lengths |= {each.path.name: each.length for each in (self.board, self.csv)}
         return {name: length for name, length in lengths.items() if length}
 
     def flush(self) -> None:
@@ -104,7 +108,7 @@ class RunFolder:
                 f"{self.path} has been deleted, moved or unmounted: nothing is written in its "
                 f"place. Once it is back, resume with: {resume_command(self.path)}"
             )
-        self.board.file.flush()
+        self.board.flush()
         self.csv.flush()
         if self.unwritten_picture is not None:
             with replacing(self.path / "pictures.png") as file:
