@@ -1,12 +1,15 @@
 """Which weights are kept, and when."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 from checkpoints import ABOUT, trainer_state
+from torch import Tensor
 
 from vit_train.base.writing import save_archive
 from vit_train.engine.config import CheckpointConfig
@@ -16,10 +19,17 @@ from vit_train.engine.state import Best, TrainerState
 from vit_train.engine.trainer import TrainLog
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.training import checkpoints as checkpoint_manager
-from vit_train.training.checkpoints import CheckpointManager
+from vit_train.training.checkpoints import PAUSE, CheckpointManager
 
 LOG = TrainLog(1, 1, 1, {}, 0.1, 1.0)
 NAMES = ("best.safetensors", "last.safetensors")
+
+
+def loader_of(batches: int) -> MagicMock:
+    loader = MagicMock()
+    loader.__len__.return_value = batches
+    loader.epoch.side_effect = lambda *place: iter([(torch.zeros(1), torch.zeros(1))])
+    return loader
 
 
 class Trainer:
@@ -29,6 +39,7 @@ class Trainer:
         self.step = self.epoch = self.left_out = 0
         self.finished = False
         self.best: Best | None = None
+        self.train_loader = loader_of(10)
 
     def validated(self, loss: float) -> Evaluation:
         """The validation of this epoch, as the trainer notes it."""
@@ -248,3 +259,44 @@ def test_a_best_epoch_that_waits_for_its_writing_keeps_its_weights(tmp_path: Pat
     best, last = (Checkpoint.load(tmp_path / name) for name in NAMES)
     assert best.optimizers[0][0]["moment"].tolist() == [1.0] * 3
     assert last.optimizers[0][0]["moment"].tolist() == [2.0] * 3
+
+
+def test_after_a_failure_there_is_a_pause_and_then_another_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, reports, trainer = 1000.0, Reports(), Trainer()
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    config = CheckpointConfig(every_steps=1, on_error="continue")
+    manager, last = make_manager(tmp_path, config, reports), tmp_path / "last.safetensors"
+    for step, seconds, full, saved in (
+        (1, 0, True, 0),
+        (2, PAUSE - 1, False, 0),  # within the pause
+        (3, 1, True, 0),
+        (4, PAUSE, False, 4),
+    ):
+        now, trainer.step, reports.full = now + seconds, step, full
+        manager.on_step(trainer)
+        assert saved == (Checkpoint.load(last).step if last.exists() else 0)
+    for full in (False, True, False):  # an epoch is never left out
+        reports.full, trainer.epoch = full, trainer.epoch + 1
+        manager.on_epoch(trainer, LOG, None)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 4 and "training continues" in messages[0]
+    assert messages[1] == messages[3] == "the disk is writable again"
+    reports.full = trainer.finished = True
+    for event in (manager.on_stop, lambda trainer: manager.on_epoch(trainer, LOG, None)):
+        with pytest.raises(OSError, match="No space left"):
+            event(trainer)  # after which nothing is tried again
+
+
+def test_the_batch_with_nan_is_kept_with_its_place(tmp_path: Path) -> None:
+    def epoch(epoch: int, first: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for number in range(first, 10):
+            yield torch.full((2, 3), 100.0 * epoch + number), torch.tensor([epoch, number])
+
+    trainer = Trainer()
+    trainer.train_loader.epoch = epoch
+    make_manager(tmp_path / "checkpoints").on_nonfinite(trainer, 28)
+    kept = torch.load(tmp_path / "nonfinite-step-28.pt", weights_only=True)
+    assert (kept["step"], kept["epoch"], kept["batch"]) == (28, 2, 7)
+    assert (kept["images"] == 207).all() and kept["targets"].tolist() == [2, 7]

@@ -58,6 +58,10 @@ SHARE = 0.01
 OFTEN = 30.0
 
 
+# Seconds for which nothing is tried after steps once that has failed.
+PAUSE = 30.0
+
+
 class CheckpointManager(Callback):
     """Keeps the last checkpoint, and the best by validation score, in the run's folder of them.
 
@@ -83,18 +87,44 @@ class CheckpointManager(Callback):
         self.unwritten_best: Checkpoint | bytes | None = None
         self.time = TimeShare(SHARE)
         self.saved_at = self.flushed_at = time.monotonic()
+        self.failing, self.silent_until = False, 0.0
+
+    @contextlib.contextmanager
+    def tolerant(self, is_last: bool = False, is_epoch: bool = False) -> Iterator[None]:
+        """With checkpoint.on_error=continue, let training go on if the block cannot write.
+
+        The first failure is logged, and after an epoch that writing works again. A failure at the
+        end of training, after which nothing is tried again, is raised.
+        """
+        try:
+            yield
+        except OSError as error:
+            if is_last or self.config.on_error != "continue":
+                raise
+            if not self.failing:
+                logger.warning(
+                    f"cannot write, but training continues: {error}; until that works, no "
+                    "checkpoint is saved"
+                )
+            self.failing, self.silent_until = True, time.monotonic() + PAUSE
+        else:
+            if self.failing and is_epoch:
+                logger.warning("the disk is writable again")
+                self.failing = False
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
         if time.monotonic() - self.flushed_at >= OFTEN:
-            self._flush()
+            with self.tolerant():
+                self._flush()
 
     def on_step(self, trainer: Trainer) -> None:
-        steps, minutes = self.config.every_steps, self.config.every_minutes
+        now, steps, minutes = time.monotonic(), self.config.every_steps, self.config.every_minutes
         due = steps is not None and trainer.step % steps == 0
-        late = minutes is not None and time.monotonic() - self.saved_at >= 60 * minutes
-        if due or late:
+        late = minutes is not None and now - self.saved_at >= 60 * minutes
+        if (due or late) and now >= self.silent_until:
             began = time.perf_counter()
-            self._save(trainer)
+            with self.tolerant():
+                self._save(trainer)
             trainer.leave_out(began)
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
@@ -104,17 +134,30 @@ class CheckpointManager(Callback):
             checkpoint = self.make(trainer)
             if not due:
                 self.unwritten_best = checkpoint.copied()
-        if due:
-            self._save(trainer, checkpoint)
-        else:
-            self._flush()
+        with self.tolerant(is_last=trainer.finished, is_epoch=True):
+            if due:
+                self._save(trainer, checkpoint)
+            else:
+                self._flush()
 
     def on_stop(self, trainer: Trainer) -> None:
         self._save(trainer)
 
     def on_nonfinite(self, trainer: Trainer, step: int) -> None:
-        self._flush()  # the run may end here
-        self._save_best()
+        """Write what waits, because the run may end here, and the batch as the model received it.
+
+        Of several processes' batch this is the first one's share.
+        """
+        epoch, batch = divmod(step - 1, len(trainer.train_loader))
+        path = self.last_path.parent.with_name(f"nonfinite-step-{step}.pt")
+        with self.tolerant():
+            self._flush()
+            self._save_best()
+            images, targets = next(trainer.train_loader.epoch(epoch, batch))  # the same batch again
+            place = {"step": step, "epoch": epoch, "batch": batch}
+            with replacing(path) as file:
+                torch.save({"images": images.cpu(), "targets": targets.cpu(), **place}, file)
+            logger.warning(f"NaN or infinity in loss or gradient at step {step}: batch in {path}")
 
     def _save(self, trainer: Trainer, best: Checkpoint | None = None) -> None:
         """Write the last checkpoint; it is `best` if it is the best one, too."""
@@ -142,78 +185,6 @@ class CheckpointManager(Callback):
     def _flush(self) -> None:
         self.flushed_at = time.monotonic()
         self.flush()
-
-
-class BadBatchSaver(Callback):
-    """Writes nonfinite-step-N.pt: the images and targets exactly as the model received them.
-
-    Of several processes' batch these are the first one's share.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def on_nonfinite(self, trainer: Trainer, step: int) -> None:
-        epoch, batch = divmod(step - 1, len(trainer.train_loader))
-        images, targets = next(trainer.train_loader.epoch(epoch, batch))  # the same batch again
-        path = self.folder / f"nonfinite-step-{step}.pt"
-        place = {"step": step, "epoch": epoch, "batch": batch}
-        with replacing(path) as file:
-            torch.save({"images": images.cpu(), "targets": targets.cpu(), **place}, file)
-        share = "the batch" if trainer.processes.count == 1 else "this process's share of the batch"
-        logger.warning(f"NaN or infinity in loss or gradient at step {step}: {share} is in {path}")
-
-
-# Seconds for which nothing is tried after steps once that has failed.
-PAUSE = 30.0
-EVENTS = [name for name in vars(Callback) if name.startswith("on_")]
-
-
-class ContinueOnDiskError(Callback):
-    """Forwards every event to callbacks, in order; if the disk fails, training continues.
-
-    Each callback is tried, whichever of the others fails. It logs the first failure, and later that
-    writing works again. A failure at the end of training, after which nothing is tried again, is
-    raised.
-    """
-
-    def __init__(self, callbacks: list[Callback]) -> None:
-        self.callbacks = callbacks
-        self.silent_until = 0.0
-        self.failing = False
-        for event in EVENTS:
-            setattr(self, event, self._patiently(event))
-
-    def _patiently(self, event: str) -> Any:
-        def forward(*arguments: Any) -> None:
-            if event == "on_step" and time.monotonic() < self.silent_until:
-                return
-            failures = []
-            for callback in self.callbacks:
-                try:
-                    getattr(callback, event)(*arguments)
-                except OSError as error:
-                    failures.append(error)
-            if failures and is_last(event, *arguments):
-                raise failures[0]
-            if failures:
-                self.silent_until = time.monotonic() + PAUSE
-                if not self.failing:
-                    logger.warning(
-                        f"cannot write, but training continues: {failures[0]}; until that works, "
-                        "no checkpoint is saved"
-                    )
-                self.failing = True
-            elif self.failing and event == "on_epoch":
-                logger.warning("the disk is writable again")
-                self.failing = False
-
-        return forward
-
-
-def is_last(event: str, trainer: Trainer, *_: object) -> bool:
-    """Check for the last event of a run."""
-    return event == "on_stop" or (event == "on_epoch" and trainer.finished)
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,7 @@ from vit_train.runs.checkpoint import Checkpoint, newest_intact
 from vit_train.runs.load import load
 from vit_train.runs.paths import CHECKPOINTS, CONFIG, SUMMARY, resume_command
 from vit_train.training.checkpoints import (
-    BadBatchSaver,
     CheckpointManager,
-    ContinueOnDiskError,
     Earlier,
 )
 from vit_train.training.pictures import AfterEpochs, draw_first_images, validation_figures
@@ -118,7 +116,7 @@ class RunFolder:
     def callbacks(self) -> list[Callback]:
         """Return the callbacks.
 
-        Those that write are last: they write what the others report of a step, too.
+        The one that writes is last: it writes what the others report of a step, too.
         """
         shown: list[Callback] = [self.terminal, self.board, self.csv]
         setup = self.setup
@@ -127,10 +125,7 @@ class RunFolder:
             if len(batch[0]):  # of few images, this process may have none
                 shown.append(AfterEpochs(partial(self.show_gallery, batch)))
         shown.append(AfterEpochs(self.show_validation))
-        writing: list[Callback] = [BadBatchSaver(self.path), self.checkpoints]
-        if self.config.checkpoint.on_error == "continue":
-            writing = [ContinueOnDiskError(writing)]
-        return [*shown, *writing]
+        return [*shown, self.checkpoints]
 
     def show_gallery(
         self, batch: Batch, model: nn.Module, val: Evaluation | None, step: int
