@@ -348,7 +348,7 @@ def test_an_empty_argument_is_not_the_current_folder(tmp_path: Path, run: Run) -
     written(tmp_path, summary(0.5))
     for arguments in ([""], ["0", "--out", ""]):
         outcome = run("vit-results", *arguments)
-        assert outcome.status == 2 and "no folder is given: the argument is empty" in outcome.err
+        assert outcome.status == 1 and "no folder is given: the argument is empty" in outcome.err
 
 
 def cells(text: str) -> list[dict[str, str]]:

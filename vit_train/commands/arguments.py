@@ -19,7 +19,8 @@ SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@-]*=.*", re.DOTALL)
 
 
 def refuse(message: str) -> NoReturn:
-    raise ValueError(f"{message}; settings are written KEY=VALUE")
+    """Stand in for `error` of argparse, which would print the usage and end the process."""
+    raise ValueError(message)
 
 
 def read_flags(typed: Sequence[str]) -> argparse.Namespace:

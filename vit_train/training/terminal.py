@@ -100,13 +100,11 @@ def uneven_classes(setup: Setup) -> str:
     if not is_uneven(counts):
         return ""
     most, fewest = counts.index(max(counts)), counts.index(min(counts))
-    ways = ["data.sampler=balanced takes every class equally often"]
-    if isinstance(setup.config.task, ClassifyConfig):
-        ways.append("task.class_weights=auto gives rare classes more weight in the loss")
+    weights = isinstance(setup.config.task, ClassifyConfig)
     return printable(
         f"uneven classes: {counted(counts[most], 'training image')} of {classes[most]}, "
-        f"{counts[fewest]:,} "
-        f"of {classes[fewest]}. {', '.join(ways)}"
+        f"{counts[fewest]:,} of {classes[fewest]}: data.sampler=balanced "
+        f"{'or task.class_weights=auto ' if weights else ''}makes up for that"
     )
 
 
