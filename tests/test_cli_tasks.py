@@ -66,7 +66,7 @@ def test_a_post_ln_model_without_a_final_norm_is_used_like_any_other(run: Run) -
         run.succeeds(command, "ckpt=run")
     run.fails("model.final_norm=False", "vit-export", "ckpt=run", "format=timm")
     train(run, "next", *post_ln, "init_from=run")
-    words = "fits with model.final_norm=false\n"
+    words = "set model.final_norm=false\n"
     run.fails(words, "vit-train", *SMALL, "model.pre_norm=false", "init_from=run")
 
 
@@ -123,8 +123,8 @@ def test_an_encoder_that_does_not_fit_is_refused_by_what_differs(
 ) -> None:
     small_run("reconstruct", "mae")
     refused = {
-        "model.depth=1": "which fits with model.depth=2\n",
-        "model.head=gap": "which fits with model.head=token\n",
+        "model.depth=1": "to match it, set model.depth=2\n",
+        "model.head=gap": "to match it, set model.head=token\n",
         "model=cnn": "needs a Vision Transformer",
         "init_from=nowhere": "no checkpoint at nowhere",
     }

@@ -4,7 +4,8 @@ from torch import nn
 
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import TrainLog
-from vit_train.training.pictures import AfterEpochs
+from vit_train.training.checkpoints import TimeShare
+from vit_train.training.pictures import SHARE, Pictures
 
 
 def test_it_shows_the_first_and_the_last_epoch_and_others_if_there_is_time(
@@ -18,12 +19,16 @@ def test_it_shows_the_first_and_the_last_epoch_and_others_if_there_is_time(
         model, eval_model = nn.Linear(1, 1), nn.Linear(1, 1)
         finished = False
 
-    def show(model: nn.Module, val: Evaluation | None, step: int) -> None:
-        nonlocal now
-        now += 1
-        shown.append((model.weight.item(), val.loss, step))
+    class Shown(Pictures):
+        def __init__(self) -> None:
+            self.time = TimeShare(SHARE)
 
-    callback = AfterEpochs(show)
+        def show(self, model: nn.Module, val: Evaluation | None, step: int) -> None:
+            nonlocal now
+            now += 1
+            shown.append((model.weight.item(), val.loss, step))
+
+    callback = Shown()
     for epoch, minutes in ((1, 1), (2, 1), (3, 4), (4, 1)):
         now += 60 * minutes
         Trainer.finished = epoch == 4

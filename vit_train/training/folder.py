@@ -3,31 +3,25 @@
 import logging
 import math
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
-from PIL import Image
-from torch import nn
 
 from vit_train.base.reading import read_object
 from vit_train.base.writing import (
     remove_partial,
-    replacing,
     require_own_folder,
     write_json,
     write_text,
 )
-from vit_train.data.batches import Batch
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.precision import bf16_speedup
 from vit_train.engine.state import Best
 from vit_train.engine.trainer import Callback, Trainer
 from vit_train.engine.trainer_state import state_of
-from vit_train.figures.maps import draw_gallery, gallery_size
 from vit_train.figures.measures import figures, result_dict
 from vit_train.runs import provenance
 from vit_train.runs.checkpoint import Checkpoint, newest_intact
@@ -37,7 +31,7 @@ from vit_train.training.checkpoints import (
     CheckpointManager,
     Earlier,
 )
-from vit_train.training.pictures import AfterEpochs, draw_first_images, validation_figures
+from vit_train.training.pictures import Pictures, draw_first_images
 from vit_train.training.reports import MetricsCsv, TensorBoard, reports, truncate_reports
 from vit_train.training.setup import Setup
 from vit_train.training.terminal import (
@@ -70,7 +64,7 @@ class RunFolder:
         self.trained_before = trained_before(before)
         self.terminal, self.board = Terminal(), TensorBoard(path)
         self.csv = MetricsCsv(path / "metrics.csv")
-        self.unwritten_picture: Image.Image | None = None
+        self.pictures = Pictures(setup, self.board, path / "pictures.png")
         self.checkpoints = CheckpointManager(
             path / CHECKPOINTS, self.config.checkpoint, self.checkpoint, self.flush
         )
@@ -106,38 +100,13 @@ class RunFolder:
                 f"{self.path} has been deleted, moved or unmounted: nothing is written in its "
                 f"place. Once it is back, resume with: {resume_command(self.path)}"
             )
-        self.board.flush()
-        self.csv.flush()
-        if self.unwritten_picture is not None:
-            with replacing(self.path / "pictures.png") as file:
-                self.unwritten_picture.save(file, "PNG")
-            self.unwritten_picture = None
+        for report in (self.board, self.csv, self.pictures):
+            report.flush()
 
+    @property
     def callbacks(self) -> list[Callback]:
-        """Return the callbacks.
-
-        The one that writes is last: it writes what the others report of a step, too.
-        """
-        shown: list[Callback] = [self.terminal, self.board, self.csv]
-        setup = self.setup
-        if setup.task.columns and gallery_size(setup.task, setup.model):
-            batch = next(iter(setup.shown_loader))
-            if len(batch[0]):  # of few images, this process may have none
-                shown.append(AfterEpochs(partial(self.show_gallery, batch)))
-        shown.append(AfterEpochs(self.show_validation))
-        return [*shown, self.checkpoints]
-
-    def show_gallery(
-        self, batch: Batch, model: nn.Module, val: Evaluation | None, step: int
-    ) -> None:
-        """Show what the model makes of a batch of images, and keep the latest picture in a file."""
-        picture = draw_gallery(self.setup.task, model, batch, self.setup.normalize)
-        self.unwritten_picture = picture
-        self.board.picture("val/pictures", picture, step)
-
-    def show_validation(self, model: nn.Module, val: Evaluation | None, step: int) -> None:
-        for name, figure in validation_figures(self.setup, model, val):
-            self.board.figure(f"val/{name}", figure, step)
+        """Return the callbacks; the last one writes what the others report of a step, too."""
+        return [self.terminal, self.board, self.csv, self.pictures, self.checkpoints]
 
     def open(self) -> None:
         """Write everything that is known before the first step, after the reports so far.

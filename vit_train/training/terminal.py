@@ -81,6 +81,7 @@ class Terminal(Callback):
 
 def opening(setup: Setup, path: Path, origin: str) -> str:
     """Describe a run: its data, its model, its work, its folder `path`, and where it begins."""
+    balanced = setup.task.best_by == "balanced_acc" and setup.splits.val is not None
     lines = {
         "data": data_line(setup),
         "model": model_line(setup),
@@ -88,6 +89,7 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
         "teacher": teacher_line(setup.teacher),
         "folder": str(path),
         "from": origin,
+        "best": "the epoch with the highest balanced accuracy in validation" if balanced else "",
     }
     return "\n".join(labeled(label, line) for label, line in lines.items() if line)
 

@@ -178,7 +178,7 @@ def run(
         val_loader=setup.val_loader,
         config=setup.config,
         precision=setup.precision,
-        callbacks=[deadline, *(folder.callbacks() if folder else [])],
+        callbacks=[deadline, *(folder.callbacks if folder else [])],
         processes=setup.processes,
     )
     with with_advice(trainer, setup, folder):
