@@ -340,7 +340,7 @@ def test_a_frozen_encoder_stays_the_same_to_the_bit_also_when_resumed(run: Run) 
 
 def test_a_random_encoder_is_not_frozen(run: Run) -> None:
     for more, words in (
-        (["train.freeze=encoder"], "needs pretrained weights to keep: init_from=RUN"),
+        (["train.freeze=encoder"], "with pretrained weights to keep: init_from=RUN"),
         (["train.freeze=encoder", "model=cnn"], "train.freeze=encoder needs a Vision Transformer"),
     ):
         settings = [each for each in FEW if "model" not in each]

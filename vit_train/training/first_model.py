@@ -161,12 +161,11 @@ def first_model(
 def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
     """Exclude the encoder from training; raise ValueError if the model has no pretrained one."""
     encoder = encoder_of(model)
-    if encoder is None:
+    if encoder is None or config.init_from is None:
         raise ValueError(
-            f"train.freeze=encoder needs a Vision Transformer, but model.name={config.model.name}"
+            "train.freeze=encoder needs a Vision Transformer with pretrained weights to keep: "
+            "init_from=RUN"
         )
-    if config.init_from is None:
-        raise ValueError("train.freeze=encoder needs pretrained weights to keep: init_from=RUN")
     for module in encoder.modules():  # or the head would learn from noise
         if isinstance(module, Dropout | DropPath):
             module.rate = 0.0

@@ -126,9 +126,7 @@ class Setup:
     @property
     def shown_loader(self) -> Iterable[Batch]:
         """Return batches to draw pictures of: validation or, without it, training images."""
-        if self.val_loader is None:
-            return self.unaugmented(self.splits.train)
-        return self.val_loader
+        return self.val_loader or self.unaugmented(self.splits.train)
 
     def unaugmented(self, part: ImageSet) -> Iterable[Batch]:
         """Return this process's share of a split as batches for the task."""

@@ -81,10 +81,14 @@ class Terminal(Callback):
 
 def opening(setup: Setup, path: Path, origin: str) -> str:
     """Describe a run: its data, its model, its work, its folder `path`, and where it begins."""
+    sizes, size, classes = setup.sizes, setup.data.image_shape[1], setup.data.classes
+    cost = f"; {setup.flops.forward / 1e9:.3f} GFLOP for one image" if setup.flops else ""
     balanced = setup.task.best_by == "balanced_acc" and setup.splits.val is not None
     lines = {
-        "data": data_line(setup),
-        "model": model_line(setup),
+        "data": f"{setup.config.data.title}: {sizes['train']:,} training, {sizes['val']:,} "
+        f"validation, {counted(sizes['test'], 'test image')}, {size}×{size}, "
+        f"{counted(len(classes), 'class')}",
+        "model": f"{parameter_breakdown(setup.model)}{cost}",
         "work": work_line(setup),
         "teacher": teacher_line(setup.teacher),
         "folder": str(path),
@@ -119,20 +123,6 @@ def labeled(label: str, line: str) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def data_line(setup: Setup) -> str:
-    sizes, size = setup.sizes, setup.data.image_shape[1]
-    return (
-        f"{setup.config.data.title}: {sizes['train']:,} training, {sizes['val']:,} validation, "
-        f"{counted(sizes['test'], 'test image')}, {size}×{size}, "
-        f"{counted(len(setup.data.classes), 'class')}"
-    )
-
-
-def model_line(setup: Setup) -> str:
-    cost = f"; {setup.flops.forward / 1e9:.3f} GFLOP for one image" if setup.flops else ""
-    return f"{parameter_breakdown(setup.model)}{cost}"
 
 
 def work_line(setup: Setup) -> str:
