@@ -1,4 +1,4 @@
-"""What is typed: flags and settings, and the config that Hydra makes of them."""
+"""The flags and settings that are typed, and the config that Hydra makes of them."""
 
 import argparse
 import re

@@ -268,7 +268,7 @@ def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Norma
 
 
 def teacher_facts(meta: Meta, setup: Setup) -> dict[str, Any]:
-    """Return what is known of the teacher, with its accuracy on this run's validation images."""
+    """Return the facts of the teacher, with its accuracy on this run's validation images."""
     task, config = setup.task, setup.config.task
     assert isinstance(task, Distill) and task.teacher is not None
     assert isinstance(config, DistillConfig)

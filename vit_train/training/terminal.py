@@ -1,4 +1,4 @@
-"""What a run prints: its start, a line an epoch with a progress bar, its results."""
+"""The lines that a run prints: its start, one an epoch with a progress bar, its results."""
 
 import contextlib
 import logging
