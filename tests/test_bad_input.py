@@ -1,6 +1,5 @@
 """Impossible settings are refused with status 1 and a short message that names them."""
 
-import contextlib
 import os
 import pickle
 import re
@@ -80,7 +79,7 @@ TRAIN = {
     "model=cnn model.widths=9": "model.widths: Invalid value assigned: int is not a ListConfig",
     "epochs=3": "there is no setting epochs: did you mean train.epochs?\n",
     "train.lr=0.1": "there is no setting train.lr: did you mean optim.lr?\n",
-    "--epochs 3": "unrecognized arguments: --epochs 3; settings are written KEY=VALUE\n",
+    "--epochs 3": "unrecognized arguments: --epochs 3\n",
     "seed=0,1": "To sweep over it, add --multirun to your command line\n",
     "optim=3": "Config group override must be a string or a list. Got int\n",
     "checkpoint=3": "checkpoint: Invalid type assigned: int is not a subclass of CheckpointConfig",

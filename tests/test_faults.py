@@ -26,7 +26,7 @@ from vit_train.data.sources import LOADERS
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.tasks.classify import Classify
 from vit_train.training import checkpoints as checkpoint_manager
-from vit_train.training import folder, pictures, reports
+from vit_train.training import pictures, reports
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -137,7 +137,7 @@ def test_with_on_error_continue_a_run_saves_again_once_it_can(
 REPORTS = {
     "metrics.csv": (reports, "write_text"),
     "events.out.tfevents.*": (reports, "write_from"),
-    "pictures.png": (folder, "replacing"),
+    "pictures.png": (pictures, "replacing"),
 }
 
 

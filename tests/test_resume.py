@@ -153,7 +153,7 @@ def test_a_finished_run_is_not_trained_again(run: Run, small_run: SmallRun) -> N
         run.says("run is finished", "vit-train", "resume=last.safetensors")
     for change, words in {
         "seed=1": "cannot change seed when resuming",
-        "train.epochs=4": "stays as it is; extend=run trains it further in a new folder\n",
+        "train.epochs=4": "leave it out, start a new run, or extend= a finished one\n",
         "+train.epoch=5": "did you mean train.epochs?",
     }.items():
         run.fails(words, "vit-train", "resume=run", change)

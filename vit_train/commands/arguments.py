@@ -1,4 +1,4 @@
-"""What is typed: flags and settings, and the config that Hydra makes of them."""
+"""The flags and settings that are typed, and the config that Hydra makes of them."""
 
 import argparse
 import re
@@ -19,7 +19,8 @@ SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@-]*=.*", re.DOTALL)
 
 
 def refuse(message: str) -> NoReturn:
-    raise ValueError(f"{message}; settings are written KEY=VALUE")
+    """Stand in for `error` of argparse, which would print the usage and end the process."""
+    raise ValueError(message)
 
 
 def read_flags(typed: Sequence[str]) -> argparse.Namespace:
@@ -62,13 +63,8 @@ def quote_path(setting: str, paths: Sequence[str]) -> str:
     A ~ in front means the home folder, which shells leave as it is behind a key with a dot.
     """
     key, _, value = setting.partition("=")
-    is_home = value == "~" or value.startswith("~/")
-    if key not in paths or not value or not (is_home or exists(value)):
-        return setting
-    path = str(Path(value).expanduser()) if is_home else value
-    word = re.fullmatch(r"[A-Za-z_/][\w./-]*", path)
-    is_plain = word and path.lower() not in ("null", "true", "false", "nan", "inf")
-    return f"{key}={path if is_plain else quoted(path)}"
+    is_path = key in paths and value and (value[0] == "~" or exists(value))
+    return f"{key}={quoted(Path(value).expanduser())}" if is_path else setting
 
 
 def exists(path: str) -> bool:

@@ -5,7 +5,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,10 +25,7 @@ NO_GROUPS: Mapping[str, str | None] = {}
 
 
 def version_line() -> str:
-    try:
-        return f"vit_train {version('vit-train')}"
-    except PackageNotFoundError:  # a bare checkout
-        return "vit_train, not installed"
+    return f"vit_train {version('vit-train')}"
 
 
 def read_command(

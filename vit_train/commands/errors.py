@@ -135,20 +135,11 @@ def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
     logging.raiseExceptions = False  # `vit-eval … | head` closes the pipe, which is no error
     try:
         with ended_by_interrupt(command), lost_output_is_said(command):
-            require_current_folder()
             yield
     except Exception as error:
         if not (isinstance(error, EXPECTED) or from_hydra(error) or is_out_of_memory(error)):
             raise
         sys.exit(printable(f"{command}: {explain(error, kind)}", keep="\n"))
-
-
-def require_current_folder() -> None:
-    """Raise ValueError if the current folder is gone: many a library needs one."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        raise ValueError("the current folder was deleted: change to another one (cd)") from None
 
 
 @contextlib.contextmanager

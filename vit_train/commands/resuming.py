@@ -20,7 +20,7 @@ from vit_train.runs.config import (
     own_settings,
     preset_urls,
 )
-from vit_train.runs.paths import finished_run, for_shell, last_checkpoint
+from vit_train.runs.paths import finished_run, last_checkpoint
 
 # What an extended run may change. The optimizer's kind and groups and the average of the weights
 # cannot, because their state goes on, nor what an epoch is (the batch size).
@@ -35,22 +35,13 @@ KEPT = (
 
 
 def resumed_config(
-    folder: Path,
-    checkpoint: Path | None,
-    composed: DictConfig,
-    overrides: Sequence[str],
-    finished: bool,
+    folder: Path, checkpoint: Path | None, composed: DictConfig, overrides: Sequence[str]
 ) -> TrainConfig:
     """Return the run's config with the changes from the command line.
 
     Raise ValueError for a change that would make it a different run.
     """
-    advice = "leave it out, or start a new run"
-    if finished:
-        extending = f"extend={for_shell(folder)}"
-        advice = f"a finished run stays as it is; {extending} trains it further in a new folder"
-    settings = own_settings(folder, checkpoint)
-    return changed("resume", settings, composed, overrides, advice)
+    return changed("resume", own_settings(folder, checkpoint), composed, overrides)
 
 
 def begun_config(folder: Path, config: TrainConfig) -> TrainConfig | None:
@@ -80,7 +71,7 @@ def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
     if "train.epochs" not in keys_of(overrides):
         raise ValueError(f"extend={composed.extend} needs train.epochs=N, how many more")
     settings = own_settings(folder, None) | {"extend": str(folder)}
-    config = changed("extend", settings, composed, overrides, "leave it out, or start a new run")
+    config = changed("extend", settings, composed, overrides)
     if not {"optim", "optim.warmup_epochs"} & set(keys_of(overrides)):
         longer = config.train.epochs / from_checkpoint(settings).train.epochs
         warmup = min(config.optim.warmup_epochs * longer, config.train.epochs / 2)
@@ -89,15 +80,11 @@ def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
 
 
 def changed(
-    argument: str,
-    stored: dict[str, Any],
-    composed: DictConfig,
-    overrides: Sequence[str],
-    advice: str,
+    argument: str, stored: dict[str, Any], composed: DictConfig, overrides: Sequence[str]
 ) -> TrainConfig:
     """Return a run's settings with the changes from the command line, if `argument` allows them.
 
-    Raise ValueError, with the advice, for any other.
+    Raise ValueError for any other.
     """
     settings = OmegaConf.create(stored)
     OmegaConf.resolve(composed)
@@ -112,7 +99,10 @@ def changed(
         differing = [name for name in fixed if own[name] != requested.get(name)]
         if differing:
             values = ", ".join(f"{name}={own[name]}" for name in differing[:3])
-            raise ValueError(f"cannot change {key} when {doing} (this run has {values}): {advice}")
+            raise ValueError(
+                f"cannot change {key} when {doing} (this run has {values}): leave it out, start a "
+                "new run, or extend= a finished one"
+            )
     distrust(settings, stored, keys)
     for key in (key for key in keys if may_change(key, argument)):
         OmegaConf.update(settings, key, OmegaConf.select(composed, key))

@@ -6,9 +6,10 @@ The functions import what they call, so that mistakes are answered without torch
 import argparse
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 from vit_train.base.text import printable
+from vit_train.commands.arguments import refuse
 from vit_train.commands.command import make_command, version_line
 from vit_train.commands.errors import short_errors
 from vit_train.runs.settings import (
@@ -149,22 +150,8 @@ It takes the settings of vit-train, and reads no images.""",
 )
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser that repeats wrong arguments in print only."""
-
-    def error(self, message: str) -> NoReturn:
-        super().error(printable(message, keep="\n"))
-
-
-def given(text: str) -> Path:
-    """Return a path; an empty one, as of an unset variable, would be the current folder."""
-    if not text:
-        raise argparse.ArgumentTypeError("no folder is given: the argument is empty")
-    return Path(text)
-
-
 def vit_results() -> None:
-    parser = Parser(
+    parser: Any = argparse.ArgumentParser(
         prog="vit-results",
         description="Gather finished runs into one Markdown table and plots.",
         epilog="""\
@@ -176,13 +163,17 @@ It writes into the folder given, or the one that holds all that are given:
 Earlier files of these names are replaced.""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.error = refuse
     parser.add_argument("--version", action="version", version=version_line())
-    parser.add_argument("runs", nargs="+", type=given, help="run folders, or folders of them")
-    parser.add_argument("--out", type=given, help="write into this folder instead")
-    arguments = parser.parse_args()
+    parser.add_argument("runs", nargs="+", help="run folders, or folders of them")
+    parser.add_argument("--out", help="write into this folder instead")
     with short_errors("vit-results"):
+        arguments = parser.parse_args()
+        if "" in (*arguments.runs, arguments.out):  # as of an unset variable
+            raise ValueError("no folder is given: the argument is empty")
         from vit_train.results.table import gather
 
-        text, out = gather(arguments.runs, arguments.out)
+        out = None if arguments.out is None else Path(arguments.out)
+        text, out = gather([Path(each) for each in arguments.runs], out)
         print(text)
         print(printable(f"written to {out}/: results.md and its pictures"), file=sys.stderr)

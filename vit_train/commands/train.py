@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -129,10 +129,10 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
     is_named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
     before = folder if settings.mode == RunMode.MULTIRUN else before_restart()
     if before is not None and holds_run(before):
-        config = begun_config(before, new_config(composed, settings))
-        if config is not None:
+        begun = begun_config(before, new_config(composed, settings))
+        if begun is not None:
             with removed_if_empty(folder, is_named):
-                return resume_begun(before, config)
+                return go_on(before, None, lambda last: begun)
     with new_run(folder, is_named) if IS_MAIN else nullcontext(folder) as path:
         config = new_config(composed, settings)
         if LAUNCH is not None:
@@ -157,39 +157,37 @@ def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
     return extended_config(composed, settings.overrides.task)
 
 
-def resume_begun(folder: Path, config: TrainConfig) -> Outcome:
-    """Resume a run that was begun before, unless it is finished."""
-    from vit_train.runs.checkpoint import Checkpoint
-    from vit_train.training.train import train_in_held_folder
-
-    with sole_writer(folder):
-        checkpoint = last_checkpoint(folder)
-        if not is_finished(folder):
-            say(f"{folder} was begun with these settings and is resumed")
-            return train_in_held_folder(config, folder, checkpoint, resumed=True)
-        say(f"{folder} is finished, with these settings, and is not repeated")
-        best = None if checkpoint is None else Checkpoint.load(checkpoint).best
-        return Outcome(folder, None if best is None else best.score)
-
-
 def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
     """Resume an earlier run in its folder, unless it is finished."""
     require_known(composed, TrainConfig)
     folder, named = resumed_run(composed.resume)
+    return go_on(
+        folder, named, lambda last: resumed_config(folder, last, composed, settings.overrides.task)
+    )
+
+
+def go_on(
+    folder: Path, named: Path | None, config_of: Callable[[Path | None], TrainConfig]
+) -> Outcome:
+    """Continue a run from its last checkpoint, or the one `named`, unless it is finished.
+
+    `config_of` returns its settings, given that checkpoint.
+    """
+    from vit_train.runs.checkpoint import Checkpoint
+    from vit_train.training.train import train_in_held_folder
+
     with sole_writer(folder) if IS_MAIN else nullcontext():
         checkpoint = named or last_checkpoint(folder)
-        finished = is_finished(folder)
-        config = resumed_config(folder, checkpoint, composed, settings.overrides.task, finished)
-        if finished:
-            say(
-                f"{folder} is finished: its results are in {folder / SUMMARY}; "
-                f"extend={for_shell(folder)} train.epochs=N trains it for N more epochs, in a new "
-                "folder"
-            )
-            return Outcome(folder)
-        from vit_train.training.train import train_in_held_folder
-
-        return train_in_held_folder(config, folder, checkpoint, resumed=True)
+        config = config_of(checkpoint)
+        if not is_finished(folder):
+            return train_in_held_folder(config, folder, checkpoint, resumed=True)
+        say(
+            f"{folder} is finished: its results are in {folder / SUMMARY}; "
+            f"extend={for_shell(folder)} train.epochs=N trains it for N more epochs, in a new "
+            "folder"
+        )
+        best = None if checkpoint is None else Checkpoint.load(checkpoint).best
+        return Outcome(folder, None if best is None else best.score)
 
 
 def run_folder(

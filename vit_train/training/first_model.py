@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,6 @@ from vit_train.data.dataset import (
     Seen,
     Source,
     Splits,
-    Statistics,
     are_among,
     image_keys,
     without,
@@ -39,16 +38,10 @@ logger = logging.getLogger(__name__)
 HEAD = ("head.", "pre_head.")
 
 
-class Origin(NamedTuple):
-    """The origin of a model's first weights, in words, and the metadata of their images."""
-
-    words: str = ""
-    statistics: Statistics | None = None
-    seen: Seen | None = None
-
-
-def start_from(source: str, found: "Pretrained", model: nn.Module, classes: list[str]) -> Origin:
-    """Copy the weights `found` in `source` into the model; return what was taken and what not.
+def start_from(
+    config: TrainConfig, found: "Pretrained", model: nn.Module, classes: list[str]
+) -> str:
+    """Copy the weights `found` by init_from= into the model; describe what was taken and what not.
 
     Learned positions are resized if the images have another size. The head is reused if it knows
     the same classes, by their names or, where these are not known, by their number. Raise
@@ -56,13 +49,13 @@ def start_from(source: str, found: "Pretrained", model: nn.Module, classes: list
     """
     ours = encoder_of(model)
     assert ours is not None
-    require_fit(source, found, ours)
+    require_fit(str(config.init_from), found, ours)
     fresh = why_fresh(found, ours, classes)
     state = resize_positions(found.state, ours)
     if fresh:
         state = {key: value for key, value in state.items() if not key.startswith(HEAD)}
     ours.load_state_dict(state, strict=False)
-    return Origin(describe(source, found, ours, fresh), found.statistics, found.seen)
+    return describe(config, found, ours, fresh)
 
 
 def require_fit(source: str, found: "Pretrained", ours: Encoder) -> None:
@@ -94,12 +87,12 @@ def why_fresh(found: "Pretrained", ours: Encoder, classes: list[str]) -> str:
     return "" if found.config.head == ours.config.head else f"it is model.head={found.config.head}"
 
 
-def describe(source: str, found: "Pretrained", ours: Encoder, fresh: str) -> str:
-    """Describe the weights that were taken, and those that were not, with the reason."""
+def describe(config: TrainConfig, found: "Pretrained", ours: Encoder, fresh: str) -> str:
+    """Describe the weights that were taken and their use, and those that were not, and why."""
     from vit_train.interop.layout import first_three
 
     layout = f" ({found.layout}'s layout)" if found.layout else ""
-    lines = [f"starts from the encoder of {source}{layout}"]
+    lines = [f"starts from the encoder of {config.init_from}{layout}"]
     theirs = found.state.get("pos_embed.0.weight")
     table = ours.state_dict().get("pos_embed.0.weight")
     if theirs is not None and table is not None and theirs.shape != table.shape:
@@ -114,6 +107,12 @@ def describe(source: str, found: "Pretrained", ours: Encoder, fresh: str) -> str
     if found.assumed:
         values = " ".join(f"model.{key}={getattr(found.config, key)}" for key in found.assumed)
         lines.append(f"assumed, because the file does not say it: {values}")
+    if config.data.mean is None:
+        as_there = "images are normalized as for that model"
+        unknown = "how its images were normalized is not known: data.mean= and data.std= set it"
+        lines.append(as_there if found.statistics else unknown)
+    if config.train.freeze:
+        lines.append("the encoder is not trained")
     return "; ".join(lines)
 
 
@@ -141,49 +140,32 @@ def first_model(
     data: Dataset,
     processes: Processes,
     found: "Pretrained | None",
-) -> tuple[nn.Module, Origin]:
-    """Build the model, with the weights `found`, if any.
+) -> tuple[nn.Module, str]:
+    """Build the model, with the weights `found`, if any; describe their origin, "" if random.
 
     Raise ValueError if several processes cannot train it.
     """
-    model, origin = task.build_model(), Origin()
+    model, origin = task.build_model(), ""
     if processes.count > 1 and batch_norms(model):
         raise ValueError(
             f"model.name={config.model.name} has BatchNorm, which needs the whole batch: train it "
             "in one process"
         )
     if found is not None:
-        origin = start_from(str(config.init_from), found, model, list(data.classes))
+        origin = start_from(config, found, model, list(data.classes))
     if config.train.freeze == "encoder":
         freeze_encoder(model, config)
     return model, origin
 
 
-def describe_origin(origin: Origin, config: TrainConfig, statistics: Statistics) -> str:
-    """Describe the origin of the weights and their use; "" for random ones."""
-    if not origin.words:
-        return ""
-    if statistics is origin.statistics:
-        normalized = "; images are normalized as for that model"
-    elif origin.statistics is None and config.data.mean is None:
-        normalized = (
-            "; how its images were normalized is not known: data.mean= and data.std= set it"
-        )
-    else:
-        normalized = ""
-    frozen = "; the encoder is not trained" if config.train.freeze else ""
-    return f"{origin.words}{normalized}{frozen}"
-
-
 def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
     """Exclude the encoder from training; raise ValueError if the model has no pretrained one."""
     encoder = encoder_of(model)
-    if encoder is None:
+    if encoder is None or config.init_from is None:
         raise ValueError(
-            f"train.freeze=encoder needs a Vision Transformer, but model.name={config.model.name}"
+            "train.freeze=encoder needs a Vision Transformer with pretrained weights to keep: "
+            "init_from=RUN"
         )
-    if config.init_from is None:
-        raise ValueError("train.freeze=encoder needs pretrained weights to keep: init_from=RUN")
     for module in encoder.modules():  # or the head would learn from noise
         if isinstance(module, Dropout | DropPath):
             module.rate = 0.0

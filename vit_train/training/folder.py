@@ -3,38 +3,35 @@
 import logging
 import math
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
-from torch import nn
 
 from vit_train.base.reading import read_object
 from vit_train.base.writing import (
     remove_partial,
-    replacing,
     require_own_folder,
     write_json,
     write_text,
 )
-from vit_train.data.batches import Batch
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.precision import bf16_speedup
 from vit_train.engine.resuming import state_of
 from vit_train.engine.state import Best
 from vit_train.engine.trainer import Callback, Trainer
-from vit_train.figures.maps import draw_gallery, gallery_size
 from vit_train.figures.measures import figures, result_dict
 from vit_train.runs import provenance
 from vit_train.runs.checkpoint import Checkpoint, newest_intact
 from vit_train.runs.paths import CHECKPOINTS, CONFIG, SUMMARY, resume_command
 from vit_train.runs.trained import load
-from vit_train.training.checkpoints import BadBatchSaver, CheckpointManager, ContinueOnDiskError
-from vit_train.training.earlier import Earlier
-from vit_train.training.pictures import AfterEpochs, draw_first_images, validation_figures
+from vit_train.training.checkpoints import (
+    CheckpointManager,
+    Earlier,
+)
+from vit_train.training.pictures import Pictures, draw_first_images
 from vit_train.training.reports import MetricsCsv, TensorBoard, reports, truncate_reports
 from vit_train.training.setup import Setup
 from vit_train.training.terminal import (
@@ -67,7 +64,7 @@ class RunFolder:
         self.trained_before = trained_before(before)
         self.terminal, self.board = Terminal(), TensorBoard(path)
         self.csv = MetricsCsv(path / "metrics.csv")
-        self.unwritten_picture: bytes | None = None
+        self.pictures = Pictures(setup, self.board, path / "pictures.png")
         self.checkpoints = CheckpointManager(
             path / CHECKPOINTS, self.config.checkpoint, self.checkpoint, self.flush
         )
@@ -93,7 +90,7 @@ class RunFolder:
 
     def lengths(self) -> dict[str, int]:
         lengths = {path.name: path.stat().st_size for path in reports(self.path)}
-        lengths |= {each.path.name: each.length for each in (self.board.file, self.csv)}
+        lengths |= {each.path.name: each.length for each in (self.board, self.csv)}
         return {name: length for name, length in lengths.items() if length}
 
     def flush(self) -> None:
@@ -103,40 +100,13 @@ class RunFolder:
                 f"{self.path} has been deleted, moved or unmounted: nothing is written in its "
                 f"place. Once it is back, resume with: {resume_command(self.path)}"
             )
-        self.board.file.flush()
-        self.csv.flush()
-        if self.unwritten_picture is not None:
-            with replacing(self.path / "pictures.png") as file:
-                file.write(self.unwritten_picture)
-            self.unwritten_picture = None
+        for report in (self.board, self.csv, self.pictures):
+            report.flush()
 
+    @property
     def callbacks(self) -> list[Callback]:
-        """Return the callbacks.
-
-        Those that write are last: they write what the others report of a step, too.
-        """
-        shown: list[Callback] = [self.terminal, self.board, self.csv]
-        setup = self.setup
-        if setup.task.columns and gallery_size(setup.task, setup.model):
-            batch = next(iter(setup.shown_loader))
-            if len(batch[0]):  # of few images, this process may have none
-                shown.append(AfterEpochs(partial(self.show_gallery, batch)))
-        shown.append(AfterEpochs(self.show_validation))
-        writing: list[Callback] = [BadBatchSaver(self.path), self.checkpoints]
-        if self.config.checkpoint.on_error == "continue":
-            writing = [ContinueOnDiskError(writing)]
-        return [*shown, *writing]
-
-    def show_gallery(
-        self, batch: Batch, model: nn.Module, val: Evaluation | None, step: int
-    ) -> None:
-        """Show what the model makes of a batch of images, and keep the latest picture in a file."""
-        figure = draw_gallery(self.setup.task, model, batch, self.setup.normalize)
-        self.unwritten_picture = self.board.figure("val/pictures", figure, step)
-
-    def show_validation(self, model: nn.Module, val: Evaluation | None, step: int) -> None:
-        for name, figure in validation_figures(self.setup, model, val):
-            self.board.figure(f"val/{name}", figure, step)
+        """Return the callbacks; the last one writes what the others report of a step, too."""
+        return [self.terminal, self.board, self.csv, self.pictures, self.checkpoints]
 
     def open(self) -> None:
         """Write everything that is known before the first step, after the reports so far.

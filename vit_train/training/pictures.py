@@ -1,33 +1,41 @@
 """The pictures that a run shows in TensorBoard while it trains."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 
 from torch import nn
 
 from vit_train.base.text import shortened
+from vit_train.base.writing import replacing
 from vit_train.data.dataset import ImageSet, sample, to_device
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
 from vit_train.figures.charts import Figure
-from vit_train.figures.maps import draw_maps
+from vit_train.figures.maps import draw_gallery, draw_maps, gallery_size
 from vit_train.figures.measures import FIGURES
 from vit_train.figures.sheet import draw_mistakes, image_grid, label_lines
 from vit_train.model.build import images_at_once
 from vit_train.model.vit import VisionTransformer
 from vit_train.training.checkpoints import TimeShare
+from vit_train.training.reports import TensorBoard
 from vit_train.training.setup import Setup
 
 # Of the time that what is shown may take.
 SHARE = 0.005
-# Shows results of a model, such as those of its validation, after a step.
-Show = Callable[[nn.Module, Evaluation | None, int], None]
 
 
-class AfterEpochs(Callback):
-    """Shows results after the first and the last epoch, and after others in SHARE of the time."""
+class Pictures(Callback):
+    """Shows results after the first and the last epoch, and after others in SHARE of the time.
 
-    def __init__(self, show: Show) -> None:
-        self.show, self.time = show, TimeShare(SHARE)
+    The latest gallery of images, and of what the model makes of them, is kept in the file `path`.
+    """
+
+    def __init__(self, setup: Setup, board: TensorBoard, path: Path) -> None:
+        self.setup, self.board, self.path = setup, board, path
+        self.time = TimeShare(SHARE)
+        self.unwritten: bytes | None = None
+        has_gallery = setup.task.columns and gallery_size(setup.task, setup.model)
+        self.batch = next(iter(setup.shown_loader)) if has_gallery else None
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         if self.time.is_due or trainer.finished:
@@ -36,6 +44,21 @@ class AfterEpochs(Callback):
             with self.time.spent():
                 self.show(model.eval(), val, log.step)
             model.train(was_training)
+
+    def show(self, model: nn.Module, val: Evaluation | None, step: int) -> None:
+        setup = self.setup
+        if self.batch is not None and len(self.batch[0]):  # this process may have no image
+            gallery = draw_gallery(setup.task, model, self.batch, setup.normalize)
+            self.unwritten = self.board.figure("val/pictures", gallery, step)
+        for name, figure in validation_figures(setup, model, val):
+            self.board.figure(f"val/{name}", figure, step)
+
+    def flush(self) -> None:
+        """Write the gallery; after an OSError, which this raises, it stays pending."""
+        if self.unwritten is not None:
+            with replacing(self.path) as file:
+                file.write(self.unwritten)
+            self.unwritten = None
 
 
 # Images of the first batch that are shown.

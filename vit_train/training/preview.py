@@ -12,7 +12,7 @@ from vit_train.data.batches import Normalize
 from vit_train.data.dataset import channel_statistics, make_splits
 from vit_train.data.sources import load_dataset
 from vit_train.data.train_batches import TrainBatches
-from vit_train.figures.charts import save
+from vit_train.figures.charts import Figure, save
 from vit_train.figures.maps import MOST_PLACES, draw_positions
 from vit_train.figures.sheet import image_grid, label_lines
 from vit_train.model.build import (
@@ -24,7 +24,6 @@ from vit_train.model.build import (
     parameter_breakdown,
 )
 from vit_train.model.config import ViTConfig
-from vit_train.model.pos_embed import chosen_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.settings import InspectConfig, SheetConfig
 from vit_train.tasks.make import make_task
@@ -64,22 +63,24 @@ def draw_contact_sheet(config: SheetConfig) -> None:
         for row in range(len(chosen))
         for _, targets in columns
     ]
-    out = Path(config.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    save(image_grid(images, labels, columns=len(columns)), out)
+    save_into(image_grid(images, labels, columns=len(columns)), Path(config.out))
     logger.info(f"{counted(len(chosen), 'image')} of {config.data.title} written to {config.out}")
+
+
+def save_into(figure: Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save(figure, path)
 
 
 def inspect_model(config: InspectConfig) -> None:
     """Print a new model's parameters, arithmetic and symmetry, and draw its position table."""
-    if isinstance(config.model, ViTConfig):
-        chosen_positions(config.model)  # may raise ValueError
     image_shape, classes = subject(config)
     task = make_task(config.task, config.model, image_shape, classes)
     # Below, a second one is built, in float64.
     shapes = on_meta(task.build_model, config.model, config.task.layers)
-    needed = 3 * bytes_of(shapes.parameters())
-    require_memory(needed, config.model.size_settings, "choose a smaller model")
+    require_memory(
+        3 * bytes_of(shapes.parameters()), config.model.size_settings, "choose a smaller model"
+    )
     require_attention_fits(counting_bytes(config.model, image_shape[-1]), image_shape[-1])
     torch.manual_seed(config.seed)
     model = task.build_model()
@@ -98,10 +99,8 @@ def inspect_model(config: InspectConfig) -> None:
         f"with model.positions={config.model.positions}"
     )
     if len(model.pos_embed) and model.grid**2 <= MOST_PLACES:
-        out = Path(config.out)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        save(draw_positions(model), out)
-        logger.info(f"positions in {out}")
+        save_into(draw_positions(model), Path(config.out))
+        logger.info(f"positions in {config.out}")
 
 
 def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:

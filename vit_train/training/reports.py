@@ -124,39 +124,6 @@ def is_whole(text: str) -> bool:
     return ends and "".join(header).isprintable() and {*map(len, numbers)} <= {len(header)}
 
 
-class EventFile:
-    """A new file of events; they stay in memory until `flush` has written them.
-
-    The file is made by the first `flush`; its folder is not.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        now = f"{time.time():017.6f}"  # by their names files are in the order of their beginning
-        self.path = folder / f"events.out.tfevents.{now}.{socket.gethostname()}.{os.getpid()}"
-        self.written, self.unwritten = 0, bytearray()
-        self._add(Event(file_version="brain.Event:2"))
-
-    @property
-    def length(self) -> int:
-        """Return the file's length in bytes once everything is written."""
-        return self.written + len(self.unwritten)
-
-    def add(self, summary: Summary, step: int = 0) -> None:
-        self._add(Event(summary=summary, step=step))
-
-    def _add(self, event: Event) -> None:
-        event.wall_time = time.time()
-        record = io.BytesIO()
-        RecordWriter(record).write(event.SerializeToString())
-        self.unwritten += record.getvalue()
-
-    def flush(self) -> None:
-        """Write everything pending; after an OSError, which this raises, it stays pending."""
-        if self.unwritten:
-            write_from(self.path, self.written, self.unwritten)
-            self.written, self.unwritten = self.length, bytearray()
-
-
 def layer_norms(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, tuple[float, float]]:
     """Return the Euclidean norms of the weights and of the gradient of each layer.
 
@@ -182,15 +149,39 @@ GRADIENT, WEIGHT = "weight gradient norm", "weight norm"
 
 
 class TensorBoard(Callback):
-    """Adds what happens to an event file, which it does not write itself."""
+    """Adds what happens to a new file of events, which stay in memory until `flush`.
+
+    The file is made by the first `flush`; its folder is not.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.file = EventFile(folder)
+        now = f"{time.time():017.6f}"  # by their names files are in the order of their beginning
+        self.path = folder / f"events.out.tfevents.{now}.{socket.gethostname()}.{os.getpid()}"
+        self.written, self.unwritten = 0, bytearray()
+        self.add(Event(file_version="brain.Event:2"))
+
+    @property
+    def length(self) -> int:
+        """Return the file's length in bytes once everything is written."""
+        return self.written + len(self.unwritten)
+
+    def add(self, event: Event) -> None:
+        event.wall_time = time.time()
+        record = io.BytesIO()
+        RecordWriter(record).write(event.SerializeToString())
+        self.unwritten += record.getvalue()
+
+    def flush(self) -> None:
+        """Write everything pending; after an OSError, which this raises, it stays pending."""
+        if self.unwritten:
+            write_from(self.path, self.written, self.unwritten)
+            self.written, self.unwritten = self.length, bytearray()
 
     def begin(self, config: str) -> None:
-        """Write the settings."""
+        """Add the settings."""
         # A code block by indentation, because a setting's value could end a fenced one.
-        self.file.add(text("config", textwrap.indent(printable(config, keep="\n"), " " * 4)))
+        block = textwrap.indent(printable(config, keep="\n"), " " * 4)
+        self.add(Event(summary=text("config", block)))
 
     def figure(self, tag: str, figure: Figure, step: int = 0) -> bytes:
         """Add a figure, and return it as PNG."""
@@ -199,7 +190,7 @@ class TensorBoard(Callback):
             figure.savefig(png, format="png")
         width, height = Image.open(png).size
         image = Summary.Image(width=width, height=height, encoded_image_string=png.getvalue())
-        self.file.add(Summary(value=[Summary.Value(tag=tag, image=image)]), step)
+        self.add(Event(summary=Summary(value=[Summary.Value(tag=tag, image=image)]), step=step))
         return png.getvalue()
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
@@ -221,7 +212,7 @@ class TensorBoard(Callback):
                 self.scalar(tag, value, log.step)
 
     def scalar(self, tag: str, value: float, step: int) -> None:
-        self.file.add(scalar(tag, value), step)
+        self.add(Event(summary=scalar(tag, value), step=step))
 
     def close(
         self, config: dict[str, Any], metrics: dict[str, float], chosen: Collection[str] = ()
@@ -243,6 +234,6 @@ class TensorBoard(Callback):
             info.differs = info.name in chosen
         plugin.content = content.SerializeToString()
         for summary in (experiment, *session):
-            self.file.add(summary)
+            self.add(Event(summary=summary))
         for name, value in metrics.items():
             self.scalar(name, value, 0)

@@ -42,7 +42,6 @@ from vit_train.model.build import (
 )
 from vit_train.model.config import ViTConfig
 from vit_train.model.patches import require_whole_patches
-from vit_train.model.pos_embed import chosen_positions
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
 from vit_train.runs.trained import Meta, Trained, checked_keys, statistics_of
@@ -51,7 +50,6 @@ from vit_train.tasks.config import ClassifyConfig, DistillConfig
 from vit_train.tasks.make import make_task
 from vit_train.tasks.task import Task
 from vit_train.training.first_model import (
-    describe_origin,
     first_model,
     first_weights,
     inherited,
@@ -127,9 +125,7 @@ class Setup:
     @property
     def shown_loader(self) -> Iterable[Batch]:
         """Return batches to draw pictures of: validation or, without it, training images."""
-        if self.val_loader is None:
-            return self.unaugmented(self.splits.train)
-        return self.val_loader
+        return self.val_loader or self.unaugmented(self.splits.train)
 
     def unaugmented(self, part: ImageSet) -> Iterable[Batch]:
         """Return this process's share of a split as batches for the task."""
@@ -159,16 +155,16 @@ def set_up(
     found = first_weights(config, resumes=earlier is not None)
     config = with_norm_eps(config, found)
     torch.manual_seed(config.seed)
-    require_positions(config)
+    if isinstance(config.model, ViTConfig) and config.data.image_size is not None:
+        require_whole_patches(config.model.patch_size, config.data.image_size)  # or files are read
     data = load_dataset(config.data)
     task = make_task(config.task, config.model, data.image_shape, len(data.classes))
     require_room(config, task, data.image_shape[-1])
     model, origin = first_model(config, task, data, processes, found)
 
     if earlier is None:
-        seen_before = inherited(
-            [origin.seen, teacher.meta.all_seen if teacher else None], data, config.data
-        )
+        models = found.seen if found else None, teacher.meta.all_seen if teacher else None
+        seen_before = inherited(models, data, config.data)
     else:
         seen_before = checked_keys(earlier.seen_before)
     splits = make_splits(unseen_test(data, seen_before), config.data)
@@ -182,7 +178,9 @@ def set_up(
     train_set = splits.train
     if unlabeled is not None and not task.needs_labels:
         train_set = with_unlabeled(train_set, unlabeled)
-    statistics = chosen_statistics(config.data, earlier, origin.statistics, train_set.images)
+    statistics = chosen_statistics(
+        config.data, earlier, found.statistics if found else None, train_set.images
+    )
     normalize = Normalize(statistics, device)
     if teacher is not None:
         task = taught(config, teacher, source, normalize)
@@ -203,19 +201,11 @@ def set_up(
         normalize=normalize,
         task=task,
         model=model,
-        origin=describe_origin(origin, config, statistics),
+        origin=origin,
     )
     if teacher is None:
         return setup
     return replace(setup, teacher=teacher_facts(teacher.meta, setup))
-
-
-def require_positions(config: TrainConfig) -> None:
-    """Raise ValueError for positions and patches that cannot be, before data are loaded."""
-    if isinstance(config.model, ViTConfig):
-        chosen_positions(config.model)
-        if config.data.image_size is not None:
-            require_whole_patches(config.model.patch_size, config.data.image_size)
 
 
 def with_unlabeled(train_set: ImageSet, images: Tensor) -> ImageSet:
@@ -277,7 +267,7 @@ def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Norma
 
 
 def teacher_facts(meta: Meta, setup: Setup) -> dict[str, Any]:
-    """Return what is known of the teacher, with its accuracy on this run's validation images."""
+    """Return the facts of the teacher, with its accuracy on this run's validation images."""
     task, config = setup.task, setup.config.task
     assert isinstance(task, Distill) and task.teacher is not None
     assert isinstance(config, DistillConfig)

@@ -1,13 +1,11 @@
-"""What a run prints: its start, a line an epoch with a progress bar, its results."""
+"""The lines that a run prints: its start, one an epoch with a progress bar, its results."""
 
 import contextlib
 import logging
-import shlex
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +13,12 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from vit_train.base.text import counted, printable
-from vit_train.data.config import FolderConfig
 from vit_train.engine.metrics import Evaluation, is_uneven
 from vit_train.engine.precision import pick_precision
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
 from vit_train.figures.measures import result_line
 from vit_train.model.build import parameter_breakdown
-from vit_train.model.config import ViTConfig, differences
-from vit_train.runs.config import DEFAULT_MODEL, default_settings, vit_presets
+from vit_train.runs.paths import for_shell
 from vit_train.tasks.config import ClassifyConfig
 from vit_train.training.setup import Setup, class_counts, makes_up
 
@@ -30,9 +26,8 @@ logger = logging.getLogger(__name__)
 
 # The width of lines, and of the words that begin them.
 WIDTH, MARGIN = 80, 8
-# In fewer steps, a model hardly learns from random weights; in as many as these, it does. Small
-# batches make more steps of few images.
-FEW_STEPS, ENOUGH_STEPS, SMALL_BATCH = 1_000, 2_000, 16
+# Of the measures, those of an epoch's line.
+SHOWN = ("loss", "acc")
 
 
 class Terminal(Callback):
@@ -68,45 +63,37 @@ class Terminal(Callback):
         self.bar.set_postfix_str(f"{values}, lr {log.lr:.1e}, {log.images_per_s:.0f} img/s")
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
-        sides = {"train": log.values, **({"val": val.values} if val else {})}
+        last = trainer.last_epoch
+        taken = (time.perf_counter() - self.began) / max(1, log.step - self.first_step)
+        left = taken * (last * len(trainer.train_loader) - log.step)
+        columns = {"epoch": f"{log.epoch}/{last}"}
+        for side, values in (("train", log.values), ("val", val.values if val else {})):
+            columns |= {f"{side} {name}": f"{values[name]:.4f}" for name in SHOWN if name in values}
+        columns |= {"lr": f"{log.lr:.1e}", "images/s": f"{log.images_per_s:.0f}"}
+        columns["left"] = tqdm.format_interval(left)
         if not self.has_header:
-            logger.info(header_line(sides))
+            logger.info("".join(f"{name:>11}" for name in columns))
         self.has_header = True
-        remaining = trainer.last_epoch * len(trainer.train_loader) - log.step
-        seconds = (time.perf_counter() - self.began) / max(1, log.step - self.first_step)
-        logger.info(
-            f"{log.epoch:4d}/{trainer.last_epoch:<4d}{'  '.join(map(cells, sides.values()))}"
-            f"  {log.lr:.1e}  {log.images_per_s:8.0f}"
-            f"  {tqdm.format_interval(seconds * remaining):>8}"
-        )
+        logger.info("".join(f"{text:>11}" for text in columns.values()))
         self.bar.reset()
         self.name_epoch(log.epoch, trainer)
 
 
-def header_line(sides: Mapping[str, dict[str, float]]) -> str:
-    """Return the names of the columns of an epoch's line."""
-    names = (
-        f"{f'{side} loss':>10}" + (f"{'acc':>8}" if "acc" in values else "")
-        for side, values in sides.items()
-    )
-    return f"{'epoch':<9}{'  '.join(names)}  {'lr':>7}  images/s  {'left':>8}"
-
-
-def cells(values: dict[str, float]) -> str:
-    accuracy = f"{values['acc']:8.2%}" if "acc" in values else ""
-    return f"{values['loss']:10.3f}{accuracy}"
-
-
 def opening(setup: Setup, path: Path, origin: str) -> str:
     """Describe a run: its data, its model, its work, its folder `path`, and where it begins."""
+    sizes, size, classes = setup.sizes, setup.data.image_shape[1], setup.data.classes
+    cost = f"; {setup.flops.forward / 1e9:.3f} GFLOP for one image" if setup.flops else ""
+    balanced = setup.task.best_by == "balanced_acc" and setup.splits.val is not None
     lines = {
-        "data": data_line(setup),
-        "model": model_line(setup),
+        "data": f"{setup.config.data.title}: {sizes['train']:,} training, {sizes['val']:,} "
+        f"validation, {counted(sizes['test'], 'test image')}, {size}×{size}, "
+        f"{counted(len(classes), 'class')}",
+        "model": f"{parameter_breakdown(setup.model)}{cost}",
         "work": work_line(setup),
         "teacher": teacher_line(setup.teacher),
         "folder": str(path),
         "from": origin,
-        "hint": "" if origin else few_steps(setup),
+        "best": "the epoch with the highest balanced accuracy in validation" if balanced else "",
     }
     return "\n".join(labeled(label, line) for label, line in lines.items() if line)
 
@@ -119,27 +106,11 @@ def uneven_classes(setup: Setup) -> str:
     if not is_uneven(counts):
         return ""
     most, fewest = counts.index(max(counts)), counts.index(min(counts))
-    ways = ["data.sampler=balanced takes every class equally often"]
-    if isinstance(setup.config.task, ClassifyConfig):
-        ways.append("task.class_weights=auto gives rare classes more weight in the loss")
+    weights = isinstance(setup.config.task, ClassifyConfig)
     return printable(
         f"uneven classes: {counted(counts[most], 'training image')} of {classes[most]}, "
-        f"{counts[fewest]:,} "
-        f"of {classes[fewest]}. {', '.join(ways)}"
-    )
-
-
-def few_steps(setup: Setup) -> str:
-    """Advise more steps for a few own images, or return "" if there are enough."""
-    loop, batches = setup.config.train, setup.image_loader
-    steps = loop.epochs * len(batches)
-    if steps >= FEW_STEPS or not isinstance(setup.config.data, FolderConfig):
-        return ""
-    batch = min(SMALL_BATCH, batches.batch_size)
-    epochs = round(ENOUGH_STEPS / (batches.images_per_epoch // batch), -1)
-    return (
-        f"only {counted(steps, 'step')} in all: try train.batch_size={batch} "
-        f"train.epochs={max(10, round(epochs))}, or pretrained weights (init_from=)"
+        f"{counts[fewest]:,} of {classes[fewest]}: data.sampler=balanced "
+        f"{'or task.class_weights=auto ' if weights else ''}makes up for that"
     )
 
 
@@ -152,20 +123,6 @@ def labeled(label: str, line: str) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def data_line(setup: Setup) -> str:
-    sizes, size = setup.sizes, setup.data.image_shape[1]
-    return (
-        f"{setup.config.data.title}: {sizes['train']:,} training, {sizes['val']:,} validation, "
-        f"{counted(sizes['test'], 'test image')}, {size}×{size}, "
-        f"{counted(len(setup.data.classes), 'class')}"
-    )
-
-
-def model_line(setup: Setup) -> str:
-    cost = f"; {setup.flops.forward / 1e9:.3f} GFLOP for one image" if setup.flops else ""
-    return f"{parameter_breakdown(setup.model)}{cost}"
 
 
 def work_line(setup: Setup) -> str:
@@ -215,38 +172,14 @@ def result_lines(results: dict[str, Evaluation], selected_on: str | None) -> Ite
 
 
 def next_steps(setup: Setup, path: Path) -> str:
-    """Name commands for a finished run."""
-    commands = dict(next_commands(setup, shlex.quote(str(from_here(path)))))
-    width = max(map(len, commands))
-    steps = "\n".join(f"{command:<{width}}  {use}" for command, use in commands.items())
-    return f"{'next':<{MARGIN}}{textwrap.indent(steps, ' ' * MARGIN).lstrip()}"
-
-
-def from_here(path: Path) -> Path:
+    """Name commands that make sense for a finished run, each with its use."""
     here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
-
-
-def next_commands(setup: Setup, run: str) -> Iterator[tuple[str, str]]:
-    """Yield commands that make sense for this run, each with its use."""
+    run = for_shell(path.relative_to(here) if path.is_relative_to(here) else path)
+    commands = [f"vit-eval ckpt={run}  # report.html: what it gets wrong"]
     if setup.task.needs_labels:
-        yield f"vit-eval ckpt={run}", "what it gets wrong: report.html"
-        yield f"vit-predict ckpt={run} images=PHOTO.jpg", "what it predicts for an image"
-    else:
-        yield f"vit-eval ckpt={run}", "its pictures of test images"
-        if len(setup.data.classes) > 1:
-            yield f"vit-train {classifier_settings(setup)} init_from={run}", "a classifier from it"
-    yield f"tensorboard --logdir {run}", "its curves"
-
-
-def classifier_settings(setup: Setup) -> str:
-    """Return the settings of a classifier with the same encoder on the same images."""
-    config, model = asdict(setup.config), setup.config.model
-    usual = default_settings(config)["data"]
-    settings = [f"data={setup.config.data.name}"]
-    for key, value in config["data"].items():
-        if value != usual[key] and key not in ("download", "urls"):
-            settings.append(f"data.{key}={shlex.quote(str(value))}")
-    if isinstance(model, ViTConfig):
-        settings += differences(model, vit_presets()[DEFAULT_MODEL])
-    return " ".join(settings)
+        commands.append(f"vit-predict ckpt={run} images=PHOTO.jpg")
+    elif len(setup.data.classes) > 1:
+        data = setup.config.data.name
+        commands.append(f"vit-train data={data} init_from={run}  # a classifier from its encoder")
+    commands.append(f"tensorboard --logdir {run}")
+    return f"{'next':<{MARGIN}}" + f"\n{' ' * MARGIN}".join(commands)

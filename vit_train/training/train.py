@@ -31,7 +31,7 @@ from vit_train.runs.config import TrainConfig, readable, with_defaults
 from vit_train.runs.paths import Outcome, new_run, run_at
 from vit_train.runs.trained import load
 from vit_train.tasks.config import DistillConfig
-from vit_train.training.earlier import Earlier, read_earlier
+from vit_train.training.checkpoints import Earlier, read_earlier
 from vit_train.training.folder import RunFolder
 from vit_train.training.setup import Setup, set_up
 
@@ -178,7 +178,7 @@ def run(
         val_loader=setup.val_loader,
         config=setup.config,
         precision=setup.precision,
-        callbacks=[deadline, *(folder.callbacks() if folder else [])],
+        callbacks=[deadline, *(folder.callbacks if folder else [])],
         processes=setup.processes,
     )
     with with_advice(trainer, setup, folder):
