@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import loopback
 import numpy as np
@@ -31,7 +31,6 @@ from vit_train.explain import explainer
 from vit_train.figures import measures
 from vit_train.figures.confidence import Calibration, Coverage
 from vit_train.figures.measures import Confusion
-from vit_train.model.build import Flops
 from vit_train.results import table
 from vit_train.training import folder, setup, tensorboard
 
@@ -180,28 +179,25 @@ def commands_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     parse, count, mode = yaml.load, setup.count_flops, Hydra.get_mode
 
-    def parse_once(stream: str | IO[str], Loader: type[yaml.SafeLoader]) -> object:
-        text = stream if isinstance(stream, str) else stream.read()
-        if text not in PARSED:
-            PARSED[text] = parse(text, Loader=Loader)
-        return copy.deepcopy(PARSED[text])
+    def once(key: str, make: Callable[[], Any]) -> Any:
+        if key not in KNOWN:
+            KNOWN[key] = make()
+        return copy.deepcopy(KNOWN[key])
 
-    def count_once(*model: object) -> Flops:
-        if repr(model) not in COUNTED:
-            COUNTED[repr(model)] = count(*model)
-        return COUNTED[repr(model)]
+    def parse_once(stream: str | IO[str], Loader: type[yaml.SafeLoader]) -> Any:
+        text = stream if isinstance(stream, str) else stream.read()
+        return once(text, lambda: parse(text, Loader=Loader))
 
     def quick_mode(hydra: Hydra, config_name: str | None, overrides: list[str]) -> object:
         return mode(hydra, config_name, overrides) if "experiment" in str(overrides) else None
 
     monkeypatch.setattr(Hydra, "get_mode", quick_mode)
     monkeypatch.setattr(yaml, "load", parse_once)
-    monkeypatch.setattr(setup, "count_flops", count_once)
+    monkeypatch.setattr(setup, "count_flops", lambda *what: once(repr(what), lambda: count(*what)))
     monkeypatch.setattr(os, "fsync", lambda file: None)
 
 
-PARSED: dict[str, object] = {}
-COUNTED: dict[str, Flops] = {}
+KNOWN: dict[str, Any] = {}
 
 
 DRAWING = (

@@ -26,6 +26,7 @@ from vit_train.engine.optimizers import OPTIMIZERS
 from vit_train.figures.measures import METRICS
 from vit_train.model.build import BUILDERS
 from vit_train.model.config import MODEL_CONFIGS, ModelConfig, ViTConfig
+from vit_train.model.pos_embed import POSITIONS, Rotary2D
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 from vit_train.tasks.classify import Classify
@@ -37,7 +38,7 @@ from vit_train.tasks.make import TASKS
 def own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register a part of every kind."""
     for table, name, part in (
-        (METRICS, "overconfidence", Overconfidence()),
+        *((POSITIONS, "turned", Rotary2D), (METRICS, "overconfidence", Overconfidence())),
         *((OPTIM_CONFIGS, "sgd", SgdConfig), (OPTIMIZERS, SgdConfig, make_sgd)),
         *((DATA_CONFIGS, "stripes", StripesConfig), (LOADERS, StripesConfig, load_stripes)),
         *((MODEL_CONFIGS, "mlp", MlpConfig), (BUILDERS, MlpConfig, NoisyMlp)),
@@ -67,6 +68,7 @@ def test_own_parts_are_chosen_by_name_trained_resumed_and_used(
     assert len(whole.optimizers) == 2
     for words, command in {
         "parameters": "vit-inspect model=mlp",
+        "with model.positions=turned": "vit-inspect model.positions=turned",
         "across": "vit-eval ckpt=run/checkpoints/last.safetensors",
         "model.pt2": "vit-export ckpt=run format=torch",
         "| seeds |": "vit-results run",

@@ -12,13 +12,15 @@ from vit_train.runs.config import TrainConfig
 from vit_train.tasks.config import ReconstructConfig
 
 # Every setting that a run of the built-in data has, and some words that are none.
-KEYS = [key for part in ("optim", "train", "checkpoint", "augment")
-        for key, _ in flatten(asdict(getattr(TrainConfig(), part)), f"{part}.")]  # fmt: skip
-KEYS += [f"model.{key}" for key in asdict(ViTConfig())]
-KEYS += [f"data.{key}" for key in asdict(ShapesConfig())]
-KEYS += [f"task.{key}" for key in asdict(ReconstructConfig())]
-KEYS += ["model", "task", "data", "augment", "experiment", "seed", "device", "precision"]
-KEYS += ["deterministic", "init_from", "resume", "optim", "train", "modle", "hydra.run.x", ""]
+PARTS = {
+    **{part: getattr(TrainConfig(), part) for part in ("optim", "train", "checkpoint", "augment")},
+    **{"model": ViTConfig(), "data": ShapesConfig(), "task": ReconstructConfig()},
+}
+KEYS = [
+    *(key for part, each in PARTS.items() for key, _ in flatten(asdict(each), f"{part}.")),
+    *("model", "task", "data", "augment", "experiment", "seed", "device", "precision", "optim"),
+    *("deterministic", "init_from", "resume", "train", "modle", "hydra.run.x", ""),
+]
 ARGUMENTS = [
     "-1", "0", "1", "2", "3", "7", "0.5", "-0.0", "1e-9", "1e300", "nan", "inf", "-inf", "null",
     "true", "''", "x", "[]", "{}", "[1,2]", "{a: 1}", "[null]", "é", "\x1b[2J", "a b", "a,b",
