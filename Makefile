@@ -42,7 +42,7 @@ tour: setup-dev ## run the notebook docs/tour.ipynb again
 interop: .venv/installed-interop ## run the tests with other libraries: timm, torchvision, transformers, vit-pytorch, ONNX
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m interop $(ARGS)
 
-torture: setup-dev ## kill training 140 times at random, then 15 minutes of hostile input (ARGS="--minutes 60 --kills 500")
+torture: setup-dev ## kill training 120 times at random, then 15 minutes of hostile input (ARGS="--minutes 60 --kills 500")
 	PYTHONPATH=tests $(BIN)/python -m torture $(ARGS)
 
 bench: .venv/installed-interop ## time training and inference against other libraries (ARGS="vit_train timm")

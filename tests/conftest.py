@@ -21,14 +21,18 @@ from filelock import FileLock
 from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 from PIL import Image
 
 from vit_train.commands import tools, train
 from vit_train.commands.errors import FULL_ERROR
 from vit_train.engine import precision
-from vit_train.model.build import Flops
-from vit_train.training import setup
+from vit_train.evaluation import comparison, evaluate
+from vit_train.explain import explainer
+from vit_train.figures import measures
+from vit_train.figures.confidence import Calibration, Coverage
+from vit_train.figures.measures import Confusion
+from vit_train.results import table
+from vit_train.training import folder, setup, tensorboard
 
 PRODUCT_SPEEDUP = precision.product_speedup  # which tests replace
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
@@ -175,43 +179,55 @@ def commands_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     parse, count, mode = yaml.load, setup.count_flops, Hydra.get_mode
 
-    def parse_once(stream: str | IO[str], Loader: type[yaml.SafeLoader]) -> object:
-        text = stream if isinstance(stream, str) else stream.read()
-        if text not in PARSED:
-            PARSED[text] = parse(text, Loader=Loader)
-        return copy.deepcopy(PARSED[text])
+    def once(key: str, make: Callable[[], Any]) -> Any:
+        if key not in KNOWN:
+            KNOWN[key] = make()
+        return copy.deepcopy(KNOWN[key])
 
-    def count_once(*model: object) -> Flops:
-        if repr(model) not in COUNTED:
-            COUNTED[repr(model)] = count(*model)
-        return COUNTED[repr(model)]
+    def parse_once(stream: str | IO[str], Loader: type[yaml.SafeLoader]) -> Any:
+        text = stream if isinstance(stream, str) else stream.read()
+        return once(text, lambda: parse(text, Loader=Loader))
 
     def quick_mode(hydra: Hydra, config_name: str | None, overrides: list[str]) -> object:
         return mode(hydra, config_name, overrides) if "experiment" in str(overrides) else None
 
     monkeypatch.setattr(Hydra, "get_mode", quick_mode)
     monkeypatch.setattr(yaml, "load", parse_once)
-    monkeypatch.setattr(setup, "count_flops", count_once)
+    monkeypatch.setattr(setup, "count_flops", lambda *what: once(repr(what), lambda: count(*what)))
     monkeypatch.setattr(os, "fsync", lambda file: None)
 
 
-PARSED: dict[str, object] = {}
-COUNTED: dict[str, Flops] = {}
+KNOWN: dict[str, Any] = {}
+
+
+DRAWING = (
+    *((kind, "draw") for kind in (Confusion, Calibration, Coverage)),
+    *((where, "draw_mistakes") for where in (measures, tensorboard)),
+    *((where, "draw_maps") for where in (explainer, tensorboard)),
+    *((explainer, name) for name in ("draw_distances", "draw_filters")),
+    *((evaluate, name) for name in ("curves", "draw_positions")),
+    *((table, name) for name in ("bars", "lines", "curves")),
+    *((comparison, "draw_differences"), (folder, "draw_first_batch")),
+)
 
 
 @pytest.fixture
 def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes a third of a second: a command draws one with the same words only once."""
-    draw = Figure.savefig
+    """Drawing takes a third of a second: a command draws what has the same signs only once."""
 
-    def drawn(figure: Figure, *where: Any, **how: Any) -> None:
-        texts = "".join(text.get_text() for text in figure.findobj(Text))
-        odd = "".join(sorted({sign for sign in texts if not sign.isascii()}))
-        key = (sys.argv[0], len(figure.axes), *figure.get_size_inches(), odd)
-        draw(Figure(figsize=(2, 2)) if key in DRAWN else figure, *where, **how)
-        DRAWN.add(key)
+    def once(name: str, draw: Callable[..., Figure]) -> Callable[..., Figure]:
+        def drawn(*what: object, **more: object) -> Figure:
+            words = repr([each for each in what if isinstance(each, str | list | tuple)])
+            key = (sys.argv[0], name, *sorted({sign for sign in words if not sign.isalnum()}))
+            if key in DRAWN:
+                return Figure(figsize=(2, 2))
+            DRAWN.add(key)
+            return draw(*what, **more)
 
-    monkeypatch.setattr(Figure, "savefig", drawn)
+        return drawn
+
+    for where, name in DRAWING:
+        monkeypatch.setattr(where, name, once(f"{where} {name}", getattr(where, name)))
 
 
 DRAWN: set[tuple[object, ...]] = set()

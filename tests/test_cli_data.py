@@ -77,8 +77,10 @@ def test_a_strangers_run_raises_no_limit_of_an_images_pixels(run: Run) -> None:
     """Such a limit keeps a small file from taking all memory; this command line may raise it."""
     parts = product(("train", "test"), "ab", range(4))
     write_images("files", [f"{part}/{name}/{number}.png" for part, name, number in parts])
-    own = ["data=folder", f"data.max_pixels={MAX_PIXELS + 1}", "data.image_size=8"]
-    own += ["data.root=files", "data.val_fraction=0.3"]
+    own = [
+        *("data=folder", f"data.max_pixels={MAX_PIXELS + 1}", "data.image_size=8"),
+        *("data.root=files", "data.val_fraction=0.3"),
+    ]
     run.succeeds(*TRAIN, *own, "train.max_minutes=1e-9")
     run.fails(f"add data=folder {own[1]}", "vit-train", "resume=run")
     run.succeeds("vit-train", "resume=run", *own, "train.max_minutes=null")
@@ -122,8 +124,10 @@ def test_what_is_hardly_seen_or_passed_over_is_said_once_by_every_command(
     run.says("1 image of nearly one color, scans/a/dark.png: 16-bit files must use", *single)
 
 
-UNEVEN = ["vit-train", "data=folder", "data.image_size=8", "augment=none", "model.embed_dim=8"]
-UNEVEN += ["model.depth=1", "model.patch_size=8", "model.head=gap"]
+UNEVEN = [
+    *("vit-train", "data=folder", "data.image_size=8", "augment=none", "model.embed_dim=8"),
+    *("model.depth=1", "model.patch_size=8", "model.head=gap"),
+]
 WAYS = ("data.sampler=balanced", "task.class_weights=auto")
 
 
@@ -133,8 +137,10 @@ def test_each_setting_gives_both_classes_the_same_chance(run: Run) -> None:
         Path("images", folder).mkdir(parents=True)
         for number in range(count):
             Image.new("RGB", (8, 8), (127, 127, 127)).save(f"images/{folder}/{number}.png")
-    quiet = [*UNEVEN, "data.root=images", "data.val=none", "train.epochs=8", "train.batch_size=10"]
-    quiet += ["optim.lr=0.05", "task.label_smoothing=0"]
+    quiet = [
+        *(*UNEVEN, "data.root=images", "data.val=none", "train.epochs=8", "train.batch_size=10"),
+        *("optim.lr=0.05", "task.label_smoothing=0"),
+    ]
     words = "uneven classes: 25 training images of cat, 5 of dog"
     outcome = run.says(words, *quiet, "train.max_minutes=1e-9")
     assert all(way in outcome.out for way in WAYS)

@@ -117,13 +117,13 @@ def test_a_restart_of_the_same_launch_resumes_its_run(
 ) -> None:
     monkeypatch.setattr(train, "LAUNCH", tmp_path / "launch")
     small = [*SMALL, "checkpoint.every_steps=1"]
-    assert run("vit-train", *small, "train.max_minutes=1e-9").status == 0
+    run.succeeds("vit-train", *small, "train.max_minutes=1e-9")
     (begun,) = Path("outputs/shapes-tiny").iterdir()
     time.sleep(1.1)  # a later second has another default folder
     monkeypatch.setattr(train, "LAUNCH", None)
-    assert run("vit-train", *small, "train.max_minutes=1e-9").status == 0
+    run.succeeds("vit-train", *small, "train.max_minutes=1e-9")
     monkeypatch.setattr(train, "LAUNCH", tmp_path / "launch")
-    assert "resuming after step 1" in run.succeeds("vit-train", *small).out
+    run.says("resuming after step 1", "vit-train", *small)
     assert read_json(begun / "summary.json")["status"] == "finished"
     assert len(list(Path("outputs/shapes-tiny").iterdir())) == 2
 

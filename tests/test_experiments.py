@@ -101,10 +101,17 @@ def parameters(config: TrainConfig, image_size: int, classes: int = 10) -> int:
 
 # Of the reference systems: image size, classes, number of parameters, and what they set.
 TORCH = {"init": "torch", "cls_std": 1}
-SYSTEM_D = {"lr": 3e-4, "decay_all": True, "lr_every": "epoch", "clip_norm": None}
-SYSTEM_D |= {"warmup_epochs": 0}
-SYSTEM_E = {"train_subset": 5000, "test_subset": 1000, "val": "test", "epochs": 30, "lr": 1e-3}
-SYSTEM_E |= {"weight_decay": 0.01, "label_smoothing": 0.1, "warmup_epochs": 3}
+SYSTEM_D = {
+    "lr": 3e-4,
+    "decay_all": True,
+    "lr_every": "epoch",
+    "clip_norm": None,
+    "warmup_epochs": 0,
+}
+SYSTEM_E = {
+    "train_subset": 5000, "test_subset": 1000, "val": "test", "epochs": 30, "lr": 1e-3,
+    "weight_decay": 0.01, "label_smoothing": 0.1, "warmup_epochs": 3,
+}  # fmt: skip
 NO_DROPOUT = TORCH | {"dropout": 0, "branch_dropout": 0, "pos_std": 1}
 BRANCHES = TORCH | {"dropout": 0, "branch_dropout": 0.1, "pos_std": 0.02}
 REFERENCES: dict[str, tuple[int, int, int, dict[str, object]]] = {

@@ -30,8 +30,10 @@ from vit_train.runs.config import TrainConfig
 from vit_train.runs.trained import require_bounded_memory
 from vit_train.tasks.config import ClassifyConfig
 
-VALUES = [None, -1, 0, 10**12, 0.5, float("nan"), "", "x", [], [1], {}, {"name": "os.system"}]
-VALUES += [{"tensor": "model.norm.weight"}, {"tensor": "nowhere"}, True]
+VALUES = [
+    *(None, -1, 0, 10**12, 0.5, float("nan"), "", "x", [], [1], {}, {"name": "os.system"}),
+    *({"tensor": "model.norm.weight"}, {"tensor": "nowhere"}, True),
+]
 
 
 def places(content: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
@@ -239,11 +241,13 @@ def test_numbers_that_are_none_become_null(tmp_path: Path) -> None:
     }
 
 
-NAMES = ["metrics.csv", "config.yaml", ".lock", "eval-test-last", "export", "explain"]
-NAMES += ["summary.json", "train.log", "checkpoints/last.safetensors"]
-# All of them written by one command.
 EVALUATION = ("results.json", "predictions.csv", "report.html")
-NAMES += [" ".join(["calibration.json", *(f"eval-test-last/{name}" for name in EVALUATION)])]
+NAMES = [
+    *("metrics.csv", "config.yaml", ".lock", "eval-test-last", "export", "explain"),
+    *("summary.json", "train.log", "checkpoints/last.safetensors"),
+    # All of them written by one command.
+    " ".join(["calibration.json", *(f"eval-test-last/{name}" for name in EVALUATION)]),
+]
 COMMANDS = {
     "export": "vit-export ckpt=run format=torch",
     "explain": "vit-explain ckpt=run count=1",

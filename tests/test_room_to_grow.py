@@ -26,6 +26,7 @@ from vit_train.engine.stepping import Optimizers
 from vit_train.figures.measures import METRICS
 from vit_train.model.build import BUILDERS
 from vit_train.model.config import MODEL_CONFIGS, ModelConfig, ViTConfig
+from vit_train.model.pos_embed import POSITIONS, Rotary2D
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 from vit_train.tasks.classify import Classify
@@ -37,7 +38,7 @@ from vit_train.tasks.make import TASKS
 def own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register a part of every kind."""
     for table, name, part in (
-        (METRICS, "overconfidence", Overconfidence()),
+        *((POSITIONS, "turned", Rotary2D), (METRICS, "overconfidence", Overconfidence())),
         *((OPTIM_CONFIGS, "sgd", SgdConfig), (OPTIMIZERS, SgdConfig, make_sgd)),
         *((DATA_CONFIGS, "stripes", StripesConfig), (LOADERS, StripesConfig, load_stripes)),
         *((MODEL_CONFIGS, "mlp", MlpConfig), (BUILDERS, MlpConfig, NoisyMlp)),
@@ -67,6 +68,7 @@ def test_own_parts_are_chosen_by_name_trained_resumed_and_used(
     assert len(whole.optimizers) == 2
     for words, command in {
         "parameters": "vit-inspect model=mlp",
+        "with model.positions=turned": "vit-inspect model.positions=turned",
         "across": "vit-eval ckpt=run/checkpoints/last.safetensors",
         "model.pt2": "vit-export ckpt=run format=torch",
         "| seeds |": "vit-results run",
@@ -102,10 +104,11 @@ class SgdConfig(OptimConfig):
 
 
 def make_sgd(model: nn.Module, config: SgdConfig) -> list[Optimizer]:
-    head = [p for name, p in model.named_parameters() if name.startswith("head")]
-    body = [p for name, p in model.named_parameters() if not name.startswith("head")]
-    scaled = [{"params": head, "lr_scale": 10.0}]
-    return [SGD(each, config.lr, config.momentum) for each in (scaled, body)]
+    groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    for name, parameter in model.named_parameters():
+        groups[name.startswith("head")].append(parameter)
+    scaled = [{"params": groups[True], "lr_scale": 10.0}]
+    return [SGD(each, config.lr, config.momentum) for each in (scaled, groups[False])]
 
 
 @dataclass
@@ -130,16 +133,14 @@ class StripesConfig(DataConfig):
 
 
 def load_stripes(config: StripesConfig) -> Dataset:
-    generator = torch.Generator().manual_seed(0)
-
-    def drawn(count: int) -> ImageSet:
+    generator, parts = torch.Generator().manual_seed(0), []
+    for count in (config.count, 40):
         labels = torch.arange(count) % 2
         lines = torch.randint(0, 256, (count, 3, 8, 1), generator=generator, dtype=torch.uint8)
         across = lines.expand(-1, -1, -1, 8)
-        down = across.transpose(2, 3)
-        return ImageSet(across.where(labels.view(-1, 1, 1, 1) == 0, down), labels)
-
-    return Dataset(drawn(config.count), drawn(40), ("across", "down"))
+        is_across = labels.view(-1, 1, 1, 1) == 0
+        parts.append(ImageSet(across.where(is_across, across.transpose(2, 3)), labels))
+    return Dataset(*parts, ("across", "down"))
 
 
 @pytest.mark.usefixtures("own")
@@ -196,20 +197,16 @@ def test_what_could_not_be_read_back_is_not_trained(
 class NoisyMlp(nn.Module):
     """A hidden layer of which training hides a part that each image draws for itself."""
 
-    def __init__(
-        self, config: "MlpConfig", image_size: int, in_channels: int, num_classes: int
-    ) -> None:
+    def __init__(self, config: "MlpConfig", size: int, channels: int, classes: int) -> None:
         super().__init__()
-        self.hidden = nn.Linear(in_channels * image_size**2, config.width)
-        self.head, self.noise = nn.Linear(config.width, num_classes), config.noise
+        self.hidden = nn.Linear(channels * size**2, config.width)
+        self.head, self.noise = nn.Linear(config.width, classes), config.noise
 
     def forward(self, images: Tensor) -> Tensor:
         hidden = self.hidden(images.flatten(1)).relu()
-        if self.training and self.noise == "own":
-            hidden = hidden * bernoulli(hidden, 0.8)
         if self.training and self.noise == "shared":
-            hidden = hidden * (torch.rand_like(hidden) < 0.8)
-        return self.head(hidden)
+            return self.head(hidden * (torch.rand_like(hidden) < 0.8))
+        return self.head(hidden * bernoulli(hidden, 0.8) if self.training else hidden)
 
 
 @dataclass
@@ -275,19 +272,17 @@ class CountConfig:
     times: int = 1
 
 
+def count(config: CountConfig) -> None:
+    print(config.times * len(load_dataset(config.data).train))
+
+
 def test_a_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has typed settings and groups, a help, and short messages for what is wrong."""
-
-    def count(config: CountConfig) -> None:
-        print(config.times * len(load_dataset(config.data).train))
-
     main = make_command("vit-count", CountConfig, "vit-count: count.", count, {"data": "shapes"})
     monkeypatch.setitem(MAINS, "vit-count", main)
     assert run("vit-count", "data.train_images=70", "data.test_images=9", "times=2").out == "140\n"
-    shown = run("vit-count", "--help").out
-    assert (
-        shown.startswith("vit-count: count.") and "times: 1" in shown and "data: cifar10" in shown
-    )
+    for words in ("vit-count: count.", "times: 1", "data: cifar10"):
+        run.says(words, "vit-count", "--help")
     for wrong, message in {
         "times=x": "times: Value 'x' of type 'str' could not be converted",
         "time=1": "there is no setting time: did you mean times?",

@@ -126,7 +126,7 @@ def test_without_labels_the_best_has_the_lowest_loss(run: Run, small_run: SmallR
     losses = [float(row["val_loss"]) for row in csv_rows("run/metrics.csv")]
     assert summary["best_val"]["loss"] == min(losses) and summary["evaluated_weights"] == "raw"
     assert summary["best_val"]["epoch"] == 1 + losses.index(min(losses))
-    assert run("vit-eval", "ckpt=run", "precision=bf16").status == 0
+    run.succeeds("vit-eval", "ckpt=run", "precision=bf16")
     said = read_json(Path("run/eval-test-bf16/results.json"))
     assert said["precision"] == "bf16"
     scalars = EventAccumulator("run").Reload()

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from torture.fuzz import GENERATORS, Input, fuzz, try_again
+from torture.fuzz import GENERATORS, fuzz, try_again
 from torture.kills import torture_all
 
 parser = argparse.ArgumentParser(prog="make torture", description=__doc__)
@@ -17,7 +17,7 @@ parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="at a time"
 options = parser.parse_args()
 if options.again:
     name, _, number = options.again.partition(":")
-    sys.exit(not try_again(Input(name, options.seed, int(number))))
+    sys.exit(not try_again(name, options.seed, int(number)))
 good = options.kills == 0 or torture_all(options.kills, options.seed, options.jobs)
 names = options.only or list(GENERATORS)
 sys.exit(not (fuzz(names, options.minutes, options.seed, options.jobs) and good))

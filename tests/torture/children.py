@@ -1,4 +1,4 @@
-"""Work and commands in children of this process, which has everything imported."""
+"""Commands in children of this process, which has everything imported."""
 
 import gc
 import importlib
@@ -7,14 +7,11 @@ import os
 import resource
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess as Process
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
 
 from conftest import MAINS
 
@@ -30,30 +27,11 @@ for module in (
     importlib.import_module(module)
 gc.freeze()  # children's garbage collections leave all of it alone: the pages are not copied
 
-Task = TypeVar("Task")
 FORK = multiprocessing.get_context("fork")
-GIGABYTE = 2**30
 # A command that computes for longer does not end in reasonable time; one that takes longer hangs.
 COMPUTES, TAKES = 20, 180
+MORE = 3 * 2**30  # bytes of memory that it may take
 SHOWN = 100_000
-
-
-def in_children(
-    tasks: Iterator[Task], work: Callable[[Task], None], jobs: int
-) -> Iterator[tuple[Task, int, float]]:
-    """Each task with its exit status and its seconds, as they end."""
-    running = {}
-    while True:
-        while len(running) < jobs and (task := next(tasks, None)) is not None:
-            child = FORK.Process(target=work, args=(task,))
-            child.start()
-            running[child] = task, time.monotonic()
-        if not running:
-            return
-        wait([child.sentinel for child in running])
-        for child in [child for child in running if child.exitcode is not None]:
-            task, began = running.pop(child)
-            yield task, child.exitcode, time.monotonic() - began
 
 
 @dataclass(frozen=True)
@@ -79,6 +57,9 @@ def start(
     def work() -> None:
         os.setpgid(0, 0)
         resource.setrlimit(resource.RLIMIT_CPU, (COMPUTES, COMPUTES))
+        pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
+        most = pages * resource.getpagesize() + MORE
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
         for name, number in (("out", 1), ("err", 2)):
             # Appended to, as a run that goes on is another child.
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -96,16 +77,11 @@ def start(
 def ended(child: Process, output: Path) -> Outcome:
     """How a command ends, or is ended when it hangs."""
     child.join(TAKES)
-    stopped = "" if child.exitcode is not None else "hang"
-    if stopped:
+    stopped = "time" if child.exitcode in (-signal.SIGXCPU, -signal.SIGKILL) else ""
+    if child.exitcode is None:
+        stopped = "hang"
         os.killpg(child.pid, signal.SIGKILL)
         child.join()
-    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    own, largest = (1024 * resource.getrusage(who).ru_maxrss for who in kinds)
-    if child.exitcode in (-signal.SIGXCPU, -signal.SIGKILL):
-        stopped = stopped or "time"
-    elif largest > own + GIGABYTE:
-        stopped = "memory"
     out, err = (shown(output.with_suffix(f".{name}")) for name in ("out", "err"))
     return Outcome(child.name, child.exitcode, out, err, stopped)
 

@@ -8,11 +8,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from test_resume import assert_same_run
 
-from torture.children import Outcome, Process, ended, in_children, start
+from torture.children import FORK, Outcome, Process, ended, start
 from vit_train.engine import workers
 
 SMALL = [
@@ -111,9 +112,8 @@ def torture(name: str, kills: int, seed: int) -> None:
 
 def torture_all(kills: int, seed: int, jobs: int) -> bool:
     """Every configuration; whether all runs ended as they must."""
-    bad = 0
-    work = in_children(iter(CONFIGURATIONS), lambda name: torture(name, kills, seed), jobs)
-    for name, status, _ in work:
-        bad += status != 0
-        print(f"{name}: {'not bitwise equal' if status else 'all bitwise equal'}", flush=True)
-    return not bad
+    with ProcessPoolExecutor(jobs, FORK) as pool:
+        work = {name: pool.submit(torture, name, kills, seed) for name in CONFIGURATIONS}
+    for name, each in work.items():
+        print(f"{name}: {each.exception() or 'all bitwise equal'}", flush=True)
+    return not any(each.exception() for each in work.values())

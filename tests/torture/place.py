@@ -68,8 +68,8 @@ class Place:
 def symptom_of(outcome: Outcome) -> str:
     """What is wrong, in few words; nothing of a result or a short message, within bounds."""
     said, last = outcome.out + outcome.err, outcome.err.rpartition(f"{outcome.command}: ")[2]
-    if outcome.stopped:
-        return outcome.stopped
+    if outcome.stopped or "out of memory" in said:
+        return outcome.stopped or "memory"
     if "Traceback" in said:
         return culprit(said)
     if outcome.status not in STATUSES:
