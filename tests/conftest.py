@@ -22,6 +22,7 @@ from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from matplotlib.figure import Figure
 from PIL import Image
+from vit_train.figures.confidence import Calibration, Coverage
 
 from vit_train.commands import tools, train
 from vit_train.commands.errors import FULL_ERROR
@@ -29,7 +30,6 @@ from vit_train.engine import precision
 from vit_train.evaluation import comparison, evaluate
 from vit_train.explain import explainer
 from vit_train.figures import measures
-from vit_train.figures.confidence import Calibration, Coverage
 from vit_train.figures.measures import Confusion
 from vit_train.results import table
 from vit_train.training import folder, setup, tensorboard
