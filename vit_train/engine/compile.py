@@ -86,7 +86,7 @@ class GraphedStep:
         if self.replay and self.calls > WARM_UP and self.graph is None:
             self.capture(inputs)
         if self.graph is not None:
-            for buffer, values in zip(self.buffers, inputs, strict=True):
+            for buffer, values in zip(self.buffers, packed(inputs), strict=True):
                 buffer.copy_(values.pin_memory(), non_blocking=True)
             self.graph.replay()
         elif self.replay:
@@ -109,12 +109,12 @@ class GraphedStep:
 
     def capture(self, inputs: tuple[Tensor, ...]) -> None:
         """Capture the function's work on buffers for these inputs, without doing any of it."""
-        self.buffers = self.moved(inputs)
+        self.buffers = self.moved(packed(inputs))
         gc.collect()  # the memory of an earlier run in this process cannot be freed meanwhile
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
         try:
             with torch.cuda.graph(graph):
-                self.function(*self.buffers)
+                self.function(*unpacked(self.buffers, inputs))
             self.graph = graph
         except Exception as error:  # whatever cannot be captured; training works without it
             self.replay = False
@@ -125,3 +125,22 @@ class GraphedStep:
                 "train.cuda_graph=true does not work here, continuing without it (should that "
                 f"fail, set train.cuda_graph=false): {reason(cause)}"
             )
+
+
+def packed(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Join the values of all tensors of one type, so that they need one copy: one per type."""
+    by_type: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        by_type.setdefault(tensor.dtype, []).append(tensor.flatten())
+    return [torch.cat(each) for each in by_type.values()]
+
+
+def unpacked(buffers: Iterable[Tensor], like: Iterable[Tensor]) -> list[Tensor]:
+    """Return views of what was packed, in the order and the shapes of the tensors `like`."""
+    rest = {buffer.dtype: buffer for buffer in buffers}
+    views = []
+    for tensor in like:
+        buffer = rest[tensor.dtype]
+        views.append(buffer[: tensor.numel()].view(tensor.shape))
+        rest[tensor.dtype] = buffer[tensor.numel() :]
+    return views

@@ -68,7 +68,9 @@ class Terminal(Callback):
         left = taken * (last * len(trainer.train_loader) - log.step)
         columns = {"epoch": f"{log.epoch}/{last}"}
         for side, values in (("train", log.values), ("val", val.values if val else {})):
-            columns |= {f"{side} {name}": f"{values[name]:.4f}" for name in SHOWN if name in values}
+            columns |= {
+                f"{side} {name}": cell(name, values[name]) for name in SHOWN if name in values
+            }
         columns |= {"lr": f"{log.lr:.1e}", "images/s": f"{log.images_per_s:.0f}"}
         columns["left"] = tqdm.format_interval(left)
         if not self.has_header:
@@ -77,6 +79,10 @@ class Terminal(Callback):
         logger.info("".join(f"{text:>11}" for text in columns.values()))
         self.bar.reset()
         self.name_epoch(log.epoch, trainer)
+
+
+def cell(name: str, value: float) -> str:
+    return f"{value:.2%}" if name == "acc" else f"{value:.4f}"
 
 
 def opening(setup: Setup, path: Path, origin: str) -> str:
