@@ -238,6 +238,7 @@ def pictures(
         accuracies = content["robustness"]["acc_by_severity"]
         yield "robustness", draw_robustness(accuracies, content["result"]["acc"])
     if meta.task.columns and (count := gallery_size(meta.task, model)):
+        count = min(count, trained.at_once)
         batches = EvalBatches(images, trained.normalize, count, trained.device)
         batch = next(iter(meta.task.eval_loader(batches)))
         yield "pictures", draw_gallery(meta.task, model, batch, trained.normalize)
