@@ -11,7 +11,7 @@ from scipy.special import log_softmax
 from sklearn import metrics as sk
 
 from vit_train.base.text import csv_text
-from vit_train.engine.metrics import Answers, Classification
+from vit_train.engine.metrics import Classification, Predictions
 from vit_train.evaluation.evaluate import predictions
 from vit_train.figures.measures import (
     BINS,
@@ -31,7 +31,7 @@ CLASSES = 7
 NAMES = [f"class {number}" for number in range(CLASSES)]
 
 
-def answers(kind: str, count: int = 400, seed: int = 0) -> Answers:
+def answers(kind: str, count: int = 400, seed: int = 0) -> Predictions:
     """A classifier that is often right; some classes absent; or answers with many ties."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, count)
@@ -42,7 +42,7 @@ def answers(kind: str, count: int = 400, seed: int = 0) -> Answers:
         logits[:, 6] = -50.0  # nor is it ever predicted
     if kind == "tied":
         logits = logits.round()
-    return Answers(labels, logits)
+    return Predictions(labels, logits)
 
 
 kinds = pytest.mark.parametrize("kind", ["random", "absent", "tied"])
@@ -62,7 +62,7 @@ def test_losses_and_probabilities_are_those_of_scikit_learn(kind: str) -> None:
 
 def test_losses_of_huge_logits_are_finite() -> None:
     found = answers("random")
-    huge = Answers(found.labels, 1e4 * found.logits)
+    huge = Predictions(found.labels, 1e4 * found.logits)
     np.testing.assert_allclose(huge.log_probabilities, log_softmax(huge.logits, axis=1))
     assert np.isfinite(huge.losses).all()
 
@@ -81,9 +81,9 @@ def test_accuracies_are_those_of_scikit_learn(kind: str) -> None:
 
 def test_answers_of_nan_are_wrong_and_equal_ones_the_first_class() -> None:
     labels = np.array([0, 1, 2])
-    assert not Answers(labels, np.full((3, 3), np.nan)).correct.any()
-    assert not Answers(labels, np.where(np.eye(3, k=1), np.nan, 0.0)).correct[:2].any()
-    assert Answers(labels, np.zeros((3, 3))).correct.tolist() == [True, False, False]
+    assert not Predictions(labels, np.full((3, 3), np.nan)).correct.any()
+    assert not Predictions(labels, np.where(np.eye(3, k=1), np.nan, 0.0)).correct[:2].any()
+    assert Predictions(labels, np.zeros((3, 3))).correct.tolist() == [True, False, False]
 
 
 @kinds
@@ -127,10 +127,11 @@ def test_the_calibration_error_is_the_one_counted_by_hand(kind: str) -> None:
 @pytest.mark.parametrize("sureness", [0.2, 1.0, 6.0])
 def test_the_temperature_is_the_best_there_is(sureness: float) -> None:
     found = answers("random", count=1000)
-    found = Answers(found.labels, sureness * found.logits)
+    found = Predictions(found.labels, sureness * found.logits)
 
     def loss(log_temperature: float) -> float:
-        return float(Answers(found.labels, found.logits / np.exp(log_temperature)).losses.mean())
+        logits = found.logits / np.exp(log_temperature)
+        return float(Predictions(found.labels, logits).losses.mean())
 
     best = np.exp(minimize_scalar(loss, bounds=(-4, 4), method="bounded").x)
     assert fitted_temperature(found) == pytest.approx(best, rel=1e-3)
@@ -138,8 +139,8 @@ def test_the_temperature_is_the_best_there_is(sureness: float) -> None:
 
 def test_perfect_and_meaningless_answers_have_a_finite_temperature() -> None:
     labels = np.arange(6) % 3
-    assert fitted_temperature(Answers(labels, np.eye(3)[labels])) == pytest.approx(COLDEST)
-    wrong = Answers(labels, np.eye(3)[(labels + 1) % 3])
+    assert fitted_temperature(Predictions(labels, np.eye(3)[labels])) == pytest.approx(COLDEST)
+    wrong = Predictions(labels, np.eye(3)[(labels + 1) % 3])
     assert fitted_temperature(wrong) == pytest.approx(HOTTEST)
 
 
@@ -149,7 +150,7 @@ def test_coverage_counts_the_surest_images_whatever_their_order(kind: str) -> No
     curve = accuracy_of_surest(found)
     assert curve[-1] == pytest.approx(found.correct.mean())
     order = np.random.default_rng(1).permutation(len(found.labels))
-    shuffled = Answers(found.labels[order], found.logits[order])
+    shuffled = Predictions(found.labels[order], found.logits[order])
     np.testing.assert_allclose(accuracy_of_surest(shuffled), curve)
     if kind != "tied":
         order = np.argsort(-found.confidence)
@@ -163,7 +164,7 @@ def test_a_mark_rests_on_enough_images() -> None:
     for right, marks in ((17, 0), (20, 3)):
         confidence = np.linspace(3, 1, 100)
         labels = (np.arange(100) >= right).astype(int)
-        found = Answers(labels, np.stack([confidence, np.zeros(100)], axis=1))
+        found = Predictions(labels, np.stack([confidence, np.zeros(100)], axis=1))
         (axes,) = draw_coverage(found, ["a", "b"]).axes
         assert len(axes.texts) == marks
 
@@ -189,7 +190,7 @@ def test_every_image_has_a_row_with_what_was_said_of_it() -> None:
 
 
 def test_two_classes_have_two_columns() -> None:
-    answers = Answers(np.array([0]), np.array([[1.0, 2.0]]))
+    answers = Predictions(np.array([0]), np.array([[1.0, 2.0]]))
     table = csv_text(predictions(answers, [5], ["a", "b\n"]))
     header, row = csv.reader(io.StringIO(table))
     assert header[-2:] == ["predicted_2", "probability_2"] and row[:4] == ["5", "a", "b\\n", "0"]
@@ -199,7 +200,7 @@ def test_the_worst_and_the_most_doubtful_images_are_shown_first() -> None:
     logits = np.array([[5.0, 0, 0], [0, 9, 0], [0, 0, 1], [3, 2.9, 0], [0, 0.5, 4]])
     labels = np.array([0, 0, 0, 0, 1])
     images = torch.arange(5, dtype=torch.uint8).view(5, 1, 1, 1).expand(-1, 3, 8, 8)
-    (axes,) = draw_mistakes(Answers(labels, logits), images, ["a", "b", "c"]).axes
+    (axes,) = draw_mistakes(Predictions(labels, logits), images, ["a", "b", "c"]).axes
     shown = [int(image.get_array().max()) for image in axes.images]
     assert shown[:3] == [1, 4, 2] and shown[3] == 3 and len(shown) == 3 + 5
     among = np.array([True, False, True])
@@ -212,7 +213,7 @@ def test_the_figures_can_be_drawn_of_any_answers(classes: int) -> None:
     images = torch.zeros(5, 3, 8, 8, dtype=torch.uint8)
     names = ["$a_b$ <x>", "long " * 9, *map(str, range(classes))][:classes]
     for logits in (np.eye(classes)[labels] * 9, np.zeros((5, classes))):
-        found = Answers(labels, logits)
+        found = Predictions(labels, logits)
         for draw in FIGURES.values():
             draw(found, names).draw_without_rendering()
         draw_mistakes(found, images, names).draw_without_rendering()

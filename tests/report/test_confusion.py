@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit_train.engine.metrics import Answers, Classification
+from vit_train.engine.metrics import Classification, Predictions
 from vit_train.figures.measures import confusion_matrix, draw_confusion
 
 
-def drawn_answers(count: int, classes: list[int]) -> Answers:
+def drawn_answers(count: int, classes: list[int]) -> Predictions:
     rng = np.random.default_rng(0)
-    return Answers(rng.choice(classes, count), rng.normal(size=(count, 5)))
+    return Predictions(rng.choice(classes, count), rng.normal(size=(count, 5)))
 
 
 @pytest.mark.parametrize("classes", [[0, 1, 2, 3, 4], [1, 4], [2]])
@@ -38,7 +38,7 @@ def test_neighboring_classes_can_be_counted_together() -> None:
 
 def test_thousands_of_classes_are_drawn_in_as_many_cells_as_there_are_pixels() -> None:
     labels = np.arange(2500)
-    answers = Answers(labels, np.eye(2500, dtype=np.float32)[labels])
+    answers = Predictions(labels, np.eye(2500, dtype=np.float32)[labels])
     (image,) = draw_confusion(answers, [str(label) for label in labels]).axes[0].images
     assert image.get_array().shape == (834, 834)
     assert image.get_extent()[1] == 834 * 3 - 0.5
@@ -48,7 +48,7 @@ def test_thousands_of_classes_are_drawn_in_as_many_cells_as_there_are_pixels() -
 def test_the_figure_names_as_many_classes_as_can_be_read(count: int, tmp_path: Path) -> None:
     names = [f"$class_{number} <b>" for number in range(count)]
     labels = np.arange(count).repeat(3)
-    figure = draw_confusion(Answers(labels, np.eye(count)[labels]), names)
+    figure = draw_confusion(Predictions(labels, np.eye(count)[labels]), names)
     figure.savefig(tmp_path / "figure.png")
     with Image.open(tmp_path / "figure.png") as picture:
         assert min(picture.size) > 200
@@ -60,7 +60,7 @@ def test_the_figure_names_as_many_classes_as_can_be_read(count: int, tmp_path: P
 
 
 def test_a_class_without_images_is_gray_not_never_right() -> None:
-    answers = Answers(np.array([0, 0, 2]), np.eye(3)[[0, 1, 2]])
+    answers = Predictions(np.array([0, 0, 2]), np.eye(3)[[0, 1, 2]])
     (image,) = draw_confusion(answers, ["a", "b", "c"]).axes[0].images
     colors = image.to_rgba(image.get_array())[..., :3]
     red, green, blue = colors[1].T

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vit_train.engine.metrics import Answers, Classification, Evaluation
+from vit_train.engine.metrics import Classification, Evaluation, Predictions
 from vit_train.evaluation.comparison import compared, in_words
 from vit_train.evaluation.measuring import numbers
 from vit_train.evaluation.pages import comparison_page, evaluation_page
@@ -29,7 +29,7 @@ PREDICTED = np.array([0] * 6 + [1] * 4 + [1] * 10 + [2] * 9 + [0])
 
 
 def result_of(labels: np.ndarray, predicted: np.ndarray, sure: float = 3.0) -> Classification:
-    return Classification.of(Answers(labels, sure * np.eye(labels.max() + 1)[predicted]))
+    return Classification.of(Predictions(labels, sure * np.eye(labels.max() + 1)[predicted]))
 
 
 RESULT = result_of(LABELS, PREDICTED)

@@ -15,7 +15,7 @@ from scipy.stats import binomtest
 
 from vit_train.base.text import csv_text
 from vit_train.data.dataset import ImageSet
-from vit_train.engine.metrics import Answers, Classification, Paired, Z
+from vit_train.engine.metrics import Classification, Paired, Predictions, Z
 from vit_train.evaluation.comparison import (
     adjusted,
     compared,
@@ -30,11 +30,11 @@ from vit_train.evaluation.evaluate import Evaluated
 CLASSES = ("cat", "a, b", "<b>$x$</b>")
 
 
-def answers(seed: int, count: int = 60) -> Answers:
-    """Answers of one of several models to the same images."""
+def answers(seed: int, count: int = 60) -> Predictions:
+    """Predictions of one of several models to the same images."""
     labels = np.random.default_rng(7).integers(0, 3, count)
     logits = np.random.default_rng(seed).normal(size=(count, 3)) + np.eye(3)[labels]
-    return Answers(labels, logits)
+    return Predictions(labels, logits)
 
 
 def test_the_counts_are_those_of_counting_one_by_one() -> None:
@@ -117,7 +117,7 @@ def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) ->
     right = np.eye(2)[[0] * 1000]
     found = {"A (x)": right.copy(), "B (y)": right.copy()}
     found["B (y)"][:a] = found["A (x)"][a : a + b] = [0, 1]
-    (pair,) = compared({name: Answers(labels, logits) for name, logits in found.items()})
+    (pair,) = compared({name: Predictions(labels, logits) for name, logits in found.items()})
     assert (pair["only_first"], pair["only_second"]) == (a, b)
     words = in_words(pair)
     assert verdict in words and f"{(a - b) / 10:+.2f} points" in words

@@ -17,13 +17,13 @@ from torch import nn
 
 from vit_train.base.writing import write_from
 from vit_train.engine.config import LoopConfig
-from vit_train.engine.metrics import Answers, Classification
+from vit_train.engine.metrics import Classification, Predictions
 from vit_train.engine.trainer import TrainLog
 from vit_train.training import tensorboard as event_file
 from vit_train.training.tensorboard import TensorBoard
 
 LOG = TrainLog(3, 42, 1344, {"loss": 1.5, "acc": 0.25}, 1e-3, 640.0)
-ANSWERS = Answers(np.zeros(8, int), np.eye(2)[[0, 0, 0, 0, 1, 1, 1, 1]] * 100)
+ANSWERS = Predictions(np.zeros(8, int), np.eye(2)[[0, 0, 0, 0, 1, 1, 1, 1]] * 100)
 RESULT = Classification(8, 0.75, 0.5, 0.875, 0.5, [4, 0], [8, 0], ANSWERS)
 
 
