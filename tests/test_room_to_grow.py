@@ -20,7 +20,7 @@ from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.data.sources import LOADERS, load_dataset
 from vit_train.engine import workers
 from vit_train.engine.config import OPTIM_CONFIGS, AdamWConfig, LoopConfig, OptimConfig
-from vit_train.engine.metrics import Answers
+from vit_train.engine.metrics import Predictions
 from vit_train.engine.optimizers import OPTIMIZERS, Optimizer, make_adamw
 from vit_train.engine.stepping import Optimizers
 from vit_train.figures.measures import METRICS
@@ -255,12 +255,12 @@ def test_an_own_model_that_draws_what_threads_share_is_refused(
     run.succeeds(*shared)
 
 
-def overconfidence(answers: Answers) -> float:
+def overconfidence(answers: Predictions) -> float:
     """Return how much surer the model is, on average, than it is right."""
     return float((answers.confidence - answers.correct).mean())
 
 
-def draw_confidence(answers: Answers, classes: Sequence[str]) -> Figure:
+def draw_confidence(answers: Predictions, classes: Sequence[str]) -> Figure:
     figure = Figure()
     figure.subplots().hist(answers.confidence)
     return figure

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from vit_train.engine.metrics import (
-    Answers,
     Classification,
     Evaluation,
+    Predictions,
     interval_of_mean,
     student_quantile,
     wilson_interval,
@@ -62,7 +62,7 @@ def test_where_the_images_are_certain_the_interval_is_students() -> None:
 
 
 def test_a_classifier_is_judged_by_its_accuracy() -> None:
-    answers = Answers(np.zeros(200, int), np.zeros((200, 1)))
+    answers = Predictions(np.zeros(200, int), np.zeros((200, 1)))
     numbers = 200, 1.25, 0.4, 0.9, 0.3, [80], [200], answers
     result = Classification(*numbers)
     assert result.score == 0.4 and result.best_by == "acc"

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from vit_train.base.writing import write_from
 from vit_train.engine.config import LoopConfig
 from vit_train.engine.distributed import ALONE
-from vit_train.engine.metrics import Answers, Classification, Evaluation
+from vit_train.engine.metrics import Classification, Evaluation, Predictions
 from vit_train.engine.trainer import TrainLog
 from vit_train.evaluation.predict import terminal_line
 from vit_train.figures.measures import class_table, result_line
@@ -39,7 +39,7 @@ from vit_train.training.terminal import Terminal
 RESULT = Classification(
     count=2000, loss=1.23456, acc=0.5, top5=0.875, balanced_acc=0.75,
     per_class_correct=[300, 700, 0], per_class_count=[1200, 800, 0],
-    answers=Answers(np.array([0, 0, 1, 1]), np.eye(3)[[0, 1, 1, 1]]),
+    answers=Predictions(np.array([0, 0, 1, 1]), np.eye(3)[[0, 1, 1, 1]]),
 )  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def test_a_result_is_said_with_its_interval() -> None:
         "top-1 50.00% (95 % interval 47.81% to 52.19%)  balanced 75.00%  loss 1.2346  "
         "on 2,000 images"
     )
-    ten = Classification.of(Answers(np.arange(10), np.eye(10)))
+    ten = Classification.of(Predictions(np.arange(10), np.eye(10)))
     assert "top-5 100.00%  loss" in result_line(ten)
     assert result_line(Evaluation(count=2000, loss=1.23456)) == "loss 1.2346 on 2,000 images"
 
@@ -66,7 +66,7 @@ def test_each_class_has_its_own_accuracy() -> None:
 def test_a_class_with_an_endless_name_takes_no_more_than_its_line() -> None:
     """The longest name is as wide as all rows."""
     names = ["cat", "x" * 1_000_000]
-    table = class_table(Classification.of(Answers(np.arange(2), np.eye(2))), names)
+    table = class_table(Classification.of(Predictions(np.arange(2), np.eye(2))), names)
     assert len(table) < 300 and "cat" in table and "xxx…" in table
     said = Prediction(names[1], 1.0, [(names[1], 1.0)])
     assert len(terminal_line(Path("a.png"), said, 10)) < 100
@@ -280,7 +280,7 @@ def test_what_is_not_tried_again_is_an_error(event: str, what: tuple[object, ...
 
 
 LOG = TrainLog(3, 42, 1344, {"loss": 1.5, "acc": 0.25}, 1e-3, 640.0)
-ANSWERS = Answers(np.zeros(8, int), np.eye(2)[[0, 0, 0, 0, 1, 1, 1, 1]] * 100)
+ANSWERS = Predictions(np.zeros(8, int), np.eye(2)[[0, 0, 0, 0, 1, 1, 1, 1]] * 100)
 EVALUATED = Classification(8, 0.75, 0.5, 0.875, 0.5, [4, 0], [8, 0], ANSWERS)
 
 

@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 from sklearn import metrics as sk
 
 from vit_train.base.text import csv_text
-from vit_train.engine.metrics import Answers, Classification
+from vit_train.engine.metrics import Classification, Predictions
 from vit_train.evaluation.evaluate import predictions
 from vit_train.figures.measures import (
     BINS,
@@ -35,7 +35,7 @@ CLASSES = 7
 NAMES = [f"class {number}" for number in range(CLASSES)]
 
 
-def answers(kind: str, count: int = 400, seed: int = 0) -> Answers:
+def answers(kind: str, count: int = 400, seed: int = 0) -> Predictions:
     """A classifier that is often right; some classes absent; or answers with many ties."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, count)
@@ -46,7 +46,7 @@ def answers(kind: str, count: int = 400, seed: int = 0) -> Answers:
         logits[:, 6] = -50.0  # nor is it ever predicted
     if kind == "tied":
         logits = logits.round()
-    return Answers(labels, logits)
+    return Predictions(labels, logits)
 
 
 kinds = pytest.mark.parametrize("kind", ["random", "absent", "tied"])
@@ -66,7 +66,7 @@ def test_losses_and_probabilities_are_those_of_scikit_learn(kind: str) -> None:
 
 def test_losses_of_huge_logits_are_finite() -> None:
     found = answers("random")
-    huge = Answers(found.labels, 1e4 * found.logits)
+    huge = Predictions(found.labels, 1e4 * found.logits)
     np.testing.assert_allclose(huge.log_probabilities, log_softmax(huge.logits, axis=1))
     assert np.isfinite(huge.losses).all()
 
@@ -85,9 +85,9 @@ def test_accuracies_are_those_of_scikit_learn(kind: str) -> None:
 
 def test_answers_of_nan_are_wrong_and_equal_ones_the_first_class() -> None:
     labels = np.array([0, 1, 2])
-    assert not Answers(labels, np.full((3, 3), np.nan)).correct.any()
-    assert not Answers(labels, np.where(np.eye(3, k=1), np.nan, 0.0)).correct[:2].any()
-    assert Answers(labels, np.zeros((3, 3))).correct.tolist() == [True, False, False]
+    assert not Predictions(labels, np.full((3, 3), np.nan)).correct.any()
+    assert not Predictions(labels, np.where(np.eye(3, k=1), np.nan, 0.0)).correct[:2].any()
+    assert Predictions(labels, np.zeros((3, 3))).correct.tolist() == [True, False, False]
 
 
 @kinds
@@ -111,7 +111,7 @@ def test_an_image_is_in_the_bin_that_holds_its_confidence() -> None:
     """And the calibration error weights the bins by their images."""
     rng = np.random.default_rng(0)
     sureness = np.linspace(0.1, 20, 600)[:, np.newaxis]  # so that no bin is empty
-    found = Answers(rng.integers(0, 30, 600), sureness * rng.normal(size=(600, 30)))
+    found = Predictions(rng.integers(0, 30, 600), sureness * rng.normal(size=(600, 30)))
     (images, confidences, accuracies), error = binned(found), 0.0
     for number in range(BINS):
         inside = (number / BINS < found.confidence) & (found.confidence <= (number + 1) / BINS)
@@ -126,13 +126,13 @@ def test_an_image_is_in_the_bin_that_holds_its_confidence() -> None:
 def test_what_is_as_sure_as_it_is_right_has_no_calibration_error() -> None:
     chances = np.array([[0.7, 0.3]])
     labels = np.array([0] * 7 + [1] * 3)
-    assert calibration_error(Answers(labels, np.log(chances).repeat(10, 0))) < 1e-12
+    assert calibration_error(Predictions(labels, np.log(chances).repeat(10, 0))) < 1e-12
 
 
 @pytest.mark.parametrize("sureness", [0.2, 1.0, 6.0])
 def test_the_temperature_is_the_best_there_is(sureness: float) -> None:
     found = answers("random", count=1000)
-    found = Answers(found.labels, sureness * found.logits)
+    found = Predictions(found.labels, sureness * found.logits)
     loss = lambda power: cooled(found, np.exp(power)).losses.mean()  # noqa: E731
     best = np.exp(minimize_scalar(loss, bounds=(-4, 4), method="bounded").x)
     assert fitted_temperature(found) == pytest.approx(best, rel=1e-3)
@@ -142,7 +142,7 @@ def test_the_temperature_is_the_best_there_is(sureness: float) -> None:
 def test_perfect_and_meaningless_answers_have_a_finite_temperature() -> None:
     labels = np.arange(6) % 3
     for wrong, temperature in ((0, COLDEST), (1, HOTTEST)):
-        found = Answers(labels, np.eye(3)[(labels + wrong) % 3])
+        found = Predictions(labels, np.eye(3)[(labels + wrong) % 3])
         assert fitted_temperature(found) == pytest.approx(temperature)
 
 
@@ -151,7 +151,7 @@ def test_coverage_counts_the_surest_images_whatever_their_order(kind: str) -> No
     found, rng = answers(kind), np.random.default_rng(1)
     curve, order = accuracy_of_surest(found), rng.permutation(len(found.labels))
     assert curve[-1] == pytest.approx(found.correct.mean())
-    shuffled = Answers(found.labels[order], found.logits[order])
+    shuffled = Predictions(found.labels[order], found.logits[order])
     np.testing.assert_allclose(accuracy_of_surest(shuffled), curve)
     surest = found.correct[np.argsort(-found.confidence)]
     for count in (1, 10, 333) if kind != "tied" else ():
@@ -164,7 +164,7 @@ def test_a_mark_rests_on_enough_images() -> None:
     for right, marks in ((17, 0), (20, 3)):
         confidence = np.linspace(3, 1, 100)
         labels = (np.arange(100) >= right).astype(int)
-        found = Answers(labels, np.stack([confidence, np.zeros(100)], axis=1))
+        found = Predictions(labels, np.stack([confidence, np.zeros(100)], axis=1))
         (axes,) = draw_coverage(found, ["a", "b"]).axes
         assert len(axes.texts) == marks
 
@@ -186,7 +186,7 @@ def test_every_image_has_a_row_with_what_was_said_of_it() -> None:
 
 
 def test_two_classes_have_two_columns() -> None:
-    answers = Answers(np.array([0]), np.array([[1.0, 2.0]]))
+    answers = Predictions(np.array([0]), np.array([[1.0, 2.0]]))
     table = csv_text(predictions(answers, [5], ["a", "b\n"]))
     header, row = csv.reader(io.StringIO(table))
     assert header[-2:] == ["predicted_2", "probability_2"] and row[:4] == ["5", "a", "b\\n", "0"]
@@ -196,7 +196,7 @@ def test_the_worst_and_the_most_doubtful_images_are_shown_first() -> None:
     logits = np.array([[5.0, 0, 0], [0, 9, 0], [0, 0, 1], [3, 2.9, 0], [0, 0.5, 4]])
     labels = np.array([0, 0, 0, 0, 1])
     images = torch.arange(5, dtype=torch.uint8).view(5, 1, 1, 1).expand(-1, 3, 8, 8)
-    (axes,) = draw_mistakes(Answers(labels, logits), images, ["a", "b", "c"]).axes
+    (axes,) = draw_mistakes(Predictions(labels, logits), images, ["a", "b", "c"]).axes
     shown = [int(image.get_array().max()) for image in axes.images]
     assert shown[:3] == [1, 4, 2] and shown[3] == 3 and len(shown) == 3 + 5
     among = np.array([True, False, True])
@@ -209,15 +209,15 @@ def test_the_figures_can_be_drawn_of_any_answers(classes: int) -> None:
     images = torch.zeros(5, 3, 8, 8, dtype=torch.uint8)
     names = ["$a_b$ <x>", "long " * 9, *map(str, range(classes))][:classes]
     for logits in (np.eye(classes)[labels] * 9, np.zeros((5, classes))):
-        found = Answers(labels, logits)
+        found = Predictions(labels, logits)
         for draw in FIGURES.values():
             draw(found, names).draw_without_rendering()
         draw_mistakes(found, images, names).draw_without_rendering()
 
 
-def drawn_answers(count: int, classes: list[int]) -> Answers:
+def drawn_answers(count: int, classes: list[int]) -> Predictions:
     rng = np.random.default_rng(0)
-    return Answers(rng.choice(classes, count), rng.normal(size=(count, 5)))
+    return Predictions(rng.choice(classes, count), rng.normal(size=(count, 5)))
 
 
 @pytest.mark.parametrize("classes", [[0, 1, 2, 3, 4], [1, 4], [2]])
@@ -236,7 +236,7 @@ def test_the_matrix_and_the_balanced_accuracy_are_those_of_scikit_learn(classes:
 
 def test_thousands_of_classes_are_drawn_in_as_many_cells_as_there_are_pixels() -> None:
     labels = np.arange(2500)
-    answers = Answers(labels, np.eye(2500, dtype=np.float32)[labels])
+    answers = Predictions(labels, np.eye(2500, dtype=np.float32)[labels])
     (image,) = draw_confusion(answers, [str(label) for label in labels]).axes[0].images
     assert image.get_array().shape == (834, 834)
     assert image.get_extent()[1] == 834 * 3 - 0.5
@@ -246,7 +246,7 @@ def test_thousands_of_classes_are_drawn_in_as_many_cells_as_there_are_pixels() -
 def test_the_figure_names_as_many_classes_as_can_be_read(count: int) -> None:
     names = [f"$class_{number} <b>" for number in range(count)]
     labels = np.arange(count).repeat(3)
-    figure = draw_confusion(Answers(labels, np.eye(count)[labels]), names)
+    figure = draw_confusion(Predictions(labels, np.eye(count)[labels]), names)
     figure.draw_without_rendering()
     axes, readable = figure.axes[0], count < 100
     assert len(axes.texts) == count * readable
@@ -255,7 +255,7 @@ def test_the_figure_names_as_many_classes_as_can_be_read(count: int) -> None:
 
 
 def test_a_class_without_images_is_gray_not_never_right() -> None:
-    answers = Answers(np.array([0, 0, 2]), np.eye(3)[[0, 1, 2]])
+    answers = Predictions(np.array([0, 0, 2]), np.eye(3)[[0, 1, 2]])
     (image,) = draw_confusion(answers, ["a", "b", "c"]).axes[0].images
     colors = image.to_rgba(image.get_array())[..., :3]
     red, green, blue = colors[1].T

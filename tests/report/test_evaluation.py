@@ -17,7 +17,7 @@ from scipy.stats import binomtest
 
 from vit_train.base.text import csv_text
 from vit_train.data.dataset import ImageSet
-from vit_train.engine.metrics import Answers, Classification, Evaluation, Paired, Z
+from vit_train.engine.metrics import Classification, Evaluation, Paired, Predictions, Z
 from vit_train.evaluation.comparison import (
     adjusted,
     compared,
@@ -73,7 +73,7 @@ class Page(HTMLParser):
 
 
 def result_of(labels: np.ndarray, predicted: np.ndarray, sure: float = 3.0) -> Classification:
-    return Classification.of(Answers(labels, sure * np.eye(labels.max() + 1)[predicted]))
+    return Classification.of(Predictions(labels, sure * np.eye(labels.max() + 1)[predicted]))
 
 
 PREDICTED = np.array([0] * 6 + [1] * 4 + [1] * 10 + [2] * 9 + [0])
@@ -192,11 +192,11 @@ def test_a_strangers_summary_may_be_anything(summary: dict[str, Any]) -> None:
 CLASSES = ("cat", "a, b", "<b>$x$</b>")
 
 
-def answers(seed: int, count: int = 60) -> Answers:
-    """Answers of one of several models to the same images."""
+def answers(seed: int, count: int = 60) -> Predictions:
+    """Predictions of one of several models to the same images."""
     labels = np.random.default_rng(7).integers(0, 3, count)
     logits = np.random.default_rng(seed).normal(size=(count, 3)) + np.eye(3)[labels]
-    return Answers(labels, logits)
+    return Predictions(labels, logits)
 
 
 def test_the_counts_are_those_of_counting_one_by_one() -> None:
@@ -271,7 +271,7 @@ def test_the_sheet_begins_with_the_most_wrong_of_those_that_one_alone_knows() ->
 def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) -> None:
     right, found = np.eye(2)[[0] * 1000], {}
     for name, wrong in (("A (x)", slice(a, a + b)), ("B (y)", slice(a))):
-        found[name] = Answers(np.zeros(1000, dtype=int), right.copy())
+        found[name] = Predictions(np.zeros(1000, dtype=int), right.copy())
         found[name].logits[wrong] = [0, 1]
     (pair,) = compared(found)
     assert (pair["only_first"], pair["only_second"]) == (a, b)

@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Answers:
+class Predictions:
     """A classifier's predictions for N images and K classes, with the true labels."""
 
     labels: Integers  # (N,)
@@ -118,13 +118,13 @@ class Classification(Evaluation):
     balanced_acc: float
     per_class_correct: list[int]
     per_class_count: list[int]
-    answers: Answers = field(repr=False, compare=False)
+    answers: Predictions = field(repr=False, compare=False)
     best_by: str = field(default="acc", kw_only=True)
 
     scalars: ClassVar[tuple[str, ...]] = ("loss", "acc", "top5", "balanced_acc")
 
     @classmethod
-    def of(cls, answers: Answers, best_by: str = "acc") -> "Classification":
+    def of(cls, answers: Predictions, best_by: str = "acc") -> "Classification":
         """Compute the results from a classifier's predictions for a whole split."""
         correct, hits, count = answers.correct, answers.hits, answers.counts(answers.labels)
         return cls(
@@ -206,7 +206,7 @@ class Paired:
     only_second: int
 
     @classmethod
-    def of(cls, first: Answers, second: Answers) -> "Paired":
+    def of(cls, first: Predictions, second: Predictions) -> "Paired":
         """Compare predictions for the same images in the same order."""
         a, b = first.correct, second.correct
         return cls(len(a), int((a & ~b).sum()), int((b & ~a).sum()))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vit_train.base.text import counted, csv_text, file_name, printable
 from vit_train.base.writing import require_own_folder, write_json, write_text
-from vit_train.engine.metrics import Answers, Classification, Paired
+from vit_train.engine.metrics import Classification, Paired, Predictions
 from vit_train.evaluation.evaluate import Evaluated, display_name, evaluate_loaded, load_for
 from vit_train.evaluation.pages import comparison_page
 from vit_train.figures.charts import Figure, save
@@ -69,12 +69,12 @@ def compare_checkpoints(config: EvalConfig) -> None:
     logger.info(f"written to {folder}/: results.json, differences.csv, report.html, pictures")
 
 
-def answers_of(run: Evaluated) -> Answers:
+def answers_of(run: Evaluated) -> Predictions:
     assert isinstance(run.result, Classification)
     return run.result.answers
 
 
-def compared(found: dict[str, Answers]) -> list[dict[str, Any]]:
+def compared(found: dict[str, Predictions]) -> list[dict[str, Any]]:
     """Return the numbers of every two of these classifiers' predictions, by the models' names."""
     names = list(combinations(found, 2))
     paired = [Paired.of(found[first], found[second]) for first, second in names]
@@ -122,7 +122,9 @@ def in_figures(p: float) -> str:
     return f"p = {p:.2g}" if p >= 1e-4 else "p < 0.0001"
 
 
-def draw_differences(found: dict[str, Answers], images: Tensor, classes: Sequence[str]) -> Figure:
+def draw_differences(
+    found: dict[str, Predictions], images: Tensor, classes: Sequence[str]
+) -> Figure:
     """Draw uint8 images (N,3,S,S) that only one of two models gets right, with both predictions.
 
     The models' names begin with the letters that stand for them below the images. Images of the
@@ -149,7 +151,7 @@ def draw_differences(found: dict[str, Answers], images: Tensor, classes: Sequenc
 
 
 def differences(
-    found: Sequence[Answers],
+    found: Sequence[Predictions],
     letters: Sequence[str],
     names: Sequence[object],
     classes: Sequence[str],

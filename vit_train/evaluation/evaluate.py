@@ -20,7 +20,7 @@ from vit_train.data.batches import EvalBatches
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import ImageSet, sample
 from vit_train.engine.config import BEST
-from vit_train.engine.metrics import Answers, Classification, Evaluation
+from vit_train.engine.metrics import Classification, Evaluation, Predictions
 from vit_train.engine.precision import Precision, keep_freed_memory, pick_device, pick_precision
 from vit_train.evaluation.measuring import flipped, measure, numbers, robustness, temperature
 from vit_train.evaluation.pages import evaluation_page
@@ -198,7 +198,7 @@ def write(evaluated: Evaluated, trained: Trained, explainer: Explainer | None) -
 
 
 def predictions(
-    answers: Answers, names: Sequence[object], classes: Sequence[str]
+    answers: Predictions, names: Sequence[object], classes: Sequence[str]
 ) -> Iterator[list[object]]:
     """Yield the rows of predictions.csv: a header, then a row for each image.
 
@@ -237,8 +237,8 @@ def pictures(
         accuracies = content["robustness"]["acc_by_severity"]
         yield "robustness", draw_robustness(accuracies, content["result"]["acc"])
     if meta.task.columns and (count := gallery_size(meta.task, model)):
-        batch_size = min(count, trained.at_once)
-        batches = EvalBatches(images, trained.normalize, batch_size, trained.device)
+        count = min(count, trained.at_once)
+        batches = EvalBatches(images, trained.normalize, count, trained.device)
         batch = next(iter(meta.task.eval_loader(batches)))
         yield "pictures", draw_gallery(meta.task, model, batch, trained.normalize)
     if explainer is not None:

@@ -13,7 +13,7 @@ from vit_train.base.text import counted
 from vit_train.base.writing import write_json
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
-from vit_train.engine.metrics import Answers, Classification, Evaluation
+from vit_train.engine.metrics import Classification, Evaluation, Predictions
 from vit_train.engine.objective import evaluate
 from vit_train.engine.precision import Precision
 from vit_train.engine.workers import make_workers
@@ -86,11 +86,11 @@ def note_temperature(meta: Meta, fitted: float) -> None:
         logger.warning(f"the temperature is not noted: {file}: {error.strerror}")
 
 
-def flipped(measure: Measure, images: ImageSet, plain: Answers) -> Classification:
+def flipped(measure: Measure, images: ImageSet, plain: Predictions) -> Classification:
     """Evaluate the mean of each image's and its mirror image's probabilities."""
     mirrored = measure(replace(images, images=images.images.flip(3))).answers
     both = np.logaddexp(plain.log_probabilities, mirrored.log_probabilities)
-    result = Classification.of(Answers(plain.labels, both - np.log(2)))
+    result = Classification.of(Predictions(plain.labels, both - np.log(2)))
     logger.info(f"with the mirror images, tta=flip: {result_line(result)}")
     return result
 
@@ -114,7 +114,7 @@ def numbers(
     if isinstance(result, Classification):
         content["per_class"], content["averages"] = class_reports(result.answers, classes)
         if temperature is not None:
-            calibrated = Answers(result.answers.labels, result.answers.logits / temperature)
+            calibrated = Predictions(result.answers.labels, result.answers.logits / temperature)
             content["calibration"] = {
                 "ece": calibration_error(result.answers),
                 "temperature": temperature,

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from vit_train.base.text import CLASS_NAME, counted, shortened
 from vit_train.engine.metrics import (
-    Answers,
     Classification,
     Evaluation,
     Floats,
+    Predictions,
     log_softmax,
     of_label,
 )
@@ -24,7 +24,7 @@ MOST_CELLS = 1000  # The drawing has no more pixels in a row.
 NO_IMAGES = "#ececec"  # The color of a true class without images: no shares, not shares of 0.
 
 
-def draw_confusion(answers: Answers, classes: Sequence[str]) -> Figure:
+def draw_confusion(answers: Predictions, classes: Sequence[str]) -> Figure:
     """Draw the share of each true class (row) that was taken for each class (column)."""
     together = -(-len(classes) // MOST_CELLS)
     matrix = confusion_matrix(answers, together)
@@ -52,7 +52,7 @@ def draw_confusion(answers: Answers, classes: Sequence[str]) -> Figure:
     return figure
 
 
-def confusion_matrix(answers: Answers, together: int = 1) -> NDArray[np.int64]:
+def confusion_matrix(answers: Predictions, together: int = 1) -> NDArray[np.int64]:
     """Count the images of each true class (row) with each predicted class (column): (K,K).
 
     `together` is how many neighboring classes are one row or column; for ten thousands of classes
@@ -64,7 +64,7 @@ def confusion_matrix(answers: Answers, together: int = 1) -> NDArray[np.int64]:
 
 
 def class_reports(
-    answers: Answers, classes: Sequence[str]
+    answers: Predictions, classes: Sequence[str]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return each class's measures, in order; and their macro average and the weighted one.
 
@@ -96,7 +96,7 @@ BINS = 15
 COLDEST, HOTTEST = 0.1, 10.0
 
 
-def binned(answers: Answers) -> tuple[np.ndarray, ...]:
+def binned(answers: Predictions) -> tuple[np.ndarray, ...]:
     """Sort images by confidence into bins of equal width, each open below and closed above.
 
     Return of each bin the number of images, their mean confidence and their accuracy, (BINS,) each;
@@ -110,7 +110,7 @@ def binned(answers: Answers) -> tuple[np.ndarray, ...]:
     return count, confidence / np.maximum(1, count), correct / np.maximum(1, count)
 
 
-def calibration_error(answers: Answers) -> float:
+def calibration_error(answers: Predictions) -> float:
     """Return the expected calibration error (Guo et al. 2017).
 
     It is the mean |accuracy − confidence| over the bins, weighted by their images.
@@ -119,7 +119,7 @@ def calibration_error(answers: Answers) -> float:
     return float((count * np.abs(accuracy - confidence)).sum() / max(1, count.sum()))
 
 
-def draw_calibration(answers: Answers, classes: Sequence[str]) -> Figure:
+def draw_calibration(answers: Predictions, classes: Sequence[str]) -> Figure:
     """Draw accuracy against confidence, and below it how many images have which confidence."""
     count, confidence, accuracy = binned(answers)
     left, width = np.arange(BINS) / BINS, 1 / BINS
@@ -145,7 +145,7 @@ def draw_calibration(answers: Answers, classes: Sequence[str]) -> Figure:
     return figure
 
 
-def fitted_temperature(answers: Answers) -> float:
+def fitted_temperature(answers: Predictions) -> float:
     """Return the T for which softmax(logits / T) has the least cross-entropy (Guo et al. 2017).
 
     The loss is convex in 1/T, so that its derivative, the mean of E[logit] − logit of the label, is
@@ -170,7 +170,7 @@ MARKED = (0.9, 0.95, 0.99)
 FEWEST = 20
 
 
-def accuracy_of_surest(answers: Answers) -> Floats:
+def accuracy_of_surest(answers: Predictions) -> Floats:
     """Return the accuracy on the n images of the highest confidence, for n = 1 … N: (N,).
 
     Images of equal confidence count as if each were a mixture of all of them (El-Yaniv & Wiener
@@ -182,12 +182,12 @@ def accuracy_of_surest(answers: Answers) -> Floats:
     return np.cumsum(mean[group[order]]) / np.arange(1, len(order) + 1)
 
 
-def selective_accuracy(answers: Answers) -> float:
+def selective_accuracy(answers: Predictions) -> float:
     """Return the mean accuracy on the surest images, over all numbers of them."""
     return float(accuracy_of_surest(answers).mean())
 
 
-def draw_coverage(answers: Answers, classes: Sequence[str]) -> Figure:
+def draw_coverage(answers: Predictions, classes: Sequence[str]) -> Figure:
     """Draw the accuracy on the images that the model is surest of, whatever their number."""
     accuracy = accuracy_of_surest(answers)
     coverage = np.arange(1, len(accuracy) + 1) / len(accuracy)
@@ -210,11 +210,11 @@ def draw_coverage(answers: Answers, classes: Sequence[str]) -> Figure:
 
 # The numbers and the figures of a classifier's predictions for a whole split. A figure has the
 # names of the classes, too.
-NUMBERS: dict[str, Callable[[Answers], float]] = {
+NUMBERS: dict[str, Callable[[Predictions], float]] = {
     "ece": calibration_error,
     "selective_acc": selective_accuracy,
 }
-FIGURES: dict[str, Callable[[Answers, Sequence[str]], Figure]] = {
+FIGURES: dict[str, Callable[[Predictions, Sequence[str]], Figure]] = {
     "confusion": draw_confusion,
     "calibration": draw_calibration,
     "coverage": draw_coverage,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vit_train.base.text import printable
-from vit_train.engine.metrics import Answers, Floats, Integers
+from vit_train.engine.metrics import Floats, Integers, Predictions
 from vit_train.figures.charts import PALETTE, Figure, ignore_missing_glyphs, literal
 
 COLUMNS = 6
@@ -161,7 +161,7 @@ def highest(values: Floats, among: NDArray[np.bool_], count: int = COUNT) -> lis
 
 
 def draw_mistakes(
-    answers: Answers, images: Tensor, classes: Sequence[str], names: Sequence[object] = ()
+    answers: Predictions, images: Tensor, classes: Sequence[str], names: Sequence[object] = ()
 ) -> Figure:
     """Draw uint8 images (N,3,S,S), each with its true and its predicted class, and with its file.
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.data.batches import Normalize
-from vit_train.engine.metrics import Answers, Classification
+from vit_train.engine.metrics import Classification, Predictions
 from vit_train.engine.objective import Forward
 from vit_train.model.build import build
 from vit_train.model.config import ModelConfig, ViTConfig
@@ -87,7 +87,7 @@ class Classify(Task):
 
     def evaluation(self, sample_outputs: Tensor) -> Classification:
         labels, logits = sample_outputs[:, 0].long(), sample_outputs[:, 1:]
-        return Classification.of(Answers(labels.numpy(), logits.numpy()), self.best_by)
+        return Classification.of(Predictions(labels.numpy(), logits.numpy()), self.best_by)
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
         """Return the images, and maps of the class token's attention in the last layer.
