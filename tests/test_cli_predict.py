@@ -157,7 +157,7 @@ def test_output_that_is_lost_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) 
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full")
     predicting = ["vit-predict", "ckpt=run", "images=photos/test/red"]
-    for arguments in (predicting, ["vit-results", "run"]):
+    for arguments in (predicting, ["vit-results", "run"], ["vit-inspect"]):
         with monkeypatch.context() as patch, open("/dev/full", "w", encoding="utf-8") as full:
             patch.setattr("sys.stdout", full)
             outcome = run(*arguments)
