@@ -149,17 +149,30 @@ def lost_output_is_said(command: str) -> Iterator[None]:
     Logging hides such errors, and so none ends a training.
     """
     status: str | int = 0
+    lost: list[OSError] = []
+    handlers: Any = logging.Handler
+    hide = handlers.handleError
+
+    def note(handler: Any, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError) and getattr(handler, "stream", None) is sys.stdout:
+            lost.append(error)
+
+    handlers.handleError = note
     try:
         yield
     except BrokenPipeError:  # as after `vit-results | head`
         status = 1
     finally:
+        handlers.handleError = hide
         try:
             sys.stdout.flush()
         except OSError as error:
-            # Python would complain at its end about what is still to be written.
+            lost.append(error)
+        if lost:  # Python would complain at its end about what is still to be written
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            if not isinstance(error, BrokenPipeError):
-                status = f"{command}: standard output: {error.strerror}"
+        for each in lost:
+            if not isinstance(each, BrokenPipeError):
+                status = f"{command}: standard output: {each.strerror}"
         if status:
             sys.exit(status)

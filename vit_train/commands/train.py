@@ -127,7 +127,9 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
     """
     folder = Path(settings.runtime.output_dir)
     is_named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
-    before = folder if settings.mode == RunMode.MULTIRUN else before_restart()
+    # The run's folder if torchrun started its processes before (--max-restarts).
+    restarted = Path(LAUNCH.read_text("utf-8")) if LAUNCH and LAUNCH.exists() else None
+    before = folder if settings.mode == RunMode.MULTIRUN else restarted
     if before is not None and holds_run(before):
         begun = begun_config(before, new_config(composed, settings))
         if begun is not None:
@@ -140,13 +142,6 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
         from vit_train.training.train import train_in_held_folder
 
         return train_in_held_folder(config, path)
-
-
-def before_restart() -> Path | None:
-    """Return the run's folder if torchrun started its processes before (--max-restarts)."""
-    if LAUNCH is None or not LAUNCH.exists():
-        return None
-    return Path(LAUNCH.read_text(encoding="utf-8"))
 
 
 def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:

@@ -109,8 +109,8 @@ def train(config: TrainConfig, folder: str | Path) -> Outcome:
         if run is not None:  # the command takes the run's own settings
             raise ValueError(f"{key}={run} is for the command: vit-train {key}=RUN")
     config = readable(with_defaults(config))
-    has_logging = bool(logging.getLogger().handlers)  # then the caller decides what is shown
-    shown = nullcontext() if has_logging else shown_on_terminal()
+    # A caller with handlers decides what is shown.
+    shown = nullcontext() if logging.getLogger().handlers else shown_on_terminal()
     with new_run(Path(folder), named=True) as path, shown:
         return train_in_held_folder(config, path)
 
