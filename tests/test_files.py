@@ -6,7 +6,6 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from checkpoints import rewrite
@@ -39,22 +38,22 @@ from vit_train.base.writing import (
     open_to_append,
     remove_partial,
     replacing,
-    truncate,
+    write_from,
     write_json,
     write_text,
 )
 from vit_train.runs.checkpoint import Checkpoint
-from vit_train.training.reports import TensorBoard
 
 
 @posix
 def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path) -> None:
     file = tmp_path / "file"
-    file.write_bytes(b"1234\xff")
-    assert read_bytes(file, 5) == b"1234\xff"
-    for read, size, words in ((read_bytes, 4, "larger than 4 bytes"), (read_text, 5, "not text")):
+    file.write_bytes(b"12345")
+    assert read_text(file, 5) == "12345"
+    for content, words in ((b"123456", "larger than 5 bytes"), (b"\xff", "not text")):
+        file.write_bytes(content)
         with pytest.raises(Refused, match=words):
-            read(file, size)
+            read_text(file, 5)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
     for name in ("pipe", "zero", "."):
@@ -62,24 +61,21 @@ def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path) -> None:
             pass
     with pytest.raises(FileNotFoundError), open_regular(tmp_path / "nothing"):
         pass
-    with pytest.raises(OSError, match="Input/output") as bad, open_regular(file):
-        raise OSError(errno.EIO, "Input/output error")
-    assert bad.value.filename == str(file)
 
 
 @posix
 def test_what_is_spelled_like_a_missing_path_is_suggested(tmp_path: Path) -> None:
     (tmp_path / "outputs/cifar10-tiny").mkdir(parents=True)
-    (tmp_path / "else").mkdir()
     near = f", did you mean {tmp_path}/outputs/cifar10-tiny?"
-    for missing in ("outputs/cifar10-tny", "output/cifar10-tiny"):
-        assert near_path(tmp_path / missing) == near
-    for missing in ("photos", "output/stl10", "outputs/stl10", "elze/cifar10-tiny"):
+    assert near_path(tmp_path / "outputs/cifar10-tny") == near
+    for missing in ("photos", "output/cifar10-tiny", "outputs/stl10"):
         assert near_path(tmp_path / missing) == ""
 
 
 @posix
-@pytest.mark.parametrize("write", [open_to_append, lambda path: truncate(path, 0), write_text])
+@pytest.mark.parametrize(
+    "write", [open_to_append, lambda path: write_from(path, 0, b""), write_text]
+)
 def test_nothing_is_written_appended_or_cut_through_a_link_or_a_pipe(
     tmp_path: Path, write: Callable[..., object]
 ) -> None:
@@ -95,7 +91,7 @@ def test_nothing_is_written_appended_or_cut_through_a_link_or_a_pipe(
             with pytest.raises(Refused, match="is a symbolic link"):
                 write(link)
         link.unlink()
-    with pytest.raises(Refused, match="pipe is not a regular file"):
+    with pytest.raises(Refused, match=r"pipe is .*not a regular file"):
         write(pipe, *["x"][: write is write_text])
     assert victim.read_text(encoding="utf-8") == "precious" and pipe.is_fifo()
     assert len(list(tmp_path.iterdir())) == 2
@@ -105,9 +101,12 @@ def test_appending_and_cutting(tmp_path: Path) -> None:
     for _ in range(2):
         with open_to_append(tmp_path / "log") as file:
             file.write("né\n")
-    for length, text in ((8, "né\nné\n"), (4, "né\n")):
-        truncate(tmp_path / "log", length)
+    assert (tmp_path / "log").read_text(encoding="utf-8") == "né\nné\n"
+    for content, text in ((b"", "né\n"), (b"more", "né\nmore")):
+        write_from(tmp_path / "log", 4, content)
         assert (tmp_path / "log").read_text(encoding="utf-8") == text
+    with pytest.raises(FileNotFoundError):
+        write_from(tmp_path / "gone", 4, b"more")
 
 
 def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -> None:
@@ -275,8 +274,8 @@ def test_plain_text_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     "encoding, line",
     [
-        ("ascii", "cat 3 x 4 #... +- \\u732b\n"),
-        ("latin-1", "cat 3 × 4 #... ± \\u732b\n"),
+        ("ascii", "cat 3 ? 4 ?? ? ?\n"),
+        ("latin-1", "cat 3 × 4 ?? ± ?\n"),
         ("utf-8", "cat 3 × 4 █… ± 猫\n"),
     ],
 )
@@ -338,18 +337,11 @@ def test_a_setting_cannot_end_the_code_that_tensorboard_shows(run: Run) -> None:
 
 
 @posix
-def test_a_path_that_is_not_utf8_costs_no_results(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = ["vit-train", *SMALL, "train.epochs=1"]
+def test_a_path_that_is_not_utf8_costs_no_results(run: Run) -> None:
     Path("d\udcff").mkdir()
-    outcome = run.succeeds(*small, "data.root=d\udcff", "hydra.run.dir=run")
-    assert "TensorBoard has no" not in outcome.out
-    refuse = Mock(side_effect=ValueError("a text that cannot be"))
-    monkeypatch.setattr(TensorBoard, "close", refuse)
-    run.says("a text that cannot be", *small, "hydra.run.dir=other")
-    for folder in ("run", "other"):
-        assert read_json(Path(folder, "summary.json"))["status"] == "finished"
+    small = [*SMALL, "train.epochs=1", "data.root=d\udcff"]
+    run.succeeds("vit-train", *small, "hydra.run.dir=run")
+    assert read_json(Path("run/summary.json"))["status"] == "finished"
 
 
 def test_a_summarys_words_do_nothing_to_the_table(run: Run, small_run: SmallRun) -> None:
