@@ -125,7 +125,7 @@ def test_with_on_error_continue_a_run_saves_again_once_it_can(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing_saves(monkeypatch, 2, 4)
-    monkeypatch.setattr(disk_errors, "PAUSE", 0.0)
+    monkeypatch.setattr(checkpoint_manager, "PAUSE", 0.0)
     patient = [*SMALL, "train.epochs=5", "checkpoint.on_error=continue", "hydra.run.dir=run"]
     outcome = run.succeeds("vit-train", *patient)
     for words in ("training continues: [Errno 28]", "the disk is writable again"):
@@ -328,7 +328,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(conftest, "DRAWN", Everything())
     place = tmp_path / "disk"
     place.mkdir()
-    if not mount("-t", "tmpfs", "-o", "size=700k", "tmpfs", str(place)):
+    if not mount("-t", "tmpfs", "-o", "size=400k", "tmpfs", str(place)):
         pytest.skip("mounting is not allowed here")
     yield place
     subprocess.run(["umount", "-l", place], capture_output=True)
