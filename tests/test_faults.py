@@ -123,7 +123,7 @@ def test_with_on_error_continue_a_run_saves_again_once_it_can(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing_saves(monkeypatch, 2, 4)
-    monkeypatch.setattr(disk_errors, "PAUSE", 0.0)
+    monkeypatch.setattr(checkpoint_manager, "PAUSE", 0.0)
     patient = [*SMALL, "train.epochs=5", "checkpoint.on_error=continue", "hydra.run.dir=run"]
     outcome = run.succeeds("vit-train", *patient)
     for words in ("training continues: [Errno 28]", "the disk is writable again"):
@@ -307,3 +307,50 @@ def test_an_allocator_that_fails_is_quoted_in_gigabytes(
     """As under `ulimit -v`, where the machine has more than the process may take."""
     monkeypatch.setitem(LOADERS, ShapesConfig, lambda _: torch.empty(2**50, dtype=torch.uint8))
     run.fails("vit-train: out of memory: 1,125,900 GB more", "vit-train", *SMALL)
+<<<<<<< HEAD
+=======
+
+
+def mount(*options: str) -> bool:
+    if shutil.which("mount") is None:
+        return False
+    return subprocess.run(["mount", *options], capture_output=True).returncode == 0
+
+
+class Everything(set[Any]):
+    def __contains__(self, key: object) -> bool:
+        return True
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A small file system: pictures are small, too, lest the first ones fill it."""
+    monkeypatch.setattr(conftest, "DRAWN", Everything())
+    place = tmp_path / "disk"
+    place.mkdir()
+    if not mount("-t", "tmpfs", "-o", "size=400k", "tmpfs", str(place)):
+        pytest.skip("mounting is not allowed here")
+    yield place
+    subprocess.run(["umount", "-l", place], capture_output=True)
+
+
+def test_a_full_disk_loses_nothing_and_the_run_goes_on_with_more_space(
+    run: Run, small_run: SmallRun, disk: Path
+) -> None:
+    outcome = run.fails("No space left on device", "vit-train", *SMALL, "hydra.run.dir=disk/run")
+    command = outcome.err.strip().rpartition("is intact; resume with: vit-train ")[2]
+    assert mount("-o", "remount,size=9m", str(disk))
+    run.succeeds("vit-train", command)
+    assert_same_run(small_run("finished", "whole"), Path("disk/run"))
+
+
+def test_a_run_on_a_disk_that_cannot_be_written_does_not_begin_or_resume(
+    run: Run, disk: Path
+) -> None:
+    assert mount("-o", "remount,size=9m", str(disk))
+    run.succeeds("vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=disk/run")
+    assert mount("-o", "remount,ro", str(disk))
+    for command in ([*SMALL, "hydra.run.dir=disk/new"], ["resume=disk/run"]):
+        outcome = run.fails("Read-only file system", "vit-train", *command)
+        assert "handler" not in outcome.err
+>>>>>>> fy

@@ -28,8 +28,13 @@ from vit_train.results.summaries import settings_of
 from vit_train.runs.checkpoint import Checkpoint, Extended, apart
 from vit_train.runs.config import TrainConfig, with_defaults
 from vit_train.training import checkpoints as checkpoint_manager
+<<<<<<< HEAD
 from vit_train.training import run_summary
 from vit_train.training.checkpoints import recipe
+=======
+from vit_train.training import folder as run_folder
+from vit_train.training.earlier import recipe
+>>>>>>> fy
 
 # 5 steps an epoch; points of the curves and checkpoints fall on different steps.
 STEPS = ["train.log_every=2", "checkpoint.every_steps=3"]
@@ -241,7 +246,7 @@ def test_a_resumed_run_names_all_that_trained_it(run: Run, small_run: SmallRun) 
     write_json(path, before)
     run.succeeds("vit-train", "resume=run", "train.max_minutes=null")
     (earlier,) = read_json(path)["earlier"]
-    assert earlier == {key: before[key] for key in run_summary.HERE}
+    assert earlier == {key: before[key] for key in run_folder.HERE}
     run.says("| aaaaaaa, ", "vit-results", "run")
 
 
@@ -295,7 +300,7 @@ def test_what_cannot_go_on_is_refused(run: Run, small_run: SmallRun) -> None:
         ("there is no run in empty", "resume=empty"),
         ("no such folder", "resume=nowhere"),
         ("resume continues a single run", "-m", "resume=runs/b"),
-        ("only one run can be resumed", "resume=runs/a,runs/b"),
+        ("Ambiguous value for argument 'resume=runs/a,runs/b'", "resume=runs/a,runs/b"),
         ("Unfinished runs below it: runs/b\n", "resume=runs"),
         ("Unfinished runs below it: runs/b\n", "resume=."),
     ):
@@ -363,7 +368,7 @@ def test_a_run_that_is_killed_at_its_very_end_misses_nothing(
     run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The status "finished" is written last, when all else is on the disk."""
-    write = run_summary.write_json
+    write = run_folder.write_json
 
     def dying(path: Path, content: dict[str, object]) -> None:
         write(path, content)
@@ -371,7 +376,7 @@ def test_a_run_that_is_killed_at_its_very_end_misses_nothing(
             raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(run_summary, "write_json", dying)
+        patch.setattr(run_folder, "write_json", dying)
         run("vit-train", *SMALL, "hydra.run.dir=killed")
     assert_same_run(small_run("finished", "whole"), Path("killed"))
 
@@ -426,7 +431,7 @@ def test_a_finished_run_is_extended_and_stays_as_it_was(
     # And further, beside the run that is extended, with the settings that it has.
     more = ["train.epochs=6", "train.max_minutes=1e-9"]
     run.succeeds("vit-train", "extend=runs/second", *more)
-    (third,) = Path("outputs/runs").iterdir()
+    (third,) = Path("outputs/second-extended").iterdir()
     again = summary(str(third))
     assert [each["epochs"] for each in again["extends"]] == [2, 4] and again["steps"] == 21
     optim = again["config"]["optim"]
@@ -445,7 +450,7 @@ def test_what_cannot_be_extended_is_refused(run: Run, small_run: SmallRun) -> No
         ("finish it with vit-train resume='my runs/half", "extend=my runs/half done"),
         ("none of the runs in my runs is finished", "extend=my runs"),
         ("extend=no run: there is no run in no run", "extend=no run"),
-        ("init_from=builtin:cifar10 starts from its", "extend=builtin:cifar10"),
+        ("there is no such folder: name the run's", "extend=builtin:cifar10"),
         ("cannot change data when extending (this run has", "extend=run", "data=cifar10"),
     ):
         run.fails(words, *more, *arguments)

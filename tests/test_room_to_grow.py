@@ -23,7 +23,7 @@ from vit_train.engine.config import OPTIM_CONFIGS, AdamWConfig, LoopConfig, Opti
 from vit_train.engine.metrics import Predictions
 from vit_train.engine.optimizers import OPTIMIZERS, Optimizer, make_adamw
 from vit_train.engine.stepping import Optimizers
-from vit_train.figures.measures import METRICS
+from vit_train.figures.measures import FIGURES, NUMBERS
 from vit_train.model.build import BUILDERS
 from vit_train.model.config import MODEL_CONFIGS, ModelConfig, ViTConfig
 from vit_train.model.pos_embed import POSITIONS, Rotary2D
@@ -38,7 +38,12 @@ from vit_train.tasks.make import TASKS
 def own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register a part of every kind."""
     for table, name, part in (
+<<<<<<< HEAD
         *((POSITIONS, "turned", Rotary2D), (METRICS, "overconfidence", Overconfidence())),
+=======
+        (NUMBERS, "overconfidence", overconfidence),
+        (FIGURES, "confidence", draw_confidence),
+>>>>>>> fy
         *((OPTIM_CONFIGS, "sgd", SgdConfig), (OPTIMIZERS, SgdConfig, make_sgd)),
         *((DATA_CONFIGS, "stripes", StripesConfig), (LOADERS, StripesConfig, load_stripes)),
         *((MODEL_CONFIGS, "mlp", MlpConfig), (BUILDERS, MlpConfig, NoisyMlp)),
@@ -83,7 +88,7 @@ def test_own_parts_are_chosen_by_name_trained_resumed_and_used(
     assert evaluated["overconfidence"] == pytest.approx(final["overconfidence"]) != 0
     rows = csv_rows("run/metrics.csv")
     assert all(abs(float(row["val_overconfidence"])) <= 1 for row in rows)
-    assert Path("run/eval-test-last/overconfidence.png").stat().st_size > 500
+    assert Path("run/eval-test-last/confidence.png").stat().st_size > 500
     words = "there is no setting model.depth here: model=vit has it"
     run.fails(words, "vit-train", "model=mlp", "model.depth=3")
     for table, name in ((DATA_CONFIGS, "stripes"), (OPTIM_CONFIGS, "sgd"), (MODEL_CONFIGS, "mlp")):
@@ -148,7 +153,7 @@ def test_predictions_need_no_optimizer_and_no_data_source(
     run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run with its own can be used and tabulated without them; images can be named."""
-    monkeypatch.delitem(METRICS, "overconfidence")
+    monkeypatch.delitem(NUMBERS, "overconfidence")
     chosen = [*STRIPES, "data.image_size=8", *SMALL_MODEL, "hydra.run.dir=runs/own"]
     run.succeeds("vit-train", *chosen)
     monkeypatch.delitem(OPTIM_CONFIGS, "sgd")
