@@ -307,8 +307,6 @@ def test_an_allocator_that_fails_is_quoted_in_gigabytes(
     """As under `ulimit -v`, where the machine has more than the process may take."""
     monkeypatch.setitem(LOADERS, ShapesConfig, lambda _: torch.empty(2**50, dtype=torch.uint8))
     run.fails("vit-train: out of memory: 1,125,900 GB more", "vit-train", *SMALL)
-<<<<<<< HEAD
-=======
 
 
 def mount(*options: str) -> bool:
@@ -353,4 +351,3 @@ def test_a_run_on_a_disk_that_cannot_be_written_does_not_begin_or_resume(
     for command in ([*SMALL, "hydra.run.dir=disk/new"], ["resume=disk/run"]):
         outcome = run.fails("Read-only file system", "vit-train", *command)
         assert "handler" not in outcome.err
->>>>>>> fy

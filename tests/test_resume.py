@@ -28,13 +28,8 @@ from vit_train.results.summaries import settings_of
 from vit_train.runs.checkpoint import Checkpoint, Extended, apart
 from vit_train.runs.config import TrainConfig, with_defaults
 from vit_train.training import checkpoints as checkpoint_manager
-<<<<<<< HEAD
-from vit_train.training import run_summary
-from vit_train.training.checkpoints import recipe
-=======
 from vit_train.training import folder as run_folder
-from vit_train.training.earlier import recipe
->>>>>>> fy
+from vit_train.training.checkpoints import recipe
 
 # 5 steps an epoch; points of the curves and checkpoints fall on different steps.
 STEPS = ["train.log_every=2", "checkpoint.every_steps=3"]

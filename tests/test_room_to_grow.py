@@ -38,12 +38,8 @@ from vit_train.tasks.make import TASKS
 def own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register a part of every kind."""
     for table, name, part in (
-<<<<<<< HEAD
-        *((POSITIONS, "turned", Rotary2D), (METRICS, "overconfidence", Overconfidence())),
-=======
-        (NUMBERS, "overconfidence", overconfidence),
+        *((POSITIONS, "turned", Rotary2D), (NUMBERS, "overconfidence", overconfidence)),
         (FIGURES, "confidence", draw_confidence),
->>>>>>> fy
         *((OPTIM_CONFIGS, "sgd", SgdConfig), (OPTIMIZERS, SgdConfig, make_sgd)),
         *((DATA_CONFIGS, "stripes", StripesConfig), (LOADERS, StripesConfig, load_stripes)),
         *((MODEL_CONFIGS, "mlp", MlpConfig), (BUILDERS, MlpConfig, NoisyMlp)),
