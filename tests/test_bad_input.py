@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import torch
 import yaml
-from conftest import MAINS, Run, SmallRun, posix
+from conftest import MAINS, Run, SmallRun
 from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.reading import read_json
@@ -275,15 +275,6 @@ def test_a_results_file_holds_the_command_as_it_was_typed(run: Run, small_run: S
     small_run("finished", "my runs/one")
     run.succeeds("vit-eval", "ckpt=my runs/one")
     assert "my runs/one" in read_json(Path("my runs/one/eval-test/results.json"))["command"]
-
-
-@posix
-def test_a_current_folder_that_was_deleted_is_named(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "gone").mkdir()
-    with contextlib.chdir(tmp_path / "gone"):
-        Path.cwd().rmdir()
-        for command in MAINS:
-            run.fails(f"{command}: the current folder was deleted", command, "run")
 
 
 @pytest.fixture

@@ -6,11 +6,13 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import conftest
 import pytest
 import torch
 from checkpoints import write

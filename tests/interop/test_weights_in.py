@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import yaml
 from conftest import SMALL, Run
 from torch import Tensor, nn
 
@@ -36,6 +37,7 @@ from vit_train.model.build import build
 from vit_train.model.config import ViTConfig
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import VisionTransformer
+from vit_train.runs.config import CONF_DIR
 
 pytestmark = [
     pytest.mark.interop,
@@ -152,11 +154,11 @@ def test_positions_are_resized_as_timm_does(size: int) -> None:
 def test_a_preset_is_timms_model_of_the_same_name() -> None:
     import timm
 
-    from vit_train.runs.config import vit_presets
-
     preset = "vit_tiny_patch16_224"
+    values = yaml.safe_load((CONF_DIR / "model" / f"{preset}.yaml").read_text())
+    del values["defaults"]
     theirs = perturbed(timm.create_model(preset, pretrained=False))
-    model = build(vit_presets()[preset], (3, 224, 224), 1000).double().eval()
+    model = build(ViTConfig(**values), (3, 224, 224), 1000).double().eval()
     model.load_state_dict(layout_of(theirs.state_dict()).to_ours(theirs.state_dict())[0])
     with torch.no_grad():
         expected, given = theirs(images(224)), model(images(224))

@@ -107,18 +107,14 @@ def test_each_class_and_the_averages_are_scikit_learns(kind: str) -> None:
     assert Classification.of(found).balanced_acc == pytest.approx(present)
 
 
-def test_an_image_is_in_the_bin_that_holds_its_confidence() -> None:
-    """And the calibration error weights the bins by their images."""
+def test_the_calibration_error_weights_bins_of_confidence_by_their_images() -> None:
     rng = np.random.default_rng(0)
     sureness = np.linspace(0.1, 20, 600)[:, np.newaxis]  # so that no bin is empty
     found = Predictions(rng.integers(0, 30, 600), sureness * rng.normal(size=(600, 30)))
-    (images, confidences, accuracies), error = binned(found), 0.0
+    error = 0.0
     for number in range(BINS):
         inside = (number / BINS < found.confidence) & (found.confidence <= (number + 1) / BINS)
         accuracy, confidence = found.correct[inside].mean(), found.confidence[inside].mean()
-        assert images[number] == inside.sum() > 0
-        assert confidences[number] == pytest.approx(confidence)
-        assert accuracies[number] == pytest.approx(accuracy)
         error += abs(accuracy - confidence) * inside.sum() / 600
     assert calibration_error(found) == pytest.approx(error)
 

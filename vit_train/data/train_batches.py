@@ -93,11 +93,6 @@ class TrainBatches(DrawnBatches):
     def __len__(self) -> int:
         return self.images_per_epoch // self.batch_size
 
-    @property
-    def left_out(self) -> int:
-        """Return the number of images in the incomplete last batch, which an epoch drops."""
-        return self.images_per_epoch % self.batch_size
-
     def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
         order = self.order(self.generator(epoch))
         for number in range(first, len(self)):

@@ -42,8 +42,6 @@ PREDICTING = ("model", "task")
 GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
 # The names of groups in older runs, which began before they could be chosen.
 UNNAMED = {"optim": "adamw"}
-# The preset of a Vision Transformer that is chosen unless another one is.
-DEFAULT_MODEL = "tiny"
 # Settings that change no result: how often something is reported or saved, and the machine.
 # A name that ends with a dot stands for all settings below it: see `is_among`.
 INCIDENTAL = (
@@ -172,18 +170,6 @@ def register_schemas() -> None:
             store(name=f"{group}_{name}_schema", node=node)
             if not (CONF_DIR / group / f"{name}.yaml").exists():
                 store(group=group, name=name, node=node)
-
-
-def vit_presets() -> dict[str, ViTConfig]:
-    """Return the Vision Transformers in conf/model, by name."""
-    schema = f"model_{ViTConfig.name}_schema"
-    found = {}
-    for file in sorted((CONF_DIR / "model").glob("*.yaml")):
-        values: Any = OmegaConf.load(file)
-        if schema in str(values.pop("defaults", "")):
-            merged = OmegaConf.merge(OmegaConf.structured(ViTConfig), values)
-            found[file.stem] = OmegaConf.to_object(merged)
-    return found  # type: ignore[return-value]
 
 
 Config = TypeVar("Config")
