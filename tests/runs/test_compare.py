@@ -206,17 +206,23 @@ def test_summaries_without_numbers_are_refused_by_their_file(
         gather([written(tmp_path, *both)], tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    "curve, words",
+    [
+        ("epoch,val_loss\n1,0.5\n", "is damaged: it has no column images_seen"),
+        ("images_seen\n1\n2\n3\n4\n", "has more than 3 rows"),
+    ],
+)
 def test_a_curve_has_a_bound_and_the_images_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, curve: str, words: str
 ) -> None:
     monkeypatch.setattr(summaries, "MOST_ROWS", 3)
     folder = written(tmp_path, summary(0.5))
     gather([folder])
-    curve = folder / "0/metrics.csv"
-    curve.write_text("images_seen\n1\n2\n3\n4\n", encoding="utf-8")
+    (folder / "0/metrics.csv").write_text("images_seen\n1\n2\n3\n", encoding="utf-8")
     assert len(read_curve(folder / "0/summary.json")) == 3
-    curve.write_text("epoch,val_loss\n1,0.5\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"metrics\.csv is damaged: it has no column images_seen"):
+    (folder / "0/metrics.csv").write_text(curve, encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"metrics\.csv {words}"):
         gather([folder])
 
 

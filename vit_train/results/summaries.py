@@ -132,7 +132,7 @@ def unfinished(file: Path, status: str) -> str:
 def read_curve(summary: Path) -> list[dict[str, float]]:
     """Read the metrics.csv beside a summary.json, or X.csv beside X.json: one row per epoch.
 
-    Return [] if there is no such file; raise ValueError if it is damaged.
+    Return [] if there is no such file; raise ValueError if it is damaged or too long.
     """
     own = summary.name == SUMMARY
     path = summary.with_name("metrics.csv") if own else summary.with_suffix(".csv")
@@ -140,11 +140,12 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
         return []
     rows = csv.DictReader(io.StringIO(read_text(path, CSV_BYTES), newline=""))
     try:
-        curve = [
-            {key: float(value) for key, value in row.items()} for row in islice(rows, MOST_ROWS)
-        ]
+        first = islice(rows, MOST_ROWS + 1)
+        curve = [{key: float(value) for key, value in row.items()} for row in first]
     except (ValueError, TypeError, AttributeError, csv.Error) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
+    if len(curve) > MOST_ROWS:  # its last row would not be the last epoch
+        raise ValueError(f"{path} has more than {MOST_ROWS:,} rows, one for each epoch")
     if curve and "images_seen" not in curve[0]:
         raise ValueError(f"{path} is damaged: it has no column images_seen")
     return curve
