@@ -324,8 +324,6 @@ def checked_task(
     expected = {key: value.shape for key, value in model.state_dict().items()}
     if expected != {key: value.shape for key, value in state.items()}:
         raise ValueError("the checkpoint's weights do not match its config")
-    if image_size is not None and image_size < 1:
-        raise ValueError(f"image_size={image_size} must be at least 1")
     if image_size not in (None, trained_size):
         task, model = at_size(image_size)
     require_bounded_memory(config, model, task.image_shape)
