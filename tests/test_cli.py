@@ -15,10 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import vit_train
 from vit_train.base.reading import read_json
 from vit_train.commands import start
-from vit_train.data.batches import Normalize
-from vit_train.data.config import AugmentConfig
-from vit_train.data.dataset import ImageSet, Statistics
-from vit_train.data.train_batches import TrainBatches
+from vit_train.figures.measures import FIGURES
 from vit_train.figures.sheet import label_lines
 
 FEW = ["data.train_images=60", "data.test_images=20", *SMALL_MODEL, "train.epochs=1"]
@@ -48,14 +45,12 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -
     val = [f"val/{name}" for name in ("pictures", "confusion", "mistakes", "relevance")]
     test = [f"{tag}/{name}" for tag in ("test", "test/best") for name in (*FIGURES, "mistakes")]
     assert tags["images"] == ["train/augmented", *val, *test]
-    assert {"config/text_summary", "how to read this page/text_summary"} <= set(tags["tensors"])
-    (table,) = events.Tensors("test/text_summary")
-    assert f"{summary['test']['final']['acc']:.4f}" in str(table.tensor_proto.string_val[0])
+    assert "config/text_summary" in tags["tensors"]
     # No curve is a single dot, but for those that compare runs.
     dots = {tag for tag in tags["scalars"] if len(events.Scalars(tag)) == 1}
     assert dots == {"test/acc", "test/best/acc", "val/best_acc"}
     # Steps are optimizer steps, of which an epoch has 5; what stands at each is the table's.
-    assert (table.step, [event.step for event in events.Images("val/pictures")]) == (10, [5, 10])
+    assert [event.step for event in events.Images("val/pictures")] == [5, 10]
     for name in ("loss", "acc"):
         points = [(event.step, event.value) for event in events.Scalars(f"{name}/val")]
         values = [float(row[f"val_{name}"]) for row in rows]
@@ -191,22 +186,6 @@ def test_one_image_is_no_images(run: Run, small_run: SmallRun) -> None:
     page = Path("one/report.html").read_text(encoding="utf-8")
     for said in (evaluated, explained, page):
         assert not re.search(r"(?<![\d.])1 (\w+ )?images\b", said), said
-
-
-@pytest.mark.parametrize(
-    "images, words",
-    [
-        (52, "draws 52 images in a new order and leaves out the last 4, which fill no batch"),
-        (49, "draws 49 images in a new order and leaves out the last 1, which fill no batch"),
-        (48, ""),
-        (9, ""),  # one batch, smaller than asked for
-    ],
-)
-def test_the_images_that_fill_no_batch_are_counted(images: int, words: str) -> None:
-    data = ImageSet(torch.zeros(images, 3, 8, 8, dtype=torch.uint8), torch.zeros(images).long())
-    normalize, cpu = Normalize(Statistics((0.5,) * 3, (0.5,) * 3)), torch.device("cpu")
-    said = left_out(TrainBatches(data, 10, normalize, AugmentConfig(), 16, 0, cpu))
-    assert ("leaves out" in said) == bool(words) and words in said
 
 
 def test_the_opening_lines_say_where_the_parameters_are(run: Run) -> None:
