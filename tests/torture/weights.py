@@ -44,8 +44,9 @@ def changed(rng: random.Random, place: Place) -> None:
     }
     config = replace(VIT, **needed)
     state = layout.to_theirs(VisionTransformer(config, 32, 3, 10).state_dict())
-    subject = Subject(config, (3, 32, 32), [f"class {n}" for n in range(10)], [0.5] * 3, [0.2] * 3)
-    files = {name: dict(content) for name, content in layout.files(subject).items()}
+    classes = [f"class {n}" for n in range(10)]
+    about = {"image_shape": [3, 32, 32], "classes": classes, "mean": [0.5] * 3, "std": [0.2] * 3}
+    files = {name: dict(content) for name, content in layout.files(config, about).items()}
     for _ in range(rng.choice([0, 1, 1, 3])):
         name = rng.choice([*NAMES, *state, *state, *state])
         state[name] = rng.choice(TENSORS)
