@@ -45,14 +45,12 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -
     val = [f"val/{name}" for name in ("pictures", "confusion", "mistakes", "relevance")]
     test = [f"{tag}/{name}" for tag in ("test", "test/best") for name in (*FIGURES, "mistakes")]
     assert tags["images"] == ["train/augmented", *val, *test]
-    assert {"config/text_summary", "how to read this page/text_summary"} <= set(tags["tensors"])
-    (table,) = events.Tensors("test/text_summary")
-    assert f"{summary['test']['final']['acc']:.4f}" in str(table.tensor_proto.string_val[0])
+    assert "config/text_summary" in tags["tensors"]
     # No curve is a single dot, but for those that compare runs.
     dots = {tag for tag in tags["scalars"] if len(events.Scalars(tag)) == 1}
     assert dots == {"test/acc", "test/best/acc", "val/best_acc"}
     # Steps are optimizer steps, of which an epoch has 5; what stands at each is the table's.
-    assert (table.step, [event.step for event in events.Images("val/pictures")]) == (10, [5, 10])
+    assert [event.step for event in events.Images("val/pictures")] == [5, 10]
     for name in ("loss", "acc"):
         points = [(event.step, event.value) for event in events.Scalars(f"{name}/val")]
         values = [float(row[f"val_{name}"]) for row in rows]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import SMALL, SMALL_MODEL, Run, SmallRun, csv_rows
+from conftest import SMALL, SMALL_MODEL, Run, SmallRun, csv_rows, write_images
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
@@ -217,6 +217,20 @@ def test_the_command_for_a_classifier_of_the_same_images_is_whole(run: Run) -> N
     run.says(words, "vit-train", *said, "train.max_minutes=1e-9", "hydra.run.dir=next")
 
 
+def test_few_steps_on_images_of_ones_own_are_said_with_what_makes_more(run: Run) -> None:
+    write_images("images", [f"{'ab'[number % 2]}/{number}.png" for number in range(120)])
+    data = ["data=folder", "data.root=images", "data.image_size=8", "data.val=none"]
+    train = ["vit-train", *SMALL_MODEL, *data, "train.max_minutes=1e-9"]
+    outcome = run.succeeds(*train, "hydra.run.dir=few")
+    said = re.search(r"only (\d+) steps in all: try (\S+) (\S+), or pretr", outcome.said)
+    assert said and int(said[1]) < 10
+    outcome = run.succeeds(*train, *said.groups()[1:])
+    work = re.search(r"(\d+) epochs of (\d+) steps of 16 images", outcome.said)
+    assert work and 1_800 < int(work[1]) * int(work[2]) < 2_200 and "in all" not in outcome.out
+    for others in (["resume=few"], SMALL):
+        assert "in all" not in run.succeeds("vit-train", *others, "train.max_minutes=1e-9").out
+
+
 def parts(
     seed: int = 0,
     task: TaskConfig | None = None,
@@ -253,6 +267,11 @@ def test_arithmetic_is_not_counted_where_that_would_take_the_memory(
     monkeypatch.setattr(setup, "memory_bytes", lambda: 1000.0)
     small = parts()
     assert small.flops is None and small.training_tflop(100) is None
+
+
+def test_the_metric_of_even_classes_is_the_accuracy_unless_they_were_made_even() -> None:
+    assert parts().task.best_by == "acc"
+    assert parts(sampler="balanced").task.best_by == "balanced_acc"
 
 
 def test_a_step_has_an_image_for_each_process() -> None:

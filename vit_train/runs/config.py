@@ -249,8 +249,9 @@ def default_settings(stored: dict[str, Any], needed: Collection[str] = GROUPS) -
 
 def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
     """Return settings with what a new run without pretrained weights saves in place of null."""
-    if settings["model"].get("norm_eps", NORM_EPS) is None:
-        settings["model"]["norm_eps"] = NORM_EPS
+    model = settings.get("model")
+    if isinstance(model, dict) and model.get("norm_eps", NORM_EPS) is None:
+        model["norm_eps"] = NORM_EPS
     return settings
 
 
