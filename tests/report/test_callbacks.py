@@ -1,16 +1,14 @@
 """What a run prints and writes while it trains: its callbacks."""
 
 import contextlib
-import errno
 import io
 import logging
 import math
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock, call
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,11 +17,10 @@ from conftest import csv_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.plugins.hparams.backend_context import _sort_and_reduce_to_hparams_limit
-from torch import Tensor, nn
+from torch import nn
 
 from vit_train.base.writing import write_from
 from vit_train.engine.config import LoopConfig
-from vit_train.engine.distributed import ALONE
 from vit_train.engine.metrics import Classification, Evaluation, Predictions
 from vit_train.engine.trainer import TrainLog
 from vit_train.evaluation.predict import terminal_line
@@ -31,8 +28,7 @@ from vit_train.figures.measures import class_table, result_line
 from vit_train.model.build import parameter_breakdown
 from vit_train.runs.trained import Prediction
 from vit_train.training import reports
-from vit_train.training.checkpoints import PAUSE, BadBatchSaver, ContinueOnDiskError
-from vit_train.training.pictures import AfterEpochs
+from vit_train.training.pictures import Pictures
 from vit_train.training.reports import MetricsCsv, TensorBoard
 from vit_train.training.terminal import Terminal
 
@@ -85,9 +81,9 @@ def test_an_epoch_is_a_line_under_the_names_of_its_columns(
         terminal.on_epoch(trainer, line, RESULT)
         terminal.on_epoch(trainer, replace(line, epoch=3, step=30), None)
     assert [record.getMessage() for record in caplog.records] == [
-        "epoch    train loss     acc    val loss     acc       lr  images/s      left",
-        "   2/3        1.500  25.00%       1.235  50.00%  2.0e-03       640     05:00",
-        "   3/3        1.500  25.00%  2.0e-03       640     00:00",
+        "      epoch train loss  train acc   val loss    val acc         lr   images/s       left",
+        "        2/3     1.5000     25.00%     1.2346     50.00%    2.0e-03        640      05:00",
+        "        3/3     1.5000     25.00%    2.0e-03        640      00:00",
     ]
 
 
@@ -118,33 +114,19 @@ def test_it_shows_the_first_and_the_last_epoch_and_others_if_there_is_time(
     now, shown, models = 100.0, [], [nn.Identity() for _ in range(5)]
     monkeypatch.setattr("time.monotonic", lambda: now)
 
-    def show(model: nn.Module, val: Evaluation, step: int) -> None:
+    def show(pictures: Pictures, model: nn.Module, val: Evaluation, step: int) -> None:
         nonlocal now
         now += 1
         shown.append((models.index(model), val.loss, step))
 
-    callback = AfterEpochs(show)
+    monkeypatch.setattr(Pictures, "show", show)
+    setup = SimpleNamespace(task=SimpleNamespace(columns=()))
+    pictures = Pictures(setup, Mock(), Path("pictures.png"))
     for epoch, minutes in ((1, 1), (2, 1), (3, 4), (4, 1)):
         now += 60 * minutes
         trainer = SimpleNamespace(finished=epoch == 4, model=models[0], eval_model=models[epoch])
-        callback.on_epoch(trainer, log(epoch), Evaluation(count=1, loss=epoch / 2))
+        pictures.on_epoch(trainer, log(epoch), Evaluation(count=1, loss=epoch / 2))
     assert shown == [(1, 0.5, 10), (3, 1.5, 30), (4, 2, 40)]
-
-
-def test_the_batch_is_kept_with_its_place(tmp_path: Path) -> None:
-    class TrainLoader:
-        def __len__(self) -> int:
-            return 10
-
-        def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-            for number in range(first, 10):
-                yield torch.full((2, 3), 100.0 * epoch + number), torch.tensor([epoch, number])
-
-    trainer = SimpleNamespace(train_loader=TrainLoader(), processes=ALONE)
-    BadBatchSaver(tmp_path).on_nonfinite(trainer, 28)
-    kept = torch.load(tmp_path / "nonfinite-step-28.pt", weights_only=True)
-    assert (kept["step"], kept["epoch"], kept["batch"]) == (28, 2, 7)
-    assert (kept["images"] == 207).all() and kept["targets"].tolist() == [2, 7]
 
 
 def log(epoch: int) -> TrainLog:
@@ -233,52 +215,6 @@ def test_a_table_that_another_version_began_keeps_its_columns(tmp_path: Path) ->
     assert math.isnan(second["val_gone"])
 
 
-TRAINING, FINISHED = SimpleNamespace(finished=False), SimpleNamespace(finished=True)
-
-
-def disks() -> tuple[Mock, Mock, ContinueOnDiskError]:
-    """Two callbacks, and what calls them as long as the disk is not full."""
-    first, second = Mock(), Mock()
-    return first, second, ContinueOnDiskError([first, second])
-
-
-def test_after_a_failure_there_is_a_pause_and_then_another_try(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    now, error = 1000.0, OSError(errno.ENOSPC, "No space left on device")
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    first, second, patient = disks()
-    for seconds, full, event, *what in (
-        (0, None, "on_step", 1),
-        (0, None, "on_epoch", TRAINING, 2, 3),
-        (0, error, "on_step", 2),
-        (PAUSE - 1, error, "on_step", 3),  # left out
-        (0, error, "on_epoch", TRAINING, 4, 5),  # is never left out
-        (PAUSE, error, "on_step", 4),  # still full
-        (PAUSE, None, "on_epoch", TRAINING, 6, 7),
-        (0, None, "on_epoch", TRAINING, 7, 8),  # which is nothing new
-        (0, error, "on_step", 7),
-    ):
-        now += seconds
-        getattr(first, event).side_effect = full
-        getattr(patient, event)(*what)
-        assert first.mock_calls == second.mock_calls
-        heard = first.mock_calls[-1] == getattr(call, event)(*what)
-        assert heard == (what != [3])
-    messages = [record.getMessage() for record in caplog.records]
-    assert len(messages) == 3 and "training continues" in messages[0] == messages[2]
-    assert messages[1] == "the disk is writable again"
-
-
-@pytest.mark.parametrize("event, what", [("on_epoch", (FINISHED, 2, 3)), ("on_stop", (TRAINING,))])
-def test_what_is_not_tried_again_is_an_error(event: str, what: tuple[object, ...]) -> None:
-    first, second, patient = disks()
-    getattr(first, event).side_effect = OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(OSError, match="No space left"):
-        getattr(patient, event)(*what)
-    assert first.mock_calls == second.mock_calls  # the others are told all the same
-
-
 LOG = TrainLog(3, 42, 1344, {"loss": 1.5, "acc": 0.25}, 1e-3, 640.0)
 ANSWERS = Predictions(np.zeros(8, int), np.eye(2)[[0, 0, 0, 0, 1, 1, 1, 1]] * 100)
 EVALUATED = Classification(8, 0.75, 0.5, 0.875, 0.5, [4, 0], [8, 0], ANSWERS)
@@ -290,8 +226,8 @@ def trainer(log_every: int) -> SimpleNamespace:
 
 def written(board: TensorBoard) -> EventAccumulator:
     """What is read from the file after it was written."""
-    board.file.flush()
-    return EventAccumulator(str(board.file.path), size_guidance={"scalars": 0}).Reload()
+    board.flush()
+    return EventAccumulator(str(board.path), size_guidance={"scalars": 0}).Reload()
 
 
 def points(events: EventAccumulator) -> dict[str, list[tuple[int, float]]]:
@@ -378,20 +314,20 @@ def test_a_failure_of_the_disk_loses_and_repeats_nothing(
             if step not in (3, 6):
                 patch.setattr(reports, "write_from", half)
             with contextlib.suppress(OSError):
-                board.file.flush()
-    assert board.file.path.stat().st_size == board.file.length
+                board.flush()
+    assert board.path.stat().st_size == board.length
     assert points(written(board))["loss/train"] == [(step, step) for step in range(1, 7)]
 
 
 def test_a_file_or_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path / "run")
     with pytest.raises(FileNotFoundError):
-        board.file.flush()
+        board.flush()
     assert list(tmp_path.iterdir()) == []
     board = TensorBoard(tmp_path)
-    board.file.flush()
-    board.file.path.unlink()
+    board.flush()
+    board.path.unlink()
     board.scalar("loss/train", 1.0, 1)
     with pytest.raises(FileNotFoundError, match="events"):
-        board.file.flush()
+        board.flush()
     assert list(tmp_path.iterdir()) == []

@@ -20,10 +20,10 @@ from vit_train.figures.measures import (
     FIGURES,
     HOTTEST,
     accuracy_of_surest,
+    binned,
     calibration_error,
     class_reports,
     confusion_matrix,
-    cooled,
     draw_confusion,
     draw_coverage,
     fitted_temperature,
@@ -107,14 +107,18 @@ def test_each_class_and_the_averages_are_scikit_learns(kind: str) -> None:
     assert Classification.of(found).balanced_acc == pytest.approx(present)
 
 
-def test_the_calibration_error_weights_bins_of_confidence_by_their_images() -> None:
+def test_an_image_is_in_the_bin_that_holds_its_confidence() -> None:
+    """And the calibration error weights the bins by their images."""
     rng = np.random.default_rng(0)
     sureness = np.linspace(0.1, 20, 600)[:, np.newaxis]  # so that no bin is empty
     found = Predictions(rng.integers(0, 30, 600), sureness * rng.normal(size=(600, 30)))
-    error = 0.0
+    (images, confidences, accuracies), error = binned(found), 0.0
     for number in range(BINS):
         inside = (number / BINS < found.confidence) & (found.confidence <= (number + 1) / BINS)
         accuracy, confidence = found.correct[inside].mean(), found.confidence[inside].mean()
+        assert images[number] == inside.sum() > 0
+        assert confidences[number] == pytest.approx(confidence)
+        assert accuracies[number] == pytest.approx(accuracy)
         error += abs(accuracy - confidence) * inside.sum() / 600
     assert calibration_error(found) == pytest.approx(error)
 
@@ -129,10 +133,10 @@ def test_what_is_as_sure_as_it_is_right_has_no_calibration_error() -> None:
 def test_the_temperature_is_the_best_there_is(sureness: float) -> None:
     found = answers("random", count=1000)
     found = Predictions(found.labels, sureness * found.logits)
-    loss = lambda power: cooled(found, np.exp(power)).losses.mean()  # noqa: E731
+    cooled = lambda power: Predictions(found.labels, found.logits / np.exp(power))  # noqa: E731
+    loss = lambda power: cooled(power).losses.mean()  # noqa: E731
     best = np.exp(minimize_scalar(loss, bounds=(-4, 4), method="bounded").x)
     assert fitted_temperature(found) == pytest.approx(best, rel=1e-3)
-    np.testing.assert_array_equal(cooled(found, best).predicted, found.predicted)
 
 
 def test_perfect_and_meaningless_answers_have_a_finite_temperature() -> None:

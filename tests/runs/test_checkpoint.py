@@ -6,6 +6,7 @@ import math
 import os
 import pickle
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from checkpoints import ABOUT, forge, resuming, sample, write
 from conftest import posix
 from safetensors.torch import load_file, save
+from torch import Tensor
 
 from vit_train.base.writing import generations, save_archive
 from vit_train.engine.config import CheckpointConfig
@@ -24,7 +26,7 @@ from vit_train.engine.trainer import TrainLog
 from vit_train.runs import checkpoint
 from vit_train.runs.checkpoint import Checkpoint, Extended, newest_intact
 from vit_train.training import checkpoints as checkpoint_manager
-from vit_train.training.checkpoints import CheckpointManager
+from vit_train.training.checkpoints import PAUSE, CheckpointManager
 
 MODEL = {"w": torch.eye(3), "turned": torch.randn(3, 4).t(), "flag": torch.tensor(True)}
 
@@ -178,6 +180,15 @@ def test_the_checksum_depends_on_every_part() -> None:
 LOG = TrainLog(1, 1, 1, {}, 0.1, 1.0)
 
 
+class Loader:
+    def __len__(self) -> int:
+        return 10
+
+    def epoch(self, epoch: int, first: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for number in range(first, 10):
+            yield torch.full((2, 3), 100.0 * epoch + number), torch.tensor([epoch, number])
+
+
 class Trainer:
     """As much of one as is kept; its weights are changed in place by the steps."""
 
@@ -187,6 +198,7 @@ class Trainer:
 
     def __init__(self) -> None:
         self.weights, self.moments = torch.zeros(3), torch.zeros(3)
+        self.train_loader = Loader()
 
     def train_to(self, value: float) -> None:
         for each in (self.weights, self.moments):
@@ -368,3 +380,39 @@ def test_best_weights_that_wait_for_their_writing_are_still_those_of_their_epoch
         kept = Checkpoint.load(tmp_path / f"{name}.safetensors")
         assert kept.model["w"].tolist() == [value] * 3
         assert kept.optimizers[0][0]["moment"].tolist() == [value] * 3
+
+
+def test_after_a_failure_there_is_a_pause_and_then_another_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    manager, trainer, reports = managed(tmp_path, every_steps=1, on_error="continue")
+    last = tmp_path / "last.safetensors"
+    for step, seconds, full, saved in (
+        (1, 0, True, 0),
+        (2, PAUSE - 1, False, 0),  # within the pause
+        (3, 1, True, 0),
+        (4, PAUSE, False, 4),
+    ):
+        now, trainer.step, reports.full = now + seconds, step, full
+        manager.on_step(trainer)
+        assert saved == (Checkpoint.load(last).step if last.exists() else 0)
+    for full in (False, True, False):  # an epoch is never left out
+        reports.full, trainer.epoch = full, trainer.epoch + 1
+        manager.on_epoch(trainer, LOG, None)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 4 and "training continues" in messages[0]
+    assert messages[1] == messages[3] == "the disk is writable again"
+    reports.full = trainer.finished = True
+    for event in (manager.on_stop, lambda trainer: manager.on_epoch(trainer, LOG, None)):
+        with pytest.raises(OSError, match="No space left"):
+            event(trainer)  # after which nothing is tried again
+
+
+def test_the_batch_with_nan_is_kept_with_its_place(tmp_path: Path) -> None:
+    manager, trainer, _ = managed(tmp_path / "checkpoints")
+    manager.on_nonfinite(trainer, 28)
+    kept = torch.load(tmp_path / "nonfinite-step-28.pt", weights_only=True)
+    assert (kept["step"], kept["epoch"], kept["batch"]) == (28, 2, 7)
+    assert (kept["images"] == 207).all() and kept["targets"].tolist() == [2, 7]

@@ -162,5 +162,6 @@ def test_what_tells_long_labels_apart_is_shown_on_a_second_line() -> None:
     rows = [row(1000, train_loss=3, val_loss=4), row(2000, train_loss=1, val_loss=2)]
     for measure, count in (("acc", 0), ("loss", 2)):  # it has no accuracy
         figure = curves([("one", [rows])], (measure,), "validation")
-        assert not figure.legends and len(figure.axes[0].lines) == count
-        assert figure.get_supxlabel().endswith("(solid: validation, dashed: training)")
+        (legend,) = figure.legends
+        assert not legend.get_texts() and len(figure.axes[0].lines) == count
+        assert legend.get_title().get_text() == "solid: validation, dashed: training"

@@ -40,6 +40,8 @@ CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
 PREDICTING = ("model", "task")
 # All groups of a training run.
 GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
+# The names of groups in published results from before these could be chosen.
+UNNAMED = {"optim": "adamw"}
 # Settings that change no result: how often something is reported or saved, and the machine.
 # A name that ends with a dot stands for all settings below it: see `is_among`.
 INCIDENTAL = (
@@ -207,7 +209,7 @@ def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictC
     chosen = {}
     for group, classes in CHOSEN_BY_NAME.items():
         part = stored.get(group, {}) if isinstance(stored, dict) else None
-        name = part.get("name") if isinstance(part, dict) else None
+        name = part.get("name", UNNAMED.get(group)) if isinstance(part, dict) else None
         if not isinstance(name, str) or (group in needed and name not in classes):
             raise ValueError(
                 f"the config's {group} must be one of: {', '.join(classes)}; others are known to "
