@@ -193,7 +193,7 @@ def test_what_cannot_be_taken_is_refused_with_its_reason(name: str, run: Run) ->
         path.write_bytes(content if isinstance(content, bytes) else safetensors.save(content))
     with pytest.raises(ValueError) as refusal:
         found = pretrained(source, CONFIG)
-        start_from(source, found, VisionTransformer(CONFIG, 32), ["a", "b"])
+        start_from(TrainConfig(init_from=source), found, VisionTransformer(CONFIG, 32), ["a", "b"])
     said = f"{refusal.value}\n"
     assert said.startswith(f"init_from={source}") and words in said and len(said) < 500
     assert not Path("done").exists()
@@ -268,7 +268,7 @@ def test_a_frozen_encoder_stays_the_same_to_the_bit_also_when_resumed(run: Run) 
 
 def test_a_random_encoder_is_not_frozen(run: Run) -> None:
     for words, *more in (
-        ("needs pretrained weights to keep: init_from=RUN", *FEW[:1]),
+        ("with pretrained weights to keep: init_from=RUN", *FEW[:1]),
         ("train.freeze=encoder needs a Vision Transformer", "model=cnn"),
     ):
         run.fails(words, "vit-train", *FEW, "train.freeze=encoder", *more)

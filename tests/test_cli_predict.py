@@ -313,7 +313,8 @@ def test_mirror_images_are_reported_apart(run: Run) -> None:
         both = trained.model(torch.stack([image, image.flip(2)])).softmax(1)
         chances.append(both.mean(0)[CLASSES.index(row["true"])].item())
     flipped = found["tta_flip"]["loss"]
-    assert flipped == pytest.approx(-np.log(chances).mean(), rel=1e-4) != found["result"]["loss"]
+    assert flipped == pytest.approx(-np.log(chances).mean(), rel=1e-4)
+    assert flipped != found["result"]["loss"]
 
 
 @pytest.mark.usefixtures("colors")

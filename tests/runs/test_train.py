@@ -1,8 +1,6 @@
 """A run from its settings to its summary; what it reports is computed here once more."""
 
 import logging
-import re
-import shlex
 import textwrap
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import SMALL, SMALL_MODEL, Run, SmallRun, csv_rows, write_images
+from conftest import SMALL, SMALL_MODEL, Run, SmallRun, csv_rows
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
@@ -205,30 +203,6 @@ def test_another_precision_that_would_be_faster_is_named(
     run.says(f"{used or best} on cpu{faster} folder", "vit-train", *few)
     summary = read_json(Path("run/summary.json"))
     assert (summary["precision"], summary["bf16_speedup"]) == (used or best, speedup)
-
-
-def test_the_command_for_a_classifier_of_the_same_images_is_whole(run: Run) -> None:
-    more = ["task=reconstruct", "task.decoder_depth=1", "data.split_seed=3", "train.epochs=1"]
-    outcome = run.succeeds("vit-train", *SMALL, *more, "hydra.run.dir=my run")
-    (line,) = re.findall(r"vit-train (data=.+?)  +a classifier from it", outcome.out)
-    said = shlex.split(line)
-    assert {"data.train_images=200", "data.test_images=60", "data.split_seed=3"} < set(said)
-    words = "starts from the encoder of my run"
-    run.says(words, "vit-train", *said, "train.max_minutes=1e-9", "hydra.run.dir=next")
-
-
-def test_few_steps_on_images_of_ones_own_are_said_with_what_makes_more(run: Run) -> None:
-    write_images("images", [f"{'ab'[number % 2]}/{number}.png" for number in range(120)])
-    data = ["data=folder", "data.root=images", "data.image_size=8", "data.val=none"]
-    train = ["vit-train", *SMALL_MODEL, *data, "train.max_minutes=1e-9"]
-    outcome = run.succeeds(*train, "hydra.run.dir=few")
-    said = re.search(r"only (\d+) steps in all: try (\S+) (\S+), or pretr", outcome.said)
-    assert said and int(said[1]) < 10
-    outcome = run.succeeds(*train, *said.groups()[1:])
-    work = re.search(r"(\d+) epochs of (\d+) steps of 16 images", outcome.said)
-    assert work and 1_800 < int(work[1]) * int(work[2]) < 2_200 and "in all" not in outcome.out
-    for others in (["resume=few"], SMALL):
-        assert "in all" not in run.succeeds("vit-train", *others, "train.max_minutes=1e-9").out
 
 
 def parts(

@@ -128,7 +128,7 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
     folder = Path(settings.runtime.output_dir)
     is_named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
     # The run's folder if torchrun started its processes before (--max-restarts).
-    restarted = Path(LAUNCH.read_text("utf-8")) if LAUNCH and LAUNCH.exists() else None
+    restarted = Path(LAUNCH.read_text(encoding="utf-8")) if LAUNCH and LAUNCH.exists() else None
     before = folder if settings.mode == RunMode.MULTIRUN else restarted
     if before is not None and holds_run(before):
         begun = begun_config(before, new_config(composed, settings))
