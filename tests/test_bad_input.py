@@ -61,10 +61,10 @@ TRAIN = {
     "model.activation=relu": "gelu, gelu_tanh",
     "model.positions=rotary": "none, learned, learned_2d, relative",
     "device=cpu precision=fp16": "precision=fp32",
-    "optim=lion": "there is no optim=lion: choose from adamw, muon\n",
+    "optim=lion": "there is no optim=lion: choose from adamw, muon",
     "optim.name=lion": "optim.name=lion cannot be set: choose with optim=",
     "augment=stong": "there is no augment=stong: choose from light, none, strong\n",
-    "model=huge": "no model=huge: choose from base, cnn, resnet, small, tiny, vit, vit_base_",
+    "model=huge": "there is no model=huge: choose from base, cnn",
     "augment=[light,stong]": "vit-train: there is no augment=stong\n",
     "experiment=imagenet": "vit_tiny_5k",
     # other types

@@ -49,7 +49,7 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -
     # No curve is a single dot, but for those that compare runs.
     dots = {tag for tag in tags["scalars"] if len(events.Scalars(tag)) == 1}
     assert dots == {"test/acc", "test/best/acc", "val/best_acc"}
-    # Steps are optimizer steps, of which an epoch has 5; what stands at each is the table's.
+    # Steps are optimizer steps, of which an epoch has 5.
     assert [event.step for event in events.Images("val/pictures")] == [5, 10]
     for name in ("loss", "acc"):
         points = [(event.step, event.value) for event in events.Scalars(f"{name}/val")]
