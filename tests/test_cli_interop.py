@@ -30,6 +30,7 @@ from vit_train.model.build import build
 from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.checkpoint import Checkpoint
+from vit_train.runs.config import TrainConfig
 from vit_train.runs.paths import FOLDER
 from vit_train.runs.trained import Trained
 from vit_train.tasks.config import ReconstructConfig
