@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -183,82 +183,64 @@ def compiled(steps: int = 6, **settings: Any) -> dict[str, Any]:
     return result
 
 
+PRECISIONS = ("bf16", "fp16", "fp32")
+TABLES = ("none", "learned", "learned_2d", "relative", "sinusoidal", "sincos_2d")
+OLDER = {"pre_norm": False, "norm_affine": False, "activation": "gelu_tanh", "head": "token_mlp"}
+DROPOUTS = {"dropout": 0.1, "branch_dropout": 0.1, "drop_path": 0.1}
+ROTARY = {"positions": "rotary_2d", "qk_norm": True}
+RECIPE = {"positions": "sincos_2d", "head": "gap", "init": "mimetic"}
+MAE, NEXT_PATCH = ReconstructConfig(decoder_depth=1), AutoregressConfig(decoder_depth=1)
+STEPS = {
+    "without a graph": {"cuda_graph": False},
+    "strong EMA": {"augment": STRONG, "ema_decay": 0.99},
+    "skip": {"on_nonfinite": "skip", "max_skips": 1000},
+    "reconstruct": {"task": ReconstructConfig(decoder_depth=2)},
+    "autoregress": {"task": AutoregressConfig(decoder_depth=2)},
+}
+RUNS = {
+    "dropouts": {"model": small(**DROPOUTS, **OLDER), "micro_batch": 12},
+    "gap relative": {"model": small(positions="relative", head="gap")},
+    "layers": {"model": small(positions="learned_2d", positions_at="layers", head="gap")},
+    "rotary": {"model": small(**ROTARY)},
+    "cnn": {"model": CnnConfig()},
+    "resnet": {"model": ResNetConfig()},
+    "reconstruct": {"task": MAE},
+    "normalized": {"task": replace(MAE, normalize_target=True)},
+    "autoregress": {"task": NEXT_PATCH},
+    "given": {"task": replace(NEXT_PATCH, given_rows=4)},
+    "muon": {"model": small(**RECIPE), "optim": MuonConfig()},
+}
+DETERMINISTIC = {
+    "learned": {"augment": STRONG | {"crop_scale": 0.5}},
+    "relative": {"model": small(positions="relative")},
+    "autoaugment": {"augment": {"policy": "autoaugment"}},
+    **{name: RUNS[name] for name in ("cnn", "resnet", "reconstruct", "autoregress")},
+}
+COMPILED = {
+    "fused": {},
+    "dropouts": {"model": small(dropout=0.1, drop_path=0.1), "micro_batch": 24},
+    "autoregress": {"task": NEXT_PATCH},
+    "resnet": {"model": ResNetConfig(widths=[8, 16], blocks=1)},
+}
+
+
 def scenarios() -> Iterator[tuple[str, Callable[[], object]]]:
     for name, augment in AUGMENTATIONS.items():
         yield f"batch {name}", partial(batch, augment)
-    for kernels, precision in product(("fused", "scratch"), ("bf16", "fp16", "fp32")):
+    for kernels, precision in product(("fused", "scratch"), PRECISIONS):
         yield f"step {kernels} {precision}", partial(step, kernels, precision=precision)
-    yield "step fused bf16 without a graph", partial(step, cuda_graph=False)
-    yield "step fused strong EMA", partial(step, augment=STRONG, ema_decay=0.99)
-    yield "step fused skip", partial(step, on_nonfinite="skip", max_skips=1000)
-    yield "step reconstruct", partial(step, task=ReconstructConfig(decoder_depth=2))
-    yield "step autoregress", partial(step, task=AutoregressConfig(decoder_depth=2))
-    tables = ("none", "learned", "learned_2d", "relative", "sinusoidal", "sincos_2d")
-    precisions = ("bf16", "fp16", "fp32")
-    for kernels in ("fused", "scratch"):
-        vit = partial(small, kernels=kernels)
-        for table, precision in product(tables, precisions):
-            yield (
-                f"run {kernels} {table} {precision}",
-                partial(
-                    run,
-                    model=vit(positions=table),
-                    precision=precision,
-                    ema_decay=0.9,
-                    augment=STRONG,
-                ),
-            )
-        dropouts = {"dropout": 0.1, "branch_dropout": 0.1, "drop_path": 0.1}
-        older = {"pre_norm": False, "norm_affine": False, "activation": "gelu_tanh"}
-        odd = vit(**dropouts, **older, head="token_mlp")
-        yield f"run {kernels} dropouts", partial(run, model=odd, micro_batch=12)
-        gap = vit(positions="relative", head="gap")
-        yield f"run {kernels} gap relative", partial(run, model=gap)
-        layers = vit(positions="learned_2d", positions_at="layers", head="gap")
-        yield f"run {kernels} layers", partial(run, model=layers)
-        for precision, normalize in product(precisions, (False, True)):
-            mae = ReconstructConfig(decoder_depth=1, normalize_target=normalize)
-            yield (
-                f"run {kernels} reconstruct {precision} {normalize}",
-                partial(run, model=vit(), task=mae, precision=precision),
-            )
-        for precision, given in product(precisions, (0, 4)):
-            next_patch = AutoregressConfig(decoder_depth=1, given_rows=given)
-            yield (
-                f"run {kernels} autoregress {precision} {given}",
-                partial(run, model=vit(), task=next_patch, precision=precision),
-            )
-        for table in ("learned", "relative"):
-            yield (
-                f"deterministic {kernels} {table}",
-                partial(
-                    deterministic, model=vit(positions=table), augment=STRONG | {"crop_scale": 0.5}
-                ),
-            )
-    for name, model in {"cnn": CnnConfig(), "resnet": ResNetConfig()}.items():
-        for precision in ("bf16", "fp16"):
-            yield f"run {name} {precision}", partial(run, model=model, precision=precision)
-        yield f"deterministic {name}", partial(deterministic, model=model)
-    fused = partial(small, kernels="fused")
-    auto = {"policy": "autoaugment"}
-    yield "deterministic autoaugment", partial(deterministic, augment=auto)
-    for task in (ReconstructConfig(decoder_depth=1), AutoregressConfig(decoder_depth=1)):
-        yield f"deterministic {task.name}", partial(deterministic, model=fused(), task=task)
-    for precision in precisions:
-        recipe = fused(positions="sincos_2d", head="gap", init="mimetic")
-        muon = partial(run, model=recipe, optim=MuonConfig(), precision=precision)
-        yield f"run muon {precision}", muon
-    rotary = fused(positions="rotary_2d", qk_norm=True)
-    yield "run rotary", partial(run, model=rotary)
-    yield "compiled fused", partial(compiled, model=fused())
-    yield "compiled scratch", partial(compiled, model=small())
-    dropped = fused(dropout=0.1, drop_path=0.1)
-    yield "compiled dropouts", partial(compiled, model=dropped, micro_batch=24)
-    yield (
-        "compiled autoregress",
-        partial(compiled, model=fused(), task=AutoregressConfig(decoder_depth=1)),
-    )
-    yield "compiled resnet", partial(compiled, model=ResNetConfig(widths=[8, 16], blocks=1))
+    for name, settings in STEPS.items():
+        yield f"step {name}", partial(step, **settings)
+    for table, kernels, precision in product(TABLES, ("fused", "scratch"), PRECISIONS):
+        model = small(positions=table, kernels=kernels)
+        more = {"precision": precision, "ema_decay": 0.9, "augment": STRONG}
+        yield f"run {table} {kernels} {precision}", partial(run, model=model, **more)
+    for (name, settings), precision in product(RUNS.items(), PRECISIONS):
+        yield f"run {name} {precision}", partial(run, precision=precision, **settings)
+    for name, settings in DETERMINISTIC.items():
+        yield f"deterministic {name}", partial(deterministic, **settings)
+    for name, settings in COMPILED.items():
+        yield f"compiled {name}", partial(compiled, **settings)
 
 
 def places(error: BaseException) -> list[str]:
