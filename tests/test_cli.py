@@ -9,7 +9,6 @@ import pytest
 import torch
 from conftest import SMALL, SMALL_MODEL, Run, SmallRun, csv_rows
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import vit_train
@@ -152,15 +151,6 @@ def test_help_says_all_and_looks_no_group_up(run: Run, monkeypatch: pytest.Monke
     assert run.fails("did you mean seed?", "vit-train", "--help", "sed=7").out == ""
 
 
-def test_augment_draws_a_contact_sheet(run: Run) -> None:
-    few = ["vit-augment", "data.train_images=60", "data.test_images=9", "variants=2"]
-    run.succeeds(*few, "images=3", "out=sheet.png")
-    with Image.open("sheet.png") as sheet:
-        assert min(sheet.size) > 300
-    assert run(*few, "images=1").out == "1 image of shapes written to augmented.png\n"
-    run.fails("must end in .png", *few, "out=sheet.docx")
-
-
 @pytest.mark.parametrize(
     "target, lines",
     [
@@ -186,16 +176,6 @@ def test_one_image_is_no_images(run: Run, small_run: SmallRun) -> None:
     page = Path("one/report.html").read_text(encoding="utf-8")
     for said in (evaluated, explained, page):
         assert not re.search(r"(?<![\d.])1 (\w+ )?images\b", said), said
-
-
-def test_the_opening_lines_say_where_the_parameters_are(run: Run) -> None:
-    quick = ["data.train_images=40", "data.test_images=10", "train.max_minutes=1e-9"]
-    words = "work 30 epochs of 1 step of 36 images, fp32 on cpu"
-    said = run.says(words, "vit-train", *quick).said
-    assert (
-        "1,205,898 parameters = 128 cls_token + 6,272 patch_embed + 8,320 pos_embed + "
-        "6 × 198,272 blocks + 256 norm + 1,290 head; 0.144 GFLOP" in said
-    )
 
 
 def test_an_evaluation_at_another_size_or_of_other_weights_replaces_none(

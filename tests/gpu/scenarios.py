@@ -9,7 +9,6 @@ many launches, copies and synchronizations a step costs; all numbers that it com
 """
 
 import json
-import logging
 import os
 import sys
 import time
@@ -149,7 +148,6 @@ def batch(augment: dict[str, Any], size: int = 512) -> dict[str, Any]:
         batches.batch(*(to_device(each, batches.device) for each in draws))
 
     one()
-    one()
     return counted(one, 5)
 
 
@@ -167,13 +165,11 @@ def step(kernels: str = "fused", size: int = 512, **settings: Any) -> dict[str, 
         result["synchronizations"] = "none"
     except RuntimeError as error:
         result["synchronizations"] = " <- ".join(places(error)[::-1])
-    torch.cuda.set_sync_debug_mode("default")
     return result
 
 
 def compiled(steps: int = 6, **settings: Any) -> dict[str, Any]:
     """Compile, and count each of the first steps: recording, then replaying a graph."""
-    logging.basicConfig(level=logging.INFO)
     parts = make(batch_size=64, compile=True, **settings)
     trainer = parts.trainer
     sample, draws = next(trainer.train_loader.epoch(0)), next(trainer.train_loader.draws(0))
