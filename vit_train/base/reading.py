@@ -21,7 +21,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class Refused(ValueError):
-    """A file that is not what its name says, or larger than such a file can be."""
+    """A file of another kind than its name promises, or larger than such a file can be."""
 
 
 def require_plain(value: Any, what: str, nodes: int, others: tuple[type, ...] = ()) -> None:

@@ -210,7 +210,7 @@ class Splits:
     test: ImageSet
 
     def named(self, name: str) -> ImageSet:
-        """Return the split called train, val or test; raise ValueError if there is none."""
+        """Return the split called train, val or test; raise ValueError if it does not exist."""
         chosen = {"train": self.train, "val": self.val, "test": self.test}.get(name)
         if chosen is None:
             raise ValueError(f"this run has no split called {name!r}")
@@ -257,7 +257,7 @@ def one_fold(images: ImageSet, config: DataConfig) -> tuple[ImageSet, ImageSet]:
 
 
 def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:
-    """Return as many of the images as the config's `field` says; all of them for null."""
+    """Return the number of images in the config's `field`, stratified; all of them for null."""
     count = getattr(config, field)
     if count is None:
         return images
@@ -279,7 +279,7 @@ def sample(images: ImageSet, count: int) -> ImageSet:
 def set_apart(
     images: ImageSet, field: str, config: DataConfig, purpose: str, remedy: str
 ) -> tuple[ImageSet, ImageSet]:
-    """Return the images left for training, and the share set apart that `field` says.
+    """Split off the share in the config's `field`; return the other images and that share.
 
     Of each class at least one image is left, as long as others can be set apart. Raise
     ValueError if none would be left.

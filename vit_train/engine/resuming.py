@@ -23,7 +23,7 @@ def set_random_state(state: RandomState) -> None:
 
 
 def state_of(trainer: Trainer) -> TrainerState:
-    """Return everything that training changes; raise NonFinite as the guard says.
+    """Return everything that training changes; raise NonFinite if the guard does.
 
     Later steps change its tensors.
     """

@@ -56,7 +56,7 @@ class NonFinite(ArithmeticError):
 
 
 class NonFiniteGuard:
-    """Notes which steps had NaN or infinity, and acts as `train.on_nonfinite` says.
+    """Notes which steps had NaN or infinity, and handles them according to `train.on_nonfinite`.
 
     The notes stay on the device, so that the loop does not wait for it, and are read every
     `train.log_every` steps and after each epoch. "stop" then raises NonFinite, "skip" does so after

@@ -302,7 +302,7 @@ class Trainer:
         return learning_rate(step, self.optim, steps, self.loop.epochs, self.start)
 
     def read(self, averages: Averages) -> TrainLog:
-        """Return the averages as a log; raise NonFinite as the guard says.
+        """Return the averages as a log; raise NonFinite if the guard does.
 
         This waits for the device.
         """

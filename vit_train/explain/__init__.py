@@ -1,1 +1,1 @@
-"""Which patches a prediction comes from: `vit-explain`."""
+"""The patches behind a prediction: `vit-explain`."""

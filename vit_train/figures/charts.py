@@ -34,7 +34,7 @@ def ignore_missing_glyphs() -> Iterator[None]:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure, in the format that the file's name says."""
+    """Write a figure, in the format of the file's suffix."""
     with replacing(path) as file, ignore_missing_glyphs():
         figure.savefig(file, format=path.suffix[1:])
 

@@ -74,7 +74,7 @@ def draw_gallery(task: Task, model: nn.Module, batch: Batch, normalize: Normaliz
               for each in others),
         ]
     )  # fmt: skip
-    title = f"Of each image: {', '.join(task.columns)}"
+    title = f"From left to right: {', '.join(task.columns)}"
     return image_grid(shown, [[]] * len(shown), images_across(task), PICTURE, title, task.legend)
 
 

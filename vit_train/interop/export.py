@@ -85,7 +85,7 @@ def image_sets(config: ExportConfig, model: Deployed) -> Iterator[tuple[str, Ten
 
 @torch.no_grad()
 def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
-    """Compare an export's answers with the model's; return the figures in words.
+    """Compare an export's predictions with the model's; return the figures in words.
 
     Raise ValueError if they differ by more than rounding.
     """

@@ -1,4 +1,4 @@
-"""How a library stores the weights of a Vision Transformer: a table of names, read both ways."""
+"""A library's names for the weights of a Vision Transformer: a table, read both ways."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -398,7 +398,7 @@ LAYOUTS: tuple[Layout, ...] = (TIMM, TORCHVISION, HUGGING_FACE, HUGGING_FACE_MOD
 
 
 def layout_of(state: Mapping[str, Tensor]) -> Layout:
-    """Return the layout of a state dict; raise Refused if it is none that is known."""
+    """Return the layout of a state dict; raise Refused if it is unknown."""
     for layout in LAYOUTS:
         table = layout.table(1)  # with two weights that every Vision Transformer has
         if state.keys() >= {*table["patch_embed.proj.weight"], *table["blocks.0.norm1.weight"]}:

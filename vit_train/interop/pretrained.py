@@ -169,7 +169,7 @@ def facts_of(model: nn.Module) -> Facts:
 
 
 def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) -> Pretrained:
-    """Return a library's model as one of this program; raise Refused if it is none."""
+    """Convert a library's model to one of this program; raise Refused if that is impossible."""
     ours, left = layout.to_ours(state)
     shown = described(ours)
     if "head.weight" in ours and facts.settings.get("head", shown["head"]) != shown["head"]:

@@ -1,4 +1,4 @@
-"""The parts of a run, built as its config says."""
+"""The parts of a run, built from its config."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
