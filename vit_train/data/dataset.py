@@ -257,7 +257,7 @@ def one_fold(images: ImageSet, config: DataConfig) -> tuple[ImageSet, ImageSet]:
 
 
 def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:
-    """Return the number of images in the config's `field`, stratified; all of them for null."""
+    """Return a stratified subset, of the size in the config's `field`; null keeps all images."""
     count = getattr(config, field)
     if count is None:
         return images
