@@ -12,6 +12,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ import PIL
 import torch
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
-from tqdm.contrib.concurrent import thread_map
+from tqdm import tqdm
 
 from vit_train.base.text import counted, printable
 from vit_train.base.writing import replacing
@@ -221,15 +222,10 @@ def decode(
         except BrokenImage as error:
             broken[index] = str(error)
 
-    thread_map(
-        one,
-        kept.broken,
-        max_workers=min(8, os.cpu_count() or 1),  # for more, the GIL is the bottleneck
-        desc="decoding",
-        unit="images",
-        disable=None,
-        leave=False,
-    )
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # for more, the GIL is slow
+        done, count = pool.map(one, kept.broken), len(kept.broken)
+        for _ in tqdm(done, "decoding", count, unit="images", disable=None, leave=False):
+            pass
     return kept._replace(broken=dict(sorted(broken.items())))
 
 
