@@ -286,5 +286,5 @@ class Doubts:
 
     def warn(self) -> None:
         flat, cropped = "of nearly one color", "cropped by more than a fifth"
-        warn_of(self.flat, "image", flat, ": 16-bit files must use their whole range")
+        warn_of(self.flat, "image", flat, ": 16-bit files must use all of their range, 0 to 65,535")
         warn_of(self.cropped, "image", cropped, ": only the center square is read")
