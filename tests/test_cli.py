@@ -37,10 +37,9 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -
     tags = events.Tags()
     # TensorBoard sorts groups by name and opens the first two.
     groups = list(dict.fromkeys(tag.split("/")[0] for tag in sorted(tags["scalars"])))
-    expected = ["acc", "loss", "test", "train", "val", "weight gradient norm", "weight norm"]
-    assert groups == expected
-    first = [tag for tag in tags["scalars"] if tag.startswith(("acc/", "loss/"))]
-    assert sorted(first) == ["acc/train", "acc/val", "loss/train", "loss/val"]
+    norms = ["weight gradient norm", "weight norm"]
+    assert groups == ["acc", "loss", "test", "train", "val", *norms]
+    assert {"acc/train", "acc/val", "loss/train", "loss/val"} <= set(tags["scalars"])
     val = [f"val/{name}" for name in ("pictures", "confusion", "mistakes", "relevance")]
     test = [f"{tag}/{name}" for tag in ("test", "test/best") for name in (*FIGURES, "mistakes")]
     assert tags["images"] == ["train/augmented", *val, *test]
@@ -84,7 +83,8 @@ def test_divergence_stops_with_a_message_and_leaves_no_bad_checkpoint(run: Run) 
     """It diverges in the first epoch, so there is no good checkpoint, and above all no bad one."""
     diverging = ["optim.lr=1e38", "optim.clip_norm=null", "optim.warmup_epochs=0"]
     train = ["vit-train", *SMALL, *diverging, "train.log_every=1", "hydra.run.dir=run"]
-    assert "optim.lr" in run.fails("NaN or infinity at step 2", *train).err
+    said = run.fails("NaN or infinity at step 2", *train).err
+    assert "optim.lr" in said and "intact" not in said  # there is nothing to resume from
     batch = torch.load("run/nonfinite-step-2.pt", weights_only=True)
     assert batch["images"].shape == (32, 3, 32, 32) and batch["batch"] == 1
     assert read_json(Path("run/summary.json"))["status"] == "diverged"
@@ -165,17 +165,6 @@ def test_help_says_all_and_looks_no_group_up(run: Run, monkeypatch: pytest.Monke
 )
 def test_a_label_says_what_it_is_made_of(target: torch.Tensor, lines: list[str]) -> None:
     assert label_lines(target, ("cat", "dog", "aquarium_fishes")) == lines
-
-
-def test_one_image_is_no_images(run: Run, small_run: SmallRun) -> None:
-    small_run("finished")
-    one = ["vit-eval", "ckpt=run", "data.test_subset=1", "out=one"]
-    explain = ["vit-explain", "ckpt=run", "count=1", "score=1", "out=maps"]
-    evaluated = run.says("evaluating 1 test image of shapes", *one).out
-    explained = run.says("pointing game, relevance: ", *explain).out
-    page = Path("one/report.html").read_text(encoding="utf-8")
-    for said in (evaluated, explained, page):
-        assert not re.search(r"(?<![\d.])1 (\w+ )?images\b", said), said
 
 
 def test_an_evaluation_at_another_size_or_of_other_weights_replaces_none(

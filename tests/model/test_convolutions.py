@@ -28,6 +28,17 @@ def test_it_is_two_convolutions_with_pooling() -> None:
     torch.testing.assert_close(tokens.mT.unflatten(2, (4, 4)), x, rtol=1e-10, atol=1e-12)
 
 
+def test_normed_patches_have_a_norm_before_and_after_their_map() -> None:
+    torch.manual_seed(0)
+    embed = PatchEmbed(ViTConfig(stem="normed_patches", embed_dim=8), 3).double()
+    for parameter in embed.parameters():
+        torch.nn.init.normal_(parameter)
+    images = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    patches = embed.norm_in(F.unfold(images, 4, stride=4).mT)
+    expected = embed.norm_out(patches @ embed.proj.weight.flatten(1).T + embed.proj.bias)
+    torch.testing.assert_close(embed(images), expected, rtol=1e-10, atol=1e-12)
+
+
 def test_a_model_has_it_instead_of_patches() -> None:
     model = VisionTransformer(ViTConfig(stem="conv", embed_dim=16, depth=1))
     assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
