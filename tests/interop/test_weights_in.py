@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-import yaml
 from conftest import SMALL, Run
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 import vit_train
@@ -155,7 +155,7 @@ def test_a_preset_is_timms_model_of_the_same_name() -> None:
     import timm
 
     preset = "vit_tiny_patch16_224"
-    values = yaml.safe_load((CONF_DIR / "model" / f"{preset}.yaml").read_text(encoding="utf-8"))
+    values = OmegaConf.load(CONF_DIR / "model" / f"{preset}.yaml")
     del values["defaults"]
     theirs = perturbed(timm.create_model(preset, pretrained=False))
     model = build(ViTConfig(**values), (3, 224, 224), 1000).double().eval()

@@ -201,8 +201,8 @@ def open_torch_file(path: Path, model: Deployed) -> Answer:
 
 
 def safetensors_of(state: State, metadata: dict[str, str]) -> bytes:
-    whole = {key: each.clone(memory_format=torch.contiguous_format) for key, each in state.items()}
-    return save(whole, metadata)
+    copies = {key: each.clone(memory_format=torch.contiguous_format) for key, each in state.items()}
+    return save(copies, metadata)
 
 
 def reopened(path: Path, model: Deployed) -> Answer:

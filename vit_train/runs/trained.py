@@ -161,8 +161,8 @@ class Trained(NamedTuple):
                     read.append(self.pixels(image, max_pixels, doubts))
                 except BrokenImage as error:
                     read.append(str(error))
-            whole = [each for each in read if isinstance(each, Tensor)]
-            predictions = iter(self.classify(torch.stack(whole), topk) if whole else ())
+            decoded = [each for each in read if isinstance(each, Tensor)]
+            predictions = iter(self.classify(torch.stack(decoded), topk) if decoded else ())
             yield from (each if isinstance(each, str) else next(predictions) for each in read)
 
     def pixels(

@@ -219,11 +219,11 @@ class RunFolder:
 
     def advice(self) -> str:
         """Return how to resume after an error, as the end of a message, or "" if impossible."""
-        whole = newest_intact(self.path / CHECKPOINTS)
-        if whole is None:
+        intact = newest_intact(self.path / CHECKPOINTS)
+        if intact is None:
             return ""
-        run = self.path if whole == self.checkpoints.last_path else whole
-        return f". {whole} is intact; resume with: {resume_command(run)}"
+        run = self.path if intact == self.checkpoints.last_path else intact
+        return f". {intact} is intact; resume with: {resume_command(run)}"
 
 
 def test_tag(weights: str) -> str:

@@ -73,7 +73,7 @@ class MetricsCsv(Callback):
         if self.path.exists():
             self.written = read_text(self.path, CSV_BYTES)
         self.text = self.written or earlier
-        if self.text and not is_whole(self.text):
+        if self.text and not is_complete(self.text):
             raise ValueError(
                 f"{self.path} is damaged: move it away to go on without the curve so far"
             )
@@ -110,7 +110,7 @@ def parsed(text: str) -> Iterator[list[str]]:
     return csv.reader(io.StringIO(text, newline=""), strict=True)
 
 
-def is_whole(text: str) -> bool:
+def is_complete(text: str) -> bool:
     """Check for a complete table of numbers, including the end of its last row.
 
     Its columns have names of one line, and rows end as they do in the files that are written here.
@@ -124,7 +124,7 @@ def is_whole(text: str) -> bool:
     return ends and "".join(header).isprintable() and {*map(len, numbers)} <= {len(header)}
 
 
-def layer_norms(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, tuple[float, float]]:
+def norms_by_layer(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, tuple[float, float]]:
     """Return the Euclidean norms of the weights and of the gradient of each layer.
 
     A layer is a part of the model or, if the part is a list of them, one block: "blocks.3". This
@@ -199,7 +199,7 @@ class TensorBoard(Callback):
         counts = {"lr": log.lr, "images_per_s": log.images_per_s, "images_seen": log.images_seen}
         for name, value in counts.items():
             self.scalar(f"train/{name}", value, log.step)
-        for layer, (weight, gradient) in layer_norms(trainer.model.named_parameters()).items():
+        for layer, (weight, gradient) in norms_by_layer(trainer.model.named_parameters()).items():
             self.scalar(f"{WEIGHT}/{layer}", weight, log.step)
             self.scalar(f"{GRADIENT}/{layer}", gradient, log.step)
 
