@@ -4,11 +4,10 @@ import shlex
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from statistics import mean, stdev
 
 import pytest
 import yaml
-from conftest import SMALL_MODEL, Run, csv_rows
+from conftest import Run
 from hydra.utils import get_class
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
@@ -145,17 +144,3 @@ def test_a_plugin_slurm_or_a_database_that_is_not_there_is_said(
     run: Run, words: str, arguments: str
 ) -> None:
     assert run.fails(words, "vit-train", *arguments.split()).err.count("\n") <= 2
-
-
-def test_the_folds_of_a_sweep_are_one_row(run: Run) -> None:
-    data = ["data.train_images=61", "data.test_images=20", "data.cv_folds=2", "train.epochs=1"]
-    sweep = ["-m", "data.cv_fold=0,1", "hydra.sweep.dir=runs", "model.head=gap"]
-    outcome = run.says("31 training, 30 validation", "vit-train", *SMALL_MODEL, *data, *sweep)
-    assert "2 of 2 jobs finished" in outcome.out
-    table = run("vit-results", "runs").out.splitlines()
-    header, _, row = (line.strip("| ").split(" | ") for line in table if line.startswith("|"))
-    cells = dict(zip(header, row, strict=True))
-    found = [100 * float(csv_rows(f"runs/{fold}/metrics.csv")[-1]["val_acc"]) for fold in "01"]
-    title = "validation accuracy, last epoch, mean of folds (%)"
-    assert cells[title] == f"{mean(found):.2f} ± {stdev(found):.2f}" and stdev(found) > 0
-    assert cells["folds"] == "0, 1 of 2" and cells["seeds"] == "0"
