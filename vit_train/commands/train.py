@@ -134,7 +134,7 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
         begun = begun_config(before, new_config(composed, settings))
         if begun is not None:
             with removed_if_empty(folder, is_named):
-                return go_on(before, None, lambda last: begun)
+                return continue_run(before, None, lambda last: begun)
     with new_run(folder, is_named) if IS_MAIN else nullcontext(folder) as path:
         config = new_config(composed, settings)
         if LAUNCH is not None:
@@ -156,12 +156,12 @@ def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
     """Resume an earlier run in its folder, unless it is finished."""
     require_known(composed, TrainConfig)
     folder, named = resumed_run(composed.resume)
-    return go_on(
+    return continue_run(
         folder, named, lambda last: resumed_config(folder, last, composed, settings.overrides.task)
     )
 
 
-def go_on(
+def continue_run(
     folder: Path, named: Path | None, config_of: Callable[[Path | None], TrainConfig]
 ) -> Outcome:
     """Continue a run from its last checkpoint, or the one `named`, unless it is finished.

@@ -170,7 +170,7 @@ def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
         if isinstance(module, Dropout | DropPath):
             module.rate = 0.0
     for name, parameter in encoder.named_parameters():
-        parameter.requires_grad_(name.startswith(("head.", "pre_head.")))
+        parameter.requires_grad_(name.startswith(HEAD))
 
 
 def inherited(models: Sequence[Seen | None], data: Dataset, config: DataConfig) -> Tensor | None:
