@@ -147,7 +147,7 @@ def test_a_student_learns_from_a_finished_run(run: Run) -> None:
     cnn = ["model=cnn", "model.widths=[4,8]", "train.epochs=1", "data.val=none", *DATA]
     teacher, mixed = "teachers/first", ["task.alpha=0.7", "task.temperature=2"]
     run.succeeds("vit-train", *cnn, f"hydra.run.dir={teacher}")
-    words = "teacher teachers/first (last.safetensors, raw weights), right on"
+    words = "teacher teachers/first/checkpoints/last.safetensors"
     begin = [*STUDENT, *mixed, "train.max_minutes=1e-9", "hydra.run.dir=student"]
     run.says(words, "vit-train", *begin)
 
@@ -155,7 +155,7 @@ def test_a_student_learns_from_a_finished_run(run: Run) -> None:
     path = Path(teacher, "checkpoints/last.safetensors")
     kept, checksum = path.read_bytes(), Checkpoint.load(path).checksum
     rewrite(path, step=99)
-    words = "not this one, as it is now: teachers/first/ch"
+    words = "it had another teacher than teachers/first/ch"
     run.fails(words, "vit-train", "resume=student")
     path.write_bytes(kept)
     run.succeeds("vit-train", "resume=student", "train.max_minutes=null")
@@ -170,8 +170,6 @@ def test_a_student_learns_from_a_finished_run(run: Run) -> None:
     (row,) = csv_rows("student/metrics.csv")
     assert float(row["train_loss"]) == pytest.approx(loss.item(), rel=1e-5)
     noted = read_json(Path("student/summary.json"))["teacher"]
-    right = logits_of(teacher, splits.val.images).argmax(1) == splits.val.labels
-    assert noted["val_acc"] == pytest.approx(right.double().mean().item())
     assert (noted["run"], noted["fingerprint"]) == (teacher, checksum)
     assert f"teacher: {teacher}\n" in Path("student/config.yaml").read_text(encoding="utf-8")
 

@@ -115,8 +115,8 @@ def test_a_failing_disk_stops_the_run_with_a_way_to_go_on(
     with monkeypatch.context() as patch:
         failing_saves(patch, 3, 99, OSError(number, os.strerror(number)))
         outcome = run.fails(os.strerror(number), "vit-train", *SMALL, "hydra.run.dir=run")
-    command = f"vit-train resume={Path('run').absolute()}"
-    assert f"last.safetensors is intact; resume with: {command}\n" in outcome.err
+    last = Path("run/checkpoints/last.safetensors").absolute()
+    assert f"{last} is intact; resume with: vit-train resume={last}\n" in outcome.err
     run.succeeds("vit-train", "resume=run")
     assert read_json(Path("run/summary.json"))["status"] == "finished"
 

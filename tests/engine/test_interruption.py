@@ -5,11 +5,10 @@ import sys
 import pytest
 from conftest import posix
 
-from vit_train.training import train as interruption
-from vit_train.training.train import Deadline, stop_on_signals
+from vit_train.training.train import SIGNALS, Deadline, stop_on_signals
 
 # Each thing that happens has a process of its own, forked from one that has imported torch.
-SIGNALS = """
+PROGRAM = """
 import os, signal, sys
 from vit_train.training.train import stop_on_signals
 
@@ -64,7 +63,7 @@ for happens, *what in (*asking, (hung_up,), (ignored,), (together,)):
 @posix
 def test_the_first_signal_asks_and_the_second_ends_at_once() -> None:
     """Whichever they are, and if both arrive at the same moment, too; but SIGHUP only asks."""
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SIGNALS]  # of forking
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM]  # of forking
     done = subprocess.run(command, capture_output=True, text=True)
     *asked, last = done.stdout.splitlines()
     ends = [f"ended by {int(each)}" for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)]
@@ -79,7 +78,7 @@ def test_time_is_up_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
     now, trainer = 1000.0, Trainer()
     monkeypatch.setattr("time.monotonic", lambda: now)
-    deadline = Deadline(1000.0, 1.5)
+    deadline = Deadline(1.5)
     for now, up in ((1001.5, False), (1089, False), (1090, True)):
         deadline.on_step(trainer)
         assert trainer.stop_requested == up, now
@@ -89,8 +88,7 @@ def test_afterwards_signals_do_what_they_did_before() -> None:
     class Trainer:
         stop_requested = False
 
-    known = [getattr(signal, name) for name in interruption.SIGNALS if hasattr(signal, name)]
-    numbers = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
+    numbers = [each for each in SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
     before = [signal.getsignal(number) for number in numbers]
     with stop_on_signals(Trainer) as stop:
         assert all(signal.getsignal(number) not in before for number in numbers)

@@ -356,7 +356,9 @@ def statistics_of(
     mean, std = tuple(map(float, mean)), tuple(map(float, std))
     finite = all(map(math.isfinite, (*mean, *std)))
     if not finite or not len(mean) == len(std) == channels or min(std) <= 0:
-        raise ValueError("the model's mean and std cannot normalize images")
+        raise ValueError(
+            f"mean={mean} and std={std} cannot normalize images of {channels} channels"
+        )
     return Statistics(mean, std)
 
 

@@ -26,8 +26,9 @@ from vit_train.model.config import ViTConfig, differences, require_vit
 from vit_train.model.layers import Dropout, DropPath
 from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
+from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
-from vit_train.runs.trained import encoder_of
+from vit_train.runs.trained import checked_keys, encoder_of
 from vit_train.tasks.task import Task
 
 if TYPE_CHECKING:  # most runs do without
@@ -173,11 +174,16 @@ def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
         parameter.requires_grad_(name.startswith(HEAD))
 
 
-def inherited(models: Sequence[Seen | None], data: Dataset, config: DataConfig) -> Tensor | None:
-    """Return the keys of all images that models have seen, None if they are known of no model.
+def seen_by_earlier_models(
+    earlier: Checkpoint | None, models: Sequence[Seen | None], data: Dataset, config: DataConfig
+) -> Tensor | None:
+    """Return the keys of all images that the models have seen from which this run learns.
 
-    Test images that were seen at another size have the keys of this size among them.
+    A run that continues has noted them in the `earlier` checkpoint. None if no model's images are
+    known. Test images that were seen at another size have the keys of this size among them.
     """
+    if earlier is not None:
+        return checked_keys(earlier.seen_before)
     known = [seen for seen in models if seen is not None]
     keys = [seen.keys for seen in known]
     for seen in known:

@@ -1,4 +1,4 @@
-"""A run's folder and everything that is written into it, from the config to the summary."""
+"""A run's folder and all its files, from the config to the summary."""
 
 import logging
 import math
@@ -10,27 +10,20 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from vit_train.base.reading import read_object
-from vit_train.base.writing import (
-    remove_partial,
-    require_own_folder,
-    write_json,
-    write_text,
-)
+from vit_train.base.reading import read_object, typed
+from vit_train.base.writing import remove_partial, require_own_folder, write_json, write_text
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.precision import bf16_speedup
 from vit_train.engine.resuming import state_of
-from vit_train.engine.state import Best
-from vit_train.engine.trainer import Callback, Trainer
+from vit_train.engine.state import Best, State
+from vit_train.engine.trainer import Trainer
 from vit_train.figures.measures import figures, result_dict
 from vit_train.runs import provenance
 from vit_train.runs.checkpoint import Checkpoint, newest_intact
 from vit_train.runs.paths import CHECKPOINTS, CONFIG, SUMMARY, resume_command
 from vit_train.runs.trained import load
-from vit_train.training.checkpoints import (
-    CheckpointManager,
-    Earlier,
-)
+from vit_train.training.checkpoints import CheckpointManager
+from vit_train.training.earlier import Earlier
 from vit_train.training.pictures import Pictures, draw_first_images
 from vit_train.training.reports import MetricsCsv, TensorBoard, reports, truncate_reports
 from vit_train.training.setup import Setup
@@ -39,18 +32,18 @@ from vit_train.training.terminal import (
     next_steps,
     opening,
     result_lines,
-    uneven_classes,
+    warn_of_uneven_classes,
     without_same,
 )
 
 logger = logging.getLogger(__name__)
 
-# What may differ between the processes that trained a run one after another.
+# The facts of a summary that may differ between the processes that trained a run in turn.
 HERE = ("commit", "versions", "machine", "precision")
 
 
 class RunFolder:
-    """The folder of a new or `resumed` run, which continues from `earlier` if that is given."""
+    """The folder of a new or `resumed` run, which continues from `earlier`, if given."""
 
     def __init__(self, setup: Setup, path: Path, earlier: Earlier | None, resumed: bool) -> None:
         self.setup, self.config, self.path = setup, setup.config, path
@@ -58,16 +51,21 @@ class RunFolder:
         self.earlier, self.resumed = earlier, resumed
         self.extends = earlier.chain if earlier else []
         require_own_folder(path / CHECKPOINTS)
-        before = summary_before(path / SUMMARY) if resumed else {}
+        before = read_object(path / SUMMARY) if resumed else {}
         # The command that began the run or, if that is lost, this process's.
         self.command = str(before.get("command", own_command()))
-        self.trained_before = trained_before(before)
+        # The facts of the processes that trained the run before this one.
+        self.stages = typed(list[dict[str, Any]], before.get("earlier", []), "earlier")
+        if before:
+            self.stages.append({key: before.get(key) for key in HERE})
         self.terminal, self.board = Terminal(), TensorBoard(path)
         self.csv = MetricsCsv(path / "metrics.csv")
         self.pictures = Pictures(setup, self.board, path / "pictures.png")
         self.checkpoints = CheckpointManager(
             path / CHECKPOINTS, self.config.checkpoint, self.checkpoint, self.flush
         )
+        # The last one writes what the others report of a step, too.
+        self.callbacks = [self.terminal, self.board, self.csv, self.pictures, self.checkpoints]
 
     def checkpoint(self, trainer: Trainer) -> Checkpoint:
         """Return a checkpoint of the run, with the lengths to which reports are cut on resuming."""
@@ -103,22 +101,17 @@ class RunFolder:
         for report in (self.board, self.csv, self.pictures):
             report.flush()
 
-    @property
-    def callbacks(self) -> list[Callback]:
-        """Return the callbacks; the last one writes what the others report of a step, too."""
-        return [self.terminal, self.board, self.csv, self.pictures, self.checkpoints]
-
     def open(self) -> None:
         """Write everything that is known before the first step, after the reports so far.
 
-        No report changes before: only now it is certain that the state fits this run.
+        They are first cut here, where it is certain that the state fits this run.
         """
         own_state = self.earlier.state if self.earlier and not self.earlier.folder else None
         if self.resumed:
             remove_partial(self.path / CHECKPOINTS)
             remove_partial(self.path, seconds=60)  # vit-eval may be writing there now
             truncate_reports(self.path, own_state.written if own_state else {})
-        self.csv.open(self.earlier.curve() if self.earlier else "")
+        self.csv.open(self.earlier.folder if self.earlier else None)
         text = OmegaConf.to_yaml(OmegaConf.create(self.settings))
         if own_state is None:
             self.board.begin(text)
@@ -128,13 +121,12 @@ class RunFolder:
         self.flush()
         origin = self.earlier.words(self.config) if self.earlier else self.setup.origin
         logger.info(opening(self.setup, self.path, origin))
-        if warning := uneven_classes(self.setup):
-            logger.warning(warning)
+        warn_of_uneven_classes(self.setup)
 
     def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
         """Write everything that is known after the last step.
 
-        Empty results mean that the run was stopped early, for this reason.
+        Without results the run has been stopped before its end, for this `reason`.
         """
         for line in result_lines(results, self.config.data.selected_on):
             logger.info(line)
@@ -165,7 +157,7 @@ class RunFolder:
                 f"stopped after step {trainer.step}, {reason}. "
                 f"Resume with: {resume_command(self.path)}"
             )
-        elif not in_sweep():  # which says at its end what to do next with all its runs
+        elif not in_sweep():  # a sweep names the next steps for all its runs at its end
             logger.info(next_steps(self.setup, self.path))
 
     def show_test(self, results: dict[str, Evaluation], step: int) -> None:
@@ -176,13 +168,13 @@ class RunFolder:
                 self.board.figure(f"{test_tag(name)}/{metric}", figure, step)
 
     def summarize(self, status: str, **results: Any) -> None:
-        """Write summary.json: where the run comes from, what it is, and what came of it."""
+        """Write summary.json: the run's origin, its settings and its `results`."""
         setup = self.setup
-        on_gpu = setup.device.type != "cpu"
+        on_cpu = setup.precision.device.type == "cpu"
         here = {
             "commit": provenance.commit(),
             "versions": provenance.versions(),
-            "machine": provenance.machine(setup.device),
+            "machine": provenance.machine(setup.precision.device),
             "precision": setup.precision.name,
         }
         known = {
@@ -190,8 +182,8 @@ class RunFolder:
             "command": self.command,
             "date": provenance.today(),
             **here,
-            "bf16_speedup": None if on_gpu else round(bf16_speedup(setup.model), 2),
-            "earlier": [each for each in self.trained_before if each != here],
+            "bf16_speedup": round(bf16_speedup(setup.model), 2) if on_cpu else None,
+            "earlier": [each for each in self.stages if each != here],
             "processes": setup.processes.count,
             "parameters": sum(parameter.numel() for parameter in setup.model.parameters()),
             "images": setup.sizes,
@@ -202,28 +194,22 @@ class RunFolder:
         }
         write_json(self.path / SUMMARY, known | results)
 
-    def best_weights(self, best: Best | None) -> dict[str, Any] | None:
-        """Return the weights of the best epoch and its number, or None."""
+    def best_weights(self, best: Best) -> State | None:
+        """Return the weights of the best epoch; None, with a warning, if they are lost."""
         path = self.checkpoints.best_path
-        if best is None or not path.exists():
-            return None
         try:
             model, meta = load(path)
+            if meta.epoch != best.epoch:  # the run has returned to a checkpoint before that epoch
+                raise ValueError(f"{path} is of epoch {meta.epoch}, not of the best, {best.epoch}")
         except ValueError as error:
             logger.warning(f"the best weights are lost: {error}")
             return None
-        if meta.epoch != best.epoch:  # of steps that this run took again, after older ones
-            logger.warning(f"{path} is of epoch {meta.epoch}, not of the best, {best.epoch}")
-            return None
-        return {"epoch": meta.epoch, "weights": model.state_dict()}
+        return model.state_dict()
 
     def advice(self) -> str:
         """Return how to resume after an error, as the end of a message, or "" if impossible."""
         intact = newest_intact(self.path / CHECKPOINTS)
-        if intact is None:
-            return ""
-        run = self.path if intact == self.checkpoints.last_path else intact
-        return f". {intact} is intact; resume with: {resume_command(run)}"
+        return f". {intact} is intact; resume with: {resume_command(intact)}" if intact else ""
 
 
 def test_tag(weights: str) -> str:
@@ -232,7 +218,7 @@ def test_tag(weights: str) -> str:
 
 
 def final_metrics(results: dict[str, Evaluation], best: Best | None) -> dict[str, float]:
-    """Return, by tag, what compares runs in TensorBoard's table of hyperparameters."""
+    """Return, by tag, the metrics of TensorBoard's table of hyperparameters."""
     metrics = {
         f"{test_tag(name)}/{result.best_by}": result.values[result.best_by]
         for name, result in results.items()
@@ -260,27 +246,10 @@ def own_command() -> str:
     if not in_sweep():
         return provenance.command_line()
     settings = HydraConfig.get()
-    # What Hydra calls the source of settings that --config-dir names.
+    # Hydra names the source of --config-dir so.
     folders = [s.path for s in settings.runtime.config_sources if s.provider == "command-line"]
     flags = [f"--config-dir={folder}" for folder in folders]
     if settings.job.config_name != "train":
         flags.append(f"--config-name={settings.job.config_name}")
     # An experiment may make a sweep of each command that names it.
     return provenance.command_line([*settings.overrides.task, "hydra.mode=RUN", *flags])
-
-
-def summary_before(path: Path) -> dict[str, Any]:
-    """Return the content of a summary; {} if it is lost or damaged."""
-    try:
-        return dict(read_object(path))
-    except (OSError, ValueError):
-        return {}
-
-
-def trained_before(summary: dict[str, Any]) -> list[Any]:
-    """Return the commits, versions, machines and precisions of a run before it was resumed."""
-    if not summary.keys() >= set(HERE):
-        return []
-    last, earlier = {key: summary[key] for key in HERE}, summary.get("earlier")
-    more = earlier if isinstance(earlier, list) else []
-    return [*(each for each in more if each != last), last]

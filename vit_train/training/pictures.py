@@ -35,7 +35,8 @@ class Pictures(Callback):
         self.time = TimeShare(SHARE)
         self.unwritten: bytes | None = None
         has_gallery = setup.task.columns and gallery_size(setup.task, setup.model)
-        self.batch = next(iter(setup.shown_loader)) if has_gallery else None
+        loader = setup.val_loader or setup.unaugmented(setup.splits.train)
+        self.batch = next(iter(loader)) if has_gallery else None
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         if self.time.is_due or trainer.finished:
@@ -73,7 +74,7 @@ def draw_first_images(setup: Setup) -> Figure:
     batches = setup.image_loader
     index = batches.order(batches.generator(0))[:FIRST]
     draws = batches.draw(index, batches.generator(0, 0))
-    pixels, targets = batches.batch(*(to_device(each, setup.device) for each in draws))
+    pixels, targets = batches.batch(*(to_device(each, batches.device) for each in draws))
     labels = [label_lines(target, setup.data.classes) for target in targets]
     return image_grid(setup.normalize.undo(pixels), labels)
 
@@ -95,7 +96,7 @@ def validation_figures(
 def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> Figure:
     """Draw how much each patch of some images raised the predicted class."""
     classes = setup.data.classes
-    batch = setup.normalize(shown.images.to(setup.device))
+    batch = setup.normalize(shown.images.to(setup.precision.device))
     from vit_train.explain.attribution import prediction_maps
 
     maps, _, predicted = prediction_maps(model, batch, model.config.has_class_token)

@@ -1,4 +1,4 @@
-"""The reports that grow during a run: metrics.csv, and the curves of TensorBoard."""
+"""The reports that grow during a run: metrics.csv, and TensorBoard's curves."""
 
 import csv
 import io
@@ -8,7 +8,8 @@ import re
 import socket
 import textwrap
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +24,20 @@ from torch.nn.utils import get_total_norm
 from torch.utils.tensorboard.summary import hparams, scalar, text
 
 from vit_train.base.reading import flatten, read_text
-from vit_train.base.text import printable
+from vit_train.base.text import csv_text, printable
 from vit_train.base.writing import write_from, write_text
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
 from vit_train.figures.charts import Figure, ignore_missing_glyphs
 from vit_train.figures.measures import all_values
-from vit_train.results.summaries import CSV_BYTES
+from vit_train.results.summaries import CSV_BYTES, read_curve
+from vit_train.runs.paths import SUMMARY
 
 logger = logging.getLogger(__name__)
 
 
 def reports(folder: Path) -> list[Path]:
-    """Return the files that grow during a run.
-
-    When it resumes they must not contain steps that are taken again.
-    """
+    """Return the files that grow during a run, from which a resumed one removes later steps."""
     return [*folder.glob("events.out.tfevents.*"), *folder.glob("metrics.csv")]
 
 
@@ -56,43 +55,41 @@ def truncate_reports(folder: Path, written: dict[str, int]) -> None:
 
 
 class MetricsCsv(Callback):
-    """Adds the objective's measures in training and the results in validation, as columns.
+    """Adds an epoch's measures in training and in validation as a row of a table.
 
-    It continues a table that already exists, from `open` on. Rows stay in memory until `flush` has
-    written them.
+    From `open` on, it continues a table that already exists. Rows stay in memory until `flush`
+    writes them.
     """
 
     def __init__(self, path: Path) -> None:
         self.path, self.text, self.written = path, "", ""
 
-    def open(self, earlier: str = "") -> None:
-        """Read the rows before the first step, or take the `earlier` ones of another run.
+    def open(self, extended: Path | None = None) -> None:
+        """Read the rows so far, in a new run those in the folder of the run that is `extended`.
 
-        Raise ValueError if they are not whole.
+        Raise ValueError if they are damaged.
         """
         if self.path.exists():
-            self.written = read_text(self.path, CSV_BYTES)
-        self.text = self.written or earlier
-        if self.text and not is_complete(self.text):
-            raise ValueError(
-                f"{self.path} is damaged: move it away to go on without the curve so far"
-            )
+            self.text = self.written = read_table(self.path)
+        elif extended is not None and (extended / self.path.name).exists():
+            self.text = read_table(extended / self.path.name)
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
-        row: dict[str, float] = {"epoch": log.epoch, "step": log.step}
-        row |= {"images_seen": log.images_seen, "lr": log.lr}
-        row |= {f"train_{name}": value for name, value in log.values.items()}
-        row |= {f"val_{name}": value for name, value in (all_values(val) if val else {}).items()}
-        row["images_per_s"] = round(log.images_per_s, 1)
-        row["seconds"] = round(trainer.seconds, 1)
-        rows = io.StringIO(newline="")
-        # A table that another version began keeps its columns.
-        columns = next(parsed(self.text), list(row))
-        writer = csv.DictWriter(rows, columns, restval="nan", extrasaction="ignore")
+        row: dict[str, float] = {
+            "epoch": log.epoch,
+            "step": log.step,
+            "images_seen": log.images_seen,
+            "lr": log.lr,
+            **{f"train_{name}": value for name, value in log.values.items()},
+            **{f"val_{name}": value for name, value in (all_values(val) if val else {}).items()},
+            "images_per_s": round(log.images_per_s, 1),
+            "seconds": round(trainer.seconds, 1),
+        }
         if not self.text:
-            writer.writeheader()
-        writer.writerow(row)
-        self.text += rows.getvalue()
+            self.text = csv_text([row])
+        # A table that another version began keeps its columns.
+        columns = next(csv.reader(io.StringIO(self.text)))
+        self.text += csv_text([[row.get(name, "nan") for name in columns]])
 
     @property
     def length(self) -> int:
@@ -106,41 +103,10 @@ class MetricsCsv(Callback):
             self.written = self.text
 
 
-def parsed(text: str) -> Iterator[list[str]]:
-    return csv.reader(io.StringIO(text, newline=""), strict=True)
-
-
-def is_complete(text: str) -> bool:
-    """Check for a complete table of numbers, including the end of its last row.
-
-    Its columns have names of one line, and rows end as they do in the files that are written here.
-    """
-    try:
-        header, *rows = parsed(text)
-        numbers = [list(map(float, row)) for row in rows]
-    except (ValueError, csv.Error):  # such as a cell that is longer than csv takes
-        return False
-    ends = text.endswith("\n") and "\r" not in text.replace("\r\n", "\n")
-    return ends and "".join(header).isprintable() and {*map(len, numbers)} <= {len(header)}
-
-
-def norms_by_layer(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, tuple[float, float]]:
-    """Return the Euclidean norms of the weights and of the gradient of each layer.
-
-    A layer is a part of the model or, if the part is a list of them, one block: "blocks.3". This
-    waits for the device once.
-    """
-    layers: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
-    for name, parameter in named:
-        if parameter.grad is not None:
-            layer = re.match(r"[^.]+(\.\d+)?", name)
-            assert layer is not None
-            weights, gradients = layers.setdefault(layer[0], ([], []))
-            weights.append(parameter)
-            gradients.append(parameter.grad)
-    norms = [get_total_norm(tensors) for pair in layers.values() for tensors in pair]
-    values = iter(torch.stack(norms).tolist() if norms else [])
-    return {layer: (next(values), next(values)) for layer in layers}
+def read_table(path: Path) -> str:
+    """Return the text of a metrics.csv; raise ValueError if it is damaged."""
+    read_curve(path.with_name(SUMMARY))
+    return read_text(path, CSV_BYTES)
 
 
 # TensorBoard sorts groups of curves by name and opens the first two. So each measure that training
@@ -148,14 +114,30 @@ def norms_by_layer(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, tuple
 GRADIENT, WEIGHT = "weight gradient norm", "weight norm"
 
 
-class TensorBoard(Callback):
-    """Adds what happens to a new file of events, which stay in memory until `flush`.
+def norms_by_layer(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, float]:
+    """Return, by tag, the Euclidean norms of each layer's weights and of their gradient.
 
-    The file is made by the first `flush`; its folder is not.
+    A layer is a part of the model or, if the part is a list of them, one block: "blocks.3". This
+    waits for the device once.
+    """
+    tensors: dict[str, list[Tensor]] = defaultdict(list)
+    for name, parameter in named:
+        if parameter.grad is not None:
+            layer = re.sub(r"^([^.]+(\.\d+)?).*", r"\1", name)
+            tensors[f"{WEIGHT}/{layer}"].append(parameter)
+            tensors[f"{GRADIENT}/{layer}"].append(parameter.grad)
+    norms = [get_total_norm(each) for each in tensors.values()]
+    return dict(zip(tensors, torch.stack(norms).tolist() if norms else [], strict=True))
+
+
+class TensorBoard(Callback):
+    """Adds curves, figures and settings to a new file of events.
+
+    Events stay in memory until `flush`, which makes the file, but not its folder.
     """
 
     def __init__(self, folder: Path) -> None:
-        now = f"{time.time():017.6f}"  # by their names files are in the order of their beginning
+        now = f"{time.time():017.6f}"  # so that names sort by time
         self.path = folder / f"events.out.tfevents.{now}.{socket.gethostname()}.{os.getpid()}"
         self.written, self.unwritten = 0, bytearray()
         self.add(Event(file_version="brain.Event:2"))
@@ -194,14 +176,15 @@ class TensorBoard(Callback):
         return png.getvalue()
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
-        for name, value in log.values.items():
-            self.scalar(f"{name}/train", value, log.step)
-        counts = {"lr": log.lr, "images_per_s": log.images_per_s, "images_seen": log.images_seen}
-        for name, value in counts.items():
-            self.scalar(f"train/{name}", value, log.step)
-        for layer, (weight, gradient) in norms_by_layer(trainer.model.named_parameters()).items():
-            self.scalar(f"{WEIGHT}/{layer}", weight, log.step)
-            self.scalar(f"{GRADIENT}/{layer}", gradient, log.step)
+        points = {
+            **{f"{name}/train": value for name, value in log.values.items()},
+            "train/lr": log.lr,
+            "train/images_per_s": log.images_per_s,
+            "train/images_seen": log.images_seen,
+            **norms_by_layer(trainer.model.named_parameters()),
+        }
+        for tag, value in points.items():
+            self.scalar(tag, value, log.step)
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         if log.step < trainer.loop.log_every:  # the beginning, or all of a very short run
@@ -219,8 +202,8 @@ class TensorBoard(Callback):
     ) -> None:
         """Add the hyperparameters with the final metrics, by tag.
 
-        TensorBoard finds metrics only among the curves, where these are single dots. It shows
-        first, and by default, the settings that it is told to differ between runs: those `chosen`.
+        TensorBoard finds metrics only among the curves, where these are single dots. By default it
+        shows only the hyperparameters that are marked as differing between runs: those `chosen`.
         """
         # A path need not be UTF-8, which TensorBoard's texts must be.
         settings = {

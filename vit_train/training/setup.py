@@ -1,9 +1,8 @@
 """The parts of a run, built from its config."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,6 @@ from vit_train.base.memory import (
     require_images_fit,
     require_memory,
 )
-from vit_train.base.text import listed
 from vit_train.data.batches import Batch, EvalBatches, Normalize
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import (
@@ -29,7 +27,7 @@ from vit_train.data.sources import load_dataset
 from vit_train.data.train_batches import TrainBatches
 from vit_train.engine.distributed import Processes
 from vit_train.engine.metrics import is_uneven
-from vit_train.engine.objective import TrainLoader, evaluate
+from vit_train.engine.objective import TrainLoader
 from vit_train.engine.precision import Precision, pick_precision
 from vit_train.model.build import (
     Flops,
@@ -44,26 +42,26 @@ from vit_train.model.config import ViTConfig
 from vit_train.model.patches import require_whole_patches
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
-from vit_train.runs.trained import Meta, Trained, checked_keys, statistics_of
-from vit_train.tasks.classify import Distill, Teacher
-from vit_train.tasks.config import ClassifyConfig, DistillConfig
+from vit_train.runs.trained import statistics_of
+from vit_train.tasks.config import ClassifyConfig
 from vit_train.tasks.make import make_task
 from vit_train.tasks.task import Task
 from vit_train.training.first_model import (
     first_model,
     first_weights,
-    inherited,
     known_source,
+    seen_by_earlier_models,
     unseen_test,
     with_norm_eps,
 )
+from vit_train.training.teacher import load_teacher, teach, teacher_facts
 
 
 @dataclass(frozen=True)
 class Setup:
     """A run's model, task and data.
 
-    `origin` says in words where the model's first weights come from; "" means random ones.
+    `origin` describes where the model's first weights come from; "" means random ones.
     """
 
     config: TrainConfig
@@ -79,12 +77,8 @@ class Setup:
     task: Task
     model: nn.Module
     origin: str
-    # What is known of the teacher, for the provenance; empty without one.
-    teacher: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def device(self) -> torch.device:
-        return self.precision.device
+    # The facts of the teacher; empty without one.
+    teacher: dict[str, str]
 
     @cached_property
     def train_loader(self) -> TrainLoader:
@@ -103,29 +97,23 @@ class Setup:
 
     @cached_property
     def flops(self) -> Flops | None:
-        """Return the FLOPs of all matrix products for one image, a cost that machines share.
+        """Return the FLOPs of all matrix products for one image, the same on every machine.
 
         None for tasks that add a decoder or a teacher, and if counting would take much memory.
         """
-        if not isinstance(self.config.task, ClassifyConfig):
+        config, shape = self.config, self.data.image_shape
+        fits = counting_bytes(config.model, shape[-1]) <= memory_bytes() / 4
+        if not isinstance(config.task, ClassifyConfig) or not fits:
             return None
-        shape, classes = self.data.image_shape, len(self.data.classes)
-        if counting_bytes(self.config.model, shape[-1]) > memory_bytes() / 4:
-            return None
-        return count_flops(self.config.model, shape, classes)
+        return count_flops(config.model, shape, len(self.data.classes))
 
     def training_tflop(self, images: int) -> float | None:
-        """Return the TFLOP of training on this number of images, if it is known."""
+        """Return the TFLOP of training on so many images, if it is known."""
         if self.flops is None:
             return None
-        # Of a frozen encoder the gradient is not computed; the head's own is next to nothing.
+        # A frozen encoder needs no gradient, and the head's is next to nothing.
         frozen = self.config.train.freeze is not None
         return images * (self.flops.forward if frozen else self.flops.training) / 1e12
-
-    @property
-    def shown_loader(self) -> Iterable[Batch]:
-        """Return batches to draw pictures of: validation or, without it, training images."""
-        return self.val_loader or self.unaugmented(self.splits.train)
 
     def unaugmented(self, part: ImageSet) -> Iterable[Batch]:
         """Return this process's share of a split as batches for the task."""
@@ -133,7 +121,7 @@ class Setup:
             part,
             self.normalize,
             self.config.train.eval_batch_size,
-            self.device,
+            self.precision.device,
             rank=self.processes.rank,
             ranks=self.processes.count,
         )
@@ -145,15 +133,16 @@ def set_up(
     device: torch.device,
     processes: Processes,
     earlier: Checkpoint | None = None,
-    teacher: Trained | None = None,
 ) -> Setup:
     """Load the data and build the model.
 
-    The weights of an `earlier` checkpoint, to resume from or to extend, are loaded later. `teacher`
-    is the trained classifier of a distilled run.
+    The weights of an `earlier` checkpoint, to resume from or to extend, are loaded later.
     """
+    # These models draw random numbers, so that they are built before the seed is set.
+    teacher = load_teacher(config, device)
     found = first_weights(config, resumes=earlier is not None)
     config = with_norm_eps(config, found)
+
     torch.manual_seed(config.seed)
     if isinstance(config.model, ViTConfig) and config.data.image_size is not None:
         require_whole_patches(config.model.patch_size, config.data.image_size)  # or files are read
@@ -161,35 +150,27 @@ def set_up(
     task = make_task(config.task, config.model, data.image_shape, len(data.classes))
     require_room(config, task, data.image_shape[-1])
     model, origin = first_model(config, task, data, processes, found)
-
-    if earlier is None:
-        models = found.seen if found else None, teacher.meta.all_seen if teacher else None
-        seen_before = inherited(models, data, config.data)
-    else:
-        seen_before = checked_keys(earlier.seen_before)
-    splits = make_splits(unseen_test(data, seen_before), config.data)
-    source = known_source(data, splits, config.data, seen_before)
-    unlabeled = data.unlabeled
-    del data  # the splits hold copies
-    if processes.rank:
-        # On a GPU each process draws its own dropout.
+    if processes.rank:  # on a GPU each process draws its own dropout
         torch.manual_seed(config.seed + processes.rank)
 
-    train_set = splits.train
-    if unlabeled is not None and not task.needs_labels:
-        train_set = with_unlabeled(train_set, unlabeled)
-    statistics = chosen_statistics(
-        config.data, earlier, found.statistics if found else None, train_set.images
-    )
+    models = found.seen if found else None, teacher.meta.all_seen if teacher else None
+    seen_before = seen_by_earlier_models(earlier, models, data, config.data)
+    splits = make_splits(unseen_test(data, seen_before), config.data)
+    source = known_source(data, splits, config.data, seen_before)
+    train_set = splits.train if task.needs_labels else with_unlabeled(splits.train, data.unlabeled)
+    del data  # the splits hold copies
+
+    pretrained = found.statistics if found else None
+    statistics = chosen_statistics(config.data, earlier, pretrained, train_set.images)
     normalize = Normalize(statistics, device)
     if teacher is not None:
-        task = taught(config, teacher, source, normalize)
+        teach(task, teacher, source, normalize)
     task.best_by = best_metric(config, task, train_set, source)
     model = model.to(device)  # first, because the images take what is left of a GPU
     image_loader = augmented(config, train_set, source, normalize, processes)
     task.prepare(train_set.labels.to(device))
     precision = agreed_precision(config.precision, device, model, processes)
-    setup = Setup(
+    return Setup(
         config=replace(config, precision=precision.name),
         precision=precision,
         processes=processes,
@@ -202,14 +183,14 @@ def set_up(
         task=task,
         model=model,
         origin=origin,
+        teacher=teacher_facts(config, teacher.meta) if teacher else {},
     )
-    if teacher is None:
-        return setup
-    return replace(setup, teacher=teacher_facts(teacher.meta, setup))
 
 
-def with_unlabeled(train_set: ImageSet, images: Tensor) -> ImageSet:
-    """Add images without labels, (N,C,S,S), to the training images."""
+def with_unlabeled(train_set: ImageSet, images: Tensor | None) -> ImageSet:
+    """Add images without labels, (N,C,S,S), if there are any, to the training images."""
+    if images is None:
+        return train_set
     count = len(train_set) + len(images)
     require_images_fit(count, images.shape[-1], "data.unlabeled=true")
     return train_set.with_others(ImageSet(images, torch.full((len(images),), -1)))
@@ -243,53 +224,10 @@ def augmented(
     return batches
 
 
-def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Normalize) -> Distill:
-    """Return the task with its teacher; raise ValueError if it cannot teach these images."""
-    assert isinstance(config.task, DistillConfig)
-    model, meta = teacher
-    sizes = meta.image_shape[1], data.image_shape[1]
-    if not meta.task.needs_labels:
-        problem = f"a run with task={meta.config.task.name} does not classify images"
-    elif meta.classes != list(data.classes):
-        problem = (
-            f"its classes are {listed(meta.classes)}, but those of this run's data are "
-            f"{listed(data.classes)}"
-        )
-    elif meta.image_shape != data.image_shape:
-        problem = (
-            f"it was trained on images of {sizes[0]} by {sizes[0]}, but this run has {sizes[1]} by "
-            f"{sizes[1]}: set data.image_size={sizes[0]}"
-        )
-    else:
-        own = Teacher(model, teacher.normalize, normalize)
-        return Distill(config.task, config.model, data.image_shape, len(data.classes), own)
-    raise ValueError(f"task.teacher={config.task.teacher}: {problem}")
-
-
-def teacher_facts(meta: Meta, setup: Setup) -> dict[str, Any]:
-    """Return the facts of the teacher, with its accuracy on this run's validation images."""
-    task, config = setup.task, setup.config.task
-    assert isinstance(task, Distill) and task.teacher is not None
-    assert isinstance(config, DistillConfig)
-    accuracy = None
-    if setup.val_loader is not None:
-        on_validation = evaluate(
-            task.teacher, task, setup.val_loader, setup.precision, processes=setup.processes
-        )
-        accuracy = on_validation.values["acc"]
-    return {
-        "run": config.teacher,
-        "checkpoint": str(meta.path),
-        "weights": meta.weights,
-        "fingerprint": meta.checksum,
-        "val_acc": accuracy,
-    }
-
-
 def agreed_precision(
     name: str, device: torch.device, model: nn.Module, processes: Processes
 ) -> Precision:
-    """Return the precision of this name; auto is for all processes what it is for the main one."""
+    """Return the precision of this name; auto is resolved by the main process for all."""
     if processes.is_main:
         name = pick_precision(name, device, model).name
     return pick_precision(processes.broadcast(name), device, model)
@@ -301,21 +239,17 @@ def class_counts(images: ImageSet, data: Source) -> list[int]:
 
 
 def makes_up(config: TrainConfig, task: Task) -> bool:
-    """Check for settings that make up for classes of uneven size."""
+    """Check for settings that balance classes of uneven size."""
     return config.data.sampler == "balanced" or task.weighs
 
 
 def best_metric(config: TrainConfig, task: Task, images: ImageSet, data: Source) -> str:
-    """Return the name of the value that tells the best epoch of training on these images.
+    """Return the name of the value that selects the best epoch of training on these images.
 
     Raise ValueError if the task has no such value.
     """
     metric = config.checkpoint.metric
     if not task.needs_labels:
-        if config.data.sampler == "balanced":
-            raise ValueError(
-                f"data.sampler=balanced needs labels: task={config.task.name} has none"
-            )
         if metric not in ("auto", "loss"):
             raise ValueError(
                 f"checkpoint.metric={metric} needs labels: task={config.task.name} has none"
@@ -332,18 +266,12 @@ def chosen_statistics(
 ) -> Statistics:
     """Return the mean and std to normalize images with.
 
-    They are those of the resumed run, or those that are set, or those that the pretrained model has
-    seen, or the training images' own. Raise ValueError if they are for other images.
+    They are those of the resumed run, those that are set, those of the pretrained model, or the
+    training images' own, in this order. Raise ValueError if they cannot normalize these images.
     """
-    channels = images.shape[1]
-    if earlier is not None:
-        return statistics_of(earlier.mean, earlier.std, channels)
-    if config.mean is not None and config.std is not None:
-        if len(config.mean) != channels:
-            raise ValueError(
-                f"data.mean={config.mean} must have {channels} numbers, one for each channel"
-            )
-        return Statistics(tuple(config.mean), tuple(config.std))
+    given = earlier or config
+    if given.mean is not None and given.std is not None:
+        return statistics_of(given.mean, given.std, images.shape[1])
     return pretrained or channel_statistics(images)
 
 

@@ -7,14 +7,12 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from vit_train.base.text import counted, printable
+from vit_train.base.text import counted
 from vit_train.engine.metrics import Evaluation, is_uneven
-from vit_train.engine.precision import pick_precision
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
 from vit_train.figures.measures import result_line
 from vit_train.model.build import parameter_breakdown
@@ -26,8 +24,8 @@ logger = logging.getLogger(__name__)
 
 # The width of lines, and of the words that begin them.
 WIDTH, MARGIN = 80, 8
-# Of the measures, those of an epoch's line.
-SHOWN = ("loss", "acc")
+# The measures in an epoch's line, with their formats.
+FORMATS = {"loss": ".4f", "acc": ".2%"}
 
 
 class Terminal(Callback):
@@ -69,7 +67,9 @@ class Terminal(Callback):
         columns = {"epoch": f"{log.epoch}/{last}"}
         for side, values in (("train", log.values), ("val", val.values if val else {})):
             columns |= {
-                f"{side} {name}": cell(name, values[name]) for name in SHOWN if name in values
+                f"{side} {name}": format(values[name], form)
+                for name, form in FORMATS.items()
+                if name in values
             }
         columns |= {"lr": f"{log.lr:.1e}", "images/s": f"{log.images_per_s:.0f}"}
         columns["left"] = tqdm.format_interval(left)
@@ -79,10 +79,6 @@ class Terminal(Callback):
         logger.info("".join(f"{text:>11}" for text in columns.values()))
         self.bar.reset()
         self.name_epoch(log.epoch, trainer)
-
-
-def cell(name: str, value: float) -> str:
-    return f"{value:.2%}" if name == "acc" else f"{value:.4f}"
 
 
 def opening(setup: Setup, path: Path, origin: str) -> str:
@@ -96,38 +92,36 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
         f"{counted(len(classes), 'class')}",
         "model": f"{parameter_breakdown(setup.model)}{cost}",
         "work": work_line(setup),
-        "teacher": teacher_line(setup.teacher),
+        "teacher": setup.teacher.get("checkpoint", ""),
         "folder": str(path),
         "from": origin,
         "best": "the epoch with the highest balanced accuracy in validation" if balanced else "",
     }
-    return "\n".join(labeled(label, line) for label, line in lines.items() if line)
-
-
-def uneven_classes(setup: Setup) -> str:
-    """Name settings that make up for uneven classes, or return "" if none is needed."""
-    if makes_up(setup.config, setup.task) or not setup.task.needs_labels:
-        return ""
-    classes, counts = setup.data.classes, class_counts(setup.train_set, setup.data)
-    if not is_uneven(counts):
-        return ""
-    most, fewest = counts.index(max(counts)), counts.index(min(counts))
-    weights = isinstance(setup.config.task, ClassifyConfig)
-    return printable(
-        f"uneven classes: {counted(counts[most], 'training image')} of {classes[most]}, "
-        f"{counts[fewest]:,} of {classes[fewest]}: data.sampler=balanced "
-        f"{'or task.class_weights=auto ' if weights else ''}makes up for that"
+    return "\n".join(
+        textwrap.fill(
+            line,
+            WIDTH,
+            initial_indent=f"{label:<{MARGIN}}",
+            subsequent_indent=" " * MARGIN,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for label, line in lines.items()
+        if line
     )
 
 
-def labeled(label: str, line: str) -> str:
-    return textwrap.fill(
-        line,
-        WIDTH,
-        initial_indent=f"{label:<{MARGIN}}",
-        subsequent_indent=" " * MARGIN,
-        break_long_words=False,
-        break_on_hyphens=False,
+def warn_of_uneven_classes(setup: Setup) -> None:
+    """Name the settings that balance uneven classes, unless one is set or there are no labels."""
+    counts = class_counts(setup.train_set, setup.data)
+    if makes_up(setup.config, setup.task) or not setup.task.needs_labels or not is_uneven(counts):
+        return
+    classes, most, fewest = setup.data.classes, max(counts), min(counts)
+    weights = isinstance(setup.config.task, ClassifyConfig)
+    logger.warning(
+        f"uneven classes: {counted(most, 'training image')} of {classes[counts.index(most)]}, "
+        f"{fewest:,} of {classes[counts.index(fewest)]}: data.sampler=balanced "
+        f"{'or task.class_weights=auto ' if weights else ''}makes up for that"
     )
 
 
@@ -140,35 +134,18 @@ def work_line(setup: Setup) -> str:
     steps = f"{counted(len(batches), 'step')} of {counted(batches.batch_size, 'image')}"
     return (
         f"{counted(epochs, 'epoch')} of {steps}{cost}, {setup.precision.name} on "
-        f"{setup.device.type}{several}{faster(setup)}"
+        f"{setup.precision.device.type}{several}"
     )
 
 
-def faster(setup: Setup) -> str:
-    """Name a precision in which this CPU would be faster, if there is one."""
-    if setup.device.type != "cpu":
-        return ""
-    best = pick_precision("auto", setup.device, setup.model).name
-    return "" if setup.precision.name == best else f" (precision={best} would be faster here)"
-
-
-def teacher_line(facts: dict[str, Any]) -> str:
-    """Return words about the teacher; "" for none."""
-    if not facts:
-        return ""
-    accuracy = facts["val_acc"]
-    known = "" if accuracy is None else f", right on {accuracy:.2%} of the validation images"
-    return f"{facts['run']} ({Path(facts['checkpoint']).name}, {facts['weights']} weights){known}"
-
-
 def without_same(results: dict[str, Evaluation]) -> dict[str, Evaluation]:
-    """Return the results without "best" where the best weights are the final ones."""
-    same = bool(results) and results.get("best") is results["final"]
-    return {name: result for name, result in results.items() if not (same and name == "best")}
+    """Return the results without "best" if the best weights are the final ones."""
+    final = results.get("final")
+    return {name: each for name, each in results.items() if name == "final" or each is not final}
 
 
 def result_lines(results: dict[str, Evaluation], selected_on: str | None) -> Iterator[str]:
-    """Yield a line for each different result on the test images."""
+    """Yield a line for each different test result."""
     different = without_same(results)
     on_test = " (selected on test)" if selected_on == "test" else ""
     both = f", also the best{on_test}" if len(different) < len(results) else ""

@@ -1,8 +1,7 @@
-"""The work of `vit-train` in its run's folder: set up, train, report, stop in order."""
+"""A run from its settings to its summary: set up, train, test, report, and stop in good order."""
 
 import logging
 import math
-import os
 import signal
 import threading
 import time
@@ -29,22 +28,22 @@ from vit_train.engine.schedule import NonFinite
 from vit_train.engine.trainer import Callback, Trainer
 from vit_train.runs.config import TrainConfig, readable, with_defaults
 from vit_train.runs.paths import Outcome, new_run, run_at
-from vit_train.runs.trained import load
 from vit_train.tasks.config import DistillConfig
-from vit_train.training.checkpoints import Earlier, read_earlier
+from vit_train.training.earlier import Earlier, read_earlier
 from vit_train.training.folder import RunFolder
 from vit_train.training.setup import Setup, set_up
 
-# SIGHUP: the terminal has been closed. SIGUSR2: Slurm's launcher says that the time is nearly up.
+# SIGHUP: the terminal has been closed. SIGUSR2: Slurm warns that the job's time is nearly up.
 # Windows has neither.
-SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR2")
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR2")
+SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 
 
 class Deadline(Callback):
-    """Requests a stop so many minutes after time.monotonic() was `began`; None: never."""
+    """Requests a stop after this time, counted from now; None: never."""
 
-    def __init__(self, began: float, minutes: float | None) -> None:
-        self.end = math.inf if minutes is None else began + 60 * minutes
+    def __init__(self, minutes: float | None) -> None:
+        self.end = math.inf if minutes is None else time.monotonic() + 60 * minutes
 
     def on_step(self, trainer: Trainer) -> None:
         if time.monotonic() >= self.end:
@@ -55,17 +54,13 @@ class Deadline(Callback):
 def stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
     """Stop the run after the current step on any of SIGNALS, except those that are ignored.
 
-    Yield the list in which the signal is noted. nohup has SIGHUP ignored, for instance. A second
-    signal ends the process at once, unless it is SIGHUP, of which a terminal that is closed may
-    send several. In another thread than the main one, which alone may handle signals, this does
-    nothing.
+    Yield the list in which the signal is noted. nohup ignores SIGHUP, for instance. A second signal
+    ends the process at once, unless it is SIGHUP, which a closing terminal may send several times.
+    Only the main thread may handle signals: in any other, this does nothing.
     """
     received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-    known = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
-    numbers = [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = [each for each in SIGNALS if is_main and signal.getsignal(each) != signal.SIG_IGN]
 
     def request(number: int, frame: FrameType | None) -> None:
         trainer.stop_requested = True
@@ -76,10 +71,10 @@ def stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
     def end_at_once(number: int, frame: FrameType | None) -> None:
         if signal.Signals(number).name == "SIGHUP":
             return
-        # `request` cannot install the default handler itself: if a signal is already pending then,
-        # Python reports an error instead of ending the process.
+        # `request` cannot install the default handler itself: with another signal pending, Python
+        # would report an error instead of ending the process.
         signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
 
     before = {number: signal.signal(number, request) for number in numbers}
     try:
@@ -90,26 +85,26 @@ def stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
 
 
 def why_stopped(trainer: Trainer, received: list[int]) -> str:
-    """Return why a run stops before its end, in words."""
+    """Return the reason for which a run stops before its end."""
     if received:
         return f"on {signal.Signals(received[0]).name}"
     if not trainer.stop_requested:
-        return "as another process was told to"
+        return "because another process was stopped"
     return "its time is up (train.max_minutes counts anew from each start; null lifts it)"
 
 
 def train(config: TrainConfig, folder: str | Path) -> Outcome:
     """Train as configured and write everything into a new folder.
 
-    A config that chooses no model, task or data gets a ViT, classification and the built-in shapes.
+    The defaults of model, task and data are a ViT, classification and the built-in shapes.
     Raise InUse if the folder is in use or already holds a run, ValueError for problems that the
     user can fix, NonFinite if training diverges, and OSError if the disk fails.
     """
     for key, run in (("resume", config.resume), ("extend", config.extend)):
-        if run is not None:  # the command takes the run's own settings
+        if run is not None:  # only the command reads the run's own settings
             raise ValueError(f"{key}={run} is for the command: vit-train {key}=RUN")
     config = readable(with_defaults(config))
-    # A caller with handlers decides what is shown.
+    # A caller with handlers of its own decides what is shown.
     shown = nullcontext() if logging.getLogger().handlers else shown_on_terminal()
     with new_run(Path(folder), named=True) as path, shown:
         return train_in_held_folder(config, path)
@@ -120,11 +115,9 @@ def train_in_held_folder(
 ) -> Outcome:
     """Train as configured and write everything into the folder `path`, which the caller holds.
 
-    A `resumed` run continues from `checkpoint` or, without one, starts from its beginning. Raise
-    ValueError for problems that the user can fix, NonFinite if training diverges, and OSError if
-    the disk fails.
+    A `resumed` run continues from `checkpoint` or, without one, starts again. Raise as `train`.
     """
-    began = time.monotonic()
+    deadline = Deadline(config.train.max_minutes)
     keep_freed_memory()
     device = pick_device(config.device)
     require_precision(config.precision, device)
@@ -137,23 +130,20 @@ def train_in_held_folder(
             earlier = read_earlier(config, checkpoint)
             if earlier is None:
                 config = with_named_runs(config)
-            named = config.task.teacher if isinstance(config.task, DistillConfig) else None
-            teacher = None if named is None else load(named, device)
-            state = earlier.state if earlier else None
-            setup = set_up(config, device, processes, state, teacher)
+            setup = set_up(config, device, processes, earlier.state if earlier else None)
             if earlier:
                 earlier.require_same(setup)
             # Processes other than the main one write nothing.
             folder = RunFolder(setup, path, earlier, resumed) if processes.is_main else None
-            return run(setup, folder, path, earlier, began)
+            return run(setup, folder, path, earlier, deadline)
     finally:
         leave_processes()
 
 
 def with_named_runs(config: TrainConfig) -> TrainConfig:
-    """Resolve init_from= and task.teacher= to one run each.
+    """Resolve init_from= and task.teacher= to one run each, which a later start takes, too.
 
-    A folder of runs means the newest finished one, which may be another one later.
+    A folder of runs means the newest finished one in it, which changes.
     """
     if config.init_from is not None:
         config = replace(config, init_from=str(run_at(Path(config.init_from))))
@@ -164,13 +154,12 @@ def with_named_runs(config: TrainConfig) -> TrainConfig:
 
 
 def run(
-    setup: Setup, folder: RunFolder | None, path: Path, earlier: Earlier | None, began: float
+    setup: Setup, folder: RunFolder | None, path: Path, earlier: Earlier | None, deadline: Deadline
 ) -> Outcome:
-    """Train from the first step, or the one after `earlier`, to the end and write the summary.
+    """Train from the first step, or from that of `earlier`, to the end; write the summary.
 
-    `path` is where the `folder` is, and `began` the time.monotonic() of the start.
+    `path` is the path of the `folder`, which only the main process has.
     """
-    deadline = Deadline(began, setup.config.train.max_minutes)
     trainer = Trainer(
         model=setup.model,
         objective=setup.task,
@@ -182,7 +171,7 @@ def run(
         processes=setup.processes,
     )
     with with_advice(trainer, setup, folder):
-        if compiles(setup.config.compile, setup.device):
+        if compiles(setup.config.compile, setup.precision.device):
             compile_step(trainer, setup)
         if earlier:
             earlier.restore(trainer)
@@ -195,13 +184,13 @@ def run(
             results = {} if stopped else test_results(trainer, setup, folder)
         if folder:
             folder.close(trainer, results, why_stopped(trainer, received))
-    score = trainer.best.score if trainer.best else math.nan
+    score = trainer.best.score if trainer.best else None
     exit_status = 128 + received[0] if received else 0  # as in shells
-    return Outcome(path, score if math.isfinite(score) else None, not stopped, exit_status)
+    return Outcome(path, score, not stopped, exit_status)
 
 
 def compile_step(trainer: Trainer, setup: Setup) -> None:
-    """Compile the model; without success, divide a step among threads as for one that is not."""
+    """Compile the model or, if that fails, divide a step among threads as without compiling."""
     images, targets = next(setup.train_loader.epoch(0))
     with trainer.workers:  # compiled code depends on the number of threads
         compiled = trainer.compile(images, targets)
@@ -212,24 +201,25 @@ def compile_step(trainer: Trainer, setup: Setup) -> None:
 def test_results(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> dict[str, Evaluation]:
     """Evaluate the final and, with validation, the best weights on the test set.
 
-    This is the only use of the test set in a run.
+    A run uses its test set only here.
     """
-    loader = setup.unaugmented(setup.splits.test)
-    best = setup.processes.broadcast(folder.best_weights(trainer.best) if folder else None)
+    loader, best = setup.unaugmented(setup.splits.test), trainer.best
     with trainer.workers:
         results = {"final": trainer.evaluate(trainer.eval_model, loader)}
-        if best is not None and best["epoch"] == trainer.epoch:
+        if best is not None and best.epoch == trainer.epoch:
             results["best"] = results["final"]
         elif best is not None:
-            model = setup.task.build_model().to(setup.device)
-            model.load_state_dict(best["weights"])
-            results["best"] = trainer.evaluate(model, loader)
+            weights = setup.processes.broadcast(folder.best_weights(best) if folder else None)
+            if weights is not None:
+                model = setup.task.build_model().to(setup.precision.device)
+                model.load_state_dict(weights)
+                results["best"] = trainer.evaluate(model, loader)
     return results
 
 
 @contextmanager
 def with_advice(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> Iterator[None]:
-    """Add to the message of an error that ends the run what the user can do about it."""
+    """Add a remedy to the message of an error that ends the run."""
     try:
         yield
     except NonFinite:

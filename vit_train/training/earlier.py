@@ -1,0 +1,100 @@
+"""The checkpoint from which a run continues: its own, or that of the run that it extends."""
+
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vit_train.base.reading import flatten
+from vit_train.base.text import counted
+from vit_train.engine import resuming
+from vit_train.engine.config import LAST
+from vit_train.engine.trainer import Trainer
+from vit_train.results.summaries import REPEATED, settings_of
+from vit_train.runs.checkpoint import Checkpoint, Extended
+from vit_train.runs.config import TrainConfig, default_settings
+from vit_train.runs.paths import CHECKPOINTS, finished_run
+from vit_train.training.setup import Setup
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A checkpoint to continue from: the run's own or, with a `folder`, the last of that run."""
+
+    state: Checkpoint
+    # The runs that this one extends, the first one first.
+    chain: list[Extended]
+    # The folder of the run that is extended now.
+    folder: Path | None = None
+
+    def words(self, config: TrainConfig) -> str:
+        """Describe where training begins."""
+        if self.folder is None:
+            return f"resuming after step {self.state.step}"
+        optim, epochs = config.optim, counted(config.train.epochs, "epoch")
+        return (
+            f"extends {self.folder} after epoch {self.state.epoch}: the learning rate rises to "
+            f"{optim.lr:g} in {optim.warmup_epochs:g} of {epochs}, then falls to {optim.min_lr:g}"
+        )
+
+    def require_same(self, setup: Setup) -> None:
+        """Raise ValueError if the images or the teacher are not those of the checkpoint."""
+        now, then = setup.teacher, self.state.teacher
+        if self.state.fingerprint != setup.data.fingerprint:
+            raise self.refusal("the images on disk are not those it was trained on")
+        if then.get("fingerprint") != now.get("fingerprint"):
+            raise self.refusal(f"it had another teacher than {now.get('checkpoint')}")
+
+    def restore(self, trainer: Trainer) -> None:
+        """Load the state into a trainer; raise ValueError if it does not fit.
+
+        The checkpoint is intact, as its checksum shows: one that does not fit is of another run.
+        """
+        load = resuming.extend if self.folder else resuming.restore
+        try:
+            load(trainer, self.state)
+        except (ValueError, RuntimeError) as error:
+            raise self.refusal(str(error)) from error
+
+    def refusal(self, reason: str) -> ValueError:
+        argument = "extend" if self.folder else "resume"
+        return ValueError(f"{argument}: this checkpoint is not from this run: {reason}")
+
+
+def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None:
+    """Read the checkpoint that a run continues from: None for a new run that extends no other.
+
+    Raise ValueError if the run to extend is not finished, or a checkpoint is missing or damaged.
+    """
+    if checkpoint is not None:
+        state = Checkpoint.load(checkpoint)
+        return Earlier(state, state.extends)
+    if config.extend is None:
+        return None
+    folder = finished_run(config.extend)
+    state = Checkpoint.load(folder / CHECKPOINTS / LAST)
+    own = Extended(
+        run=str(folder),
+        epochs=state.epoch,
+        steps=state.step,
+        images_seen=state.images_seen,
+        seconds=state.seconds,
+        fingerprint=state.checksum,
+        recipe=recipe(state.config, state.extends),
+    )
+    return Earlier(state, [*state.extends, own], folder)
+
+
+def recipe(config: dict[str, Any], chain: list[Extended]) -> str:
+    """Return a hash of the settings that a run shares with its repetitions.
+
+    Defaults are left out, so that a later version with more settings has the same hash.
+    """
+    settings = settings_of({"config": config, "extends": list(map(asdict, chain))})
+    defaults = dict(flatten(default_settings(config)))
+    shared = sorted(
+        (key, str(value))
+        for key, value in settings.items()
+        if key not in REPEATED and (key.endswith("name") or value != defaults.get(key))
+    )
+    return hashlib.sha256(repr(shared).encode()).hexdigest()[:8]

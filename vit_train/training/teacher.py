@@ -1,0 +1,49 @@
+"""The teacher of a distilled run."""
+
+import torch
+
+from vit_train.base.text import listed
+from vit_train.data.batches import Normalize
+from vit_train.data.dataset import Source
+from vit_train.runs.config import TrainConfig
+from vit_train.runs.trained import Meta, Trained, load
+from vit_train.tasks.classify import Distill, Teacher
+from vit_train.tasks.config import DistillConfig
+from vit_train.tasks.task import Task
+
+
+def load_teacher(config: TrainConfig, device: torch.device) -> Trained | None:
+    """Load the trained classifier that `task.teacher` names; None for other tasks."""
+    return load(config.task.teacher, device) if isinstance(config.task, DistillConfig) else None
+
+
+def teach(task: Task, teacher: Trained, data: Source, normalize: Normalize) -> None:
+    """Give the task its teacher; raise ValueError if that one cannot classify these images."""
+    assert isinstance(task, Distill)
+    meta, size, problem = teacher.meta, teacher.meta.image_shape[1], ""
+    if not meta.task.needs_labels:
+        problem = f"a run with task={meta.config.task.name} does not classify images"
+    elif meta.classes != list(data.classes):
+        problem = (
+            f"its classes are {listed(meta.classes)}, but those of this run's data are "
+            f"{listed(data.classes)}"
+        )
+    elif meta.image_shape != data.image_shape:
+        problem = (
+            f"it was trained on images of {size} by {size}, but this run has "
+            f"{data.image_shape[1]} by {data.image_shape[1]}: set data.image_size={size}"
+        )
+    if problem:
+        raise ValueError(f"task.teacher={task.config.teacher}: {problem}")
+    task.teacher = Teacher(teacher.model, teacher.normalize, normalize)
+
+
+def teacher_facts(config: TrainConfig, meta: Meta) -> dict[str, str]:
+    """Return the facts of the teacher for the run's summary and checkpoints."""
+    assert isinstance(config.task, DistillConfig)
+    return {
+        "run": config.task.teacher,
+        "checkpoint": str(meta.path),
+        "weights": meta.weights,
+        "fingerprint": meta.checksum,
+    }
