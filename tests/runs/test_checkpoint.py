@@ -338,7 +338,7 @@ def test_what_was_reported_is_on_the_disk_first_and_as_long_as_the_checkpoint_sa
         assert written == {"metrics.csv": length} and reports.written == length
 
 
-def test_reports_are_written_after_epochs_and_now_and_then(
+def test_reports_are_written_after_epochs_and_within_them_in_a_share_of_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, seconds = 500.0, []
@@ -349,11 +349,12 @@ def test_reports_are_written_after_epochs_and_now_and_then(
         reports.unwritten = 1
         event(trainer, *more)
         assert not reports.unwritten and list(tmp_path.iterdir()) == []
-    for now in range(501, 601):
+    manager.reporting.due_at = 530
+    for now in range(501, 541):
         reports.unwritten = 1
         manager.on_log(trainer, LOG)
         seconds += [] if reports.unwritten else [now]
-    assert seconds == [530, 560, 590]
+    assert seconds == [*range(530, 541)]  # writing takes no time here
 
 
 @pytest.mark.parametrize("failing", ["best.safetensors", "last.safetensors", ""])

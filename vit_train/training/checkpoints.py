@@ -41,10 +41,8 @@ class TimeShare:
         self.due_at = ended + (ended - began) / self.share
 
 
-# The largest share of the time for checkpoints after epochs.
+# The largest share of the time for checkpoints after epochs, and for the reports within epochs.
 SHARE = 0.01
-# Seconds between two writings of the reports within an epoch.
-OFTEN = 30.0
 # Seconds from a failure until the next checkpoint after a step.
 PAUSE = 30.0
 
@@ -57,8 +55,9 @@ class CheckpointManager(Callback):
     the next writing.
 
     `make` makes a checkpoint, whose tensors change with the trainer's later steps. `flush` writes
-    the reports; after an OSError its next call tries again. It is called after each epoch, every
-    OFTEN seconds, and before each checkpoint: none is written before the reports up to its step.
+    the reports; after an OSError its next call tries again. It is called after each epoch, in SHARE
+    of the time within epochs, and before each checkpoint: none is written before the reports up to
+    its step.
     """
 
     def __init__(
@@ -71,8 +70,8 @@ class CheckpointManager(Callback):
         self.last_path, self.best_path = folder / LAST, folder / BEST
         self.config, self.make, self.flush = config, make, flush
         self.unwritten_best: Checkpoint | None = None
-        self.time = TimeShare(SHARE)
-        self.saved_at = self.flushed_at = time.monotonic()
+        self.time, self.reporting = TimeShare(SHARE), TimeShare(SHARE)
+        self.saved_at = time.monotonic()
         self.retry_at = 0.0  # 0 unless the last writing failed
 
     @contextlib.contextmanager
@@ -99,9 +98,9 @@ class CheckpointManager(Callback):
             self.retry_at = 0.0
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
-        if time.monotonic() - self.flushed_at >= OFTEN:
-            with self.tolerant():
-                self._flush()
+        if self.reporting.is_due:
+            with self.tolerant(), self.reporting.spent():
+                self.flush()
 
     def on_step(self, trainer: Trainer) -> None:
         now, steps, minutes = time.monotonic(), self.config.every_steps, self.config.every_minutes
@@ -118,7 +117,7 @@ class CheckpointManager(Callback):
             if self.time.is_due or trainer.finished:
                 self._save(trainer)
             else:
-                self._flush()
+                self.flush()
 
     def on_stop(self, trainer: Trainer) -> None:
         self._save(trainer)
@@ -131,7 +130,7 @@ class CheckpointManager(Callback):
         epoch, batch = divmod(step - 1, len(trainer.train_loader))
         path = self.last_path.parent.with_name(f"nonfinite-step-{step}.pt")
         with self.tolerant():
-            self._flush()
+            self.flush()
             self._save_best()
             images, targets = next(trainer.train_loader.epoch(epoch, batch))  # the same batch again
             place = {"step": step, "epoch": epoch, "batch": batch}
@@ -152,9 +151,5 @@ class CheckpointManager(Callback):
             self.unwritten_best = None
 
     def _write(self, path: Path, checkpoint: Checkpoint, keep: int) -> None:
-        self._flush()
-        save_archive(path, checkpoint.to_bytes(), keep)
-
-    def _flush(self) -> None:
-        self.flushed_at = time.monotonic()
         self.flush()
+        save_archive(path, checkpoint.to_bytes(), keep)

@@ -1,4 +1,4 @@
-"""The model at the first step: its weights, and the images it must not be tested on."""
+"""The model at the first step: its weights, and the images that it must not be tested on."""
 
 import logging
 from collections.abc import Sequence
@@ -42,11 +42,11 @@ HEAD = ("head.", "pre_head.")
 def start_from(
     config: TrainConfig, found: "Pretrained", model: nn.Module, classes: list[str]
 ) -> str:
-    """Copy the weights `found` by init_from= into the model; describe what was taken and what not.
+    """Copy the weights `found` by init_from= into the model, and describe what was taken.
 
-    Learned positions are resized if the images have another size. The head is reused if it knows
-    the same classes, by their names or, where these are not known, by their number. Raise
-    ValueError if the encoders differ.
+    Learned positions are resized if the images have another size. The head is reused if it has the
+    same classes, by their names or, where these are not known, by their number. Raise ValueError if
+    the encoders differ.
     """
     ours = encoder_of(model)
     assert ours is not None
@@ -75,12 +75,9 @@ def require_fit(source: str, found: "Pretrained", ours: Encoder) -> None:
 
 def why_fresh(found: "Pretrained", ours: Encoder, classes: list[str]) -> str:
     """Return why the head is not reused; "" if it is."""
-    head = getattr(ours, "head", None)
-    if head is None:
-        return "this task has none"
     theirs = found.state.get("head.weight")
-    if theirs is None:
-        return "there is none"
+    if theirs is None or not hasattr(ours, "head"):
+        return "one of the two models has none"
     if len(theirs) != len(classes):
         return f"it knows {counted(len(theirs), 'class')}, the data have {len(classes):,}"
     if found.classes is not None and found.classes != classes:
@@ -93,28 +90,26 @@ def describe(config: TrainConfig, found: "Pretrained", ours: Encoder, fresh: str
     from vit_train.interop.layout import first_three
 
     layout = f" ({found.layout}'s layout)" if found.layout else ""
-    lines = [f"starts from the encoder of {config.init_from}{layout}"]
-    theirs = found.state.get("pos_embed.0.weight")
-    table = ours.state_dict().get("pos_embed.0.weight")
+    theirs, table = (each.get("pos_embed.0.weight") for each in (found.state, ours.state_dict()))
+    positions = ""
     if theirs is not None and table is not None and theirs.shape != table.shape:
-        lines[0] += f", its {theirs.shape[1]} positions resized to {table.shape[1]}"
-    if fresh:
-        lines.append(f"its head is not reused: {fresh}")
-    else:
-        unknown = "the same number of classes, whose names are not known"
-        lines.append(f"its head is reused, for {'the same classes' if found.classes else unknown}")
-    if found.left:
-        lines.append(f"left out: {first_three(found.left)}")
-    if found.assumed:
-        values = " ".join(f"model.{key}={getattr(found.config, key)}" for key in found.assumed)
-        lines.append(f"assumed, because the file does not say it: {values}")
-    if config.data.mean is None:
-        as_there = "images are normalized as for that model"
-        unknown = "how its images were normalized is not known: data.mean= and data.std= set it"
-        lines.append(as_there if found.statistics else unknown)
-    if config.train.freeze:
-        lines.append("the encoder is not trained")
-    return "; ".join(lines)
+        positions = f", its {theirs.shape[1]} positions resized to {table.shape[1]}"
+    same = "classes" if found.classes else "number of classes, whose names are not known"
+    assumed = " ".join(f"model.{key}={getattr(found.config, key)}" for key in found.assumed)
+    normalized = (
+        "images are normalized as for that model"
+        if found.statistics
+        else "how its images were normalized is not known: data.mean= and data.std= set it"
+    )
+    parts = (
+        f"starts from the encoder of {config.init_from}{layout}{positions}",
+        f"its head is not reused: {fresh}" if fresh else f"its head is reused, for the same {same}",
+        f"left out: {first_three(found.left)}" if found.left else "",
+        f"assumed, because the file does not say it: {assumed}" if assumed else "",
+        normalized if config.data.mean is None else "",
+        "the encoder is not trained" if config.train.freeze else "",
+    )
+    return "; ".join(filter(None, parts))
 
 
 def first_weights(config: TrainConfig, resumes: bool) -> "Pretrained | None":

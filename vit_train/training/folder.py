@@ -236,9 +236,8 @@ def in_sweep() -> bool:
 
 def chosen_settings() -> list[str]:
     """Return the settings that the command or its sweep sets."""
-    if not HydraConfig.initialized():
-        return []
-    return [each.partition("=")[0].lstrip("+") for each in HydraConfig.get().overrides.task]
+    overrides = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    return [each.partition("=")[0].lstrip("+") for each in overrides]
 
 
 def own_command() -> str:

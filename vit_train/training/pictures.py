@@ -1,12 +1,12 @@
 """The pictures that a run shows in TensorBoard while it trains."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from torch import nn
 
 from vit_train.base.text import shortened
 from vit_train.base.writing import replacing
+from vit_train.data.batches import Batch
 from vit_train.data.dataset import ImageSet, sample, to_device
 from vit_train.engine.metrics import Classification, Evaluation
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
@@ -20,23 +20,28 @@ from vit_train.training.checkpoints import TimeShare
 from vit_train.training.reports import TensorBoard
 from vit_train.training.setup import Setup
 
-# Of the time that what is shown may take.
+# The largest share of the time for pictures.
 SHARE = 0.005
+# The images of the first batch that are shown.
+FIRST = 18
+# The images that are shown with the reasons of their predictions, one below the other: a card of
+# TensorBoard is as wide as one of them.
+SHOWN = 4
 
 
 class Pictures(Callback):
     """Shows results after the first and the last epoch, and after others in SHARE of the time.
 
-    The latest gallery of images, and of what the model makes of them, is kept in the file `path`.
+    The file `path` holds the latest gallery of images with the task's pictures of them.
     """
 
     def __init__(self, setup: Setup, board: TensorBoard, path: Path) -> None:
         self.setup, self.board, self.path = setup, board, path
         self.time = TimeShare(SHARE)
         self.unwritten: bytes | None = None
-        has_gallery = setup.task.columns and gallery_size(setup.task, setup.model)
-        loader = setup.val_loader or setup.unaugmented(setup.splits.train)
-        self.batch = next(iter(loader)) if has_gallery else None
+        self.batch: Batch | None = None
+        if setup.task.columns and gallery_size(setup.task, setup.model):
+            self.batch = next(iter(setup.val_loader or setup.unaugmented(setup.splits.train)))
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         if self.time.is_due or trainer.finished:
@@ -47,12 +52,19 @@ class Pictures(Callback):
             model.train(was_training)
 
     def show(self, model: nn.Module, val: Evaluation | None, step: int) -> None:
-        setup = self.setup
+        setup, images = self.setup, self.setup.splits.val
         if self.batch is not None and len(self.batch[0]):  # this process may have no image
             gallery = draw_gallery(setup.task, model, self.batch, setup.normalize)
             self.unwritten = self.board.figure("val/pictures", gallery, step)
-        for name, figure in validation_figures(setup, model, val):
-            self.board.figure(f"val/{name}", figure, step)
+        if images is None or not isinstance(val, Classification):
+            return
+        classes, names = setup.data.classes, images.all_names.tolist()
+        self.board.figure("val/confusion", FIGURES["confusion"](val.answers, classes), step)
+        mistakes = draw_mistakes(val.answers, images.images, classes, names)
+        self.board.figure("val/mistakes", mistakes, step)
+        if isinstance(model, VisionTransformer) and (most := images_at_once(model)):
+            relevance = draw_relevance(setup, model, sample(images, min(SHOWN, most)))
+            self.board.figure("val/relevance", relevance, step)
 
     def flush(self) -> None:
         """Write the gallery; after an OSError, which this raises, it stays pending."""
@@ -60,13 +72,6 @@ class Pictures(Callback):
             with replacing(self.path) as file:
                 file.write(self.unwritten)
             self.unwritten = None
-
-
-# Images of the first batch that are shown.
-FIRST = 18
-# Images that are shown with what their predictions come from, one below the other: a card of
-# TensorBoard is as wide as one of them.
-SHOWN = 4
 
 
 def draw_first_images(setup: Setup) -> Figure:
@@ -77,20 +82,6 @@ def draw_first_images(setup: Setup) -> Figure:
     pixels, targets = batches.batch(*(to_device(each, batches.device) for each in draws))
     labels = [label_lines(target, setup.data.classes) for target in targets]
     return image_grid(setup.normalize.undo(pixels), labels)
-
-
-def validation_figures(
-    setup: Setup, model: nn.Module, result: Evaluation | None
-) -> Iterator[tuple[str, Figure]]:
-    """Yield the confusion matrix, the worst mistakes, and maps of where predictions come from."""
-    images, classes = setup.splits.val, setup.data.classes
-    if images is None or not isinstance(result, Classification):
-        return
-    yield "confusion", FIGURES["confusion"](result.answers, classes)
-    names = images.all_names.tolist()
-    yield "mistakes", draw_mistakes(result.answers, images.images, classes, names)
-    if isinstance(model, VisionTransformer) and (most := images_at_once(model)):
-        yield "relevance", draw_relevance(setup, model, sample(images, min(SHOWN, most)))
 
 
 def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> Figure:

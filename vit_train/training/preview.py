@@ -16,15 +16,13 @@ from vit_train.figures.charts import Figure, save
 from vit_train.figures.maps import MOST_PLACES, draw_positions
 from vit_train.figures.sheet import image_grid, label_lines
 from vit_train.model.build import (
-    build,
     bytes_of,
     count_flops,
     counting_bytes,
     on_meta,
     parameter_breakdown,
 )
-from vit_train.model.config import ViTConfig
-from vit_train.model.vit import Encoder
+from vit_train.model.vit import Encoder, VisionTransformer
 from vit_train.runs.settings import InspectConfig, SheetConfig
 from vit_train.tasks.make import make_task
 
@@ -52,11 +50,14 @@ def draw_contact_sheet(config: SheetConfig) -> None:
         torch.device("cpu"),
     )
     chosen = torch.from_numpy(batches.generator().permutation(len(train))[: config.images])
-    columns = [(train.images[chosen], train.labels[chosen])]
-    for variant in range(config.variants):
-        pixels, targets = batches.batch(*batches.draw(chosen, batches.generator(variant)))
-        columns.append((normalize.undo(pixels), targets))
-
+    variants = [
+        batches.batch(*batches.draw(chosen, batches.generator(variant)))
+        for variant in range(config.variants)
+    ]
+    columns = [
+        (train.images[chosen], train.labels[chosen]),
+        *((normalize.undo(pixels), targets) for pixels, targets in variants),
+    ]
     images = torch.stack([images for images, _ in columns], dim=1).flatten(0, 1)
     labels = [
         label_lines(targets[row], data.classes)
@@ -89,14 +90,14 @@ def inspect_model(config: InspectConfig) -> None:
         return
     flops = count_flops(config.model, image_shape, classes).forward
     logger.info(f"{flops / 1e9:.3f} GFLOP for a forward pass of one image")
-    if not isinstance(model, Encoder) or not isinstance(config.model, ViTConfig):
+    if not isinstance(model, Encoder):
         return
-    bare = build(replace(config.model, positions="none", positions_at="stem"), image_shape, classes)
-    assert isinstance(bare, Encoder)
+    without_positions = replace(model.config, positions="none", positions_at="stem")
+    bare = VisionTransformer(without_positions, image_shape[-1], image_shape[0], classes)
     logger.info(
         "permutation test, the largest difference between encoding permuted patches and permuting "
         f"encoded patches: {order_error(bare):.0e} without positions, {order_error(model):.0e} "
-        f"with model.positions={config.model.positions}"
+        f"with model.positions={model.config.positions}"
     )
     if len(model.pos_embed) and model.grid**2 <= MOST_PLACES:
         save_into(draw_positions(model), Path(config.out))

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
@@ -170,7 +169,7 @@ class TensorBoard(Callback):
         png = io.BytesIO()
         with ignore_missing_glyphs():
             figure.savefig(png, format="png")
-        width, height = Image.open(png).size
+        width, height = figure.canvas.get_width_height()
         image = Summary.Image(width=width, height=height, encoded_image_string=png.getvalue())
         self.add(Event(summary=Summary(value=[Summary.Value(tag=tag, image=image)]), step=step))
         return png.getvalue()

@@ -160,8 +160,9 @@ def set_up(
     train_set = splits.train if task.needs_labels else with_unlabeled(splits.train, data.unlabeled)
     del data  # the splits hold copies
 
-    pretrained = found.statistics if found else None
-    statistics = chosen_statistics(config.data, earlier, pretrained, train_set.images)
+    statistics = chosen_statistics(
+        config.data, earlier, found.statistics if found else None, train_set.images
+    )
     normalize = Normalize(statistics, device)
     if teacher is not None:
         teach(task, teacher, source, normalize)
@@ -249,14 +250,14 @@ def best_metric(config: TrainConfig, task: Task, images: ImageSet, data: Source)
     Raise ValueError if the task has no such value.
     """
     metric = config.checkpoint.metric
-    if not task.needs_labels:
-        if metric not in ("auto", "loss"):
-            raise ValueError(
-                f"checkpoint.metric={metric} needs labels: task={config.task.name} has none"
-            )
-        return "loss"
+    if metric not in ("auto", "loss") and not task.needs_labels:
+        raise ValueError(
+            f"checkpoint.metric={metric} needs labels: task={config.task.name} has none"
+        )
     if metric != "auto":
         return metric
+    if not task.needs_labels:
+        return "loss"
     uneven = makes_up(config, task) or is_uneven(class_counts(images, data))
     return "balanced_acc" if uneven else "acc"
 

@@ -46,12 +46,12 @@ class Terminal(Callback):
                 leave=False,
             )
             with self.bar:
-                self.name_epoch(trainer.epoch, trainer)
+                self.name_epoch(trainer)
                 yield
 
-    def name_epoch(self, done: int, trainer: Trainer) -> None:
+    def name_epoch(self, trainer: Trainer) -> None:
         last = trainer.last_epoch
-        self.bar.set_description(f"epoch {min(done + 1, last)}/{last}")
+        self.bar.set_description(f"epoch {min(trainer.epoch + 1, last)}/{last}")
 
     def on_step(self, trainer: Trainer) -> None:
         self.bar.update()
@@ -71,14 +71,17 @@ class Terminal(Callback):
                 for name, form in FORMATS.items()
                 if name in values
             }
-        columns |= {"lr": f"{log.lr:.1e}", "images/s": f"{log.images_per_s:.0f}"}
-        columns["left"] = tqdm.format_interval(left)
+        columns |= {
+            "lr": f"{log.lr:.1e}",
+            "images/s": f"{log.images_per_s:.0f}",
+            "left": tqdm.format_interval(left),
+        }
         if not self.has_header:
             logger.info("".join(f"{name:>11}" for name in columns))
         self.has_header = True
         logger.info("".join(f"{text:>11}" for text in columns.values()))
         self.bar.reset()
-        self.name_epoch(log.epoch, trainer)
+        self.name_epoch(trainer)
 
 
 def opening(setup: Setup, path: Path, origin: str) -> str:
@@ -113,7 +116,7 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
 
 def warn_of_uneven_classes(setup: Setup) -> None:
     """Name the settings that balance uneven classes, unless one is set or there are no labels."""
-    counts = class_counts(setup.train_set, setup.data)
+    counts = class_counts(setup.splits.train, setup.data)
     if makes_up(setup.config, setup.task) or not setup.task.needs_labels or not is_uneven(counts):
         return
     classes, most, fewest = setup.data.classes, max(counts), min(counts)
@@ -127,8 +130,7 @@ def warn_of_uneven_classes(setup: Setup) -> None:
 
 def work_line(setup: Setup) -> str:
     epochs, batches = setup.config.train.epochs, setup.image_loader
-    processes = setup.processes.count
-    several = f" in {processes} processes" if processes > 1 else ""
+    several = f" in {setup.processes.count} processes" if setup.processes.count > 1 else ""
     tflop = setup.training_tflop(epochs * len(batches) * batches.batch_size)
     cost = f", {tflop:,.0f} TFLOP" if tflop and tflop >= 1 else ""
     steps = f"{counted(len(batches), 'step')} of {counted(batches.batch_size, 'image')}"
@@ -155,14 +157,12 @@ def result_lines(results: dict[str, Evaluation], selected_on: str | None) -> Ite
 
 
 def next_steps(setup: Setup, path: Path) -> str:
-    """Name commands that make sense for a finished run, each with its use."""
+    """Return the most useful commands for a finished run."""
     here = Path.cwd()
     run = for_shell(path.relative_to(here) if path.is_relative_to(here) else path)
-    commands = [f"vit-eval ckpt={run}  # report.html: what it gets wrong"]
-    if setup.task.needs_labels:
-        commands.append(f"vit-predict ckpt={run} images=PHOTO.jpg")
-    elif len(setup.data.classes) > 1:
-        data = setup.config.data.name
-        commands.append(f"vit-train data={data} init_from={run}  # a classifier from its encoder")
-    commands.append(f"tensorboard --logdir {run}")
+    use = f"vit-predict ckpt={run} images=PHOTO.jpg"
+    if not setup.task.needs_labels:
+        use = f"vit-train data=DATA init_from={run}  # a classifier from its encoder"
+    evaluation = f"vit-eval ckpt={run}  # report.html: what it gets wrong"
+    commands = (evaluation, use, f"tensorboard --logdir {run}")
     return f"{'next':<{MARGIN}}" + f"\n{' ' * MARGIN}".join(commands)

@@ -128,8 +128,7 @@ def train_in_held_folder(
         with logged_to(path / "train.log") if processes.is_main else nullcontext():
             checkpoint = processes.broadcast(checkpoint)
             earlier = read_earlier(config, checkpoint)
-            if earlier is None:
-                config = with_named_runs(config)
+            config = with_named_runs(config)
             setup = set_up(config, device, processes, earlier.state if earlier else None)
             if earlier:
                 earlier.require_same(setup)
