@@ -171,7 +171,7 @@ class Trainer:
                 log = self.read(self.log_averages)
                 self.log_averages.reset()
                 self.report("on_log", log)
-            self.report("on_step")
+            self.notify("on_step")
         return self.read(self.epoch_averages)
 
     def schedule(self) -> Tensor:

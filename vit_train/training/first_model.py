@@ -1,7 +1,6 @@
 """The model at the first step: its weights, and the images that it must not be tested on."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from vit_train.base.text import counted
 from vit_train.data.config import DataConfig, FolderConfig
 from vit_train.data.dataset import (
     Dataset,
-    Seen,
     Source,
     Splits,
     are_among,
@@ -28,10 +26,10 @@ from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
-from vit_train.runs.trained import checked_keys, encoder_of
+from vit_train.runs.trained import Trained, checked_keys, encoder_of
 from vit_train.tasks.task import Task
 
-if TYPE_CHECKING:  # most runs do without
+if TYPE_CHECKING:  # most runs do not import it
     from vit_train.interop.pretrained import Pretrained
 
 logger = logging.getLogger(__name__)
@@ -113,7 +111,7 @@ def describe(config: TrainConfig, found: "Pretrained", ours: Encoder, fresh: str
 
 
 def first_weights(config: TrainConfig, resumes: bool) -> "Pretrained | None":
-    """Return the weights that `init_from` names; None if it is unset or the run has its own."""
+    """Read the weights that `init_from` names; None without one, and if the run resumes."""
     if config.init_from is None or resumes:
         return None
     from vit_train.interop.pretrained import pretrained
@@ -122,7 +120,7 @@ def first_weights(config: TrainConfig, resumes: bool) -> "Pretrained | None":
 
 
 def with_norm_eps(config: TrainConfig, found: "Pretrained | None") -> TrainConfig:
-    """Set model.norm_eps, unless it is set, to that of the weights or, without any, the usual."""
+    """Set model.norm_eps, if it is null, to that of the weights or, without any, the default."""
     model = config.model
     if not isinstance(model, ViTConfig) or model.norm_eps is not None:
         return config
@@ -162,7 +160,7 @@ def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
             "train.freeze=encoder needs a Vision Transformer with pretrained weights to keep: "
             "init_from=RUN"
         )
-    for module in encoder.modules():  # or the head would learn from noise
+    for module in encoder.modules():  # lest the head learns from noise
         if isinstance(module, Dropout | DropPath):
             module.rate = 0.0
     for name, parameter in encoder.named_parameters():
@@ -170,15 +168,20 @@ def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
 
 
 def seen_by_earlier_models(
-    earlier: Checkpoint | None, models: Sequence[Seen | None], data: Dataset, config: DataConfig
+    earlier: Checkpoint | None,
+    found: "Pretrained | None",
+    teacher: Trained | None,
+    data: Dataset,
+    config: DataConfig,
 ) -> Tensor | None:
-    """Return the keys of all images that the models have seen from which this run learns.
+    """Return the keys of all images seen by the models from which this run learns, if known.
 
-    A run that continues has noted them in the `earlier` checkpoint. None if no model's images are
-    known. Test images that were seen at another size have the keys of this size among them.
+    A run that continues has them in its `earlier` checkpoint; others learn from the weights `found`
+    and the teacher. Test images that were seen at another size have the keys of this size.
     """
     if earlier is not None:
         return checked_keys(earlier.seen_before)
+    models = found.seen if found else None, teacher.meta.all_seen if teacher else None
     known = [seen for seen in models if seen is not None]
     keys = [seen.keys for seen in known]
     for seen in known:
@@ -189,7 +192,7 @@ def seen_by_earlier_models(
 
 
 def unseen_test(data: Dataset, seen: Tensor | None) -> Dataset:
-    """Return the data without the test images whose keys these are; raise ValueError if all are."""
+    """Return the data without the test images of these keys; raise ValueError if none is left."""
     test = without(data.test, seen)
     if not len(test):
         raise ValueError(
@@ -207,10 +210,13 @@ def unseen_test(data: Dataset, seen: Tensor | None) -> Dataset:
 def known_source(
     data: Dataset, splits: Splits, config: DataConfig, seen_before: Tensor | None
 ) -> Source:
-    """Return the data's metadata without the images, of which the splits hold copies."""
-    before = [] if seen_before is None else [seen_before]
+    """Return the metadata of the data, with the keys of all images that are seen in this run.
+
+    Warn of copies of test images among these.
+    """
     if not isinstance(config, FolderConfig):
         return data.source._replace(seen=seen_before, seen_before=seen_before)
+    before = [] if seen_before is None else [seen_before]
     validated = [] if splits.val is None or config.val == "test" else [splits.val]
     seen = torch.cat([image_keys(part.images) for part in (splits.train, *validated)])
     copies = int(are_among(splits.test.images, seen).sum())

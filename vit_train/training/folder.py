@@ -64,7 +64,7 @@ class RunFolder:
         self.checkpoints = CheckpointManager(
             path / CHECKPOINTS, self.config.checkpoint, self.checkpoint, self.flush
         )
-        # The last one writes what the others report of a step, too.
+        # Checkpoints come last, because they include what the others report of the step.
         self.callbacks = [self.terminal, self.board, self.csv, self.pictures, self.checkpoints]
 
     def checkpoint(self, trainer: Trainer) -> Checkpoint:
@@ -92,7 +92,7 @@ class RunFolder:
         return {name: length for name, length in lengths.items() if length}
 
     def flush(self) -> None:
-        """Write all reports to the disk, or raise OSError, and ValueError if the folder is gone."""
+        """Write all reports to the disk; raise OSError, or ValueError if the folder is gone."""
         if not (self.path / CONFIG).exists():
             raise ValueError(
                 f"{self.path} has been deleted, moved or unmounted: nothing is written in its "
@@ -169,12 +169,11 @@ class RunFolder:
 
     def summarize(self, status: str, **results: Any) -> None:
         """Write summary.json: the run's origin, its settings and its `results`."""
-        setup = self.setup
-        on_cpu = setup.precision.device.type == "cpu"
+        setup, device = self.setup, self.setup.precision.device
         here = {
             "commit": provenance.commit(),
             "versions": provenance.versions(),
-            "machine": provenance.machine(setup.precision.device),
+            "machine": provenance.machine(device),
             "precision": setup.precision.name,
         }
         known = {
@@ -182,7 +181,7 @@ class RunFolder:
             "command": self.command,
             "date": provenance.today(),
             **here,
-            "bf16_speedup": round(bf16_speedup(setup.model), 2) if on_cpu else None,
+            "bf16_speedup": round(bf16_speedup(setup.model), 2) if device.type == "cpu" else None,
             "earlier": [each for each in self.stages if each != here],
             "processes": setup.processes.count,
             "parameters": sum(parameter.numel() for parameter in setup.model.parameters()),
@@ -207,7 +206,7 @@ class RunFolder:
         return model.state_dict()
 
     def advice(self) -> str:
-        """Return how to resume after an error, as the end of a message, or "" if impossible."""
+        """Return the end of an error's message: how to resume, or "" without a checkpoint."""
         intact = newest_intact(self.path / CHECKPOINTS)
         return f". {intact} is intact; resume with: {resume_command(intact)}" if intact else ""
 
@@ -241,14 +240,14 @@ def chosen_settings() -> list[str]:
 
 
 def own_command() -> str:
-    """Return the command that repeats this run: of a sweep's job, one that trains it alone."""
+    """Return the command that repeats this run, for a job of a sweep without the sweep."""
     if not in_sweep():
         return provenance.command_line()
     settings = HydraConfig.get()
-    # Hydra names the source of --config-dir so.
+    # Hydra's name for the source of --config-dir.
     folders = [s.path for s in settings.runtime.config_sources if s.provider == "command-line"]
     flags = [f"--config-dir={folder}" for folder in folders]
     if settings.job.config_name != "train":
         flags.append(f"--config-name={settings.job.config_name}")
-    # An experiment may make a sweep of each command that names it.
+    # An experiment may turn every command that names it into a sweep.
     return provenance.command_line([*settings.overrides.task, "hydra.mode=RUN", *flags])

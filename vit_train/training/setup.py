@@ -82,7 +82,7 @@ class Setup:
 
     @cached_property
     def train_loader(self) -> TrainLoader:
-        """Return the image loader's batches with the task's targets."""
+        """Return the augmented batches with the task's targets."""
         return self.task.train_loader(self.image_loader)
 
     @cached_property
@@ -91,7 +91,7 @@ class Setup:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Return the numbers of images that are trained on, validated on and tested on."""
+        """Return the numbers of images for training, validation and testing."""
         val = 0 if self.splits.val is None else len(self.splits.val)
         return {"train": len(self.train_set), "val": val, "test": len(self.splits.test)}
 
@@ -138,14 +138,14 @@ def set_up(
 
     The weights of an `earlier` checkpoint, to resume from or to extend, are loaded later.
     """
-    # These models draw random numbers, so that they are built before the seed is set.
+    # Building these models draws random numbers, so it comes before the seed.
     teacher = load_teacher(config, device)
     found = first_weights(config, resumes=earlier is not None)
     config = with_norm_eps(config, found)
 
     torch.manual_seed(config.seed)
     if isinstance(config.model, ViTConfig) and config.data.image_size is not None:
-        require_whole_patches(config.model.patch_size, config.data.image_size)  # or files are read
+        require_whole_patches(config.model.patch_size, config.data.image_size)  # before files
     data = load_dataset(config.data)
     task = make_task(config.task, config.model, data.image_shape, len(data.classes))
     require_room(config, task, data.image_shape[-1])
@@ -153,8 +153,7 @@ def set_up(
     if processes.rank:  # on a GPU each process draws its own dropout
         torch.manual_seed(config.seed + processes.rank)
 
-    models = found.seen if found else None, teacher.meta.all_seen if teacher else None
-    seen_before = seen_by_earlier_models(earlier, models, data, config.data)
+    seen_before = seen_by_earlier_models(earlier, found, teacher, data, config.data)
     splits = make_splits(unseen_test(data, seen_before), config.data)
     source = known_source(data, splits, config.data, seen_before)
     train_set = splits.train if task.needs_labels else with_unlabeled(splits.train, data.unlabeled)
@@ -239,8 +238,8 @@ def class_counts(images: ImageSet, data: Source) -> list[int]:
     return images.labels.bincount(minlength=len(data.classes)).tolist()
 
 
-def makes_up(config: TrainConfig, task: Task) -> bool:
-    """Check for settings that balance classes of uneven size."""
+def balances(config: TrainConfig, task: Task) -> bool:
+    """Check for a setting that balances classes of uneven size."""
     return config.data.sampler == "balanced" or task.weighs
 
 
@@ -258,7 +257,7 @@ def best_metric(config: TrainConfig, task: Task, images: ImageSet, data: Source)
         return metric
     if not task.needs_labels:
         return "loss"
-    uneven = makes_up(config, task) or is_uneven(class_counts(images, data))
+    uneven = balances(config, task) or is_uneven(class_counts(images, data))
     return "balanced_acc" if uneven else "acc"
 
 

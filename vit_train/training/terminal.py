@@ -1,4 +1,4 @@
-"""The lines that a run prints: its start, one an epoch with a progress bar, its results."""
+"""The lines that a run prints: its start, a progress bar with a line per epoch, its results."""
 
 import contextlib
 import logging
@@ -18,11 +18,11 @@ from vit_train.figures.measures import result_line
 from vit_train.model.build import parameter_breakdown
 from vit_train.runs.paths import for_shell
 from vit_train.tasks.config import ClassifyConfig
-from vit_train.training.setup import Setup, class_counts, makes_up
+from vit_train.training.setup import Setup, balances, class_counts
 
 logger = logging.getLogger(__name__)
 
-# The width of lines, and of the words that begin them.
+# The width of lines, and of the labels at their beginning.
 WIDTH, MARGIN = 80, 8
 # The measures in an epoch's line, with their formats.
 FORMATS = {"loss": ".4f", "acc": ".2%"}
@@ -115,17 +115,18 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
 
 
 def warn_of_uneven_classes(setup: Setup) -> None:
-    """Name the settings that balance uneven classes, unless one is set or there are no labels."""
-    counts = class_counts(setup.splits.train, setup.data)
-    if makes_up(setup.config, setup.task) or not setup.task.needs_labels or not is_uneven(counts):
+    """Warn of uneven classes, with the settings that balance them, unless one of these is set."""
+    if balances(setup.config, setup.task) or not setup.task.needs_labels:
         return
-    classes, most, fewest = setup.data.classes, max(counts), min(counts)
+    classes, counts = setup.data.classes, class_counts(setup.train_set, setup.data)
+    most, fewest = max(counts), min(counts)
     weights = isinstance(setup.config.task, ClassifyConfig)
-    logger.warning(
-        f"uneven classes: {counted(most, 'training image')} of {classes[counts.index(most)]}, "
-        f"{fewest:,} of {classes[counts.index(fewest)]}: data.sampler=balanced "
-        f"{'or task.class_weights=auto ' if weights else ''}makes up for that"
-    )
+    if is_uneven(counts):
+        logger.warning(
+            f"uneven classes: {counted(most, 'training image')} of {classes[counts.index(most)]}, "
+            f"{fewest:,} of {classes[counts.index(fewest)]}: data.sampler=balanced "
+            f"{'or task.class_weights=auto ' if weights else ''}makes up for that"
+        )
 
 
 def work_line(setup: Setup) -> str:
@@ -147,7 +148,7 @@ def without_same(results: dict[str, Evaluation]) -> dict[str, Evaluation]:
 
 
 def result_lines(results: dict[str, Evaluation], selected_on: str | None) -> Iterator[str]:
-    """Yield a line for each different test result."""
+    """Yield a line for each test result; one for both weights if they are the same."""
     different = without_same(results)
     on_test = " (selected on test)" if selected_on == "test" else ""
     both = f", also the best{on_test}" if len(different) < len(results) else ""

@@ -183,9 +183,8 @@ def run(
             results = {} if stopped else test_results(trainer, setup, folder)
         if folder:
             folder.close(trainer, results, why_stopped(trainer, received))
-    score = trainer.best.score if trainer.best else None
     exit_status = 128 + received[0] if received else 0  # as in shells
-    return Outcome(path, score, not stopped, exit_status)
+    return Outcome(path, trainer.best.score if trainer.best else None, not stopped, exit_status)
 
 
 def compile_step(trainer: Trainer, setup: Setup) -> None:
