@@ -88,8 +88,8 @@ class CheckpointManager(Callback):
                 raise
             if not self.retry_at:
                 logger.warning(
-                    f"cannot write, but training continues: {error}; until that works, no "
-                    "checkpoint is saved"
+                    f"cannot write, but training continues: {error}; no checkpoint is saved until "
+                    "writing works again"
                 )
             self.retry_at = time.monotonic() + PAUSE
         else:

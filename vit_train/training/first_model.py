@@ -77,7 +77,7 @@ def why_fresh(found: "Pretrained", ours: Encoder, classes: list[str]) -> str:
     if theirs is None or not hasattr(ours, "head"):
         return "one of the two models has none"
     if len(theirs) != len(classes):
-        return f"it knows {counted(len(theirs), 'class')}, the data have {len(classes):,}"
+        return f"it has {counted(len(theirs), 'class')}, the data have {len(classes):,}"
     if found.classes is not None and found.classes != classes:
         return "its classes have other names"
     return "" if found.config.head == ours.config.head else f"it is model.head={found.config.head}"

@@ -77,7 +77,7 @@ def inspect_model(config: InspectConfig) -> None:
     """Print a new model's parameters, arithmetic and symmetry, and draw its position table."""
     image_shape, classes = subject(config)
     task = make_task(config.task, config.model, image_shape, classes)
-    # Below, a second one is built, in float64.
+    # A second model follows below, in float64.
     shapes = on_meta(task.build_model, config.model, config.task.layers)
     require_memory(
         3 * bytes_of(shapes.parameters()), config.model.size_settings, "choose a smaller model"
@@ -86,7 +86,7 @@ def inspect_model(config: InspectConfig) -> None:
     torch.manual_seed(config.seed)
     model = task.build_model()
     logger.info(parameter_breakdown(model))
-    if not task.needs_labels:  # PyTorch's counter takes no decoder's targets
+    if not task.needs_labels:  # PyTorch's counter cannot pass targets to a decoder
         return
     flops = count_flops(config.model, image_shape, classes).forward
     logger.info(f"{flops / 1e9:.3f} GFLOP for a forward pass of one image")
@@ -105,26 +105,26 @@ def inspect_model(config: InspectConfig) -> None:
 
 
 def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
-    """Return the shape of the images (C,S,S) and the number of classes that a model is for.
+    """Return the shape of the images (C,S,S) and the number of classes.
 
-    Raise ValueError if they are only known once the images are loaded.
+    Raise ValueError if they are unknown before the images are loaded.
     """
     data = config.data
     size = config.image_size or data.image_size or data.own_size
     classes = config.classes or data.class_count
     if size is None or classes is None:
-        known = {"image_size": size, "classes": classes}
-        needed = " ".join(f"{key}=N" for key, value in known.items() if value is None)
-        raise ValueError(f"data={data.name} is not loaded: set {needed}")
+        raise ValueError(
+            f"data={data.name} is not loaded: set classes=N, and image_size=N unless it is known"
+        )
     return (3, size, size), classes
 
 
 @torch.no_grad()
 def order_error(encoder: Encoder) -> float:
-    """Return max |f(Px) − P f(x)| of all blocks f for some tokens x and permutation P of patches.
+    """Return max |f(Px) − P f(x)|: all blocks f, random tokens x, a permutation P of the patches.
 
-    It is 0, to rounding, exactly if the blocks do not know the places of the patches. The class
-    token keeps its place.
+    It is 0, to rounding, if and only if the blocks ignore the patches' positions. The class token
+    keeps its place.
     """
     generator = torch.Generator().manual_seed(0)
     config = encoder.config

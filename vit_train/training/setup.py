@@ -16,6 +16,7 @@ from vit_train.base.memory import (
 from vit_train.data.batches import Batch, EvalBatches, Normalize
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import (
+    Dataset,
     ImageSet,
     Source,
     Splits,
@@ -138,15 +139,13 @@ def set_up(
 
     The weights of an `earlier` checkpoint, to resume from or to extend, are loaded later.
     """
-    # Building these models draws random numbers, so it comes before the seed.
+    # Building models draws random numbers: these come before the seed is set.
     teacher = load_teacher(config, device)
     found = first_weights(config, resumes=earlier is not None)
     config = with_norm_eps(config, found)
 
     torch.manual_seed(config.seed)
-    if isinstance(config.model, ViTConfig) and config.data.image_size is not None:
-        require_whole_patches(config.model.patch_size, config.data.image_size)  # before files
-    data = load_dataset(config.data)
+    data = load_images(config)
     task = make_task(config.task, config.model, data.image_shape, len(data.classes))
     require_room(config, task, data.image_shape[-1])
     model, origin = first_model(config, task, data, processes, found)
@@ -185,6 +184,13 @@ def set_up(
         origin=origin,
         teacher=teacher_facts(config, teacher.meta) if teacher else {},
     )
+
+
+def load_images(config: TrainConfig) -> Dataset:
+    """Load the data; raise ValueError before that if the image size does not fit the patches."""
+    if isinstance(config.model, ViTConfig) and config.data.image_size is not None:
+        require_whole_patches(config.model.patch_size, config.data.image_size)
+    return load_dataset(config.data)
 
 
 def with_unlabeled(train_set: ImageSet, images: Tensor | None) -> ImageSet:

@@ -125,7 +125,7 @@ def warn_of_uneven_classes(setup: Setup) -> None:
         logger.warning(
             f"uneven classes: {counted(most, 'training image')} of {classes[counts.index(most)]}, "
             f"{fewest:,} of {classes[counts.index(fewest)]}: data.sampler=balanced "
-            f"{'or task.class_weights=auto ' if weights else ''}makes up for that"
+            f"{'or task.class_weights=auto ' if weights else ''}balances them"
         )
 
 
