@@ -357,7 +357,8 @@ def statistics_of(
     finite = all(map(math.isfinite, (*mean, *std)))
     if not finite or not len(mean) == len(std) == channels or min(std) <= 0:
         raise ValueError(
-            f"mean={mean} and std={std} cannot normalize images of {channels} channels"
+            f"a mean of {mean} and a std of {std} cannot normalize images of {channels} channels "
+            "(data.mean, data.std)"
         )
     return Statistics(mean, std)
 
