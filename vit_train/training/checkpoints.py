@@ -72,14 +72,14 @@ class CheckpointManager(Callback):
         self.unwritten_best: Checkpoint | None = None
         self.time, self.reporting = TimeShare(SHARE), TimeShare(SHARE)
         self.saved_at = time.monotonic()
-        self.retry_at = 0.0  # 0 unless the last writing failed
+        self.retry_at = 0.0  # 0 unless a writing has failed since the last epoch that was written
 
     @contextlib.contextmanager
-    def tolerant(self, is_last: bool = False) -> Iterator[None]:
+    def tolerant(self, is_last: bool = False, is_epoch: bool = False) -> Iterator[None]:
         """Let training continue, with checkpoint.on_error=continue, if the block cannot write.
 
-        The first failure is logged, and the first success after it. A failure at the end of
-        training is raised, because there is no later attempt.
+        The first failure is logged, and the first epoch that is written after it. A failure at the
+        end of training is raised, because there is no later attempt.
         """
         try:
             yield
@@ -93,9 +93,9 @@ class CheckpointManager(Callback):
                 )
             self.retry_at = time.monotonic() + PAUSE
         else:
-            if self.retry_at:
+            if self.retry_at and is_epoch:
                 logger.warning("the disk is writable again")
-            self.retry_at = 0.0
+                self.retry_at = 0.0
 
     def on_log(self, trainer: Trainer, log: TrainLog) -> None:
         if self.reporting.is_due:
@@ -115,7 +115,7 @@ class CheckpointManager(Callback):
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         if trainer.best is not None and trainer.best.epoch == trainer.epoch:
             self.unwritten_best = self.make(trainer).copied()
-        with self.tolerant(is_last=trainer.finished):
+        with self.tolerant(is_last=trainer.finished, is_epoch=True):
             if self.time.is_due or trainer.finished:
                 self._save(trainer)
             else:
