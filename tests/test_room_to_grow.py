@@ -220,10 +220,6 @@ class MlpConfig(ModelConfig):
     noise: str = "own"
 
     @property
-    def layers(self) -> int:
-        return 2
-
-    @property
     def size_settings(self) -> str:
         return f"model.width={self.width}"
 

@@ -1,5 +1,6 @@
 """Multi-head self-attention (Vaswani et al. 2017, equation 1), with one fused qkv projection."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -7,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.model.config import ViTConfig
-from vit_train.model.layers import Dropout, MakeNorm, StackedLinear
+from vit_train.model.layers import Dropout, QueryKeyValue
 from vit_train.model.pos_embed import AttentionPositions
 
 # The most tokens to which the written attention is applied in place of PyTorch's: with more it is
@@ -28,7 +29,8 @@ def attend(
     if bias is not None:
         logits = logits + bias
     if is_causal:
-        logits = logits.masked_fill(later_keys(q, k), float("-inf"))
+        visible = causal(k.shape[2], k.device)[: q.shape[2]]
+        logits = logits.masked_fill(~visible, float("-inf"))
     probabilities = logits.softmax(dim=-1)
     return weighted(probabilities.to(v.dtype), v), probabilities
 
@@ -71,11 +73,6 @@ def causal(tokens: int, device: torch.device | None = None) -> Tensor:
     return torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
 
 
-def later_keys(q: Tensor, k: Tensor) -> Tensor:
-    """Return which keys come after each query: bool (Q,T)."""
-    return ~causal(k.shape[2], k.device)[: q.shape[2]]
-
-
 class Attention(nn.Module):
     """Multi-head self-attention, or cross-attention to a `context` (B,T',D): (B,T,D) → (B,T,D).
 
@@ -90,17 +87,16 @@ class Attention(nn.Module):
         self,
         config: ViTConfig,
         relative: AttentionPositions | None = None,
-        qk_norm: MakeNorm | None = None,
+        qk_norm: Callable[[int], nn.Module] = nn.Identity,
     ) -> None:
         super().__init__()
         dim = config.embed_dim
-        self.qkv = StackedLinear(dim, dim, 3, config.qkv_bias)  # query, key and value
+        self.qkv = QueryKeyValue(dim, 3 * dim, config.qkv_bias)
         self.proj = nn.Linear(dim, dim, config.proj_bias)
         self.num_heads, self.kernels = config.num_heads, config.kernels
         self.relative = relative
-        self.q_norm, self.k_norm = (
-            nn.Identity() if qk_norm is None else qk_norm(dim // config.num_heads) for _ in range(2)
-        )
+        head_dim = dim // config.num_heads
+        self.q_norm, self.k_norm = qk_norm(head_dim), qk_norm(head_dim)
         self.dropout = Dropout(config.dropout)
 
     def forward(
@@ -119,11 +115,14 @@ class Attention(nn.Module):
         q, k = q.to(v.dtype), k.to(v.dtype)
         bias = None if self.relative is None else self.relative.bias(q * q.shape[-1] ** -0.5)
         if isinstance(mask, Tensor):
-            allowed = mask[:num_queries]
-            hidden = torch.zeros_like(allowed, dtype=q.dtype).masked_fill(~allowed, float("-inf"))
+            hidden = torch.where(mask[:num_queries], 0.0, float("-inf")).to(q.dtype)
             bias = hidden if bias is None else bias + hidden
-        heads, weights = self.attended(q, k, v, bias, mask == "causal", need_weights)
-        return self.dropout(self.merge_heads(heads)), weights
+        is_causal = mask == "causal"
+        if self.kernels == "scratch" or need_weights:
+            heads, weights = attend(q, k, v, bias, is_causal)
+        else:
+            heads, weights = fused_attention(q, k, v, bias, is_causal), None
+        return self.dropout(self.merge_heads(heads)), weights if need_weights else None
 
     def project(
         self, x: Tensor, num_queries: int | None = None, context: Tensor | None = None
@@ -131,12 +130,8 @@ class Attention(nn.Module):
         """Return the queries (B,H,Q,Dh), keys and values (B,H,T,Dh)."""
         if num_queries is None and context is None:
             return self.split_heads(self.qkv(x), 3)
-        keys_values = self.project_keys_values(x if context is None else context)
-        return *self.project_part(x[:, :num_queries], 0, 1), *keys_values
-
-    def project_keys_values(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return the keys and values of the tokens: (B,T,D) → (B,H,T,Dh) each."""
-        return self.project_part(x, 1, 3)
+        queries = self.project_part(x[:, :num_queries], 0, 1)
+        return *queries, *self.project_part(x if context is None else context, 1, 3)
 
     def project_part(self, x: Tensor, first: int, end: int) -> tuple[Tensor, ...]:
         """Return these of queries, keys and values, counted from 0: (B,T,D) → (B,H,T,Dh) each."""
@@ -144,32 +139,11 @@ class Attention(nn.Module):
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
         return self.split_heads(F.linear(x, self.qkv.weight[rows], bias), end - first)
 
-    def attended(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bias: Tensor | None = None,
-        is_causal: bool = False,
-        need_weights: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the heads' results (B,H,Q,Dh) and, with `need_weights`, the probabilities."""
-        if self.kernels != "scratch" and not need_weights:
-            return fused_attention(q, k, v, bias, is_causal), None
-        heads, weights = attend(q, k, v, bias, is_causal)
-        return heads, weights if need_weights else None
-
-    def attend_cached(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Attend from tokens (B,Q,D) to keys and values that were computed before → (B,Q,D)."""
-        (queries,) = self.project_part(x, 0, 1)
-        return self.merge_heads(self.attended(queries, keys, values)[0])
-
     def merge_heads(self, heads: Tensor) -> Tensor:
         """Concatenate the heads' results and apply the output map: (B,H,Q,Dh) → (B,Q,D)."""
         return self.proj(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def split_heads(self, joined: Tensor, parts: int) -> tuple[Tensor, ...]:
         """Split a joint projection into parts and heads: (B,T,parts·D) → `parts` × (B,H,T,Dh)."""
-        batch, tokens, width = joined.shape
-        shape = batch, tokens, parts, self.num_heads, width // (parts * self.num_heads)
-        return joined.view(shape).permute(2, 0, 3, 1, 4).unbind()
+        split: Tensor = joined.unflatten(2, (parts, self.num_heads, -1))  # (B,T,parts,H,Dh)
+        return split.permute(2, 0, 3, 1, 4).unbind()

@@ -38,10 +38,13 @@ class Flops(NamedTuple):
 
 
 def counting_bytes(config: ModelConfig, image_size: int) -> int:
-    """Return the memory that `count_flops` takes for the attention of all layers."""
+    """Return the bytes of all layers' attention, its gradients and their products, for one image.
+
+    These are what `count_flops` and an explanation take.
+    """
     if not isinstance(config, ViTConfig):
         return 0
-    return 3 * config.layers * attention_bytes(replace(config, kernels="scratch"), image_size)
+    return 3 * config.depth * attention_bytes(replace(config, kernels="scratch"), image_size)
 
 
 def count_flops(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> Flops:
@@ -78,23 +81,15 @@ def parameter_breakdown(model: nn.Module) -> str:
 
 # For the attention and its gradients when answers are explained.
 EXPLAINED_BYTES = 2**30
-# No real model is deeper, and one with ten million blocks would take hours to build.
-MAX_LAYERS = 10_000
 # Attention to this many patches takes seconds for an image.
 MOST_PATCHES = 2**15
 
 
-def on_meta(build: Callable[[], nn.Module], config: ModelConfig, more_layers: int = 0) -> nn.Module:
+def on_meta(build: Callable[[], nn.Module], config: ModelConfig) -> nn.Module:
     """Build the model on PyTorch's meta device, which holds shapes but no values.
 
-    `more_layers` is the number of layers that a task adds to those of the config. Raise ValueError
-    if the model is absurdly large.
+    Raise ValueError if the model is absurdly large.
     """
-    layers = config.layers + more_layers
-    if layers > MAX_LAYERS:
-        raise ValueError(
-            f"{config.size_settings}: a model has at most {MAX_LAYERS:,} layers, not {layers:,}"
-        )
     try:
         with torch.device("meta"):
             return build()
@@ -121,10 +116,7 @@ def require_few_patches(config: ModelConfig, image_size: int) -> None:
 
 def images_at_once(model: VisionTransformer) -> int:
     """Return the number of images whose attention and its gradients EXPLAINED_BYTES can hold."""
-    tokens = model.grid**2 + model.config.has_class_token
-    # The attention, its gradients and their products, (L,H,T,T) float32 each.
-    each = 3 * 4 * model.config.depth * model.config.num_heads * tokens**2
-    return EXPLAINED_BYTES // each
+    return EXPLAINED_BYTES // counting_bytes(model.config, model.image_shape[1])
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:

@@ -144,7 +144,7 @@ class Sinusoidal(Table):
         table = torch.empty(1, grid**2 + has_class, dim)
         if not table.is_meta:  # where arithmetic would load PyTorch's compiler, which takes seconds
             table = self.computed(grid, dim, has_class).unsqueeze(0)
-        self.register_buffer("weight", table)
+        self.weight = nn.Buffer(table)
 
     def computed(self, grid: int, dim: int, has_class: bool) -> Tensor:
         """Return the table (T,D)."""
@@ -216,12 +216,10 @@ class Rotary2D(AttentionPositions):
         angle = torch.arange(grid).unsqueeze(1) * frequency  # (grid,Dh/4)
         angles = torch.cat((angle.repeat(grid, 1), angle.repeat_interleave(grid, 0)), dim=1)
         angles = F.pad(angles, (0, 0, int(has_class), 0))  # (T,Dh/2)
-        self.cos: Tensor
-        self.sin: Tensor
-        # Two halves instead of neighbors make a pair, which is the same but for the order.
-        self.register_buffer("cos", angles.cos().repeat(1, 2), persistent=False)
-        sin = angles.sin()
-        self.register_buffer("sin", torch.cat((-sin, sin), dim=1), persistent=False)
+        # Pairs are of the two halves, not of neighbors, which is the same but for the order.
+        cos, sin = angles.cos(), angles.sin()
+        self.cos = nn.Buffer(torch.cat((cos, cos), dim=1), persistent=False)
+        self.sin = nn.Buffer(torch.cat((-sin, sin), dim=1), persistent=False)
 
     def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return self.turned(q), self.turned(k)
@@ -243,42 +241,33 @@ POSITIONS: dict[str, type[PositionEmbedding]] = {
 }
 
 
-def chosen_positions(config: ViTConfig) -> type[PositionEmbedding] | None:
-    """Return the kind of positions that the config chooses, or None for "none".
+def make_positions(
+    kind: type[Kind], config: ViTConfig, grid: int, has_class: bool | None = None
+) -> Kind | None:
+    """Make the positions that the config chooses; return None if they are not of this kind.
 
-    Raise ValueError if there is no such kind, or if it does not fit the rest of the config.
+    Raise ValueError if there are no such positions, or if they do not fit the rest of the config.
     """
     if config.positions not in ("none", *POSITIONS):
         raise ValueError(
             f"model.positions={config.positions} must be one of: {', '.join(('none', *POSITIONS))}"
         )
-    kind = POSITIONS.get(config.positions)
-    absolute = kind is not None and issubclass(kind, AbsolutePositions)
+    chosen = POSITIONS.get(config.positions, PositionEmbedding)
+    absolute = issubclass(chosen, AbsolutePositions)
     if config.positions_at != "stem" and not absolute:
         raise ValueError(
             f"model.positions_at={config.positions_at} is for absolute positions: with "
             f"model.positions={config.positions} use positions_at=stem"
         )
-    if kind is None:
+    if not issubclass(chosen, kind):
         return None
     width = config.embed_dim // (1 if absolute else config.num_heads)
-    if width % kind.width_multiple:
-        of = "model.embed_dim" if absolute else "model.embed_dim / model.num_heads"
+    if width % chosen.width_multiple:
         raise ValueError(
-            f"model.positions={config.positions} needs {of} to be a multiple of "
-            f"{kind.width_multiple}, not {width}"
+            f"model.positions={config.positions} needs the width of "
+            f"{'tokens' if absolute else 'heads'} to be a multiple of {chosen.width_multiple}, not "
+            f"{width}: change model.embed_dim"
         )
-    return kind
-
-
-def make_positions(
-    kind: type[Kind], config: ViTConfig, grid: int, has_class: bool | None = None
-) -> Kind | None:
-    """Make the positions that the config chooses, None if they are not of this kind."""
-    chosen = chosen_positions(config)
-    if chosen is None or not issubclass(chosen, kind):
-        return None
-    width = config.embed_dim // (1 if kind is AbsolutePositions else config.num_heads)
     return chosen(grid, width, config.has_class_token if has_class is None else has_class)
 
 

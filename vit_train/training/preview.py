@@ -77,7 +77,7 @@ def inspect_model(config: InspectConfig) -> None:
     image_shape, classes = subject(config)
     task = make_task(config.task, config.model, image_shape, classes)
     # Below, a second one is built, in float64.
-    shapes = on_meta(task.build_model, config.model, config.task.layers)
+    shapes = on_meta(task.build_model, config.model)
     require_memory(
         3 * bytes_of(shapes.parameters()), config.model.size_settings, "choose a smaller model"
     )
