@@ -122,7 +122,7 @@ def test_every_parameter_has_one_optimizer() -> None:
     adamw = make_adamw(model, AdamWConfig())
     for optimizers in ([adamw, adamw], [SGD([model.weight])], []):
         with pytest.raises(ValueError, match="exactly one optimizer"):
-            Optimizers(optimizers, model.parameters())
+            Optimizers(optimizers, model.parameters(), {})
 
 
 @dataclass

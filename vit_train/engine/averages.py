@@ -44,8 +44,7 @@ class Averages:
         return dict(zip(self.measures, means, strict=True)), speed
 
     def state(self) -> AveragesState:
-        seconds = time.perf_counter() - self.started
-        return AveragesState(self.sums, int(self.images), seconds)
+        return AveragesState(self.sums, int(self.images), time.perf_counter() - self.started)
 
     def restore(self, state: AveragesState) -> None:
         self.sums.copy_(state.sums)

@@ -1,6 +1,5 @@
 """The device, and the number format of its matrix products."""
 
-import contextlib
 import ctypes
 import math
 import os
@@ -42,14 +41,12 @@ class Precision:
     name: str
     device: torch.device
 
-    def autocast(self) -> contextlib.AbstractContextManager[object]:
+    def autocast(self) -> torch.autocast:
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.name)
-        if dtype is None:
-            return contextlib.nullcontext()
         # All threads share the cache, and each empties it: then a weight that is used twice may
         # get its gradient's halves added in another precision.
         cached = self.device.type != "cpu"
-        return torch.autocast(self.device.type, dtype, cache_enabled=cached)
+        return torch.autocast(self.device.type, dtype, dtype is not None, cached)
 
 
 def choose_algorithms(deterministic: bool) -> None:
@@ -122,10 +119,8 @@ def set_precision(name: str, device: torch.device) -> Precision:
 
 def require_precision(name: str, device: torch.device) -> None:
     """Raise ValueError if the device cannot compute in the precision of this name."""
-    if name == "fp16" and device.type == "cpu":
-        raise ValueError("precision=fp16 needs a GPU: use precision=fp32 or precision=bf16 here")
-    if name == "tf32" and device.type != "cuda":
-        raise ValueError("precision=tf32 needs an NVIDIA GPU: use precision=fp32 here")
+    if name in ("fp16", "tf32") and device.type == "cpu":
+        raise ValueError(f"precision={name} needs a GPU: use precision=fp32 or precision=bf16 here")
 
 
 def bf16_speedup(model: nn.Module) -> float:

@@ -7,9 +7,6 @@ import torch
 from vit_train.engine.state import RandomState, Start, TrainerState
 from vit_train.engine.trainer import Trainer
 
-# The attributes that count how far a run has come.
-COUNTERS = ("step", "epoch", "batch", "images_seen")
-
 
 def random_state() -> RandomState:
     return RandomState(torch.get_rng_state(), torch.cuda.get_rng_state_all())
@@ -41,7 +38,10 @@ def state_of(trainer: Trainer) -> TrainerState:
         skipped=trainer.nonfinite.skipped,
         lr=trainer.lr_at(trainer.step - 1),
         seconds=trainer.seconds,
-        **{name: getattr(trainer, name) for name in COUNTERS},
+        step=trainer.step,
+        epoch=trainer.epoch,
+        batch=trainer.batch,
+        images_seen=trainer.images_seen,
     )
 
 
@@ -86,8 +86,8 @@ def load_trained(trainer: Trainer, state: TrainerState) -> None:
     if state.scaler:  # else it was not trained in fp16, and a new scaler finds its scale
         trainer.scaler.load_state_dict(trainer.scaler.state_dict() | state.scaler)
     trainer.began = time.perf_counter() - state.seconds
-    for name in COUNTERS:
-        setattr(trainer, name, getattr(state, name))
+    trainer.step, trainer.epoch = state.step, state.epoch
+    trainer.batch, trainer.images_seen = state.batch, state.images_seen
     trainer.nonfinite.read_until = trainer.step
     if trainer.processes.is_main:  # the others have their own random states
         set_random_state(state.random)

@@ -13,11 +13,6 @@ from vit_train.engine.state import Best, Start
 FRESH = Start()
 
 
-def warmup_steps(config: OptimConfig, steps_per_epoch: int, epochs: int) -> int:
-    """Return the steps of the warm-up: at most half of all."""
-    return min(round(config.warmup_epochs * steps_per_epoch), steps_per_epoch * epochs // 2)
-
-
 def learning_rate(
     step: int, config: OptimConfig, steps_per_epoch: int, epochs: int, start: Start = FRESH
 ) -> float:
@@ -31,10 +26,8 @@ def learning_rate(
     step -= start.step
     if config.lr_every == "epoch":
         step, steps_per_epoch = step // steps_per_epoch, 1
-    if step < 0:  # of a run that is stopped before its first step
-        return start.lr
     total = steps_per_epoch * epochs
-    warmup = warmup_steps(config, steps_per_epoch, epochs)
+    warmup = min(round(config.warmup_epochs * steps_per_epoch), total // 2)
     if step < warmup:
         return start.lr + (config.lr - start.lr) * (step + 1) / warmup
     progress = (step - warmup) / max(1, total - warmup)

@@ -1,6 +1,5 @@
 """The state of a run, as data: everything that training changes."""
 
-import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -25,10 +24,6 @@ class Start:
     step: int = 0
     # The learning rate from which the warm-up leads to the peak.
     lr: float = 0.0
-
-    def __post_init__(self) -> None:
-        if min(self.epoch, self.step) < 0 or not 0 <= self.lr < math.inf:
-            raise ValueError(f"no run begins like this: {self}")
 
 
 @dataclass(frozen=True)

@@ -90,17 +90,16 @@ class Trainer:
         self.precision, self.callbacks, self.processes = precision, callbacks, processes
         # For fp16, whose gradients underflow; for others it does nothing.
         self.scaler = torch.amp.GradScaler(precision.device.type, enabled=precision.name == "fp16")
-        decay = self.loop.ema_decay
-        self.ema = WeightAverage(model, decay) if decay else None
+        self.ema = WeightAverage(model, self.loop.ema_decay) if self.loop.ema_decay else None
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.statistics = statistics_of(model)
-        scales = rate_scales(model, self.optim)
-        self.optimizers = Optimizers(make_optimizers(model, self.optim), self.parameters, scales)
+        self.optimizers = Optimizers(
+            make_optimizers(model, self.optim), self.parameters, rate_scales(model, self.optim)
+        )
         self.choose_workers(compiles(config.compile, precision.device))
         # What a step sums over micro-batches and processes: the gradients, and the step sums (M,).
-        count = len(objective.measures) + objective.weighs
-        like = [*self.parameters, self.parameters[0].new_zeros(count)]
-        views, self.summed = joined_zeros(like)
+        sums = self.parameters[0].new_zeros(len(objective.measures) + objective.weighs)
+        views, self.summed = joined_zeros([*self.parameters, sums])
         self.gradients, self.sums = views[:-1], views[-1]
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient

@@ -25,37 +25,25 @@ def attend(
     `is_causal` hides from each token those after it.
     """
     # Scaling q costs Q·Dh multiplications; scaling the logits would cost Q·T.
-    logits = scores(q * q.shape[-1] ** -0.5, k)
+    logits = product(q * q.shape[-1] ** -0.5, k.transpose(-2, -1))
     if bias is not None:
         logits = logits + bias
     if is_causal:
         visible = causal(k.shape[2], k.device)[: q.shape[2]]
         logits = logits.masked_fill(~visible, float("-inf"))
     probabilities = logits.softmax(dim=-1)
-    return weighted(probabilities.to(v.dtype), v), probabilities
+    return product(probabilities.to(v.dtype), v), probabilities
 
 
-def scores(q: Tensor, k: Tensor) -> Tensor:
-    """Return q kᵀ: (B,H,Q,Dh), (B,H,T,Dh) → (B,H,Q,T)."""
-    if is_single_token(q) or is_single_token(k):
-        return (q * k).sum(-1).unsqueeze(2 if q.shape[2] == 1 else 3)
-    return q @ k.transpose(-2, -1)
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """Return a @ b: (B,H,M,K), (B,H,K,N) → (B,H,M,N).
 
-
-def weighted(weights: Tensor, v: Tensor) -> Tensor:
-    """Return weights · v: (B,H,Q,T), (B,H,T,Dh) → (B,H,Q,Dh)."""
-    if is_single_token(weights):
-        return (weights.transpose(-2, -1) * v).sum(2, keepdim=True)
-    return weights * v if is_single_token(v) else weights @ v
-
-
-def is_single_token(tokens: Tensor) -> bool:
-    """Check for a single query or key on a GPU, for which products are avoided.
-
-    The product or its gradient would be an outer one, for which PyTorch compiles a kernel when it
-    runs; that needs a C compiler.
+    On a GPU, PyTorch compiles a kernel for an outer product when it runs, which needs a C compiler.
+    So there a product that is an outer one, or whose gradients are, is computed as a sum.
     """
-    return tokens.shape[2] == 1 and tokens.device.type != "cpu"
+    if a.device.type != "cpu" and 1 in (*a.shape[2:], b.shape[3]):
+        return (a.unsqueeze(4) * b.unsqueeze(2)).sum(3)
+    return a @ b
 
 
 def fused_attention(
@@ -94,7 +82,7 @@ class Attention(nn.Module):
         self.qkv = QueryKeyValue(dim, 3 * dim, config.qkv_bias)
         self.proj = nn.Linear(dim, dim, config.proj_bias)
         self.num_heads, self.kernels = config.num_heads, config.kernels
-        self.relative = relative
+        self.relative = relative or AttentionPositions()  # which changes nothing
         head_dim = dim // config.num_heads
         self.q_norm, self.k_norm = qk_norm(head_dim), qk_norm(head_dim)
         self.dropout = Dropout(config.dropout)
@@ -108,12 +96,10 @@ class Attention(nn.Module):
         context: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         q, k, v = self.project(x, num_queries, context)
-        q, k = self.q_norm(q), self.k_norm(k)
-        if self.relative is not None:
-            q, k = self.relative.rotate(q, k)
+        q, k = self.relative.rotate(self.q_norm(q), self.k_norm(k))
         # Under autocast norms and rotations may have a higher precision than the products need.
         q, k = q.to(v.dtype), k.to(v.dtype)
-        bias = None if self.relative is None else self.relative.bias(q * q.shape[-1] ** -0.5)
+        bias = self.relative.bias(q)
         if isinstance(mask, Tensor):
             hidden = torch.where(mask[:num_queries], 0.0, float("-inf")).to(q.dtype)
             bias = hidden if bias is None else bias + hidden

@@ -72,8 +72,7 @@ class Decoder(nn.Module):
         init_weights(self, config)
         # By default as the positions, not as the class token: the positions are all that
         # distinguishes the copies of the mask token.
-        std = config.pos_std if config.mask_std is None else config.mask_std
-        init_normal(self.mask_token, std)
+        init_normal(self.mask_token, config.pos_std if config.mask_std is None else config.mask_std)
 
     def forward(
         self, memory: Tensor, inputs: Tensor | None = None, need_weights: bool = False

@@ -104,13 +104,10 @@ def on_meta(build: Callable[[], nn.Module], config: ModelConfig) -> nn.Module:
 
 def require_few_patches(config: ModelConfig, image_size: int) -> None:
     """Raise ValueError if an image has more patches than attention can process in useful time."""
-    if not isinstance(config, ViTConfig):
-        return
-    patches = (image_size // config.patch_size) ** 2
-    if patches > MOST_PATCHES:
+    if isinstance(config, ViTConfig) and (image_size // config.patch_size) ** 2 > MOST_PATCHES:
         raise ValueError(
-            f"images of {image_size} by {image_size} have {patches:,} patches of "
-            f"{config.patch_size}, more than {MOST_PATCHES:,}: choose a smaller data.image_size"
+            f"images of {image_size} by {image_size} have more than {MOST_PATCHES:,} patches of "
+            f"{config.patch_size}: choose a smaller data.image_size"
         )
 
 
@@ -146,9 +143,9 @@ def attention_bytes(config: ModelConfig, image_size: int) -> int:
     The result is 0 with PyTorch's kernels, which store it only where relative positions are added
     to it and, not counted here, of few tokens in bf16 on a CPU.
     """
-    if not isinstance(config, ViTConfig):
-        return 0
-    if config.kernels != "scratch" and config.positions != "relative":
+    if not isinstance(config, ViTConfig) or (
+        config.kernels != "scratch" and config.positions != "relative"
+    ):
         return 0
     tokens = (image_size // config.patch_size) ** 2 + config.has_class_token
     return 4 * config.num_heads * tokens**2

@@ -36,8 +36,7 @@ class LayerNormFunction(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        (grad,) = grad_outputs
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         normalized, inverse_std, weight = ctx.saved_tensors
         rows, dim = grad.reshape(-1, grad.shape[-1]), grad.shape[-1]
         along_normalized = grad * normalized
@@ -78,8 +77,8 @@ class GELUFunction(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
-        (grad,), (slope,) = grad_outputs, ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (slope,) = ctx.saved_tensors
         return grad * slope  # type: ignore[no-any-return]
 
 

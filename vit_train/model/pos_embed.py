@@ -64,7 +64,7 @@ class AttentionPositions(PositionEmbedding):
         return q, k
 
     def bias(self, q: Tensor) -> Tensor | None:
-        """Return a term for the logits (B,H,Q,T); q (B,H,Q,Dh) is already scaled by 1/√Dh."""
+        """Return a term for the logits (B,H,Q,T) of the queries q (B,H,Q,Dh), or None."""
         return None
 
 
@@ -184,7 +184,7 @@ class RelativeKeys(AttentionPositions):
         self.has_class = int(has_class)
 
     def bias(self, q: Tensor) -> Tensor:
-        patches = q[:, :, self.has_class :]
+        patches = q[:, :, self.has_class :] * q.shape[-1] ** -0.5
         by_distance = patches @ self.weight.t()  # (B,H,Q,2N−1)
         last = len(self.weight) // 2  # N − 1
         place = torch.arange(last + 1, device=q.device)
