@@ -24,11 +24,11 @@ class Optimizer(torch.optim.Optimizer):
     A parameter group may have an `lr_scale`, by which the scheduled learning rate is multiplied.
     """
 
-    # The names of what it keeps for each parameter, in the parameter's shape; "step" is a scalar.
+    # The names of its state tensors, in each parameter's shape; "step" is a scalar.
     moments: ClassVar[frozenset[str]]
     # Threads for independent parts of a step.
     workers = ONE_WORKER
-    # Whether matrix products may be computed in bf16, where that is precise enough.
+    # Compute matrix products in bf16, where that is precise enough.
     in_bf16 = False
 
 
@@ -159,7 +159,8 @@ def newton_schulz(matrices: Tensor, dtype: torch.dtype) -> Tensor:
 def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
     """Return Muon for the matrices of the model's blocks, and AdamW for everything else.
 
-    Where the blocks are not trained, that is all. Raise ValueError if there are no such matrices.
+    If the blocks are frozen, there is only AdamW. Raise ValueError for a model without such
+    matrices.
     """
     blocks = block_matrices(model)
     if not blocks:

@@ -92,8 +92,8 @@ SECONDS, FEWEST_ROUNDS = 0.1, 3
 def pick_precision(name: str, device: torch.device, model: nn.Module) -> Precision:
     """Return the precision named fp32, tf32, bf16, fp16 or auto, and tell PyTorch about TF32.
 
-    auto is bf16 on a GPU that has it and on a CPU that computes this model's products faster in it,
-    else fp32. Raise ValueError for what the device cannot do.
+    auto is bf16 on a GPU that supports it and on a CPU that computes this model's products faster
+    in it, else fp32. Raise ValueError for a precision that the device does not support.
     """
     if name == "auto":
         in_bf16 = (
@@ -108,7 +108,7 @@ def pick_precision(name: str, device: torch.device, model: nn.Module) -> Precisi
 def set_precision(name: str, device: torch.device) -> Precision:
     """Return the precision of this name, and tell PyTorch about TF32.
 
-    Raise ValueError for what the device cannot do.
+    Raise ValueError for a precision that the device does not support.
     """
     require_precision(name, device)
     # PyTorch's defaults differ: convolutions may use TF32, matrix products may not.
@@ -118,7 +118,7 @@ def set_precision(name: str, device: torch.device) -> Precision:
 
 
 def require_precision(name: str, device: torch.device) -> None:
-    """Raise ValueError if the device cannot compute in the precision of this name."""
+    """Raise ValueError if the device does not support the precision of this name."""
     if name in ("fp16", "tf32") and device.type == "cpu":
         raise ValueError(f"precision={name} needs a GPU: use precision=fp32 or precision=bf16 here")
 

@@ -1,4 +1,4 @@
-"""A trainer's state, taken and restored: how another trainer continues from it."""
+"""A trainer's state: saved, restored to resume a run, and extended by another run."""
 
 import time
 
@@ -64,7 +64,7 @@ def restore(trainer: Trainer, state: TrainerState) -> None:
 def extend(trainer: Trainer, state: TrainerState) -> None:
     """Begin where another run ended, with a warm-up and a cosine of this run's own.
 
-    The epochs and steps go on counting, so that images come in new orders. Raise as `restore` does.
+    Epochs and steps continue to count, so that images come in new orders. Raise as `restore` does.
     """
     load_trained(trainer, state)
     if trainer.batch:

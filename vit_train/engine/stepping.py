@@ -128,15 +128,15 @@ def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
 def rate_scales(model: nn.Module, config: OptimConfig) -> dict[nn.Parameter, float]:
     """Return the scale of each parameter's learning rate.
 
-    The layers are those of a part of the model that has `parameters_by_layer`, the heads those that
-    say `is_head`. Raise ValueError if the model has no such layers.
+    The layers come from the part of the model with `parameters_by_layer`; the heads are the parts
+    with `is_head`. Raise ValueError if the model lacks those that the config needs.
     """
     scales = dict.fromkeys((p for p in model.parameters() if p.requires_grad), 1.0)
     if config.layer_decay is not None:
         network: Any = next((m for m in model.modules() if hasattr(m, "parameters_by_layer")), None)
         if network is None:
             raise ValueError("optim.layer_decay needs a Vision Transformer")
-        # All that is in none of the layers comes after them, and keeps its rate.
+        # Parameters outside the layers come after them and keep their rate.
         for distance, layer in enumerate(reversed(network.parameters_by_layer()), start=1):
             scales |= {p: config.layer_decay**distance for p in layer if p in scales}
     if config.head_lr_scale != 1:

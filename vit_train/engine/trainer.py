@@ -97,7 +97,7 @@ class Trainer:
             make_optimizers(model, self.optim), self.parameters, rate_scales(model, self.optim)
         )
         self.choose_workers(compiles(config.compile, precision.device))
-        # What a step sums over micro-batches and processes: the gradients, and the step sums (M,).
+        # Summed over micro-batches and processes: the gradients and the step sums (M,).
         sums = self.parameters[0].new_zeros(len(objective.measures) + objective.weighs)
         views, self.summed = joined_zeros([*self.parameters, sums])
         self.gradients, self.sums = views[:-1], views[-1]
@@ -119,7 +119,7 @@ class Trainer:
         self.began = self.ready = time.perf_counter()
 
     def choose_workers(self, compiled: bool) -> None:
-        """Choose how a step is divided among threads, and where its dropout comes from."""
+        """Choose the division of a step among threads, and the source of its dropout."""
         self.workers = make_workers(
             self.model, self.precision, self.loop.batch_size, self.loop.micro_batch, compiled
         )
@@ -128,7 +128,7 @@ class Trainer:
         self.optimizers.use(self.workers, self.precision)
 
     def compile(self, images: Tensor, targets: Tensor) -> bool:
-        """Compile the model and try it on one micro-batch; return whether that works."""
+        """Compile the model and try it on one micro-batch; return True on success."""
         sample = (each[: self.workers.micro_batch] for each in (images, targets))
         return compile_model(self.model, self.objective, sample, self.precision)
 
@@ -189,7 +189,7 @@ class Trainer:
     def take_step(self, schedule: Tensor, images: Tensor, targets: Tensor) -> None:
         """Take one optimizer step on the mean loss of a batch, and add it to the averages.
 
-        `schedule` (3,) is what `schedule()` returns; `images` (b,C,S,S) and `targets` (b,…) are
+        `schedule` (3,) is the result of `schedule()`; `images` (b,C,S,S) and `targets` (b,…) are
         this process's share of the batch. A step with NaN or infinity changes no weights. All work
         is done on the device, without waiting for it.
         """
@@ -290,7 +290,7 @@ class Trainer:
             getattr(callback, event)(self, *what)
 
     def report(self, event: str, *what: Any) -> None:
-        """Notify the callbacks, and leave the time that they take out of the training speed."""
+        """Notify the callbacks, and exclude their time from the training speed."""
         began = time.perf_counter()
         self.notify(event, *what)
         self.leave_out(began)

@@ -11,9 +11,10 @@ from vit_train.model.config import ViTConfig
 from vit_train.model.layers import Dropout, QueryKeyValue
 from vit_train.model.pos_embed import AttentionPositions
 
-# The most tokens to which the written attention is applied in place of PyTorch's: with more it is
-# no faster, and takes too much memory.
+# With more tokens, the written attention is no faster than PyTorch's and takes too much memory.
 WRITTEN_TOKENS = 1024
+# Where PyTorch compiles a kernel for an outer product when it runs, which needs a C compiler.
+OUTER_BY_SUM = ("cuda",)
 
 
 def attend(
@@ -38,10 +39,9 @@ def attend(
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b: (B,H,M,K), (B,H,K,N) → (B,H,M,N).
 
-    On a GPU, PyTorch compiles a kernel for an outer product when it runs, which needs a C compiler.
-    So there a product that is an outer one, or whose gradients are, is computed as a sum.
+    A product that is an outer one, or whose gradients are, is a sum on the devices OUTER_BY_SUM.
     """
-    if a.device.type != "cpu" and 1 in (*a.shape[2:], b.shape[3]):
+    if a.device.type in OUTER_BY_SUM and 1 in (*a.shape[2:], b.shape[3]):
         return (a.unsqueeze(4) * b.unsqueeze(2)).sum(3)
     return a @ b
 
@@ -68,7 +68,7 @@ class Attention(nn.Module):
     (column), at least once in every row; "causal" stands for the mask that `causal` makes.
     `num_queries=Q` computes only the first Q tokens, (B,Q,D): the others serve as keys and values,
     but not as queries. `need_weights=True` also returns the probabilities (B,H,Q,T). Only the
-    from-scratch attention computes them, so it is then used whatever `kernels` says.
+    written attention computes them, so it is then used with any `kernels`.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         q, k, v = self.project(x, num_queries, context)
         q, k = self.relative.rotate(self.q_norm(q), self.k_norm(k))
-        # Under autocast norms and rotations may have a higher precision than the products need.
+        # Under autocast, norms and rotations may return a higher precision than the products need.
         q, k = q.to(v.dtype), k.to(v.dtype)
         bias = self.relative.bias(q)
         if isinstance(mask, Tensor):
@@ -120,7 +120,7 @@ class Attention(nn.Module):
         return *queries, *self.project_part(x if context is None else context, 1, 3)
 
     def project_part(self, x: Tensor, first: int, end: int) -> tuple[Tensor, ...]:
-        """Return these of queries, keys and values, counted from 0: (B,T,D) → (B,H,T,Dh) each."""
+        """Project to some of queries (0), keys (1) and values (2): (B,T,D) → (B,H,T,Dh) each."""
         rows = slice(first * x.shape[-1], end * x.shape[-1])
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
         return self.split_heads(F.linear(x, self.qkv.weight[rows], bias), end - first)

@@ -17,8 +17,8 @@ from vit_train.model.vit import Encoder, init_weights
 class DecoderBlock(nn.Module):
     """A block of x + SelfAttention(LN(x)), then x + CrossAttention(LN(x)), then x + MLP(LN(x)).
 
-    It is always pre-LN, without stochastic depth, and does not normalize queries and keys, whatever
-    the encoder does.
+    Regardless of the encoder's settings it is pre-LN, without stochastic depth and without norms of
+    queries and keys.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -38,7 +38,7 @@ class DecoderBlock(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
         """Apply the block to x: (B,N,D) → (B,N,D).
 
-        `memory` (B,T,D) is the encoder's tokens, `mask` the mask of the self-attention. The
+        `memory` (B,T,D) holds the encoder's tokens; `mask` applies to the self-attention. The
         second result is the self-attention and the cross-attention, None without `need_weights`.
         """
         attended, own = self.self_attn(self.norm1(x), need_weights, mask=mask)
@@ -51,7 +51,7 @@ class DecoderBlock(nn.Module):
 class Decoder(nn.Module):
     """Decoder blocks applied to mask tokens, or to the preceding patches, plus positions.
 
-    The positions are added once, before the first block, whatever the encoder's `positions_at` is.
+    The positions are added once, before the first block, regardless of `positions_at`.
     Raises ValueError unless `positions` is absolute.
     """
 
@@ -82,7 +82,8 @@ class Decoder(nn.Module):
         Without `inputs`, all patches are predicted at once, from N mask tokens. `inputs`
         (B,M,D) are the embeddings of the last M patches; the result is then (B,M,D). Each of these
         patches is predicted from those before it, and the first from the mask token instead. The
-        second result is every layer's attention, of None without `need_weights`.
+        second result is each layer's self-attention (B,H,N,N) and attention to the encoder's tokens
+        (B,H,N,T), None without `need_weights`.
         """
         table = self.pos_embed()
         if inputs is None:
@@ -120,7 +121,7 @@ class Autoencoder(nn.Module):
         init_weights(self.to_pixels, config)
 
     def decode(self, memory: Tensor, inputs: Tensor | None, return_attention: bool) -> Any:
-        """Return the predicted patches (B,N,C·P²) and, if asked for, the decoder's attention."""
+        """Return the predicted patches (B,N,C·P²), with `return_attention` also the attention."""
         vectors, attention = self.decoder(memory, inputs, return_attention)
         patches = self.to_pixels(vectors)
         return (patches, attention) if return_attention else patches

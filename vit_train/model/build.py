@@ -79,9 +79,9 @@ def parameter_breakdown(model: nn.Module) -> str:
     return f"{count(model):,} parameters = {' + '.join(parts)}"
 
 
-# For the attention and its gradients when answers are explained.
+# Memory for the attention and its gradients in explanations.
 EXPLAINED_BYTES = 2**30
-# Attention to this many patches takes seconds for an image.
+# Attention to this many patches takes seconds per image.
 MOST_PATCHES = 2**15
 
 
@@ -121,9 +121,9 @@ def bytes_of(tensors: Iterable[Tensor]) -> int:
 
 
 def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int:
-    """Return about what a forward pass takes for one image (C,S,S), besides the weights.
+    """Estimate the memory of a forward pass for one image (C,S,S), without the weights.
 
-    The parts are the pixels, and the widest activations and the attention of a single layer.
+    It is that of the pixels, and of one layer's widest activations and attention.
     """
     channels, size, _ = image_shape
     wide = 0
@@ -140,8 +140,8 @@ def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int
 def attention_bytes(config: ModelConfig, image_size: int) -> int:
     """Return the bytes of one layer's attention for one image, (H,T,T) float32.
 
-    The result is 0 with PyTorch's kernels, which store it only where relative positions are added
-    to it and, not counted here, of few tokens in bf16 on a CPU.
+    The result is 0 with PyTorch's kernels, which do not store it, except with relative positions
+    and (not counted here) for few tokens in bf16 on a CPU.
     """
     if not isinstance(config, ViTConfig) or (
         config.kernels != "scratch" and config.positions != "relative"

@@ -13,7 +13,7 @@ from vit_train.base.setting import Settings, setting
 NORM_EPS = 1e-5
 # No real model is deeper, and ten million blocks would take hours to build.
 MOST_BLOCKS = 1000
-# The fields on which the meaning of an encoder's weights depends.
+# The fields that determine the meaning of an encoder's weights.
 ENCODER_SHAPE = (
     *("patch_size", "embed_dim", "depth", "num_heads", "hidden_dim", "activation", "pre_norm"),
     *("norm_affine", "final_norm", "qkv_bias", "proj_bias", "mlp_bias"),
@@ -256,7 +256,7 @@ def shown(value: object) -> str:
 
 
 def require_vit(config: ModelConfig, what: str) -> ViTConfig:
-    """Return the config of a Vision Transformer; raise ValueError for others: `what` needs one."""
+    """Return the config if it is of a Vision Transformer, as `what` needs; else raise ValueError."""
     if not isinstance(config, ViTConfig):
         raise ValueError(f"{what} needs a Vision Transformer, but model.name={config.name}")
     return config

@@ -1,7 +1,7 @@
 """Positions: those of Dosovitskiy et al. 2021 (appendix D.4), fixed sinusoids, and rotary ones.
 
-Each class says how it is initialized, how it is fitted to another image size, and which widths it
-can have. Absolute positions are added to the tokens; attention positions act inside every attention
+Each class defines its initialization, its resizing to another image size, and the widths it
+supports. Absolute positions are added to the tokens; attention positions act inside every attention
 layer. The class token, if there is one, comes first. It has no place in the grid of patches, so the
 two-dimensional tables give it a separate vector (learned) or zeros (fixed).
 
@@ -28,8 +28,8 @@ Kind = TypeVar("Kind", bound="PositionEmbedding")
 class PositionEmbedding(nn.Module):
     """Base of all position embeddings.
 
-    Each is made from the number of patches along a side, the width of the vectors it acts on, and
-    whether there is a class token.
+    The arguments of each are the number of patches along a side, the width of the vectors it acts
+    on, and the presence of a class token.
     """
 
     # `dim` must be a multiple of this.
@@ -60,7 +60,7 @@ class AttentionPositions(PositionEmbedding):
     """Positions that act on the queries and keys of every attention layer; `dim` is Dh."""
 
     def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the queries (B,H,Q,Dh) of the first Q tokens and all keys (B,H,T,Dh), changed."""
+        """Rotate the queries (B,H,Q,Dh) of the first Q tokens and all keys (B,H,T,Dh)."""
         return q, k
 
     def bias(self, q: Tensor) -> Tensor | None:
@@ -203,16 +203,15 @@ class Rotary2D(AttentionPositions):
 
     From Su et al. 2021 (arXiv:2104.09864) and Heo et al. 2024 (arXiv:2403.13298): half of each
     head's pairs of values turn with the column, half with the row, at wavelengths of 2π to nearly
-    200π patches. Of the places of two patches, the logits then depend only on how many columns and
-    rows lie between them, and in which direction. The class token is not turned.
+    200π patches. The logits of two patches then depend on their relative position alone: the signed
+    numbers of columns and rows between them. The class token is not turned.
     """
 
     width_multiple = 4
-    base = 100.0
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
         super().__init__()
-        frequency = self.base ** -(torch.arange(0, dim // 2, 2) / (dim // 2))  # (Dh/4,)
+        frequency = 100.0 ** -(torch.arange(0, dim // 2, 2) / (dim // 2))  # (Dh/4,)
         angle = torch.arange(grid).unsqueeze(1) * frequency  # (grid,Dh/4)
         angles = torch.cat((angle.repeat(grid, 1), angle.repeat_interleave(grid, 0)), dim=1)
         angles = F.pad(angles, (0, 0, int(has_class), 0))  # (T,Dh/2)
@@ -230,7 +229,7 @@ class Rotary2D(AttentionPositions):
         return x * self.cos[:count] + x.roll(x.shape[3] // 2, dims=3) * self.sin[:count]
 
 
-# All that model.positions can choose, besides "none".
+# The choices of model.positions besides "none".
 POSITIONS: dict[str, type[PositionEmbedding]] = {
     "learned": LearnedTable,
     "learned_2d": LearnedTable2D,
@@ -244,9 +243,9 @@ POSITIONS: dict[str, type[PositionEmbedding]] = {
 def make_positions(
     kind: type[Kind], config: ViTConfig, grid: int, has_class: bool | None = None
 ) -> Kind | None:
-    """Make the positions that the config chooses; return None if they are not of this kind.
+    """Make the positions that the config chooses; return None if they are of another kind.
 
-    Raise ValueError if there are no such positions, or if they do not fit the rest of the config.
+    Raise ValueError for unknown positions, or for ones that do not fit the rest of the config.
     """
     if config.positions not in ("none", *POSITIONS):
         raise ValueError(

@@ -35,8 +35,8 @@ def init_weights(module: nn.Module, config: ViTConfig) -> None:
 
     xavier: linear layers are Xavier-uniform with zero biases, close to the paper's code. Query, key
     and value count as one layer, as in PyTorch's MultiheadAttention, not as three. Patches count as
-    flattened, so the fan-in of their embedding is P²·C. mimetic: the same, but attention looks
-    trained. torch: linear layers keep PyTorch's default. Positions initialize themselves.
+    flattened, so the fan-in of their embedding is P²·C. mimetic: the same, but attention resembles
+    trained attention. torch: linear layers keep PyTorch's default. Positions initialize themselves.
     """
     for child in module.modules():
         if isinstance(child, nn.Linear | nn.Conv2d) and config.init != "torch":
@@ -197,7 +197,7 @@ class Encoder(nn.Module):
 
         The attention is returned only with `need_weights`; otherwise its list is empty.
         `num_queries=Q` computes only the first Q tokens of the last block, (B,Q,D). `indices` (B,T)
-        says which of the image's tokens x holds; None means all of them in order.
+        are the positions of x's tokens in the image; None stands for all in order.
         """
         attention = []
         for number, block in enumerate(self.blocks):
