@@ -256,7 +256,7 @@ def shown(value: object) -> str:
 
 
 def require_vit(config: ModelConfig, what: str) -> ViTConfig:
-    """Return the config if it is of a Vision Transformer, as `what` needs; else raise ValueError."""
+    """Return the config of a Vision Transformer, as `what` needs; raise ValueError for others."""
     if not isinstance(config, ViTConfig):
         raise ValueError(f"{what} needs a Vision Transformer, but model.name={config.name}")
     return config
