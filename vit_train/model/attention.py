@@ -116,8 +116,8 @@ class Attention(nn.Module):
         """Return the queries (B,H,Q,Dh), keys and values (B,H,T,Dh)."""
         if num_queries is None and context is None:
             return self.split_heads(self.qkv(x), 3)
-        queries = self.project_part(x[:, :num_queries], 0, 1)
-        return *queries, *self.project_part(x if context is None else context, 1, 3)
+        keys_values = self.project_part(x if context is None else context, 1, 3)
+        return *self.project_part(x[:, :num_queries], 0, 1), *keys_values
 
     def project_part(self, x: Tensor, first: int, end: int) -> tuple[Tensor, ...]:
         """Project to some of queries (0), keys (1) and values (2): (B,T,D) → (B,H,T,Dh) each."""
