@@ -83,7 +83,7 @@ TRAIN = {
     "seed=0,1": "To sweep over it, add --multirun to your command line\n",
     "optim=3": "Config group override must be a string or a list. Got int\n",
     "checkpoint=3": "checkpoint: Invalid type assigned: int is not a subclass of CheckpointConfig",
-    "model=cnn model.widths=[]": "model.widths=[] must be one or more numbers, each at least 1",
+    "model=cnn model.widths=[]": "model.widths must be a list of 1 to 50 numbers, each at least 1",
     "model=cnn model.widths=[0]": "model.widths[0]=0 must be at least 1",
     "model.name=cnn": "model.name=cnn cannot be set: choose with model=",
     # names that are none

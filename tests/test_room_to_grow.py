@@ -122,7 +122,7 @@ def test_every_parameter_has_one_optimizer() -> None:
     adamw = make_adamw(model, AdamWConfig())
     for optimizers in ([adamw, adamw], [SGD([model.weight])], []):
         with pytest.raises(ValueError, match="exactly one optimizer"):
-            Optimizers(optimizers, model.parameters())
+            Optimizers(optimizers, model.parameters(), {})
 
 
 @dataclass
@@ -218,10 +218,6 @@ class MlpConfig(ModelConfig):
     # The number of hidden units, and which generator hides them.
     width: int = 8
     noise: str = "own"
-
-    @property
-    def layers(self) -> int:
-        return 2
 
     @property
     def size_settings(self) -> str:

@@ -127,13 +127,13 @@ def test_the_handler_of_whoever_called_is_back_afterwards(run: Run) -> None:
 
 TOO_LARGE = {
     "model.embed_dim=200000": "choose a smaller model",
-    "model.depth=10000000": "at most 10,000 layers, not 10,000,000",
+    "model.depth=10000000": "must be at least 1 and at most 1000",
     "model.patch_size=1 data.image_size=2000 data.train_images=2 data.test_images=1": (
-        "4,000,000 patches of 1, more than 32,768"
+        "more than 32,768 patches of 1"
     ),
     "model.kernels=scratch model.num_heads=64 model.patch_size=1 data.image_size=180": "attention",
     "model=cnn model.widths=[100000,100000]": "model.widths=[100000,100000]",
-    "task=reconstruct task.decoder_depth=1000000": "layers",
+    "task=reconstruct task.decoder_depth=1000000": "at most 1000, or null",
 }
 
 

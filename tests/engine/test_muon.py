@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vit_train.engine.config import MuonConfig
 from vit_train.engine.optimizers import Muon, make_muon, newton_schulz
 from vit_train.engine.precision import Precision
-from vit_train.engine.stepping import Optimizers, restore_moments
+from vit_train.engine.stepping import Optimizers
 from vit_train.engine.workers import Workers
 from vit_train.model.build import build
 from vit_train.model.config import CnnConfig, ViTConfig
@@ -40,7 +40,7 @@ def test_each_matrix_takes_the_steps_of_pytorchs_muon(momentum: float, weight_de
         [nn.Parameter(each.clone()) for each in matrices(weight.detach(), count)]
         for weight, count in zip(together, counts, strict=True)
     ]
-    ours = Muon(zip(together, counts, strict=True), 0.03, momentum, weight_decay)
+    ours = Muon(dict(zip(together, counts, strict=True)), 0.03, momentum, weight_decay)
     theirs = torch.optim.Muon(
         [part for parts in separate for part in parts],
         0.03,
@@ -78,7 +78,7 @@ def optimized() -> tuple[VisionTransformer, Optimizers]:
     model = VisionTransformer(TINY)
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
-    return model, Optimizers(make_muon(model, MuonConfig()), model.parameters())
+    return model, Optimizers(make_muon(model, MuonConfig()), model.parameters(), {})
 
 
 def test_it_has_the_blocks_matrices_and_adamw_the_rest() -> None:
@@ -96,7 +96,7 @@ def test_it_has_the_blocks_matrices_and_adamw_the_rest() -> None:
     assert {names[p] for p in decayed["params"]} == {"patch_embed.proj.weight", "head.weight"}
     groups = (*matrix_wise.param_groups, decayed, others)
     assert [group["weight_decay"] for group in groups] == [0.3, 0.3, 0]
-    Optimizers([matrix_wise, adamw], model.parameters())  # each weight belongs to one of them
+    Optimizers([matrix_wise, adamw], model.parameters(), {})  # each weight belongs to one of them
 
 
 def test_a_model_without_such_matrices_is_refused() -> None:
@@ -144,7 +144,8 @@ def test_a_step_in_several_threads_is_the_same_step_and_one_in_bf16_a_rounded_on
 
 
 def test_moments_that_are_not_there_are_refused() -> None:
-    optimizer = Muon([(nn.Parameter(torch.ones(4, 4)), 1)], 0.1, 0.9, 0.0)
-    restore_moments(optimizer, [{"momentum_buffer": torch.ones(4, 4)}])
+    weight = nn.Parameter(torch.ones(4, 4))
+    optimizers = Optimizers([Muon({weight: 1}, 0.1, 0.9, 0.0)], [weight], {})
+    optimizers.restore([[{"momentum_buffer": torch.ones(4, 4)}]])
     with pytest.raises(ValueError, match="belong to another kind of optimizer"):
-        restore_moments(optimizer, [{}])
+        optimizers.restore([[{}]])

@@ -96,7 +96,7 @@ class Sgd(torch.optim.SGD, Optimizer):
 @pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1)])
 def test_a_rate_that_is_a_tensor_stays_that_tensor(lr: float | torch.Tensor) -> None:
     model = nn.Linear(2, 2)
-    optimizers = Optimizers([Sgd(model.parameters(), lr=lr, fused=True)], model.parameters())
+    optimizers = Optimizers([Sgd(model.parameters(), lr=lr, fused=True)], model.parameters(), {})
     optimizers.set_lr(torch.tensor(0.3, dtype=torch.float64))
     (group,) = optimizers.groups
     assert float(group["lr"]) == pytest.approx(0.3)
@@ -105,7 +105,7 @@ def test_a_rate_that_is_a_tensor_stays_that_tensor(lr: float | torch.Tensor) -> 
 
 def test_an_optimizer_that_does_not_decide_on_the_device_waits_for_the_decision() -> None:
     model = nn.Linear(2, 2)
-    optimizers = Optimizers([Sgd(model.parameters(), lr=0.1, fused=False)], model.parameters())
+    optimizers = Optimizers([Sgd(model.parameters(), lr=0.1, fused=False)], model.parameters(), {})
     before = model.weight.detach().clone()
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)

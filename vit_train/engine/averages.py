@@ -33,7 +33,7 @@ class Averages:
         self.started = time.perf_counter()
 
     def leave_out(self, seconds: float) -> None:
-        """Exclude time that was not spent on these images from the speed."""
+        """Exclude time that was not spent on training from the speed."""
         self.started += seconds
 
     def read(self) -> tuple[dict[str, float], float]:
@@ -44,8 +44,7 @@ class Averages:
         return dict(zip(self.measures, means, strict=True)), speed
 
     def state(self) -> AveragesState:
-        seconds = time.perf_counter() - self.started
-        return AveragesState(self.sums, int(self.images), seconds)
+        return AveragesState(self.sums, int(self.images), time.perf_counter() - self.started)
 
     def restore(self, state: AveragesState) -> None:
         self.sums.copy_(state.sums)
@@ -74,7 +73,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, rate: Tensor) -> None:
-        """Move the averages this far, (), towards the model's weights."""
+        """Move the averages by the share `rate` () towards the model's weights."""
         moves = torch._foreach_sub(self.weights, self.averages)
         # Of their type, or each would need a launch of its own.
         torch._foreach_mul_(moves, rate.to(self.averages[0].dtype))

@@ -56,8 +56,8 @@ def compile_model(
                 buffer.copy_(buffers[name])
 
 
-# Steps that are taken one operation at a time before a graph is made: they allocate what stays,
-# such as the optimizer's moments, and load what is loaded on first use.
+# Steps taken one operation at a time before the capture: they allocate lasting tensors, such as the
+# optimizer's moments, and load the kernels.
 WARM_UP = 3
 
 
@@ -76,7 +76,7 @@ class GraphedStep:
     ) -> None:
         self.function, self.device = function, device
         self.replay = replay and device.type == "cuda"
-        # PyTorch wants what precedes a capture to run on another stream than the default one.
+        # PyTorch requires a stream other than the default one for the steps before a capture.
         self.side_stream = torch.cuda.Stream(device) if self.replay else None
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -119,7 +119,7 @@ class GraphedStep:
         except Exception as error:  # whatever cannot be captured; training works without it
             self.replay = False
             torch.cuda.set_stream(stream)  # which a capture that cannot be ended does not do
-            # That of the operation that failed, if ending the capture failed in consequence.
+            # If the capture's end failed too, the cause is the operation that failed before it.
             cause = error.__context__ if isinstance(error.__context__, Exception) else error
             logger.warning(
                 "train.cuda_graph=true does not work here, continuing without it (should that "

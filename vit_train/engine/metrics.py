@@ -47,9 +47,9 @@ class Predictions:
 
     @cached_property
     def ranks(self) -> Integers:
-        """Return the place of the true class in `top`, counted from 0, (N,).
+        """Return the rank of the true class in `top`, counted from 0, (N,).
 
-        It is the last place if its logit is NaN, and a class whose logit is NaN comes before it.
+        It is the last if its logit is NaN; other classes whose logit is NaN rank before it.
         """
         own, label = of_label(self.logits, self.labels)[:, None], self.labels[:, None]
         later = np.arange(self.classes) > label  # of equal logits the first class comes first
@@ -93,7 +93,7 @@ class Evaluation:
     count: int
     loss: float
 
-    # The name of the value that tells the best epoch.
+    # The name of the value that selects the best epoch.
     best_by: str = field(default="loss", kw_only=True)
 
     scalars: ClassVar[tuple[str, ...]] = ("loss",)

@@ -18,9 +18,9 @@ Forward = Callable[..., Tensor]
 class Objective(Protocol):
     """A training objective. A batch is (images, targets); each objective defines its targets."""
 
-    # The names of what is measured in a training step; the first is minimized.
+    # The names of a training step's measures; the first is minimized.
     measures: ClassVar[tuple[str, ...]]
-    # Whether images have weights, so that a step's loss is the mean over weights.
+    # True if images have weights; a step's loss is then the weighted mean.
     weighs: bool = False
 
     def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:

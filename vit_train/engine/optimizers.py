@@ -6,7 +6,7 @@ Muon is momentum whose every step on a matrix is orthogonal, from Jordan et al. 
 its line to OPTIMIZERS.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -24,11 +24,11 @@ class Optimizer(torch.optim.Optimizer):
     A parameter group may have an `lr_scale`, by which the scheduled learning rate is multiplied.
     """
 
-    # The names of what it keeps for each parameter, in the parameter's shape; "step" is a scalar.
+    # The names of its state tensors, in each parameter's shape; "step" is a scalar.
     moments: ClassVar[frozenset[str]]
     # Threads for independent parts of a step.
     workers = ONE_WORKER
-    # Whether matrix products may be computed in bf16, where that is precise enough.
+    # Compute matrix products in bf16, where that is precise enough.
     in_bf16 = False
 
 
@@ -76,10 +76,10 @@ ADAMW_RMS = 0.2
 class Muon(Optimizer):
     """Muon with Nesterov momentum and decoupled weight decay, for matrices (A,B).
 
-    Each weight comes with the number of matrices that are stacked in its rows: three in the joint
-    projection to queries, keys and values. Matrices of one shape take their steps together. The
-    results are those of torch.optim.Muon with adjust_lr_fn="match_rms_adamw" on each matrix; unlike
-    that one's, its steps can be part of a CUDA graph.
+    `weights` gives the number of matrices stacked in each weight's rows: three in the joint
+    projection to queries, keys and values. The results are those of torch.optim.Muon with
+    adjust_lr_fn="match_rms_adamw" on each matrix; unlike that one's, its steps can be part of a
+    CUDA graph.
     """
 
     moments = frozenset({"momentum_buffer"})
@@ -88,74 +88,57 @@ class Muon(Optimizer):
 
     def __init__(
         self,
-        weights: Iterable[tuple[nn.Parameter, int]],
+        weights: Mapping[nn.Parameter, int],
         lr: float,
         momentum: float,
         weight_decay: float,
     ) -> None:
-        weights = list(weights)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        super().__init__([weight for weight, _ in weights], defaults)
-        self.parts = {weight: parts for weight, parts in weights}
-        for weight in self.parts:
+        super().__init__(list(weights), defaults)
+        self.parts = weights
+        for weight in weights:
             self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Take one step on the gradients; `closure` is not supported."""
-        assert closure is None
         skip: Tensor | None = getattr(self, "found_inf", None)
         for group in self.param_groups:
-            self.step_group(group, skip)
+            weights, lr, momentum = group["params"], group["lr"], group["momentum"]
+            gradients = [weight.grad for weight in weights]
+            moments = [self.state[weight]["momentum_buffer"] for weight in weights]
+            if skip is not None:
+                lr = lr * (1 - skip)
+                # A gradient equal to the momentum leaves it as it is.
+                take = skip == 0
+                gradients = [g.where(take, m) for g, m in zip(gradients, moments, strict=True)]
+            torch._foreach_lerp_(moments, gradients, 1 - momentum)
+            steps = torch._foreach_lerp(gradients, moments, momentum)
+            self.make_orthogonal(weights, steps)
+            torch._foreach_mul_(steps, -lr)
+            torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
+            torch._foreach_add_(weights, steps)
 
-    def step_group(self, group: dict[str, Any], skip: Tensor | None) -> None:
-        weights, lr, momentum = group["params"], group["lr"], group["momentum"]
-        gradients = [weight.grad for weight in weights]
-        moments = [self.state[weight]["momentum_buffer"] for weight in weights]
-        if skip is not None:
-            lr = lr * (1 - skip)
-            # A gradient equal to the momentum leaves it as it is.
-            take = skip == 0
-            gradients = [g.where(take, m) for g, m in zip(gradients, moments, strict=True)]
-        torch._foreach_lerp_(moments, gradients, 1 - momentum)
-        directions = torch._foreach_lerp(gradients, moments, momentum)
-        steps = self.orthogonal(weights, list(directions))
-        torch._foreach_mul_(steps, -lr)
-        torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
-        torch._foreach_add_(weights, steps)
+    def make_orthogonal(self, weights: Iterable[nn.Parameter], steps: Iterable[Tensor]) -> None:
+        """Replace all matrices in the steps by nearly orthogonal ones, scaled like AdamW's steps.
 
-    def orthogonal(self, weights: list[nn.Parameter], directions: list[Tensor]) -> list[Tensor]:
-        """Return the directions with all their matrices made orthogonal, and scaled."""
-        pairs = zip(weights, directions, strict=True)
-        unstacked = [
-            direction.unflatten(0, (self.parts[weight], -1)) for weight, direction in pairs
-        ]
-        # Every matrix with at most as many rows as columns, by shape.
+        Every matrix is taken with at most as many rows as columns; those of one shape are computed
+        together.
+        """
         stacks: dict[torch.Size, list[Tensor]] = {}
-        for matrices in map(wide, unstacked):
-            stacks.setdefault(matrices.shape[1:], []).append(matrices)
-        done = {
-            shape: iter(self.computed(torch.cat(each)).split([len(m) for m in each]))
-            for shape, each in stacks.items()
-        }
-        results = []
-        for matrices in unstacked:
-            found = next(done[wide(matrices).shape[1:]])
-            upright = found if wide(matrices) is matrices else found.mT
-            scale = ADAMW_RMS * max(matrices.shape[1:]) ** 0.5
-            results.append((upright.flatten(0, 1) * scale).contiguous())
-        return results
+        for weight, step in zip(weights, steps, strict=True):
+            matrices = step.unflatten(0, (self.parts[weight], -1))  # (n,A,B)
+            wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
+            stacks.setdefault(wide.shape[1:], []).append(wide)
+        for shape, stack in stacks.items():
+            scaled = self.computed(torch.cat(stack)) * (ADAMW_RMS * max(shape) ** 0.5)
+            torch._foreach_copy_(stack, scaled.split([len(matrices) for matrices in stack]))
 
     def computed(self, stack: Tensor) -> Tensor:
         """Return nearly orthogonal matrices near these (n,A,B), computed in all threads."""
         dtype = torch.bfloat16 if self.in_bf16 else stack.dtype
         orthogonal = partial(newton_schulz, dtype=dtype)
         return torch.cat(self.workers.each(orthogonal, stack.chunk(self.workers.count)))
-
-
-def wide(matrices: Tensor) -> Tensor:
-    """Transpose matrices (n,A,B) that have more rows than columns."""
-    return matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
 
 
 def newton_schulz(matrices: Tensor, dtype: torch.dtype) -> Tensor:
@@ -176,7 +159,8 @@ def newton_schulz(matrices: Tensor, dtype: torch.dtype) -> Tensor:
 def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
     """Return Muon for the matrices of the model's blocks, and AdamW for everything else.
 
-    Where the blocks are not trained, that is all. Raise ValueError if there are no such matrices.
+    If the blocks are frozen, there is only AdamW. Raise ValueError for a model without such
+    matrices.
     """
     blocks = block_matrices(model)
     if not blocks:
@@ -184,7 +168,7 @@ def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
     matrices = {weight: parts for weight, parts in blocks.items() if weight.requires_grad}
     if not matrices:
         return [make_adamw(model, config)]
-    muon = Muon(matrices.items(), config.lr, config.momentum, config.weight_decay)
+    muon = Muon(matrices, config.lr, config.momentum, config.weight_decay)
     return [muon, make_adamw(model, config, elsewhere=matrices)]
 
 

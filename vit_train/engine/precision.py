@@ -1,6 +1,5 @@
 """The device, and the number format of its matrix products."""
 
-import contextlib
 import ctypes
 import math
 import os
@@ -42,14 +41,12 @@ class Precision:
     name: str
     device: torch.device
 
-    def autocast(self) -> contextlib.AbstractContextManager[object]:
+    def autocast(self) -> torch.autocast:
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.name)
-        if dtype is None:
-            return contextlib.nullcontext()
         # All threads share the cache, and each empties it: then a weight that is used twice may
         # get its gradient's halves added in another precision.
         cached = self.device.type != "cpu"
-        return torch.autocast(self.device.type, dtype, cache_enabled=cached)
+        return torch.autocast(self.device.type, dtype, dtype is not None, cached)
 
 
 def choose_algorithms(deterministic: bool) -> None:
@@ -95,8 +92,8 @@ SECONDS, FEWEST_ROUNDS = 0.1, 3
 def pick_precision(name: str, device: torch.device, model: nn.Module) -> Precision:
     """Return the precision named fp32, tf32, bf16, fp16 or auto, and tell PyTorch about TF32.
 
-    auto is bf16 on a GPU that has it and on a CPU that computes this model's products faster in it,
-    else fp32. Raise ValueError for what the device cannot do.
+    auto is bf16 on a GPU that supports it and on a CPU that computes this model's products faster
+    in it, else fp32. Raise ValueError for a precision that the device does not support.
     """
     if name == "auto":
         in_bf16 = (
@@ -111,7 +108,7 @@ def pick_precision(name: str, device: torch.device, model: nn.Module) -> Precisi
 def set_precision(name: str, device: torch.device) -> Precision:
     """Return the precision of this name, and tell PyTorch about TF32.
 
-    Raise ValueError for what the device cannot do.
+    Raise ValueError for a precision that the device does not support.
     """
     require_precision(name, device)
     # PyTorch's defaults differ: convolutions may use TF32, matrix products may not.
@@ -121,11 +118,9 @@ def set_precision(name: str, device: torch.device) -> Precision:
 
 
 def require_precision(name: str, device: torch.device) -> None:
-    """Raise ValueError if the device cannot compute in the precision of this name."""
-    if name == "fp16" and device.type == "cpu":
-        raise ValueError("precision=fp16 needs a GPU: use precision=fp32 or precision=bf16 here")
-    if name == "tf32" and device.type != "cuda":
-        raise ValueError("precision=tf32 needs an NVIDIA GPU: use precision=fp32 here")
+    """Raise ValueError if the device does not support the precision of this name."""
+    if name in ("fp16", "tf32") and device.type == "cpu":
+        raise ValueError(f"precision={name} needs a GPU: use precision=fp32 or precision=bf16 here")
 
 
 def bf16_speedup(model: nn.Module) -> float:

@@ -1,4 +1,4 @@
-"""A trainer's state, taken and restored: how another trainer continues from it."""
+"""A trainer's state: saved, restored to resume a run, and extended by another run."""
 
 import time
 
@@ -6,9 +6,6 @@ import torch
 
 from vit_train.engine.state import RandomState, Start, TrainerState
 from vit_train.engine.trainer import Trainer
-
-# The attributes that count how far a run has come.
-COUNTERS = ("step", "epoch", "batch", "images_seen")
 
 
 def random_state() -> RandomState:
@@ -41,7 +38,10 @@ def state_of(trainer: Trainer) -> TrainerState:
         skipped=trainer.nonfinite.skipped,
         lr=trainer.lr_at(trainer.step - 1),
         seconds=trainer.seconds,
-        **{name: getattr(trainer, name) for name in COUNTERS},
+        step=trainer.step,
+        epoch=trainer.epoch,
+        batch=trainer.batch,
+        images_seen=trainer.images_seen,
     )
 
 
@@ -64,7 +64,7 @@ def restore(trainer: Trainer, state: TrainerState) -> None:
 def extend(trainer: Trainer, state: TrainerState) -> None:
     """Begin where another run ended, with a warm-up and a cosine of this run's own.
 
-    The epochs and steps go on counting, so that images come in new orders. Raise as `restore` does.
+    Epochs and steps continue to count, so that images come in new orders. Raise as `restore` does.
     """
     load_trained(trainer, state)
     if trainer.batch:
@@ -86,8 +86,8 @@ def load_trained(trainer: Trainer, state: TrainerState) -> None:
     if state.scaler:  # else it was not trained in fp16, and a new scaler finds its scale
         trainer.scaler.load_state_dict(trainer.scaler.state_dict() | state.scaler)
     trainer.began = time.perf_counter() - state.seconds
-    for name in COUNTERS:
-        setattr(trainer, name, getattr(state, name))
+    trainer.step, trainer.epoch = state.step, state.epoch
+    trainer.batch, trainer.images_seen = state.batch, state.images_seen
     trainer.nonfinite.read_until = trainer.step
     if trainer.processes.is_main:  # the others have their own random states
         set_random_state(state.random)

@@ -1,4 +1,4 @@
-"""The learning-rate schedule, and what ends a run early: patience, NaN or infinity."""
+"""The learning-rate schedule, the choice of the best epoch, and NaN or infinity."""
 
 import math
 from collections.abc import Callable
@@ -11,11 +11,6 @@ from vit_train.engine.metrics import Evaluation
 from vit_train.engine.state import Best, Start
 
 FRESH = Start()
-
-
-def warmup_steps(config: OptimConfig, steps_per_epoch: int, epochs: int) -> int:
-    """Return the steps of the warm-up: at most half of all."""
-    return min(round(config.warmup_epochs * steps_per_epoch), steps_per_epoch * epochs // 2)
 
 
 def learning_rate(
@@ -31,10 +26,8 @@ def learning_rate(
     step -= start.step
     if config.lr_every == "epoch":
         step, steps_per_epoch = step // steps_per_epoch, 1
-    if step < 0:  # of a run that is stopped before its first step
-        return start.lr
     total = steps_per_epoch * epochs
-    warmup = warmup_steps(config, steps_per_epoch, epochs)
+    warmup = min(round(config.warmup_epochs * steps_per_epoch), total // 2)
     if step < warmup:
         return start.lr + (config.lr - start.lr) * (step + 1) / warmup
     progress = (step - warmup) / max(1, total - warmup)
@@ -52,11 +45,11 @@ ADVICE = "Try a lower optim.lr, a longer optim.warmup_epochs or a smaller optim.
 
 
 class NonFinite(ArithmeticError):
-    """The loss or its gradient is NaN or infinity: training cannot go on from there."""
+    """The loss or its gradient is NaN or infinite, so training cannot continue."""
 
 
 class NonFiniteGuard:
-    """Notes which steps had NaN or infinity, and handles them according to `train.on_nonfinite`.
+    """Notes the steps with NaN or infinity, and handles them according to `train.on_nonfinite`.
 
     The notes stay on the device, so that the loop does not wait for it, and are read every
     `train.log_every` steps and after each epoch. "stop" then raises NonFinite, "skip" does so after
@@ -78,12 +71,12 @@ class NonFiniteGuard:
         self.read_until = self.skipped = 0
 
     def note(self, step: Tensor, finite: Tensor) -> None:
-        """Note on the device whether a step, () and counted from 1, is finite, ()."""
+        """Note on the device if a step (), counted from 1, was `finite` ()."""
         place = (step - 1).long().remainder(len(self.bad))
         self.bad.index_copy_(0, place.view(1), ~finite.view(1))
 
     def check(self, step: int) -> None:
-        """Act on what was noted up to this step; raise NonFinite to end the run.
+        """Handle the steps noted up to this one; raise NonFinite to end the run.
 
         This waits for the device, and must happen at least every `log_every` steps and once an
         epoch.

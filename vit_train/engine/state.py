@@ -1,6 +1,5 @@
 """The state of a run, as data: everything that training changes."""
 
-import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -10,7 +9,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class AveragesState:
-    """The sums (M,) of the measures over so many images, and the seconds that they took."""
+    """The sums (M,) of the measures over a number of images, and the seconds that they took."""
 
     sums: Tensor
     images: int
@@ -19,16 +18,12 @@ class AveragesState:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run begins to count: at zero or, if it extends another run, where that one ended."""
+    """The start of a run's counters: zero or, if it extends another run, the end of that one."""
 
     epoch: int = 0
     step: int = 0
     # The learning rate from which the warm-up leads to the peak.
     lr: float = 0.0
-
-    def __post_init__(self) -> None:
-        if min(self.epoch, self.step) < 0 or not 0 <= self.lr < math.inf:
-            raise ValueError(f"no run begins like this: {self}")
 
 
 @dataclass(frozen=True)
@@ -67,10 +62,10 @@ class TrainerState:
     start: Start
     step: int
     epoch: int
-    # Batches taken of the epoch that is under way.
+    # Batches done in the current epoch.
     batch: int
     images_seen: int
-    # Steps left out because of NaN or infinity.
+    # Steps skipped because of NaN or infinity.
     skipped: int
     # The learning rate of the last step.
     lr: float

@@ -11,8 +11,6 @@ from vit_train.engine.optimizers import Optimizer
 from vit_train.engine.precision import Precision
 from vit_train.engine.workers import Workers
 
-NO_SCALES: Mapping[nn.Parameter, float] = {}
-
 
 def split(group: dict[str, Any], scales: Mapping[nn.Parameter, float]) -> Iterator[dict[str, Any]]:
     """Yield a parameter group's parts, each of one scale of the learning rate."""
@@ -39,12 +37,13 @@ class Optimizers:
         self,
         optimizers: Sequence[Optimizer],
         parameters: Iterable[nn.Parameter],
-        scales: Mapping[nn.Parameter, float] = NO_SCALES,
+        scales: Mapping[nn.Parameter, float],
     ) -> None:
         self.optimizers = optimizers
         for optimizer in optimizers:
-            groups = optimizer.param_groups
-            optimizer.param_groups = [part for group in groups for part in split(group, scales)]
+            optimizer.param_groups = [
+                part for group in optimizer.param_groups for part in split(group, scales)
+            ]
             for group in optimizer.param_groups:
                 if decides_on_device(optimizer) and group["params"][0].is_cuda:
                     # A tensor, which a CUDA graph can read.
@@ -104,45 +103,40 @@ class Optimizers:
     def restore(self, moments: Sequence[Sequence[dict[str, Tensor]]]) -> None:
         """Restore the moments, but keep the optimizers' own settings.
 
-        Raise ValueError if the moments do not fit these optimizers' parameters.
+        A parameter has none before its first step. Raise ValueError if the moments do not fit these
+        optimizers' parameters.
         """
         for optimizer, own in zip(self.optimizers, moments, strict=True):
-            restore_moments(optimizer, own)
+            for parameter, given in zip(parameters_of(optimizer), own, strict=True):
+                # Muon has its moments from the start.
+                if given.keys() != optimizer.moments and (given or parameter in optimizer.state):
+                    raise ValueError("the optimizer's moments belong to another kind of optimizer")
+                for name, moment in given.items():
+                    shape = torch.Size() if name == "step" else parameter.shape
+                    if moment.shape != shape or not moment.is_floating_point():
+                        raise ValueError(
+                            f"the optimizer's {name} has another shape than its parameter"
+                        )
+            state = {number: given for number, given in enumerate(own) if given}
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def restore_moments(optimizer: Optimizer, moments: Sequence[dict[str, Tensor]]) -> None:
-    """Load the moments of each parameter, but keep the optimizer's own settings.
-
-    A parameter has none before its first step. Raise ValueError if the moments do not fit.
-    """
-    for parameter, own in zip(parameters_of(optimizer), moments, strict=True):
-        # Muon has its moments from the start.
-        if own.keys() != optimizer.moments and (own or parameter in optimizer.state):
-            raise ValueError("the optimizer's moments belong to another kind of optimizer")
-        for name, moment in own.items():
-            shape = torch.Size() if name == "step" else parameter.shape
-            if moment.shape != shape or not moment.is_floating_point():
-                raise ValueError(f"the optimizer's {name} has another shape than its parameter")
-    state = {number: own for number, own in enumerate(moments) if own}
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-
-
 def rate_scales(model: nn.Module, config: OptimConfig) -> dict[nn.Parameter, float]:
     """Return the scale of each parameter's learning rate.
 
-    The layers are those of a part of the model that has `parameters_by_layer`, the heads those that
-    say `is_head`. Raise ValueError if the model has no such layers.
+    The layers come from the part of the model with `parameters_by_layer`; the heads are the parts
+    with `is_head`. Raise ValueError if the model lacks those that the config needs.
     """
     scales = dict.fromkeys((p for p in model.parameters() if p.requires_grad), 1.0)
     if config.layer_decay is not None:
         network: Any = next((m for m in model.modules() if hasattr(m, "parameters_by_layer")), None)
         if network is None:
             raise ValueError("optim.layer_decay needs a Vision Transformer")
-        # All that is in none of the layers comes after them, and keeps its rate.
+        # Parameters outside the layers come after them and keep their rate.
         for distance, layer in enumerate(reversed(network.parameters_by_layer()), start=1):
             scales |= {p: config.layer_decay**distance for p in layer if p in scales}
     if config.head_lr_scale != 1:

@@ -90,17 +90,16 @@ class Trainer:
         self.precision, self.callbacks, self.processes = precision, callbacks, processes
         # For fp16, whose gradients underflow; for others it does nothing.
         self.scaler = torch.amp.GradScaler(precision.device.type, enabled=precision.name == "fp16")
-        decay = self.loop.ema_decay
-        self.ema = WeightAverage(model, decay) if decay else None
+        self.ema = WeightAverage(model, self.loop.ema_decay) if self.loop.ema_decay else None
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.statistics = statistics_of(model)
-        scales = rate_scales(model, self.optim)
-        self.optimizers = Optimizers(make_optimizers(model, self.optim), self.parameters, scales)
+        self.optimizers = Optimizers(
+            make_optimizers(model, self.optim), self.parameters, rate_scales(model, self.optim)
+        )
         self.choose_workers(compiles(config.compile, precision.device))
-        # What a step sums over micro-batches and processes: the gradients, and the step sums (M,).
-        count = len(objective.measures) + objective.weighs
-        like = [*self.parameters, self.parameters[0].new_zeros(count)]
-        views, self.summed = joined_zeros(like)
+        # Summed over micro-batches and processes: the gradients and the step sums (M,).
+        sums = self.parameters[0].new_zeros(len(objective.measures) + objective.weighs)
+        views, self.summed = joined_zeros([*self.parameters, sums])
         self.gradients, self.sums = views[:-1], views[-1]
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
@@ -120,7 +119,7 @@ class Trainer:
         self.began = self.ready = time.perf_counter()
 
     def choose_workers(self, compiled: bool) -> None:
-        """Choose how a step is divided among threads, and where its dropout comes from."""
+        """Choose the division of a step among threads, and the source of its dropout."""
         self.workers = make_workers(
             self.model, self.precision, self.loop.batch_size, self.loop.micro_batch, compiled
         )
@@ -129,7 +128,7 @@ class Trainer:
         self.optimizers.use(self.workers, self.precision)
 
     def compile(self, images: Tensor, targets: Tensor) -> bool:
-        """Compile the model and try it on one micro-batch; return whether that works."""
+        """Compile the model and try it on one micro-batch; return True on success."""
         sample = (each[: self.workers.micro_batch] for each in (images, targets))
         return compile_model(self.model, self.objective, sample, self.precision)
 
@@ -190,7 +189,7 @@ class Trainer:
     def take_step(self, schedule: Tensor, images: Tensor, targets: Tensor) -> None:
         """Take one optimizer step on the mean loss of a batch, and add it to the averages.
 
-        `schedule` (3,) is what `schedule()` returns; `images` (b,C,S,S) and `targets` (b,…) are
+        `schedule` (3,) is the result of `schedule()`; `images` (b,C,S,S) and `targets` (b,…) are
         this process's share of the batch. A step with NaN or infinity changes no weights. All work
         is done on the device, without waiting for it.
         """
@@ -291,7 +290,7 @@ class Trainer:
             getattr(callback, event)(self, *what)
 
     def report(self, event: str, *what: Any) -> None:
-        """Notify the callbacks, and leave the time that they take out of the training speed."""
+        """Notify the callbacks, and exclude their time from the training speed."""
         began = time.perf_counter()
         self.notify(event, *what)
         self.leave_out(began)

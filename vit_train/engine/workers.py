@@ -36,7 +36,7 @@ class Workers:
 
     def __init__(self, micro_batch: int | None = None, count: int = 1) -> None:
         self.micro_batch, self.count = micro_batch, count
-        # Whether the first batch has shown that the function leaves PyTorch's generator alone.
+        # Becomes true once a batch has left PyTorch's random generator unchanged.
         self.draws_nothing = False
         self.pool: ThreadPoolExecutor | None = None
 
@@ -101,8 +101,8 @@ def make_workers(
 ) -> Workers:
     """Make one worker per core on a CPU, at most one per micro-batch; elsewhere a single one.
 
-    A model with BatchNorm gets a single worker and whole batches. `most` is how many images the
-    memory holds at once, in all workers.
+    A model with BatchNorm gets a single worker and whole batches. `most` is the number of images
+    that the memory holds at once, in all workers.
     """
     if batch_norms(model):
         return Workers()

@@ -27,7 +27,8 @@ from vit_train.interop.weight_files import WEIGHT_FILES
 from vit_train.model.attention import Attention
 from vit_train.model.build import build
 from vit_train.model.config import NORM_EPS, ViTConfig
-from vit_train.model.layers import StackedLinear
+from vit_train.model.layers import QueryKeyValue
+from vit_train.model.pos_embed import AttentionPositions
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs import provenance
 from vit_train.runs.trained import Meta, Trained, portable
@@ -91,7 +92,7 @@ def deployed(trained: Trained, normalize: bool) -> Deployed:
     fused.load_state_dict(trained.model.state_dict())
     for part in fused.modules():
         # PyTorch's ONNX exporter fails on its own fused attention with a bias.
-        if isinstance(part, Attention) and part.relative is not None:
+        if isinstance(part, Attention) and type(part.relative) is not AttentionPositions:
             part.kernels = "scratch"
     return Deployed(trained, fused.eval(), normalize)
 
@@ -247,7 +248,7 @@ def plain_state(model: VisionTransformer) -> State:
         f"{name}.bias": layer.weight.new_zeros(len(layer.weight))
         for name, layer in model.named_modules()
         if isinstance(layer, nn.Linear) and layer.bias is None
-        if not isinstance(layer, StackedLinear)
+        if not isinstance(layer, QueryKeyValue)
     }
     state = model.state_dict() | zeros
     if plain_config(model).positions != "learned":

@@ -1,5 +1,6 @@
 """Multi-head self-attention (Vaswani et al. 2017, equation 1), with one fused qkv projection."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -7,12 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.model.config import ViTConfig
-from vit_train.model.layers import Dropout, MakeNorm, StackedLinear
+from vit_train.model.layers import Dropout, QueryKeyValue
 from vit_train.model.pos_embed import AttentionPositions
 
-# The most tokens to which the written attention is applied in place of PyTorch's: with more it is
-# no faster, and takes too much memory.
+# With more tokens, the written attention is no faster than PyTorch's and takes too much memory.
 WRITTEN_TOKENS = 1024
+# Where PyTorch compiles a kernel for an outer product when it runs, which needs a C compiler.
+OUTER_BY_SUM = ("cuda",)
 
 
 def attend(
@@ -24,36 +26,24 @@ def attend(
     `is_causal` hides from each token those after it.
     """
     # Scaling q costs Q·Dh multiplications; scaling the logits would cost Q·T.
-    logits = scores(q * q.shape[-1] ** -0.5, k)
+    logits = product(q * q.shape[-1] ** -0.5, k.transpose(-2, -1))
     if bias is not None:
         logits = logits + bias
     if is_causal:
-        logits = logits.masked_fill(later_keys(q, k), float("-inf"))
+        visible = causal(k.shape[2], k.device)[: q.shape[2]]
+        logits = logits.masked_fill(~visible, float("-inf"))
     probabilities = logits.softmax(dim=-1)
-    return weighted(probabilities.to(v.dtype), v), probabilities
+    return product(probabilities.to(v.dtype), v), probabilities
 
 
-def scores(q: Tensor, k: Tensor) -> Tensor:
-    """Return q kᵀ: (B,H,Q,Dh), (B,H,T,Dh) → (B,H,Q,T)."""
-    if is_single_token(q) or is_single_token(k):
-        return (q * k).sum(-1).unsqueeze(2 if q.shape[2] == 1 else 3)
-    return q @ k.transpose(-2, -1)
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """Return a @ b: (B,H,M,K), (B,H,K,N) → (B,H,M,N).
 
-
-def weighted(weights: Tensor, v: Tensor) -> Tensor:
-    """Return weights · v: (B,H,Q,T), (B,H,T,Dh) → (B,H,Q,Dh)."""
-    if is_single_token(weights):
-        return (weights.transpose(-2, -1) * v).sum(2, keepdim=True)
-    return weights * v if is_single_token(v) else weights @ v
-
-
-def is_single_token(tokens: Tensor) -> bool:
-    """Check for a single query or key on a GPU, for which products are avoided.
-
-    The product or its gradient would be an outer one, for which PyTorch compiles a kernel when it
-    runs; that needs a C compiler.
+    A product that is an outer one, or whose gradients are, is a sum on the devices OUTER_BY_SUM.
     """
-    return tokens.shape[2] == 1 and tokens.device.type != "cpu"
+    if a.device.type in OUTER_BY_SUM and 1 in (*a.shape[2:], b.shape[3]):
+        return (a.unsqueeze(4) * b.unsqueeze(2)).sum(3)
+    return a @ b
 
 
 def fused_attention(
@@ -71,11 +61,6 @@ def causal(tokens: int, device: torch.device | None = None) -> Tensor:
     return torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
 
 
-def later_keys(q: Tensor, k: Tensor) -> Tensor:
-    """Return which keys come after each query: bool (Q,T)."""
-    return ~causal(k.shape[2], k.device)[: q.shape[2]]
-
-
 class Attention(nn.Module):
     """Multi-head self-attention, or cross-attention to a `context` (B,T',D): (B,T,D) → (B,T,D).
 
@@ -83,24 +68,23 @@ class Attention(nn.Module):
     (column), at least once in every row; "causal" stands for the mask that `causal` makes.
     `num_queries=Q` computes only the first Q tokens, (B,Q,D): the others serve as keys and values,
     but not as queries. `need_weights=True` also returns the probabilities (B,H,Q,T). Only the
-    from-scratch attention computes them, so it is then used whatever `kernels` says.
+    written attention computes them, so it is then used with any `kernels`.
     """
 
     def __init__(
         self,
         config: ViTConfig,
         relative: AttentionPositions | None = None,
-        qk_norm: MakeNorm | None = None,
+        qk_norm: Callable[[int], nn.Module] = nn.Identity,
     ) -> None:
         super().__init__()
         dim = config.embed_dim
-        self.qkv = StackedLinear(dim, dim, 3, config.qkv_bias)  # query, key and value
+        self.qkv = QueryKeyValue(dim, 3 * dim, config.qkv_bias)
         self.proj = nn.Linear(dim, dim, config.proj_bias)
         self.num_heads, self.kernels = config.num_heads, config.kernels
-        self.relative = relative
-        self.q_norm, self.k_norm = (
-            nn.Identity() if qk_norm is None else qk_norm(dim // config.num_heads) for _ in range(2)
-        )
+        self.relative = relative or AttentionPositions()  # which changes nothing
+        head_dim = dim // config.num_heads
+        self.q_norm, self.k_norm = qk_norm(head_dim), qk_norm(head_dim)
         self.dropout = Dropout(config.dropout)
 
     def forward(
@@ -112,18 +96,19 @@ class Attention(nn.Module):
         context: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         q, k, v = self.project(x, num_queries, context)
-        q, k = self.q_norm(q), self.k_norm(k)
-        if self.relative is not None:
-            q, k = self.relative.rotate(q, k)
-        # Under autocast norms and rotations may have a higher precision than the products need.
+        q, k = self.relative.rotate(self.q_norm(q), self.k_norm(k))
+        # Under autocast, norms and rotations may return a higher precision than the products need.
         q, k = q.to(v.dtype), k.to(v.dtype)
-        bias = None if self.relative is None else self.relative.bias(q * q.shape[-1] ** -0.5)
+        bias = self.relative.bias(q)
         if isinstance(mask, Tensor):
-            allowed = mask[:num_queries]
-            hidden = torch.zeros_like(allowed, dtype=q.dtype).masked_fill(~allowed, float("-inf"))
+            hidden = torch.where(mask[:num_queries], 0.0, float("-inf")).to(q.dtype)
             bias = hidden if bias is None else bias + hidden
-        heads, weights = self.attended(q, k, v, bias, mask == "causal", need_weights)
-        return self.dropout(self.merge_heads(heads)), weights
+        is_causal = mask == "causal"
+        if self.kernels == "scratch" or need_weights:
+            heads, weights = attend(q, k, v, bias, is_causal)
+        else:
+            heads, weights = fused_attention(q, k, v, bias, is_causal), None
+        return self.dropout(self.merge_heads(heads)), weights if need_weights else None
 
     def project(
         self, x: Tensor, num_queries: int | None = None, context: Tensor | None = None
@@ -131,38 +116,14 @@ class Attention(nn.Module):
         """Return the queries (B,H,Q,Dh), keys and values (B,H,T,Dh)."""
         if num_queries is None and context is None:
             return self.split_heads(self.qkv(x), 3)
-        keys_values = self.project_keys_values(x if context is None else context)
+        keys_values = self.project_part(x if context is None else context, 1, 3)
         return *self.project_part(x[:, :num_queries], 0, 1), *keys_values
 
-    def project_keys_values(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return the keys and values of the tokens: (B,T,D) → (B,H,T,Dh) each."""
-        return self.project_part(x, 1, 3)
-
     def project_part(self, x: Tensor, first: int, end: int) -> tuple[Tensor, ...]:
-        """Return these of queries, keys and values, counted from 0: (B,T,D) → (B,H,T,Dh) each."""
+        """Project to some of queries (0), keys (1) and values (2): (B,T,D) → (B,H,T,Dh) each."""
         rows = slice(first * x.shape[-1], end * x.shape[-1])
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
         return self.split_heads(F.linear(x, self.qkv.weight[rows], bias), end - first)
-
-    def attended(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bias: Tensor | None = None,
-        is_causal: bool = False,
-        need_weights: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the heads' results (B,H,Q,Dh) and, with `need_weights`, the probabilities."""
-        if self.kernels != "scratch" and not need_weights:
-            return fused_attention(q, k, v, bias, is_causal), None
-        heads, weights = attend(q, k, v, bias, is_causal)
-        return heads, weights if need_weights else None
-
-    def attend_cached(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Attend from tokens (B,Q,D) to keys and values that were computed before → (B,Q,D)."""
-        (queries,) = self.project_part(x, 0, 1)
-        return self.merge_heads(self.attended(queries, keys, values)[0])
 
     def merge_heads(self, heads: Tensor) -> Tensor:
         """Concatenate the heads' results and apply the output map: (B,H,Q,Dh) → (B,Q,D)."""
@@ -170,6 +131,5 @@ class Attention(nn.Module):
 
     def split_heads(self, joined: Tensor, parts: int) -> tuple[Tensor, ...]:
         """Split a joint projection into parts and heads: (B,T,parts·D) → `parts` × (B,H,T,Dh)."""
-        batch, tokens, width = joined.shape
-        shape = batch, tokens, parts, self.num_heads, width // (parts * self.num_heads)
-        return joined.view(shape).permute(2, 0, 3, 1, 4).unbind()
+        split: Tensor = joined.unflatten(2, (parts, self.num_heads, -1))  # (B,T,parts,H,Dh)
+        return split.permute(2, 0, 3, 1, 4).unbind()

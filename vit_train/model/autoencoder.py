@@ -1,7 +1,7 @@
 """Autoencoders that predict images from parts of them, and their decoder."""
 
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,17 +13,12 @@ from vit_train.model.patches import patchify, unpatchify
 from vit_train.model.pos_embed import POSITIONS, AbsolutePositions, make_positions
 from vit_train.model.vit import Encoder, init_weights
 
-# Each layer's self-attention (B,H,N,N) and attention to the encoder's tokens (B,H,N,T).
-DecoderAttention = list[tuple[Tensor, Tensor]]
-# The keys and values, (B,H,T,Dh) each, of a decoder's tokens so far, and of the encoder's tokens.
-Caches = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
-
 
 class DecoderBlock(nn.Module):
     """A block of x + SelfAttention(LN(x)), then x + CrossAttention(LN(x)), then x + MLP(LN(x)).
 
-    It is always pre-LN, without stochastic depth, and does not normalize queries and keys, whatever
-    the encoder does.
+    Regardless of the encoder's settings it is pre-LN, without stochastic depth and without norms of
+    queries and keys.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -43,7 +38,7 @@ class DecoderBlock(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
         """Apply the block to x: (B,N,D) → (B,N,D).
 
-        `memory` (B,T,D) is the encoder's tokens, `mask` the mask of the self-attention. The
+        `memory` (B,T,D) holds the encoder's tokens; `mask` applies to the self-attention. The
         second result is the self-attention and the cross-attention, None without `need_weights`.
         """
         attended, own = self.self_attn(self.norm1(x), need_weights, mask=mask)
@@ -52,27 +47,11 @@ class DecoderBlock(nn.Module):
         x = x + self.dropout(attended)
         return x + self.dropout(self.mlp(self.norm3(x))), (own, cross)
 
-    def caches(self, memory: Tensor) -> Caches:
-        """Return the keys and values for `step`: of the block's tokens, none yet, and of memory."""
-        return (
-            self.self_attn.project_keys_values(memory[:, :0]),
-            self.cross_attn.project_keys_values(memory),
-        )
-
-    def step(self, x: Tensor, caches: Caches) -> tuple[Tensor, Caches]:
-        """Apply the block to the next token (B,1,D) of a causal sequence; return the new caches."""
-        normed, (seen, memory) = self.norm1(x), caches
-        new = self.self_attn.project_keys_values(normed)
-        seen = tuple(torch.cat(both, dim=2) for both in zip(seen, new, strict=True))
-        x = x + self.self_attn.attend_cached(normed, *seen)
-        x = x + self.cross_attn.attend_cached(self.norm2(x), *memory)
-        return x + self.mlp(self.norm3(x)), (seen, memory)
-
 
 class Decoder(nn.Module):
     """Decoder blocks applied to mask tokens, or to the preceding patches, plus positions.
 
-    The positions are added once, before the first block, whatever the encoder's `positions_at` is.
+    The positions are added once, before the first block, regardless of `positions_at`.
     Raises ValueError unless `positions` is absolute.
     """
 
@@ -93,18 +72,18 @@ class Decoder(nn.Module):
         init_weights(self, config)
         # By default as the positions, not as the class token: the positions are all that
         # distinguishes the copies of the mask token.
-        std = config.pos_std if config.mask_std is None else config.mask_std
-        init_normal(self.mask_token, std)
+        init_normal(self.mask_token, config.pos_std if config.mask_std is None else config.mask_std)
 
     def forward(
         self, memory: Tensor, inputs: Tensor | None = None, need_weights: bool = False
-    ) -> tuple[Tensor, DecoderAttention]:
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """Decode the encoder's tokens (B,T,D) to one vector for each of the N patches, (B,N,D).
 
         Without `inputs`, all patches are predicted at once, from N mask tokens. `inputs`
         (B,M,D) are the embeddings of the last M patches; the result is then (B,M,D). Each of these
         patches is predicted from those before it, and the first from the mask token instead. The
-        second result is every layer's attention, of None without `need_weights`.
+        second result is each layer's self-attention (B,H,N,N) and attention to the encoder's tokens
+        (B,H,N,T), None without `need_weights`.
         """
         table = self.pos_embed()
         if inputs is None:
@@ -119,18 +98,6 @@ class Decoder(nn.Module):
             x, weights = block(x, memory, mask, need_weights)
             attention.append(weights)
         return self.norm(x), attention
-
-    def next_vector(self, before: Tensor, place: int, caches: list[Caches]) -> Tensor:
-        """Return the vector (B,1,D) of the patch at this place, and update each block's caches.
-
-        `before` (B,1,D) is the embedding of the patch before it, for the first the mask token.
-        Called for one patch after another, this returns what `forward` does with all embeddings as
-        inputs: a token does not depend on those after it, so it is computed only once.
-        """
-        x = before + self.pos_embed()[:, place : place + 1]
-        for number, block in enumerate(cast("list[DecoderBlock]", self.blocks)):
-            x, caches[number] = block.step(x, caches[number])
-        return self.norm(x)  # type: ignore[no-any-return]
 
 
 class Autoencoder(nn.Module):
@@ -154,7 +121,7 @@ class Autoencoder(nn.Module):
         init_weights(self.to_pixels, config)
 
     def decode(self, memory: Tensor, inputs: Tensor | None, return_attention: bool) -> Any:
-        """Return the predicted patches (B,N,C·P²) and, if asked for, the decoder's attention."""
+        """Return the predicted patches (B,N,C·P²), with `return_attention` also the attention."""
         vectors, attention = self.decoder(memory, inputs, return_attention)
         patches = self.to_pixels(vectors)
         return (patches, attention) if return_attention else patches
@@ -206,25 +173,18 @@ class Autoregressor(Autoencoder):
         decoder's attention.
         """
         embedded = self.encoder.patch_embed(images)[:, self.given :]
-        return self.decode(self.encode_given(images), embedded, return_attention)
-
-    def encode_given(self, images: Tensor) -> Tensor:
-        """Return the encoder's tokens (B,T,D) when it sees only the given patches."""
-        given = torch.arange(self.given, device=images.device)
-        return self.encoder.encode_visible(images, given.expand(len(images), -1))
+        given = torch.arange(self.given, device=images.device).expand(len(images), -1)
+        return self.decode(self.encoder.encode_visible(images, given), embedded, return_attention)
 
     @torch.no_grad()
     def generate(self, images: Tensor) -> Tensor:
         """Replace all but the given rows by predictions: (B,C,S,S) → (B,C,S,S).
 
-        Each patch is predicted from the given patches and the predictions before it.
+        Each patch is predicted from the given patches and the predictions before it; the patches
+        after it, not yet replaced, have no influence.
         """
-        patches = list(patchify(images, self.patch_size)[:, : self.given].split(1, dim=1))
-        memory = self.encode_given(images)
-        caches = [block.caches(memory) for block in cast("list[DecoderBlock]", self.decoder.blocks)]
-        before = self.decoder.mask_token.expand(len(images), -1, -1)
-        for place in range(self.given, self.given + self.count):
-            patches.append(self.to_pixels(self.decoder.next_vector(before, place, caches)))
-            # A patch is an image of one patch.
-            before = self.encoder.patch_embed(unpatchify(patches[-1], self.patch_size))
-        return unpatchify(torch.cat(patches, dim=1), self.patch_size)
+        patches = patchify(images, self.patch_size).clone()
+        for place in range(self.count):
+            predicted = self(unpatchify(patches, self.patch_size))
+            patches[:, self.given + place] = predicted[:, place]
+        return unpatchify(patches, self.patch_size)

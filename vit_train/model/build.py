@@ -38,10 +38,13 @@ class Flops(NamedTuple):
 
 
 def counting_bytes(config: ModelConfig, image_size: int) -> int:
-    """Return the memory that `count_flops` takes for the attention of all layers."""
+    """Return the bytes of all layers' attention, its gradients and their products, for one image.
+
+    These are what `count_flops` and an explanation take.
+    """
     if not isinstance(config, ViTConfig):
         return 0
-    return 3 * config.layers * attention_bytes(replace(config, kernels="scratch"), image_size)
+    return 3 * config.depth * attention_bytes(replace(config, kernels="scratch"), image_size)
 
 
 def count_flops(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> Flops:
@@ -76,25 +79,17 @@ def parameter_breakdown(model: nn.Module) -> str:
     return f"{count(model):,} parameters = {' + '.join(parts)}"
 
 
-# For the attention and its gradients when answers are explained.
+# Memory for the attention and its gradients in explanations.
 EXPLAINED_BYTES = 2**30
-# No real model is deeper, and one with ten million blocks would take hours to build.
-MAX_LAYERS = 10_000
-# Attention to this many patches takes seconds for an image.
+# Attention to this many patches takes seconds per image.
 MOST_PATCHES = 2**15
 
 
-def on_meta(build: Callable[[], nn.Module], config: ModelConfig, more_layers: int = 0) -> nn.Module:
+def on_meta(build: Callable[[], nn.Module], config: ModelConfig) -> nn.Module:
     """Build the model on PyTorch's meta device, which holds shapes but no values.
 
-    `more_layers` is the number of layers that a task adds to those of the config. Raise ValueError
-    if the model is absurdly large.
+    Raise ValueError if the model is absurdly large.
     """
-    layers = config.layers + more_layers
-    if layers > MAX_LAYERS:
-        raise ValueError(
-            f"{config.size_settings}: a model has at most {MAX_LAYERS:,} layers, not {layers:,}"
-        )
     try:
         with torch.device("meta"):
             return build()
@@ -109,22 +104,16 @@ def on_meta(build: Callable[[], nn.Module], config: ModelConfig, more_layers: in
 
 def require_few_patches(config: ModelConfig, image_size: int) -> None:
     """Raise ValueError if an image has more patches than attention can process in useful time."""
-    if not isinstance(config, ViTConfig):
-        return
-    patches = (image_size // config.patch_size) ** 2
-    if patches > MOST_PATCHES:
+    if isinstance(config, ViTConfig) and (image_size // config.patch_size) ** 2 > MOST_PATCHES:
         raise ValueError(
-            f"images of {image_size} by {image_size} have {patches:,} patches of "
-            f"{config.patch_size}, more than {MOST_PATCHES:,}: choose a smaller data.image_size"
+            f"images of {image_size} by {image_size} have more than {MOST_PATCHES:,} patches of "
+            f"{config.patch_size}: choose a smaller data.image_size"
         )
 
 
 def images_at_once(model: VisionTransformer) -> int:
     """Return the number of images whose attention and its gradients EXPLAINED_BYTES can hold."""
-    tokens = model.grid**2 + model.config.has_class_token
-    # The attention, its gradients and their products, (L,H,T,T) float32 each.
-    each = 3 * 4 * model.config.depth * model.config.num_heads * tokens**2
-    return EXPLAINED_BYTES // each
+    return EXPLAINED_BYTES // counting_bytes(model.config, model.image_shape[1])
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
@@ -132,9 +121,9 @@ def bytes_of(tensors: Iterable[Tensor]) -> int:
 
 
 def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int:
-    """Return about what a forward pass takes for one image (C,S,S), besides the weights.
+    """Estimate the memory of a forward pass for one image (C,S,S), without the weights.
 
-    The parts are the pixels, and the widest activations and the attention of a single layer.
+    It is that of the pixels, and of one layer's widest activations and attention.
     """
     channels, size, _ = image_shape
     wide = 0
@@ -151,12 +140,12 @@ def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int
 def attention_bytes(config: ModelConfig, image_size: int) -> int:
     """Return the bytes of one layer's attention for one image, (H,T,T) float32.
 
-    The result is 0 with PyTorch's kernels, which store it only where relative positions are added
-    to it and, not counted here, of few tokens in bf16 on a CPU.
+    The result is 0 with PyTorch's kernels, which do not store it, except with relative positions
+    and (not counted here) for few tokens in bf16 on a CPU.
     """
-    if not isinstance(config, ViTConfig):
-        return 0
-    if config.kernels != "scratch" and config.positions != "relative":
+    if not isinstance(config, ViTConfig) or (
+        config.kernels != "scratch" and config.positions != "relative"
+    ):
         return 0
     tokens = (image_size // config.patch_size) ** 2 + config.has_class_token
     return 4 * config.num_heads * tokens**2

@@ -11,7 +11,9 @@ from vit_train.base.setting import Settings, setting
 
 # The epsilon of LayerNorms, unless it is set or pretrained weights need another value.
 NORM_EPS = 1e-5
-# The fields on which the meaning of an encoder's weights depends.
+# No real model is deeper, and ten million blocks would take hours to build.
+MOST_BLOCKS = 1000
+# The fields that determine the meaning of an encoder's weights.
 ENCODER_SHAPE = (
     *("patch_size", "embed_dim", "depth", "num_heads", "hidden_dim", "activation", "pre_norm"),
     *("norm_affine", "final_norm", "qkv_bias", "proj_bias", "mlp_bias"),
@@ -34,18 +36,12 @@ class ModelConfig(Settings):
     name: str = "???"
 
     @property
-    def layers(self) -> int:
-        """Return the number of blocks that have weights."""
-        raise NotImplementedError
-
-    @property
     def size_settings(self) -> str:
         """Return the settings that determine the model's size, as typed on the command line."""
-        values = {name: getattr(self, name) for name in self.sizes}
         return " ".join(
-            f"model.{name}={value}".replace(" ", "")[:60]
-            for name, value in values.items()
-            if value is not None
+            f"model.{name}={getattr(self, name)}".replace(" ", "")[:60]
+            for name in self.sizes
+            if getattr(self, name) is not None
         )
 
 
@@ -60,7 +56,7 @@ class ViTConfig(ModelConfig):
     embed_dim: int = setting(
         128, "Width of a token, a multiple of the number of heads.", at_least=1
     )
-    depth: int = setting(6, "Number of blocks.", at_least=1)
+    depth: int = setting(6, "Number of blocks.", at_least=1, at_most=MOST_BLOCKS)
     num_heads: int = setting(4, "Number of attention heads in each block.", at_least=1)
     mlp_ratio: float = setting(4.0, "Hidden width of the MLP, over embed_dim.", above=0)
     mlp_dim: int | None = setting(
@@ -186,10 +182,6 @@ class ViTConfig(ModelConfig):
         return NORM_EPS if self.norm_eps is None else self.norm_eps
 
     @property
-    def layers(self) -> int:
-        return self.depth
-
-    @property
     def has_class_token(self) -> bool:
         return self.head != "gap"
 
@@ -208,12 +200,8 @@ class WidthsConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.widths:
-            raise ValueError("model.widths=[] must be one or more numbers, each at least 1")
-
-    @property
-    def layers(self) -> int:
-        return len(self.widths)
+        if not 1 <= len(self.widths) <= 50:
+            raise ValueError("model.widths must be a list of 1 to 50 numbers, each at least 1")
 
 
 @dataclass
@@ -234,11 +222,7 @@ class ResNetConfig(WidthsConfig):
 
     name: str = "resnet"
     widths: list[int] = setting(lambda: [16, 32, 64], "Channels of each stage.", at_least=1)
-    blocks: int = setting(2, "Residual blocks of each stage.", at_least=1)
-
-    @property
-    def layers(self) -> int:
-        return super().layers * self.blocks
+    blocks: int = setting(2, "Residual blocks of each stage.", at_least=1, at_most=200)
 
 
 MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
@@ -272,7 +256,7 @@ def shown(value: object) -> str:
 
 
 def require_vit(config: ModelConfig, what: str) -> ViTConfig:
-    """Return the config of a Vision Transformer; raise ValueError for others: `what` needs one."""
+    """Return the config of a Vision Transformer, as `what` needs; raise ValueError for others."""
     if not isinstance(config, ViTConfig):
         raise ValueError(f"{what} needs a Vision Transformer, but model.name={config.name}")
     return config

@@ -36,8 +36,7 @@ class LayerNormFunction(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        (grad,) = grad_outputs
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         normalized, inverse_std, weight = ctx.saved_tensors
         rows, dim = grad.reshape(-1, grad.shape[-1]), grad.shape[-1]
         along_normalized = grad * normalized
@@ -78,8 +77,8 @@ class GELUFunction(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
-        (grad,), (slope,) = grad_outputs, ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (slope,) = ctx.saved_tensors
         return grad * slope  # type: ignore[no-any-return]
 
 
@@ -104,18 +103,12 @@ class LayerNorm(nn.Module):
     Without `affine`, scale and shift are constant, 1 and 0, not learned.
     """
 
-    weight: Tensor
-    bias: Tensor
-
     def __init__(
         self, dim: int, kernels: str = "scratch", eps: float = 1e-5, affine: bool = True
     ) -> None:
         super().__init__()
-        for name, value in (("weight", torch.ones(dim)), ("bias", torch.zeros(dim))):
-            if affine:
-                self.register_parameter(name, nn.Parameter(value))
-            else:
-                self.register_buffer(name, value, persistent=False)
+        kind = nn.Parameter if affine else partial(nn.Buffer, persistent=False)
+        self.weight, self.bias = kind(torch.ones(dim)), kind(torch.zeros(dim))
         self.kernels, self.eps = kernels, eps
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,10 +117,7 @@ class LayerNorm(nn.Module):
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
-MakeNorm = Callable[[int], LayerNorm]
-
-
-def norms_of(config: ViTConfig) -> MakeNorm:
+def norms_of(config: ViTConfig) -> Callable[[int], LayerNorm]:
     """Return a factory of the model's LayerNorms, which takes their width."""
     return partial(LayerNorm, kernels=config.kernels, eps=config.eps, affine=config.norm_affine)
 
@@ -181,12 +171,10 @@ def init_normal(parameter: nn.Parameter, std: float) -> None:
         nn.init.normal_(parameter, std=std)
 
 
-class StackedLinear(nn.Linear):
-    """Several linear layers of the same input, whose weights are stacked in one matrix."""
+class QueryKeyValue(nn.Linear):
+    """Joint projection to queries, keys and values: three matrices stacked in one."""
 
-    def __init__(self, inputs: int, outputs: int, stacked: int, bias: bool) -> None:
-        super().__init__(inputs, stacked * outputs, bias)
-        self.stacked = stacked
+    stacked = 3
 
 
 class PreHead(nn.Sequential):

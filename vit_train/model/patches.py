@@ -18,10 +18,9 @@ def require_whole_patches(patch_size: int, image_size: int) -> None:
 
 def patchify(images: Tensor, patch_size: int) -> Tensor:
     """Cut images into patches in row order: (B,C,S,S) → (B,N,C·P²)."""
-    batch, channels, height, width = images.shape
-    rows, columns = height // patch_size, width // patch_size
-    cut = images.reshape(batch, channels, rows, patch_size, columns, patch_size)
-    return cut.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * columns, channels * patch_size**2)
+    split = (-1, patch_size)
+    cut: Tensor = images.unflatten(3, split).unflatten(2, split)  # (B,C,rows,P,columns,P)
+    return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
 def unpatchify(patches: Tensor, patch_size: int) -> Tensor:

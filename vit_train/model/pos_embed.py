@@ -1,7 +1,7 @@
 """Positions: those of Dosovitskiy et al. 2021 (appendix D.4), fixed sinusoids, and rotary ones.
 
-Each class says how it is initialized, how it is fitted to another image size, and which widths it
-can have. Absolute positions are added to the tokens; attention positions act inside every attention
+Each class defines its initialization, its resizing to another image size, and the widths it
+supports. Absolute positions are added to the tokens; attention positions act inside every attention
 layer. The class token, if there is one, comes first. It has no place in the grid of patches, so the
 two-dimensional tables give it a separate vector (learned) or zeros (fixed).
 
@@ -28,8 +28,8 @@ Kind = TypeVar("Kind", bound="PositionEmbedding")
 class PositionEmbedding(nn.Module):
     """Base of all position embeddings.
 
-    Each is made from the number of patches along a side, the width of the vectors it acts on, and
-    whether there is a class token.
+    The arguments of each are the number of patches along a side, the width of the vectors it acts
+    on, and the presence of a class token.
     """
 
     # `dim` must be a multiple of this.
@@ -60,11 +60,11 @@ class AttentionPositions(PositionEmbedding):
     """Positions that act on the queries and keys of every attention layer; `dim` is Dh."""
 
     def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the queries (B,H,Q,Dh) of the first Q tokens and all keys (B,H,T,Dh), changed."""
+        """Rotate the queries (B,H,Q,Dh) of the first Q tokens and all keys (B,H,T,Dh)."""
         return q, k
 
     def bias(self, q: Tensor) -> Tensor | None:
-        """Return a term for the logits (B,H,Q,T); q (B,H,Q,Dh) is already scaled by 1/√Dh."""
+        """Return a term for the logits (B,H,Q,T) of the queries q (B,H,Q,Dh), or None."""
         return None
 
 
@@ -144,7 +144,7 @@ class Sinusoidal(Table):
         table = torch.empty(1, grid**2 + has_class, dim)
         if not table.is_meta:  # where arithmetic would load PyTorch's compiler, which takes seconds
             table = self.computed(grid, dim, has_class).unsqueeze(0)
-        self.register_buffer("weight", table)
+        self.weight = nn.Buffer(table)
 
     def computed(self, grid: int, dim: int, has_class: bool) -> Tensor:
         """Return the table (T,D)."""
@@ -184,7 +184,7 @@ class RelativeKeys(AttentionPositions):
         self.has_class = int(has_class)
 
     def bias(self, q: Tensor) -> Tensor:
-        patches = q[:, :, self.has_class :]
+        patches = q[:, :, self.has_class :] * q.shape[-1] ** -0.5
         by_distance = patches @ self.weight.t()  # (B,H,Q,2N−1)
         last = len(self.weight) // 2  # N − 1
         place = torch.arange(last + 1, device=q.device)
@@ -203,25 +203,22 @@ class Rotary2D(AttentionPositions):
 
     From Su et al. 2021 (arXiv:2104.09864) and Heo et al. 2024 (arXiv:2403.13298): half of each
     head's pairs of values turn with the column, half with the row, at wavelengths of 2π to nearly
-    200π patches. Of the places of two patches, the logits then depend only on how many columns and
-    rows lie between them, and in which direction. The class token is not turned.
+    200π patches. The logits of two patches then depend on their relative position alone: the signed
+    numbers of columns and rows between them. The class token is not turned.
     """
 
     width_multiple = 4
-    base = 100.0
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
         super().__init__()
-        frequency = self.base ** -(torch.arange(0, dim // 2, 2) / (dim // 2))  # (Dh/4,)
+        frequency = 100.0 ** -(torch.arange(0, dim // 2, 2) / (dim // 2))  # (Dh/4,)
         angle = torch.arange(grid).unsqueeze(1) * frequency  # (grid,Dh/4)
         angles = torch.cat((angle.repeat(grid, 1), angle.repeat_interleave(grid, 0)), dim=1)
         angles = F.pad(angles, (0, 0, int(has_class), 0))  # (T,Dh/2)
-        self.cos: Tensor
-        self.sin: Tensor
-        # Two halves instead of neighbors make a pair, which is the same but for the order.
-        self.register_buffer("cos", angles.cos().repeat(1, 2), persistent=False)
-        sin = angles.sin()
-        self.register_buffer("sin", torch.cat((-sin, sin), dim=1), persistent=False)
+        # Pairs are of the two halves, not of neighbors, which is the same but for the order.
+        cos, sin = angles.cos(), angles.sin()
+        self.cos = nn.Buffer(torch.cat((cos, cos), dim=1), persistent=False)
+        self.sin = nn.Buffer(torch.cat((-sin, sin), dim=1), persistent=False)
 
     def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return self.turned(q), self.turned(k)
@@ -232,7 +229,7 @@ class Rotary2D(AttentionPositions):
         return x * self.cos[:count] + x.roll(x.shape[3] // 2, dims=3) * self.sin[:count]
 
 
-# All that model.positions can choose, besides "none".
+# The choices of model.positions besides "none".
 POSITIONS: dict[str, type[PositionEmbedding]] = {
     "learned": LearnedTable,
     "learned_2d": LearnedTable2D,
@@ -243,42 +240,33 @@ POSITIONS: dict[str, type[PositionEmbedding]] = {
 }
 
 
-def chosen_positions(config: ViTConfig) -> type[PositionEmbedding] | None:
-    """Return the kind of positions that the config chooses, or None for "none".
+def make_positions(
+    kind: type[Kind], config: ViTConfig, grid: int, has_class: bool | None = None
+) -> Kind | None:
+    """Make the positions that the config chooses; return None if they are of another kind.
 
-    Raise ValueError if there is no such kind, or if it does not fit the rest of the config.
+    Raise ValueError for unknown positions, or for ones that do not fit the rest of the config.
     """
     if config.positions not in ("none", *POSITIONS):
         raise ValueError(
             f"model.positions={config.positions} must be one of: {', '.join(('none', *POSITIONS))}"
         )
-    kind = POSITIONS.get(config.positions)
-    absolute = kind is not None and issubclass(kind, AbsolutePositions)
+    chosen = POSITIONS.get(config.positions, PositionEmbedding)
+    absolute = issubclass(chosen, AbsolutePositions)
     if config.positions_at != "stem" and not absolute:
         raise ValueError(
             f"model.positions_at={config.positions_at} is for absolute positions: with "
             f"model.positions={config.positions} use positions_at=stem"
         )
-    if kind is None:
+    if not issubclass(chosen, kind):
         return None
     width = config.embed_dim // (1 if absolute else config.num_heads)
-    if width % kind.width_multiple:
-        of = "model.embed_dim" if absolute else "model.embed_dim / model.num_heads"
+    if width % chosen.width_multiple:
         raise ValueError(
-            f"model.positions={config.positions} needs {of} to be a multiple of "
-            f"{kind.width_multiple}, not {width}"
+            f"model.positions={config.positions} needs the width of "
+            f"{'tokens' if absolute else 'heads'} to be a multiple of {chosen.width_multiple}, not "
+            f"{width}: change model.embed_dim"
         )
-    return kind
-
-
-def make_positions(
-    kind: type[Kind], config: ViTConfig, grid: int, has_class: bool | None = None
-) -> Kind | None:
-    """Make the positions that the config chooses, None if they are not of this kind."""
-    chosen = chosen_positions(config)
-    if chosen is None or not issubclass(chosen, kind):
-        return None
-    width = config.embed_dim // (1 if kind is AbsolutePositions else config.num_heads)
     return chosen(grid, width, config.has_class_token if has_class is None else has_class)
 
 

@@ -35,8 +35,8 @@ def init_weights(module: nn.Module, config: ViTConfig) -> None:
 
     xavier: linear layers are Xavier-uniform with zero biases, close to the paper's code. Query, key
     and value count as one layer, as in PyTorch's MultiheadAttention, not as three. Patches count as
-    flattened, so the fan-in of their embedding is P²·C. mimetic: the same, but attention looks
-    trained. torch: linear layers keep PyTorch's default. Positions initialize themselves.
+    flattened, so the fan-in of their embedding is P²·C. mimetic: the same, but attention resembles
+    trained attention. torch: linear layers keep PyTorch's default. Positions initialize themselves.
     """
     for child in module.modules():
         if isinstance(child, nn.Linear | nn.Conv2d) and config.init != "torch":
@@ -61,17 +61,17 @@ def init_mimetic(attention: Attention) -> None:
     W_q W_kᵀ of each head is close to a positive multiple of the identity, W_v W_o of all heads
     together to a negative one. W acts on rows, x W: it is the transpose of a linear layer's weight.
     """
-    qkv, proj = attention.qkv.weight, attention.proj.weight
-    if qkv.is_meta:
+    query, key, value = attention.qkv.weight.chunk(3)
+    dim = len(query)
+    if query.is_meta:
         return
-    dim = proj.shape[0]
-    width = dim // attention.num_heads
-    for head in range(attention.num_heads):
-        rows = slice(head * width, (head + 1) * width)
-        left, right = factors(near_identity(dim, QUERY_KEY, QUERY_KEY), width)
-        qkv[:dim][rows], qkv[dim : 2 * dim][rows] = left.T, right.T
+    for head_query, head_key in zip(
+        query.chunk(attention.num_heads), key.chunk(attention.num_heads), strict=True
+    ):
+        left, right = factors(near_identity(dim, QUERY_KEY, QUERY_KEY), len(head_query))
+        head_query[:], head_key[:] = left.T, right.T
     left, right = factors(near_identity(dim, -VALUE_OUTPUT, VALUE_OUTPUT), dim)
-    qkv[2 * dim :], proj[:] = left.T, right
+    value[:], attention.proj.weight[:] = left.T, right
 
 
 def near_identity(dim: int, identity: float, noise: float) -> Tensor:
@@ -102,7 +102,7 @@ class Block(nn.Module):
         dim, norm = config.embed_dim, norms_of(config)
         self.pre_norm = config.pre_norm
         self.norm1 = norm(dim)
-        self.attn = Attention(config, relative, norm if config.qk_norm else None)
+        self.attn = Attention(config, relative, norm if config.qk_norm else nn.Identity)
         self.norm2 = norm(dim)
         self.mlp = Mlp(config)
         self.ls1, self.ls2 = (
@@ -197,7 +197,7 @@ class Encoder(nn.Module):
 
         The attention is returned only with `need_weights`; otherwise its list is empty.
         `num_queries=Q` computes only the first Q tokens of the last block, (B,Q,D). `indices` (B,T)
-        says which of the image's tokens x holds; None means all of them in order.
+        are the positions of x's tokens in the image; None stands for all in order.
         """
         attention = []
         for number, block in enumerate(self.blocks):

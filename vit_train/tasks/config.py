@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vit_train.base.setting import Settings, setting
+from vit_train.model.config import MOST_BLOCKS
 
 
 @dataclass
@@ -18,11 +19,6 @@ class TaskConfig(Settings):
     group: ClassVar[str] = "task"
 
     name: str = "???"
-
-    @property
-    def layers(self) -> int:
-        """Return the number of blocks that this config explicitly adds to the model's."""
-        return 0
 
 
 @dataclass
@@ -93,12 +89,11 @@ class DecodeConfig(TaskConfig):
     """Base of the tasks that predict pixels."""
 
     decoder_depth: int | None = setting(
-        None, "Number of the decoder's blocks; null: as many as the encoder's.", at_least=1
+        None,
+        "Number of the decoder's blocks; null: as many as the encoder's.",
+        at_least=1,
+        at_most=MOST_BLOCKS,
     )
-
-    @property
-    def layers(self) -> int:
-        return self.decoder_depth or 0
 
 
 @dataclass

@@ -77,8 +77,8 @@ def inspect_model(config: InspectConfig) -> None:
     """Print a new model's parameters, arithmetic and symmetry, and draw its position table."""
     image_shape, classes = subject(config)
     task = make_task(config.task, config.model, image_shape, classes)
-    # A second model follows below, in float64.
-    shapes = on_meta(task.build_model, config.model, config.task.layers)
+    # Below, a second one is built, in float64.
+    shapes = on_meta(task.build_model, config.model)
     require_memory(
         3 * bytes_of(shapes.parameters()), config.model.size_settings, "choose a smaller model"
     )

@@ -284,7 +284,7 @@ def chosen_statistics(
 def require_room(config: TrainConfig, task: Task, image_size: int) -> None:
     """Raise ValueError, before taking memory, if this machine cannot train the model."""
     require_few_patches(config.model, image_size)
-    model = on_meta(task.build_model, config.model, config.task.layers)
+    model = on_meta(task.build_model, config.model)
     # Weights, gradients, AdamW's two moments and, if there is one, the average of the weights.
     copies = 4 + bool(config.train.ema_decay)
     require_memory(
