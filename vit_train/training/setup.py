@@ -44,7 +44,7 @@ from vit_train.model.config import ViTConfig
 from vit_train.model.patches import require_whole_patches
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
-from vit_train.runs.trained import Meta, Trained, checked_keys, statistics_of
+from vit_train.runs.trained import Meta, Trained, statistics_of
 from vit_train.tasks.classify import Distill, Teacher
 from vit_train.tasks.config import ClassifyConfig, DistillConfig
 from vit_train.tasks.make import make_task
@@ -166,7 +166,7 @@ def set_up(
         models = found.seen if found else None, teacher.meta.all_seen if teacher else None
         seen_before = inherited(models, data, config.data)
     else:
-        seen_before = checked_keys(earlier.seen_before)
+        seen_before = earlier.seen_before
     splits = make_splits(unseen_test(data, seen_before), config.data)
     source = known_source(data, splits, config.data, seen_before)
     unlabeled = data.unlabeled
@@ -261,8 +261,9 @@ def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Norma
             f"{sizes[1]}: set data.image_size={sizes[0]}"
         )
     else:
-        own = Teacher(model, teacher.normalize, normalize)
-        return Distill(config.task, config.model, data.image_shape, len(data.classes), own)
+        task = Distill(config.task, config.model, data.image_shape, len(data.classes))
+        task.teacher = Teacher(model, teacher.normalize, normalize)
+        return task
     raise ValueError(f"task.teacher={config.task.teacher}: {problem}")
 
 
