@@ -349,7 +349,7 @@ def test_overlays_never_replace_an_image_and_bad_weights_are_said(run: Run) -> N
     run.fails(words, *predict, "ckpt=model.safetensors", "images=.")
     trained = vit_train.load("builtin:cifar10")
     trained.model.head.bias.data.fill_(float("nan"))
-    with pytest.raises(ValueError, match="answers with NaN: its weights are damaged"):
+    with pytest.raises(ValueError, match="outputs are NaN: its weights are damaged"):
         trained.predict("photo.png")
 
 

@@ -164,7 +164,6 @@ def test_plain_values_pass() -> None:
         "[1,",
         "{'a': 1}",
         "\ufeff{}",
-        '{"a": 1' + "0" * 30 + "}",
     ],
 )
 def test_damaged_json_is_refused_by_name(tmp_path: Path, text: str) -> None:

@@ -213,7 +213,7 @@ def test_weights_that_are_not_numbers_are_said_and_nothing_is_written(
         weight.fill_(float("nan")) for name, weight in tensors.items() if name.startswith("model.")
     ])  # fmt: skip
     run.fails("its weights are damaged, or its training", "vit-eval", "ckpt=crafted.pt")
-    run.fails("answers with NaN: its weights are damaged", "vit-explain", "ckpt=crafted.pt")
+    run.fails("outputs are NaN: its weights are damaged", "vit-explain", "ckpt=crafted.pt")
     assert not list(Path().glob("eval-*"))
 
 
