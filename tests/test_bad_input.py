@@ -103,7 +103,7 @@ TRAIN = {
     "data=folder data.root=nowhere": "nowhere",
     "data=cifar10 data.root=nowhere": "data.download=true",
     "data.train_images=9 data.test_images=9 init_from=nowhere": "no checkpoint at nowhere",
-    "resume=nowhere": "resume=nowhere: there is no such folder",
+    "resume=nowhere": "resume=nowhere: there is no run in nowhere",
     # grammar
     "model.depth=3=4": "model.depth=3=4 cannot be read as key=value",
     "=3": "=3 is not a setting: write key=value",
@@ -158,12 +158,12 @@ TYPED = {
     "vit-export ckpt=nowhere model=tiny": "vit-export: model= cannot be set here",
     "vit-eval ckpt=nowhere 'data={root: x}'": "no checkpoint at nowhere",
     "vit-eval ckpt=0": "no checkpoint at 0",
-    "vit-eval ckpt=null": "ckpt=null names no checkpoint",
+    "vit-eval ckpt=null": "no checkpoint at None",
     "vit-eval ckpt=~/nowhere": f"no checkpoint at {Path.home()}/nowhere",
     # more memory than there is
     "vit-eval ckpt=x data.image_size=1000000": "data.image_size=1000000: 1 image of 1,000,000",
-    f"vit-augment {FEW} images=1000000000": "images=1000000000, variants=8 make 9,000,000,000 ",
-    f"vit-augment {FEW} variants=400": "2,406 pictures, but one sheet shows at most 1,000",
+    f"vit-augment {FEW} images=1000000000": "images=1000000000 must be at least 1 and at most 30",
+    f"vit-augment {FEW} variants=400": "variants=400 must be at least 1 and at most 30",
     f"vit-augment {FEW} data.image_size=1000000": "data.image_size=1000000: 80 images of",
     f"vit-augment {FEW} augment.crop_padding=1000000000": "must be at most 32",
     # only training sweeps, and resumes, and has configs of one's own
@@ -177,8 +177,8 @@ TYPED = {
     "vit-train task.teacher=run": "task.teacher here: task=distill has it",
     "vit-train experiment=heads model.depht=3": "there is no setting model.depht",
     "vit-train model=cnn model.embed_dim=32": "model.embed_dim here: model=vit has it",
-    "vit-train extend=run/checkpoints/best.safetensors train.epochs=1": "name the run's folder",
-    "vit-train resume=run/config.yaml": "a run goes on in its own folder: name it, or a",
+    "vit-train extend=run/checkpoints/best.safetensors train.epochs=1": "name the folder of a",
+    "vit-train resume=run/config.yaml": "a run is resumed in its own folder: name it, or a",
     "vit-train hydra.run.dir=run/config.yaml": "run/config.yaml: File exists",
     "vit-eval ckpt=run data.root=run": "come from no folder; add data.name=folder",
     "vit-eval ckpt=run,run": "To use it as a list, use key=[value1,value2]",
@@ -263,7 +263,7 @@ def test_a_copy_of_a_checkpoint_is_not_resumed_where_it_lies(run: Run, small_run
     Path("run/checkpoints/last.safetensors").rename("mine/models/copy.safetensors")
     Path("mine/metrics.csv").write_text("epoch,acc\n1,0.5\n", encoding="utf-8")
     copy = "mine/models/copy.safetensors"
-    outcome = run.fails("a run goes on in its own folder", "vit-train", f"resume={copy}")
+    outcome = run.fails("a run is resumed in its own folder", "vit-train", f"resume={copy}")
     assert f"init_from={copy}" in outcome.err
     left = sorted(path.name for path in Path("mine").rglob("*"))
     assert left == ["copy.safetensors", "metrics.csv", "models"]

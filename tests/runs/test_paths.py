@@ -95,17 +95,17 @@ def test_a_run_that_never_began_leaves_nothing_of_its_own(tmp_path: Path) -> Non
 def test_a_folder_that_was_chosen_is_never_another_runs(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(KeyError), new_run(folder, named=True) as path:
-        with pytest.raises(InUse, match="another process is training in"):
+        with pytest.raises(InUse, match="another process is writing into"):
             contextlib.ExitStack().enter_context(new_run(folder, named=True))
         begin(path)
         raise KeyError  # what began stays, whatever ends it
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    with pytest.raises(InUse, match="already holds a run"), new_run(folder, named=True):
+    with pytest.raises(InUse, match="already contains a run"), new_run(folder, named=True):
         pass
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
     (folder / "config.yaml").unlink()
     (folder / "checkpoints").mkdir()  # which can be resumed without the settings beside them
-    with pytest.raises(InUse, match="already holds a run"), new_run(folder, named=True):
+    with pytest.raises(InUse, match="already contains a run"), new_run(folder, named=True):
         pass
 
 
@@ -122,7 +122,7 @@ def test_a_run_is_looked_for_when_the_folder_is_held(
         return exclusive(path)
 
     monkeypatch.setattr(lock, "exclusive", late)
-    with pytest.raises(InUse, match="already holds a run"), new_run(folder, named=True):
+    with pytest.raises(InUse, match="already contains a run"), new_run(folder, named=True):
         pass
 
 
@@ -148,8 +148,8 @@ def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
 
 
 @posix
-@pytest.mark.parametrize("number", [*writing.NO_LOCKS, errno.EACCES])
-def test_a_run_trains_without_locks_and_says_so_but_not_without_permission(
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_run_trains_without_locks_and_says_so(
     run: Run, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def refuse(*what: object) -> None:
@@ -157,7 +157,4 @@ def test_a_run_trains_without_locks_and_says_so_but_not_without_permission(
 
     monkeypatch.setattr(writing.fcntl, "flock", refuse)
     training = ["vit-train", *SMALL, "train.max_minutes=1e-9", "hydra.run.dir=run"]
-    if number == errno.EACCES:
-        run.fails("run/.lock: Permission denied\n", *training)
-    else:
-        run.says(f"run/.lock cannot be locked ({os.strerror(number)}): make sure that", *training)
+    run.says(f"run/.lock cannot be locked ({os.strerror(number)}): make sure that", *training)

@@ -73,7 +73,7 @@ def test_a_model_is_counted_without_its_images(arguments: str, words: str, run: 
         ("image_size=33", "must divide the image size 33"),
         ("image_size=0", "image_size=0 must be at least 1"),
         ("image_size=4096", "the attention between all patches of an image of 4096"),
-        ("out=table.txt", "out=table.txt must end in .png, .pdf or .svg"),
+        ("out=table.txt", "Format 'txt' is not supported (supported formats: "),
         ("model.positions=rotary", "must be one of: none, learned"),
         ("model.depth=100000000", "must be at least 1 and at most 1000"),
         ("data=folder data.root=photos", "data=folder is not loaded: set classes=N"),

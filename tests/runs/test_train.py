@@ -172,7 +172,7 @@ def test_training_in_python_is_as_the_package_says(
     config = vit_train.load("outputs/mine/checkpoints/last.safetensors")[1].config
     assert (config.model.depth, config.task.name, config.data.name) == (4, "classify", "shapes")
     for change, folder, words in (
-        ({}, "mine", "already holds a run: choose another folder, or resume"),
+        ({}, "mine", "already contains a run: choose another folder, or resume"),
         ({"resume": "outputs/mine"}, "other", "is for the command: vit-train resume=RUN"),
         ({"extend": "outputs/mine"}, "other", "is for the command: vit-train extend=RUN"),
     ):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vit_train.engine.config import AdamWConfig
 from vit_train.model.config import CnnConfig, ModelConfig, ViTConfig
-from vit_train.tasks.classify import Classify, balanced_weights, correct_answers
+from vit_train.tasks.classify import Classify, balanced_weights, correct_predictions
 from vit_train.tasks.config import ClassifyConfig
 
 
@@ -30,7 +30,7 @@ def test_the_loss_is_smoothed_in_training_and_plain_in_evaluation() -> None:
 def test_of_a_mixed_target_the_predicted_share_counts() -> None:
     logits = torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 2.0]])
     mixed = torch.tensor([[0.3, 0.7, 0.0], [0.1, 0.0, 0.9]])
-    torch.testing.assert_close(correct_answers(logits, mixed), torch.tensor(0.3 + 0.9))
+    torch.testing.assert_close(correct_predictions(logits, mixed), torch.tensor(0.3 + 0.9))
 
 
 def test_pictures_are_maps_of_where_the_class_token_looks() -> None:

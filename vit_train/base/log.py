@@ -10,12 +10,10 @@ from vit_train.base.text import printable
 from vit_train.base.writing import open_to_append
 
 
-@contextlib.contextmanager
-def shown_on_terminal() -> Iterator[None]:
+def shown_on_terminal() -> contextlib.AbstractContextManager[None]:
     """Print the package's log lines within the block, and other libraries' warnings."""
     logging.getLogger("vit_train").setLevel(logging.INFO)
-    with logged_by(logging.StreamHandler(sys.stdout), "%(message)s"):
-        yield
+    return logged_by(logging.StreamHandler(sys.stdout), "%(message)s")
 
 
 @contextlib.contextmanager

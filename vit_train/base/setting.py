@@ -64,7 +64,7 @@ def require_allowed(name: str, value: Any, metadata: Mapping[str, Any], or_null:
 
 
 def what_is_allowed(value: Any, metadata: Mapping[str, Any]) -> str:
-    """Return the requirement that the value does not meet, in words; "" if it meets all."""
+    """Describe the requirement that the value violates; "" if it violates none."""
     choices, bounds = metadata.get("choices"), metadata.get("bounds", {})
     if choices and value not in choices:
         return f"one of: {', '.join(str(choice).lower() for choice in choices)}"

@@ -1,6 +1,6 @@
-"""Text from outside, such as file and class names: safe to display, as CSV, in a file's name.
+"""Text from outside, such as names of files and classes, made safe to display and to write.
 
-Control characters and markup in it have no effect.
+Control characters, markup and formulas in it have no effect.
 """
 
 import csv
@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 
-# What is kept of a long name.
+# The bytes of a long name that are kept.
 NAME_BYTES = 40
 # Characters of a class's name in a line of text.
 CLASS_NAME = 40
@@ -25,7 +25,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def file_name(text: str) -> str:
-    """Return text as a part of a file's name, of at most 47 bytes; other text has another name."""
+    """Return text as a part of a file's name, at most 47 bytes; different texts differ in it."""
     plain = re.sub(r"[^\w.-]+", "_", text)
     if plain == text and len(plain.encode()) <= NAME_BYTES:
         return plain
@@ -57,7 +57,7 @@ def markdown_cell(text: str) -> str:
 
 
 def print_signs_in_any_encoding() -> None:
-    """Let stdout and stderr replace signs that their encoding lacks by ?, instead of failing."""
+    """Make stdout and stderr replace characters that their encoding lacks by ?."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

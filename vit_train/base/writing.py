@@ -1,4 +1,4 @@
-"""Writing of files, whole or not at all and never through a link, by one process at a time."""
+"""Atomic writes of files, never through a link, and locks between processes."""
 
 import contextlib
 import errno
@@ -21,13 +21,12 @@ if sys.platform != "win32":
 
 logger = logging.getLogger(__name__)
 
-# Errors of NFS without its lock service, of some FUSE file systems, and of some kernels.
-NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path, keep: int = 0) -> Iterator[IO[bytes]]:
     """Open a new file that takes the name `path` when the block has ended and it is on disk.
+
+    Up to `keep` older files are renamed, as listed by `generations`.
 
     A reader sees the old file or the complete new one; a link of that name is replaced, not
     followed. After a failure everything is as it was. Raise Refused for a device or a pipe, which
@@ -43,6 +42,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        for age, younger in reversed(list(enumerate(generations(path)[:keep], start=1))):
+            younger.replace(path.with_stem(f"{path.stem}-{age}"))
         partial.replace(path)
     except BaseException as error:
         partial.unlink(missing_ok=True)  # on a full disk every byte counts
@@ -54,9 +55,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Make a folder, and remove it if the block fails; raise Refused if there is one already."""
-    if path.is_symlink() or path.exists():
-        raise Refused(f"{path} exists already: remove it, or name another folder")
+    """Make a folder that does not exist yet, and remove it if the block fails."""
     path.mkdir()
     try:
         yield path
@@ -96,35 +95,34 @@ def write_from(path: Path, start: int, content: bytes | bytearray) -> None:
     Raise Refused for anything else, and FileNotFoundError for a file that is no longer there.
     """
     require_own_file(path)
-    try:
-        with path.open("r+b" if start else "wb") as file:
-            file.truncate(start)
-            file.seek(start)
-            file.write(content)
-    except OSError as error:
-        error.filename = str(path)  # one of writing, as on a full disk, names none
-        raise
+    with path.open("r+b" if start else "wb") as file:
+        file.truncate(start)
+        file.seek(start)
+        file.write(content)
+
+
+class InUse(ValueError):
+    """The folder belongs to another run, or another process is writing into it."""
 
 
 @contextlib.contextmanager
 def exclusive(path: Path, waiting: str = "") -> Iterator[None]:
     """Hold a lock file within the block; the process's end releases it, too.
 
-    If another process holds it, log the message `waiting` and wait or, without one, raise
-    BlockingIOError. Where there are no locks, a warning says so.
+    If another process holds it, log the message `waiting` and wait or, without one, raise InUse. If
+    the file system has no locks, log a warning.
     """
     with open_to_append(path) as file:
         try:
             lock(file, wait=False)
-        except BlockingIOError:
+        except BlockingIOError as taken:
             if not waiting:
-                raise
+                raise InUse(
+                    f"another process is writing into {path.parent}: end it first"
+                ) from taken
             logger.info(waiting)
             lock(file, wait=True)
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                error.filename = str(path)
-                raise
+        except OSError as error:  # as on NFS without its lock service, and on some FUSE systems
             logger.warning(
                 f"{path} cannot be locked ({error.strerror}): "
                 "make sure that no other process writes into this folder"
@@ -150,29 +148,16 @@ def require_own_folder(path: Path) -> None:
         raise Refused(f"{path} is a symbolic link or not a folder: remove it")
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder for results; raise ValueError if that cannot be."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"cannot write {path}: {error.strerror}: choose another out=") from error
-
-
 def save_archive(path: Path, archive: bytes, keep: int = 0) -> None:
-    """Write a file, of which no reader ever sees a part.
+    """Write a file atomically, and keep up to `keep` older files.
 
-    It is written beside the target, flushed to the disk, and then renamed. Up to `keep` older
-    files remain: NAME-1.pt, the newest of them, NAME-2.pt and so on. Between two renames there is
-    no NAME.pt: NAME-1.pt is the newest one then. If writing fails with OSError, everything stays as
-    it was; if the last rename fails, NAME-1.pt is the newest one.
+    These are NAME-1.pt, the newest of them, NAME-2.pt and so on. Between two renames, and if the
+    last one fails, there is no NAME.pt: NAME-1.pt is the newest. If writing fails with OSError,
+    everything stays as it was.
     """
     path.parent.mkdir(exist_ok=True)  # no parents=True: a vanished mount is not recreated
-    with replacing(path) as file:
+    with replacing(path, keep) as file:
         file.write(archive)
-        file.flush()
-        os.fsync(file.fileno())  # before an older file is renamed
-        for age, younger in reversed(list(enumerate(generations(path)[:keep], start=1))):
-            younger.replace(path.with_stem(f"{path.stem}-{age}"))
     for old in generations(path)[keep + 1 :]:
         old.unlink()
 

@@ -63,17 +63,15 @@ def load_folder(config: FolderConfig) -> Dataset:
     return Dataset(train, test, tuple(classes), val=val)
 
 
-def load_part(
-    config: FolderConfig, split: str, classes: Sequence[str], whole: bool
-) -> ImageSet | None:
+def load_part(config: FolderConfig, split: str, classes: Sequence[str]) -> ImageSet | None:
     """Return test or validation images that have a folder of their own, without the others.
 
-    With `whole`, a root that holds folders of classes alone is the test set. None means that the
+    A root that contains only folders of classes is the test set. None means that the
     split has no folder of its own. `classes` are the names of all classes. Raise ValueError for a
     folder that is not one of them, and as `load_folder` does.
     """
     trees = find_parts(Path(config.root))
-    if whole and len(trees) == 1:
+    if len(trees) == 1:
         trees = {"test": trees["train"]}
     tree = trees.get(split)
     if tree is None or split == "train":
@@ -137,13 +135,6 @@ def find_parts(root: Path) -> dict[str, Tree]:
     if "test" not in places and "val" in places:
         places["test"] = places.pop("val")
     return {part: scan(place) for part, place in places.items()}
-
-
-def class_folders(root: Path) -> list[str]:
-    """Return the classes of a root that is itself the tree, without looking into their folders."""
-    if any(child.is_dir() for child in visible(root / "train")):
-        return []
-    return [printable(child.name) for child in visible(root) if child.is_dir()]
 
 
 def scan(root: Path) -> Tree:

@@ -15,7 +15,7 @@ import numpy as np
 from vit_train.base.memory import require_images_fit
 from vit_train.base.reading import read_object
 from vit_train.base.text import counted, csv_text, file_name, printable
-from vit_train.base.writing import make_folder, require_own_folder, write_json, write_text
+from vit_train.base.writing import require_own_folder, write_json, write_text
 from vit_train.data.batches import EvalBatches
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import ImageSet, sample
@@ -85,7 +85,7 @@ def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
     folder = Path(config.out or run_folder(meta.path) / folder_name(config, meta))
     require_own_folder(folder)
     with removed_if_empty(folder, named=config.out is not None):
-        make_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         return evaluate_into(folder, trained, config)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vit_train.base.text import file_name
-from vit_train.base.writing import make_folder, require_own_folder
+from vit_train.base.writing import require_own_folder
 from vit_train.data.dataset import sample
 from vit_train.data.image_files import BrokenImage, Doubts, image_files
 from vit_train.engine.precision import keep_freed_memory, pick_device
@@ -58,7 +58,7 @@ def explain_predictions(config: ExplainConfig) -> None:
         figures = decoder_figures(trained, config.layer, images)
     files = {folder / f"{name}.png": figure for name, figure in figures.items()}
     require_kept(paths, files)
-    make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     for file, figure in files.items():
         save(figure, file)
     logger.info(f"written to {folder}/: {', '.join(file.name for file in files)}")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vit_train.base.reading import read_json
 from vit_train.base.text import counted, markdown_cell, printable, reason
-from vit_train.base.writing import make_folder, require_own_folder
+from vit_train.base.writing import require_own_folder
 from vit_train.interop.formats import FORMATS_BY_NAME, Answer, Deployed, Format, deployed
 from vit_train.runs.images import evaluated_images
 from vit_train.runs.paths import run_folder, summary_file
@@ -49,7 +49,7 @@ def export(config: ExportConfig) -> Path:
         raise ValueError(f"out={out} is the checkpoint itself: choose another name")
     if config.out is None:  # in the folder of a run that somebody else may have made
         require_own_folder(out.parent)
-    make_folder(out.parent)
+    out.parent.mkdir(parents=True, exist_ok=True)
     sets = dict(image_sets(config, model))
 
     def check(answer: Answer) -> str:

@@ -1,6 +1,6 @@
 """The formats of `vit-export`: what each contains, and how it is opened again to be checked.
 
-A new format is a line in FORMATS_BY_NAME; its name is one of FORMATS.
+A new format is a line in FORMATS_BY_NAME; its name is a choice of ExportConfig.format.
 """
 
 import contextlib

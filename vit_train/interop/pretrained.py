@@ -122,7 +122,7 @@ def from_own(state: State, description: str) -> Pretrained:
     """Return the model of a safetensors file that this program exported."""
     plain = json.loads(description)
     require_plain(plain, "its metadata", JSON_NODES)
-    about = typed(Exported, plain, "its metadata")
+    about: Exported = typed(Exported, plain, "its metadata")
     config = require_vit(from_checkpoint(about.config, PREDICTING).model, "init_from")
     channels = about.image_shape[0]
     statistics = statistics_of(about.mean, about.std)

@@ -26,15 +26,11 @@ FORMAT = "vit_train checkpoint 3"
 KEY, TENSOR = "vit_train.checkpoint", "tensor"
 # Values in the JSON. A model of 100 blocks, its average and its moments have 30,000.
 MOST_VALUES = 1_000_000
-NOT_ONE = (
-    "not a checkpoint of this version of vit-train: give a run's folder, or last.safetensors or "
-    "best.safetensors in its checkpoints/ (init_from= also takes weights of other libraries)"
-)
 
 
 @dataclass(frozen=True)
 class Extended:
-    """A run that another one extends, as it was at its end."""
+    """A run that another run extends, at its end."""
 
     run: str
     epochs: int
@@ -48,32 +44,43 @@ class Extended:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint(TrainerState):
-    """The state of a trainer, and what it means."""
+class Facts:
+    """Facts of a trained model that its checkpoint contains."""
 
-    config: dict[str, Any]
     classes: list[str]
-    image_shape: tuple[int, int, int]
-    # Mean and standard deviation of each channel, to normalize images with.
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
     versions: dict[str, str]
     # A hash of the run's training, validation and test images.
     fingerprint: str
-    # Keys of the images that it or a model that it learned from trained or validated on, and of the
-    # latter's alone, (N,) int64, if they are known.
+    # Keys of the images on which the model, or a model that it learned from, was trained or
+    # validated, and of the latter's alone, (N,) int64, if they are known.
     seen: Tensor | None = None
     seen_before: Tensor | None = None
     # Logits are divided by it for calibrated probabilities, if it is known.
     temperature: float | None = None
+    # The checksum of the file that this was read from, which identifies it.
+    checksum: str = ""
+
+    def __post_init__(self) -> None:
+        for keys in (self.seen, self.seen_before):
+            if keys is not None and (keys.dtype != torch.int64 or keys.ndim != 1):
+                raise Refused("the keys of images must be int64 (N,)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(TrainerState, Facts):
+    """The state of a trainer, with the facts and settings of its model."""
+
+    config: dict[str, Any]
+    image_shape: tuple[int, int, int]
+    # Mean and standard deviation of each channel, to normalize images with.
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     # The runs that this one extends, the first one first.
     extends: list[Extended] = field(default_factory=list)
     # The run's teacher, if it has one: its run, weights and accuracy.
     teacher: dict[str, Any] = field(default_factory=dict)
     # The length in bytes of each file that grows with the run's steps.
     written: dict[str, int] = field(default_factory=dict)
-    # The checksum of the file that this was read from, which tells it from any other.
-    checksum: str = ""
 
     def copied(self) -> "Checkpoint":
         """Return a checkpoint with copies of the tensors in main memory."""
@@ -88,9 +95,9 @@ class Checkpoint(TrainerState):
 
     @staticmethod
     def load(path: Path) -> "Checkpoint":
-        """Read a checkpoint; raise ValueError if the file is missing, damaged or something else.
+        """Read a checkpoint; raise ValueError if the file is missing, damaged or not a checkpoint.
 
-        Of a damaged file, the message names the newest other intact checkpoint in its folder.
+        If the file is damaged, the message names the newest intact checkpoint in its folder.
         """
         if not path.exists():
             raise ValueError(f"no checkpoint at {path}{near_path(path)}")
@@ -108,7 +115,7 @@ class Checkpoint(TrainerState):
 
 
 def read(path: Path) -> Checkpoint:
-    """Return the content of a checkpoint's file, which must exist; raise Refused if it has none."""
+    """Read a checkpoint from an existing file; raise Refused if it contains none."""
     try:
         with open_regular(path), safe_open(path, framework="pt") as file:
             described = json.loads((file.metadata() or {}).get(KEY, "null"))
@@ -117,7 +124,11 @@ def read(path: Path) -> Checkpoint:
                 raise Refused("it has another format")
             tensors = {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
     except (SafetensorError, ValueError, RecursionError) as error:
-        raise Refused(f"it is damaged, or {NOT_ONE}") from error
+        raise Refused(
+            "it is damaged, or not a checkpoint of this version of vit-train: give a run's folder, "
+            "or last.safetensors or best.safetensors in its checkpoints/ (init_from= also takes "
+            "weights of other libraries)"
+        ) from error
     content, noted = described.get("content"), described.get("checksum")
     if not isinstance(content, dict) or noted != checksum(content, tensors):
         raise Refused("it is damaged")
@@ -134,7 +145,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def apart(checkpoint: Checkpoint) -> tuple[Any, State]:
-    """Return a checkpoint as plain values, in which names stand for tensors, and the tensors."""
+    """Split a checkpoint into plain values, with names in place of tensors, and the tensors."""
     tensors: State = {}
 
     def plain(value: Any, name: str) -> Any:
@@ -155,7 +166,7 @@ def apart(checkpoint: Checkpoint) -> tuple[Any, State]:
 
 
 def together(plain: Any, tensors: State) -> Checkpoint:
-    """Return the checkpoint that `apart` took apart; raise Refused if it lacks something."""
+    """Rebuild a checkpoint that `apart` split; raise Refused if a part is missing."""
 
     def filled(value: Any) -> Any:
         if isinstance(value, dict):
@@ -166,7 +177,7 @@ def together(plain: Any, tensors: State) -> Checkpoint:
             return {key: filled(each) for key, each in value.items()}
         return [filled(each) for each in value] if isinstance(value, list) else value
 
-    return typed(Checkpoint, filled(plain))
+    return typed(Checkpoint, filled(plain))  # type: ignore[no-any-return]
 
 
 def checksum(content: Any, tensors: State) -> str:

@@ -36,11 +36,11 @@ CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
     "data": DATA_CONFIGS,
     "optim": OPTIM_CONFIGS,
 }
-# Those on which predictions depend; a run can be evaluated without its optimizer or its data.
+# The groups that predictions depend on; evaluation needs neither the optimizer nor the data.
 PREDICTING = ("model", "task")
 # All groups of a training run.
 GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
-# The names of groups in published results from before these could be chosen.
+# The names of groups in results that were published when there was no choice.
 UNNAMED = {"optim": "adamw"}
 # Settings that change no result: how often something is reported or saved, and the machine.
 # A name that ends with a dot stands for all settings below it: see `is_among`.
@@ -49,8 +49,7 @@ INCIDENTAL = (
     *("checkpoint.keep", "checkpoint.on_error", "distributed."),
     *("device", "data.root", "data.cache", "data.download", "data.urls"),
 )
-# Settings that change results by rounding alone; on a GPU another train.micro_batch draws different
-# dropout, too.
+# Settings that change results only by rounding; on a GPU, train.micro_batch also changes dropout.
 ROUNDING = ("train.micro_batch", "train.eval_batch_size", "train.cuda_graph")
 # The values that settings without a default need, in words.
 NEEDED = {
@@ -126,26 +125,25 @@ class TrainConfig(Settings):
 
 
 def with_defaults(config: TrainConfig) -> TrainConfig:
-    """Choose the parts that a config made in Python leaves open, as `vit-train` does."""
+    """Fill in the groups that a config made in Python leaves unset, as `vit-train` does."""
     parts: dict[str, Any] = {
         "model": ViTConfig,
         "task": ClassifyConfig,
         "data": ShapesConfig,
         "optim": AdamWConfig,
     }
-    left_open = {part for part in parts if getattr(config, part).name == MISSING}
+    left_open = (part for part in parts if getattr(config, part).name == MISSING)
     return replace(config, **{part: parts[part]() for part in left_open})
 
 
 def readable(config: TrainConfig) -> TrainConfig:
-    """Return a config made in Python as a checkpoint of its run gives it back.
+    """Return a config made in Python as it will be read back from a checkpoint.
 
-    Raise ValueError if it has a part whose class is not registered, or a value of another type.
+    Raise ValueError for a group whose class is not registered, or a value of another type.
     """
     for group, classes in CHOSEN_BY_NAME.items():
-        part = getattr(config, group)
-        kind = type(part)
-        if classes.get(part.name) is not kind:
+        kind = type(getattr(config, group))
+        if kind not in classes.values():
             raise ValueError(
                 f"{kind.__name__} could not be read back from this run: give it a name of its own, "
                 f"and register it first, {group.upper()}_CONFIGS[NAME] = {kind.__name__}"
@@ -176,7 +174,7 @@ Config = TypeVar("Config")
 
 
 def preset_urls(source: str) -> list[str]:
-    """Return the addresses that this installation's preset has for a source; [] for none."""
+    """Return a source's download addresses in this installation's presets; [] if there are none."""
     file = CONF_DIR / "data" / f"{source}.yaml"
     preset: Any = OmegaConf.load(file) if file.is_file() else {}
     return list(preset.get("urls", []))
@@ -184,19 +182,17 @@ def preset_urls(source: str) -> list[str]:
 
 def typed(config: DictConfig, kind: type[Config]) -> Config:
     """Return the dataclass that a composed config describes; raise ValueError if it is invalid."""
-    missing = sorted(OmegaConf.missing_keys(config))
+    # A group's name is chosen by the group: model=tiny.
+    missing = sorted(key.removesuffix(".name") for key in OmegaConf.missing_keys(config))
     if missing:
-        # A group's name is chosen by the group: model=tiny.
-        settings = (key.removesuffix(".name") for key in missing)
-        needed = (f"{setting}={NEEDED.get(setting, 'VALUE')}" for setting in settings)
+        needed = (f"{setting}={NEEDED.get(setting, 'VALUE')}" for setting in missing)
         raise ValueError(f"missing: {', '.join(needed)}")
     result = OmegaConf.to_object(config)
     assert isinstance(result, kind)
     for group, classes in CHOSEN_BY_NAME.items():
-        part = getattr(result, group, None)
-        name = getattr(part, "name", "")
-        if type(part) in classes.values() and classes.get(name) is not type(part):
-            raise ValueError(f"{group}.name={name} cannot be set: choose with {group}=")
+        part: Any = getattr(result, group, None)
+        if type(part) in classes.values() and classes.get(part.name) is not type(part):
+            raise ValueError(f"{group}.name={part.name} cannot be set: choose with {group}=")
     return result
 
 
@@ -232,7 +228,7 @@ def schema(chosen: tuple[tuple[str, type], ...]) -> DictConfig:
 def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> TrainConfig:
     """Return a checkpoint's config, typed and checked.
 
-    Of a group that is not `needed` and not registered here, the settings of its own are left out.
+    Settings specific to a group that is neither `needed` nor registered here are dropped.
     """
     require_config(stored, "the config")
     schema = schema_of(stored, needed)
@@ -245,12 +241,12 @@ def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) ->
 
 
 def default_settings(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> dict[str, Any]:
-    """Return the settings of a saved run as if only its groups had been chosen, by their names."""
+    """Return the defaults of a saved run's settings, given its choices of groups."""
     return as_saved(OmegaConf.to_container(schema_of(stored, needed)))  # type: ignore[arg-type]
 
 
 def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings with what a new run without pretrained weights saves in place of null."""
+    """Replace null by the value that a new run without pretrained weights saves."""
     model = settings.get("model")
     if isinstance(model, dict) and model.get("norm_eps", NORM_EPS) is None:
         model["norm_eps"] = NORM_EPS

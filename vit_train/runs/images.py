@@ -1,11 +1,11 @@
-"""The images that `vit-eval` evaluates: those of the run, or others that are named."""
+"""The images for `vit-eval`: those of the run, or others named on the command line."""
 
 import logging
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from vit_train.base.text import counted, listed, printable
+from vit_train.base.text import counted, listed
 from vit_train.data.config import (
     DATA_CONFIGS,
     MAX_PIXELS,
@@ -15,7 +15,7 @@ from vit_train.data.config import (
     ShapesConfig,
 )
 from vit_train.data.dataset import Dataset, ImageSet, are_among, make_splits, subset, without
-from vit_train.data.folder import class_folders, find_parts, load_part, reread, split_off_test
+from vit_train.data.folder import find_parts, load_part, reread, split_off_test
 from vit_train.data.sources import load_dataset
 from vit_train.engine.config import BEST
 from vit_train.runs.config import preset_urls
@@ -25,12 +25,9 @@ from vit_train.runs.trained import Meta
 
 logger = logging.getLogger(__name__)
 
-# Bytes of generated images: four times the default data, which takes half a minute to draw.
-MAX_DRAWN = 150_000_000
-
 
 class EvalImages(NamedTuple):
-    """The images to evaluate, and those of validation if they are the run's own."""
+    """The images to evaluate and, if they are the run's own, its validation images."""
 
     images: ImageSet
     val: ImageSet | None = None
@@ -46,22 +43,20 @@ def evaluated_images(
     Raise ValueError if the classes are not the model's.
     """
     config, trained = configured(given, meta), meta.config.data
-    require_few_drawn(config)
     if not isinstance(config, FolderConfig):
         found = run_images(config, split, meta)
-    elif not isinstance(trained, FolderConfig) or config.image_size == trained.image_size:
-        found = folder_images(config, given, split, meta)
-    else:  # which of them the run has seen can be told at its own size
-        at_its_size = replace(config, image_size=trained.image_size)
-        found = folder_images(at_its_size, given, split, meta)
-        found = EvalImages(reread(found.images, config), caveat=found.caveat)
+    else:  # images that the run has seen are recognized at its own size
+        own_size = trained.image_size if isinstance(trained, FolderConfig) else config.image_size
+        found = folder_images(replace(config, image_size=own_size), given, split, meta)
+        if own_size != config.image_size:
+            found = EvalImages(reread(found.images, config), caveat=found.caveat)
     if found.caveat:
         logger.warning(found.caveat)
     return found, config
 
 
 def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
-    """Return the settings of the images, the run's unless others are given.
+    """Return the settings of the images: the run's, with those that are given.
 
     Raise ValueError for a source that does not exist, or a setting that it does not have.
     """
@@ -92,42 +87,21 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
     return kind(**(start | chosen))
 
 
-def require_few_drawn(config: DataConfig) -> None:
-    """Raise ValueError if somebody else's checkpoint asks for images that take minutes to draw."""
-    if isinstance(config, ShapesConfig):
-        size = config.image_size or config.own_size
-        if 3 * size**2 * (config.train_images + config.test_images) > MAX_DRAWN:
-            raise ValueError(
-                f"data.train_images={config.train_images} and data.test_images="
-                f"{config.test_images} of {size} by {size}: vit-eval draws at most "
-                f"{MAX_DRAWN / 1e6:.0f} MB of images"
-            )
-
-
 def folder_images(
     config: FolderConfig, given: EvalDataConfig, split: str, meta: Meta
 ) -> EvalImages:
-    """Read the images of a folder: the run's own as training does, others without those it saw."""
+    """Read a folder of images: the run's own as in training, others without those it saw."""
     if given.root is not None or config.name != meta.config.data.name:
-        images = load_part(config, split, meta.classes, whole=True)
+        images = load_part(config, split, meta.classes)
         if images is not None and not is_training_data(images, config, meta):
             return unseen(images, split, config, meta)
         if images is not None:
             logger.info(f"these are the run's own images: its {split} images are evaluated")
-    else:
-        require_related(Path(config.root), meta)
-    try:
-        return run_images(config, split, meta)
-    except ValueError as error:  # perhaps of a part that is not evaluated
-        images = load_part(config, split, meta.classes, whole=False)
-        if images is None:
-            raise
-        logger.warning(f"only the {split} images are read: {error}")
-        return unseen(images, split, config, meta)
+    return run_images(config, split, meta)
 
 
 def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool:
-    """Check for the complete images of a run that split its test images off them."""
+    """Recognize the images from which a run split off its own test images."""
     try:
         data = Dataset(*split_off_test(images, config), tuple(meta.classes))
     except ValueError:  # too few to split
@@ -135,24 +109,10 @@ def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool
     return data.fingerprint == meta.fingerprint
 
 
-def require_related(root: Path, meta: Meta) -> None:
-    """Raise ValueError if a folder that only the checkpoint names is not one of its images.
-
-    It may be somebody else's, and happen to be a folder here that takes minutes to look through.
-    """
-    found = class_folders(root)
-    if found and sorted(found) != sorted(meta.classes):
-        raise ValueError(
-            f"{printable(str(root))}, where the run found its images, now has the folders "
-            f"{listed(found)}, and the model has the classes {listed(meta.classes)}: name the "
-            "folder to read, data.root=FOLDER"
-        )
-
-
 def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
-    """Load and split the images as training does; without those of validation if they are others.
+    """Load and split the images as in training; return the run's own validation images with them.
 
-    Those of another size are others, because the temperature that is fitted on them is.
+    Images of another size count as others, because a temperature fitted on them would differ.
     """
     data = load_dataset(config)
     if meta.task.needs_labels and list(data.classes) != meta.classes:
@@ -189,18 +149,17 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
         raise ValueError(f"the run trained or validated on all of these: {counted(count, 'image')}")
     elif count:
         images, caveat = unknown, left_out(count)
-    elif advantage(split, meta):
-        caveat = (
-            "The epoch was chosen on the run's own test images, which flatters the number if these "
-            "are the same."
-        )
     return EvalImages(subset(images, f"{split}_subset", config), caveat=caveat)
 
 
 def left_out(count: int) -> str:
     """Describe how many images are left out because the model has seen them, or return ""."""
-    seen = "left out, seen in the training or validation of this model or of one that it learned"
-    return f"{counted(count, 'image')} {seen} from." if count else ""
+    return (
+        f"{counted(count, 'image')} left out, seen in the training or validation of this model or "
+        "of one that it learned from."
+        if count
+        else ""
+    )
 
 
 def copies(images: ImageSet, split: str, meta: Meta) -> str:

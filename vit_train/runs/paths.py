@@ -1,4 +1,4 @@
-"""A run's folder: its files, what a path means, and its only writer."""
+"""A run's folder: its files, the meaning of paths, and its lock."""
 
 import contextlib
 import itertools
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vit_train.base.reading import near_path, read_object
-from vit_train.base.writing import exclusive, generations
+from vit_train.base.writing import InUse, exclusive, generations
 from vit_train.engine.config import BEST, LAST
 
 logger = logging.getLogger(__name__)
@@ -27,20 +27,20 @@ def builtin_names() -> list[str]:
 
 
 def builtin_checkpoint(path: str | Path) -> Path | None:
-    """Return the file that `builtin:NAME` means; None for any other path.
+    """Return the file of `builtin:NAME`; None for any other path.
 
     Raise ValueError if there is no such model.
     """
-    name = str(path).removeprefix(PREFIX)
-    if name == str(path):
+    if not str(path).startswith(PREFIX):
         return None
+    name = str(path).removeprefix(PREFIX)
     if name not in builtin_names():
         known = ", ".join(PREFIX + each for each in builtin_names())
         raise ValueError(f"there is no {path}: choose from {known}")
     return FOLDER / f"{name}{SUFFIX}"
 
 
-# These exist from a run's first step and first save on, and stay after the run has ended.
+# Written at a run's first step and first save; they remain after its end.
 CONFIG, CHECKPOINTS = "config.yaml", "checkpoints"
 SUMMARY = "summary.json"
 
@@ -49,7 +49,7 @@ SUMMARY = "summary.json"
 class Outcome:
     """A run's folder and best validation score, and its exit status, 128 + N after signal N.
 
-    A run that was stopped, perhaps because its time was over, is not `finished`.
+    A run that was stopped, also by train.max_minutes, is not `finished`.
     """
 
     folder: Path
@@ -78,12 +78,12 @@ def last_checkpoint(run: Path) -> Path | None:
 
 
 def checkpoint_at(path: Path) -> Path:
-    """Return the checkpoint that a path means: of a run its best one or, without a best, its last.
+    """Return a run's best checkpoint or, without a best one, its last.
 
-    Raise ValueError if the run has neither. A path that is not a folder is that of a checkpoint.
+    Raise ValueError if the run has neither. A path that is not a folder is returned as it is.
     """
     if not path.is_dir():
-        return named_from_inside(path)
+        return path
     best = path / CHECKPOINTS / BEST
     found = best if best.exists() else last_checkpoint(path)
     if found is None:
@@ -95,31 +95,29 @@ def checkpoint_at(path: Path) -> Path:
 
 
 def run_at(path: Path) -> Path:
-    """Return the newest finished run in a folder of runs; any other path as it is.
+    """Return the newest finished run in a folder of runs; return any other path as it is.
 
     Raise ValueError if none of the runs is finished.
     """
-    summaries = list(path.glob(f"*/{SUMMARY}")) if path.is_dir() and not holds_run(path) else []
+    summaries = [] if holds_run(path) else list(path.glob(f"*/{SUMMARY}"))
     if not summaries:
         return path
-    by_time = sorted(summaries, key=lambda file: file.lstat().st_mtime_ns, reverse=True)
-    run = next((file.parent for file in by_time if is_finished(file.parent)), None)
-    if run is None:
+    finished = [file for file in summaries if is_finished(file.parent)]
+    if not finished:
         raise ValueError(f"none of the runs in {path} is finished: name one of them")
+    run = max(finished, key=lambda file: file.lstat().st_mtime_ns).parent
     logger.info(f"taking the newest finished run: {run}")
     return run
 
 
 def finished_run(path: str) -> Path:
-    """Return the folder of the finished run that `extend=` means, or raise ValueError."""
-    if not Path(path).is_dir():
-        raise ValueError(
-            f"extend={path}: there is no such folder{near_path(Path(path))}: name the run's "
-            "folder; init_from= starts from the weights of a checkpoint"
-        )
+    """Return the folder of the finished run named by `extend=`, or raise ValueError."""
     folder = run_at(Path(path))
     if not holds_run(folder):
-        raise ValueError(f"extend={path}: there is no run in {folder}")
+        raise ValueError(
+            f"extend={path}: there is no run in {folder}{near_path(folder)}: name the folder of a "
+            "finished run; init_from= starts from the weights of a checkpoint"
+        )
     if not is_finished(folder):
         raise ValueError(
             f"extend={path}: this run is not finished: finish it with {resume_command(folder)}"
@@ -128,7 +126,7 @@ def finished_run(path: str) -> Path:
 
 
 def for_shell(path: Path) -> str:
-    """Return a path as a command shows it, with quotes where a shell needs them."""
+    """Quote a path for the shell, where necessary."""
     return shlex.quote(str(path))
 
 
@@ -138,91 +136,63 @@ def resume_command(run: Path) -> str:
 
 
 def resumed_run(resume: str) -> tuple[Path, Path | None]:
-    """Return the folder of the run that `resume=` means and, if it names one, the checkpoint.
+    """Return the folder of the run named by `resume=` and, if one is named, the checkpoint.
 
     Raise ValueError if there is no run.
     """
-    path = named_from_inside(Path(resume))
-    if not path.exists():
-        raise ValueError(f"resume={resume}: there is no such folder{near_path(path)}")
+    path = Path(resume)
     named = path if path.is_file() else None
-    if named and (path.parent.name != CHECKPOINTS or path.suffix != SUFFIX):
+    folder = run_folder(named or path / LAST)
+    if named and (folder == path.parent or path.suffix != SUFFIX):
         raise ValueError(
-            f"resume={resume}: a run goes on in its own folder: name it, or a checkpoint in its "
-            f"{CHECKPOINTS}/; init_from={path} begins a new run with the weights of a copy"
+            f"resume={resume}: a run is resumed in its own folder: name it, or a checkpoint in its "
+            f"{CHECKPOINTS}/; init_from={path} starts a new run from the weights of a copy"
         )
-    folder = path.parent if named else path
-    if folder.name == CHECKPOINTS:
-        folder = folder.parent
     if not (named or last_checkpoint(folder) or (folder / CONFIG).is_file()):
         raise ValueError(
-            f"resume={resume}: there is no run in {folder} to resume{unfinished_below(folder)}"
+            f"resume={resume}: there is no run in {folder}{near_path(folder)}; vit-results lists "
+            "the unfinished runs in a folder"
         )
     return folder, named
-
-
-def unfinished_below(folder: Path) -> str:
-    """Return a hint that names the unfinished runs below a folder, if there are any."""
-    below = (each.parent for depth in ("*", "*/*") for each in folder.glob(f"{depth}/{CONFIG}"))
-    runs = sorted(each for each in below if not is_finished(each))
-    return f". Unfinished runs below it: {', '.join(map(str, runs[-5:]))}" if runs else ""
-
-
-def named_from_inside(path: Path) -> Path:
-    """Return a path within RUN/checkpoints, or that folder, so that it names its run."""
-    inside = path.name == CHECKPOINTS or path.absolute().parent.name == CHECKPOINTS
-    return path.absolute() if inside and path.parent == Path() else path
 
 
 def run_folder(checkpoint: Path) -> Path:
     """Return the folder of a checkpoint's run or, if the file was copied elsewhere, its folder.
 
-    A model that travels with the package has a folder of its own below outputs/.
+    A built-in model has a folder below outputs/.
     """
     if is_builtin(checkpoint):
         return Path("outputs", f"builtin-{checkpoint.stem}")
-    parent = checkpoint.parent
+    parent = checkpoint.parent if checkpoint.parent.name else Path.cwd()
     return parent.parent if parent.name == CHECKPOINTS else parent
 
 
 def summary_file(checkpoint: Path) -> Path:
-    """Return the summary of a checkpoint's run, which need not be there."""
+    """Return the path of the summary of a checkpoint's run, which may not exist."""
     if is_builtin(checkpoint):
         return checkpoint.with_suffix(".json")
     return run_folder(checkpoint) / SUMMARY
 
 
 def calibration_file(checkpoint: Path) -> Path:
-    """Return the file in which vit-eval notes the temperatures of a run's checkpoints."""
+    """Return the file to which vit-eval writes the temperatures of a run's checkpoints."""
     return run_folder(checkpoint) / "calibration.json"
 
 
 LOCK = ".lock"
-# The files of a run before its first step.
-BEGUN = (LOCK, "train.log")
 
 
-class InUse(ValueError):
-    """The folder belongs to another run, or another process is using it."""
-
-
-@contextlib.contextmanager
-def sole_writer(folder: Path) -> Iterator[None]:
-    """Hold the folder within the block; raise InUse if another process holds it."""
-    with contextlib.ExitStack() as held:
-        try:
-            held.enter_context(exclusive(folder / LOCK))
-        except BlockingIOError as taken:
-            raise InUse(f"another process is training in {folder}: end it first") from taken
-        yield
+def sole_writer(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """Lock the folder within the block; raise InUse if another process has locked it."""
+    return exclusive(folder / LOCK)
 
 
 @contextlib.contextmanager
 def new_run(folder: Path, named: bool) -> Iterator[Path]:
-    """Hold a folder for a new run; raise InUse if it contains a run or another process holds it.
+    """Lock a folder for a new run; raise InUse if it contains a run or is locked.
 
     Unless the user `named` the folder, a number is added to its name instead, -2 for the second. A
-    run that ends before it has begun leaves nothing behind, nor empty folders above its own.
+    run that ends before its first step leaves no files and no empty folders.
     """
     with contextlib.ExitStack() as held:
         for number in itertools.count(1):
@@ -238,41 +208,37 @@ def new_run(folder: Path, named: bool) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def unused(folder: Path, named: bool) -> Iterator[None]:
-    """Hold the folder; on exit, remove the run's files written meanwhile, unless it has begun.
+    """Lock the folder; on exit, remove the run's new files unless it has begun.
 
-    Raise InUse if it already contains a run or another process holds it.
+    Raise InUse if the folder already contains a run or is locked.
     """
     folder.mkdir(parents=True, exist_ok=True)
     before = set(folder.iterdir())
     with removed_if_empty(folder, named), sole_writer(folder):
-        taken = holds_run(folder)
+        if holds_run(folder):
+            raise InUse(
+                f"{folder} already contains a run: choose another folder, or resume it with "
+                f"{resume_command(folder)}"
+            )
         try:
-            if taken:
-                raise InUse(
-                    f"{folder} already holds a run: choose another folder, or resume it with "
-                    f"{resume_command(folder)}"
-                )
             yield
         finally:
-            if taken or not holds_run(folder):
-                for path in {folder / name for name in BEGUN} - before:
+            if not holds_run(folder):
+                for path in {folder / LOCK, folder / "train.log"} - before:
                     path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def removed_if_empty(folder: Path, named: bool) -> Iterator[None]:
-    """Remove the folder at the end if it is empty, and on the disk that it was on.
+    """Remove the folder at the end if it is empty.
 
-    Unless the user `named` it, so are those above it, up to the current one: Hydra creates
-    outputs/NAME/TIME before the command's settings are checked.
+    Unless the user `named` it, empty folders above it are removed, too, up to the current one:
+    Hydra creates outputs/NAME/TIME before the command's settings are checked.
     """
-    disk = folder.stat().st_dev if folder.exists() else None
     try:
         yield
     finally:
-        here = Path.cwd()
-        above = [path for path in folder.absolute().parents if here in path.parents]
+        above = [path for path in folder.absolute().parents if Path.cwd() in path.parents]
         with contextlib.suppress(OSError):  # one is not empty, or no longer there
-            if disk in (None, folder.stat().st_dev):  # else a disk was mounted there
-                for path in (folder, *([] if named else above)):
-                    path.rmdir()
+            for path in (folder, *([] if named else above)):
+                path.rmdir()

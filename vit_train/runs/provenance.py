@@ -42,19 +42,16 @@ def version_of(package: str) -> str:
 def commit(top: Path = TOP) -> str | None:
     """Return a checkout's commit, with "+changes" if tracked files differed at the first call.
 
-    A run calls it at its start; what is committed while it trains has no part in it. None means
-    that there is no checkout, or that git failed.
+    The first call is at a run's start, so that commits made during training do not count. Return
+    None if there is no checkout, or if git fails.
     """
-    command = ["git", "-C", str(top), "describe", "--always", "--abbrev=40", "--exclude=*"]
-    if not (top / ".git").exists():
-        return None
-    try:
-        done = subprocess.run(
-            [*command, "--dirty=+changes"], capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
+    describe = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+changes"]
+    if (top / ".git").exists():
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            return subprocess.check_output(
+                describe, cwd=top, text=True, stderr=subprocess.DEVNULL
+            ).strip()
+    return None
 
 
 def today() -> str:
@@ -63,7 +60,6 @@ def today() -> str:
 
 
 def machine(device: torch.device) -> dict[str, str | int | None]:
-    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu_model(),
@@ -71,7 +67,7 @@ def machine(device: torch.device) -> dict[str, str | int | None]:
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": device.type,
-        "gpu": gpu,
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
     }
 
 
@@ -85,7 +81,7 @@ def cpu_model() -> str:
 
 
 def command_line(arguments: Sequence[str] | None = None) -> str:
-    """Return this process's command, with other `arguments` if given, as it can be typed again."""
+    """Return this process's command, with other `arguments` if given, quoted for the shell."""
     module = getattr(sys.modules["__main__"].__spec__, "name", "")
     programs = {
         "vit_train": ["python", "-m", module],  # which torchrun needs

@@ -1,4 +1,4 @@
-"""The settings of the commands that come after training or before it."""
+"""The settings of all commands except `vit-train`."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,15 +19,6 @@ from vit_train.runs.config import TrainConfig
 WEIGHTS = ("auto", "ema", "raw")
 # Checkpoints that vit-eval compares.
 MOST_COMPARED = 8
-# Test-time augmentations.
-TTA = ("none", "flip")
-MOST_PICTURES = 1000  # on one sheet; matplotlib takes minutes to lay out more
-PICTURES = (".png", ".pdf", ".svg")
-TABLES = (".csv", ".jsonl")
-# Methods of explanation.
-METHODS = ("relevance", "rollout", "attention")
-# The formats of vit-export.
-FORMATS = ("onnx", "torch", "safetensors", "timm", "hf")
 
 
 @dataclass
@@ -92,7 +83,7 @@ class EvalConfig(TrainedConfig):
         "none",
         "Test-time augmentation, reported separately: none, or flip, the mean of the "
         "probabilities of an image and its mirror image.",
-        choices=TTA,
+        choices=("none", "flip"),
     )
     robustness: bool = setting(
         False,
@@ -108,8 +99,6 @@ class EvalConfig(TrainedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.ckpt is None:
-            raise ValueError("ckpt=null names no checkpoint: write ckpt=PATH")
         # A run of a sweep has a number for a name.
         several = isinstance(self.ckpt, list)
         self.ckpt = [str(each) for each in self.ckpt] if several else str(self.ckpt)
@@ -142,8 +131,8 @@ class PredictConfig(TrainedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.out is not None:
-            require_suffix(self.out, TABLES)
+        if self.out is not None and Path(self.out).suffix not in (".csv", ".jsonl"):
+            raise ValueError(f"out={self.out} must end in .csv or .jsonl")
 
 
 @dataclass
@@ -153,12 +142,12 @@ class ExplainConfig(TrainedConfig):
     images: Any = setting(
         None, "As for vit-predict; null: some test images of the run's data, always the same."
     )
-    count: int = setting(12, "Most images that are drawn.", at_least=1, at_most=MOST_PICTURES)
+    count: int = setting(12, "Most images that are drawn.", at_least=1, at_most=1000)
     method: str = setting(
         "relevance",
         "relevance: regions that raised the class's logit; rollout: attention through all layers; "
         "attention: that of one layer.",
-        choices=METHODS,
+        choices=("relevance", "rollout", "attention"),
     )
     layer: int = setting(
         -1, "With method=attention: the layer, counted from 1, or from the end if negative."
@@ -181,8 +170,6 @@ class ExplainConfig(TrainedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.score and self.target is not None:
-            raise ValueError("score= measures the maps of the predicted classes: leave out target=")
         if self.target is not None and self.method != "relevance":
             raise ValueError(f"method={self.method} is the same for every class: leave out target=")
 
@@ -195,7 +182,7 @@ class ExportConfig(TrainedConfig):
         "onnx",
         "onnx; torch: a program of torch.export; safetensors: the weights with our names; timm or "
         "hf (Hugging Face): a folder that these libraries open.",
-        choices=FORMATS,
+        choices=("onnx", "torch", "safetensors", "timm", "hf"),
     )
     out: str | None = setting(
         None,
@@ -210,14 +197,6 @@ class ExportConfig(TrainedConfig):
     # The test images on which the export is checked, too, where they are present.
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.normalize and self.format not in FORMATS[:2]:
-            raise ValueError(
-                f"normalize=false is for format={' and '.join(FORMATS[:2])}: other formats store "
-                "weights without preprocessing"
-            )
-
 
 @dataclass
 class SheetConfig(Settings):
@@ -225,20 +204,11 @@ class SheetConfig(Settings):
 
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
-    images: int = setting(6, "Number of images.", at_least=1)
-    variants: int = setting(8, "Augmentations of each image.", at_least=1)
+    # At most 30 rows and columns, because matplotlib takes minutes to lay out more.
+    images: int = setting(6, "Number of images.", at_least=1, at_most=30)
+    variants: int = setting(8, "Augmentations of each image.", at_least=1, at_most=30)
     seed: int = seed_setting(0, "Seed of the augmentation.")
     out: str = setting("augmented.png", "The picture to write: .png, .pdf or .svg.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        pictures = self.images * (1 + self.variants)
-        if pictures > MOST_PICTURES:
-            raise ValueError(
-                f"images={self.images}, variants={self.variants} make {pictures:,} pictures, but "
-                f"one sheet shows at most {MOST_PICTURES:,}"
-            )
-        require_suffix(self.out, PICTURES)
 
 
 @dataclass
@@ -258,9 +228,3 @@ class InspectConfig(TrainConfig):
         for key in ("resume", "extend"):
             if (run := getattr(self, key)) is not None:
                 raise ValueError(f"{key}={run} is for vit-train: vit-inspect describes new models")
-        require_suffix(self.out, PICTURES)
-
-
-def require_suffix(out: str, suffixes: tuple[str, ...]) -> None:
-    if Path(out).suffix not in suffixes:
-        raise ValueError(f"out={out} must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}")

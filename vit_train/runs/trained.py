@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vit_train.base.memory import memory_bytes, require_memory
-from vit_train.base.reading import Refused, read_json, typed
+from vit_train.base.reading import Refused, read_object, typed
 from vit_train.base.text import counted
 from vit_train.data.batches import Normalize
 from vit_train.data.config import MAX_PIXELS
@@ -25,7 +25,7 @@ from vit_train.engine.workers import make_workers
 from vit_train.model.build import bytes_of, forward_bytes, on_meta, require_few_patches
 from vit_train.model.pos_embed import PositionEmbedding, resize_positions
 from vit_train.model.vit import Encoder
-from vit_train.runs.checkpoint import Checkpoint
+from vit_train.runs.checkpoint import Checkpoint, Facts
 from vit_train.runs.config import PREDICTING, TrainConfig, from_checkpoint
 from vit_train.runs.paths import builtin_checkpoint, calibration_file, checkpoint_at, run_at
 from vit_train.runs.settings import WEIGHTS
@@ -34,7 +34,7 @@ from vit_train.tasks.task import Task
 
 # Channels of the images of all sources, and of the files that are classified.
 CHANNELS = 3
-# Temperatures that are believed, ample for those of vit-eval: logits divided by others overflow.
+# Range of plausible temperatures; logits divided by others could overflow.
 LEAST, MOST = 1e-3, 1e3
 # A file, or an image that is already decoded: of PIL, or uint8 of shape (H,W), (H,W,3) or (H,W,4).
 Picture = str | Path | Image.Image | np.ndarray
@@ -54,7 +54,7 @@ class Prediction:
     top: list[tuple[str, float]]
 
 
-# The answer to a file, or why the file cannot be read.
+# A prediction, or the reason why a file cannot be read.
 PredictionOrError = Prediction | str
 
 
@@ -63,43 +63,34 @@ def named(image: Picture) -> str:
 
 
 @dataclass(frozen=True)
-class Meta:
-    """A trained model's config, task, classes and training progress."""
+class Meta(Facts):
+    """A trained model's config, task, facts and training progress.
+
+    The `temperature` is None if it is not known of these weights at this image size.
+    """
 
     path: Path
     config: TrainConfig
     task: Task
-    classes: list[str]
     image_shape: tuple[int, int, int]
     statistics: Statistics
     epoch: int
     step: int
     images_seen: int
     weights: str
-    versions: dict[str, str]
-    # A hash of the run's training, validation and test images.
-    fingerprint: str
-    # Keys of the images that it or a model that it learned from was trained or validated on, and
-    # of the latter's alone, if they are known.
-    seen: Tensor | None
-    seen_before: Tensor | None
-    # The checksum of the checkpoint.
-    checksum: str
-    # Divide logits by this for calibrated probabilities; None if it is not known.
-    temperature: float | None = None
 
     @property
     def all_seen(self) -> Seen | None:
         return None if self.seen is None else Seen(self.seen, self.image_shape[-1])
 
-    def require_finite(self, answers: Tensor) -> None:
-        """Raise ValueError if the model predicts NaN or infinity."""
-        if not answers.isfinite().all():
-            raise ValueError(f"{self.path} answers with NaN: its weights are damaged")
+    def require_finite(self, outputs: Tensor) -> None:
+        """Raise ValueError if the model's outputs contain NaN or infinity."""
+        if not outputs.isfinite().all():
+            raise ValueError(f"{self.path}: the model's outputs are NaN: its weights are damaged")
 
 
 class Trained(NamedTuple):
-    """A trained model and its metadata; `model, meta = load(...)` takes it apart."""
+    """A trained model and its metadata; `model, meta = load(...)` unpacks it."""
 
     model: nn.Module
     meta: Meta
@@ -111,7 +102,7 @@ class Trained(NamedTuple):
         return f"Trained('{self.meta.path}', {count:,} parameters, {classes})"
 
     def preprocess(self, image: Picture) -> Tensor:
-        """Return an image as the model reads it: normalized float32 (C,S,S).
+        """Return an image as the model's input: normalized float32 (C,S,S).
 
         Images of any size are scaled and center-cropped to the size that the model takes.
         Raise ValueError for what cannot be decoded.
@@ -184,13 +175,11 @@ class Trained(NamedTuple):
     def classify(self, pixels: Tensor, topk: int) -> list[Prediction]:
         """Classify images uint8 (B,C,S,S) on the model's device, as many at once as vit-eval."""
         normalize, precision = self.normalize, self.precision
-
-        def answers(images: Tensor) -> Tensor:
-            return self.probabilities(normalize(images), precision)
-
-        workers = make_workers(self.model, precision, len(pixels), most=self.at_once)
-        with workers:
-            probabilities = torch.cat(list(workers.map(answers, pixels.to(self.device)))).cpu()
+        with make_workers(self.model, precision, len(pixels), most=self.at_once) as workers:
+            parts = workers.map(
+                lambda part: self.probabilities(normalize(part), precision), pixels.to(self.device)
+            )
+            probabilities = torch.cat(list(parts)).cpu()
         best = probabilities.topk(min(topk, probabilities.shape[1]), dim=1)
         names = self.meta.classes
         return [
@@ -204,7 +193,7 @@ class Trained(NamedTuple):
 
     @torch.no_grad()
     def probabilities(self, images: Tensor, precision: Precision | None = None) -> Tensor:
-        """Return those (B,K), float64, of normalized images on the model's device.
+        """Return the class probabilities (B,K), float64, of normalized images on the device.
 
         They are computed in the model's own precision unless another one is given.
         """
@@ -215,7 +204,7 @@ class Trained(NamedTuple):
 
     @property
     def at_once(self) -> int:
-        """Return how many images a share of the memory can hold in a forward pass, at least one."""
+        """Return the number of images whose forward pass fits into SHARE of the memory."""
         each = forward_bytes(self.meta.config.model, self.meta.image_shape)
         return max(1, int(min(SHARE * memory_bytes(), sys.maxsize) // each))
 
@@ -230,7 +219,7 @@ class Trained(NamedTuple):
 
     @property
     def precision(self) -> Precision:
-        """Return the precision of training or fp32, if this device lacks it or is slow in it."""
+        """Return the precision of training, or fp32 if this device lacks it or is slow in it."""
         name = self.meta.config.precision
         try:
             return pick_precision("auto" if name == "bf16" else name, self.device, self.model)
@@ -246,11 +235,11 @@ def load(
 ) -> Trained:
     """Load a trained model, in eval mode, and its metadata.
 
-    The result classifies images, `load(path).predict("photo.jpg")`, and can be taken apart,
+    The result classifies images, `load(path).predict("photo.jpg")`, and can be unpacked,
     `model, meta = load(path)`.
 
     `path` is a checkpoint, a run folder (its best checkpoint), a folder of runs (the newest one
-    that is finished), or a model that travels with the package, such as "builtin:cifar10".
+    that is finished), or a built-in model, "builtin:cifar10".
     `weights` is "ema", "raw" or "auto", which takes the averaged weights if there are any.
     `image_size` builds the model for images of another size than it was trained on, with its
     learned positions interpolated. Raise ValueError if the file is missing, damaged, or not a
@@ -259,8 +248,6 @@ def load(
     file = builtin_checkpoint(path) or checkpoint_at(run_at(Path(path)))
     checkpoint = Checkpoint.load(file)
     chosen, state = pick_weights(checkpoint, weights)
-    if image_size is not None and image_size < 1:
-        raise ValueError(f"image_size={image_size} must be at least 1")
     config = from_checkpoint(checkpoint.config, PREDICTING)
     task = checked_task(checkpoint, config, state, image_size)
     model = task.build_model().to(device)
@@ -269,18 +256,13 @@ def load(
         path=file,
         config=config,
         task=task,
-        classes=checkpoint.classes,
         image_shape=task.image_shape,
         statistics=statistics_of(checkpoint.mean, checkpoint.std),
         epoch=checkpoint.epoch,
         step=checkpoint.step,
         images_seen=checkpoint.images_seen,
         weights=chosen,
-        versions=checkpoint.versions,
-        fingerprint=checkpoint.fingerprint,
-        seen=checked_keys(checkpoint.seen),
-        seen_before=checked_keys(checkpoint.seen_before),
-        checksum=checkpoint.checksum,
+        **{each.name: getattr(checkpoint, each.name) for each in fields(Facts)},
     )
     return Trained(model.eval(), replace(meta, temperature=known_temperature(checkpoint, meta)))
 
@@ -308,9 +290,9 @@ def checked_task(
     num_classes = len(checkpoint.classes)
     if num_classes < 1 or trained_size < 1 or channels != CHANNELS:
         raise ValueError(
-            f"the checkpoint is of {counted(num_classes, 'class')} and of images with "
-            f"{counted(channels, 'channel')} and a side of {trained_size}: it must be of one class "
-            f"or more, and of images with {CHANNELS} channels"
+            f"the checkpoint has {counted(num_classes, 'class')}, and images with "
+            f"{counted(channels, 'channel')} and a side of {trained_size}: it must have at least "
+            f"one class, and images with {CHANNELS} channels"
         )
 
     def at_size(size: int) -> tuple[Task, nn.Module]:
@@ -318,12 +300,11 @@ def checked_task(
         task = make_task(config.task, config.model, (channels, size, size), num_classes)
         return task, on_meta(task.build_model, config.model)
 
-    task, model = at_size(trained_size)
+    _, model = at_size(trained_size)
     expected = {key: value.shape for key, value in model.state_dict().items()}
     if expected != {key: value.shape for key, value in state.items()}:
         raise ValueError("the checkpoint's weights do not match its config")
-    if image_size not in (None, trained_size):
-        task, model = at_size(image_size)
+    task, model = at_size(image_size or trained_size)
     require_bounded_memory(config, model, task.image_shape)
     return task
 
@@ -361,23 +342,15 @@ def statistics_of(
     return Statistics(mean, std)
 
 
-def checked_keys(seen: Tensor | None) -> Tensor | None:
-    """Return the keys of images in a checkpoint; raise ValueError if they cannot be such."""
-    if seen is not None and (seen.dtype != torch.int64 or seen.ndim != 1):
-        raise ValueError("the checkpoint's keys of images must be int64 (N,)")
-    return seen
-
-
 def known_temperature(checkpoint: Checkpoint, meta: Meta) -> float | None:
     """Return the temperature in the checkpoint or, from vit-eval, in the run's folder.
 
     None if it is not known of these weights and this image size, or is not a temperature.
     """
-    value = checkpoint.temperature
-    if value is None:
-        value = (noted_temperatures(meta.path) or {}).get(temperature_key(meta))
+    noted = noted_temperatures(meta.path) or {}
+    value = checkpoint.temperature or noted.get(temperature_key(meta), 0.0)
     fits = meta.image_shape == checkpoint.image_shape
-    return value if value is not None and fits and LEAST <= value <= MOST else None
+    return value if fits and LEAST <= value <= MOST else None
 
 
 def temperature_key(meta: Meta) -> str:
@@ -390,10 +363,10 @@ def noted_temperatures(checkpoint: Path) -> dict[str, float] | None:
 
     None if the file is damaged or was written by something else.
     """
-    file = calibration_file(checkpoint)
     try:
-        return typed(dict[str, float], read_json(file)["temperatures"]) if file.exists() else {}
-    except (Refused, LookupError, TypeError):
+        content = read_object(calibration_file(checkpoint))
+        return typed(dict[str, float], content.get("temperatures", {}))  # type: ignore[no-any-return]
+    except Refused:
         return None
 
 

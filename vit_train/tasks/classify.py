@@ -18,7 +18,7 @@ from vit_train.tasks.task import Task
 class Classify(Task):
     """Task with cross-entropy as its loss; in training, targets are smoothed and classes weighted.
 
-    Raises ValueError for fewer than two classes, and unless there are as many class weights.
+    Raises ValueError for fewer than two classes, and unless each class has a weight.
     """
 
     measures = ("loss", "acc")
@@ -64,7 +64,7 @@ class Classify(Task):
     def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         logits = model(images)
         loss = self.loss_sum(logits, targets, images)
-        sums = [loss, correct_answers(logits.detach(), targets).to(loss.dtype)]
+        sums = [loss, correct_predictions(logits.detach(), targets).to(loss.dtype)]
         if self.weights is not None:
             sums.append(weighted(targets, self.weights)[0].sum().to(loss))
         return torch.stack(sums)
@@ -120,7 +120,7 @@ def weighted(targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     return parts.sum(1), parts / parts.sum(1, keepdim=True)
 
 
-def correct_answers(logits: Tensor, targets: Tensor) -> Tensor:
+def correct_predictions(logits: Tensor, targets: Tensor) -> Tensor:
     """Count the correct predictions of labels (B,).
 
     For mixed targets (B,K), sum the predicted classes' shares instead.
@@ -136,15 +136,14 @@ def class_token_maps(weights: Tensor) -> Tensor:
 
     `weights` (B,H,T,T) is the attention of one layer.
     """
-    to_patches: Tensor = weights[:, :, 0, 1:]
-    grid = math.isqrt(to_patches.shape[2])
-    return to_patches.unflatten(2, (grid, grid))  # type: ignore[no-any-return]
+    grid = math.isqrt(weights.shape[-1])
+    return weights[:, :, 0, 1:].unflatten(2, (grid, grid))  # type: ignore[no-any-return]
 
 
 class Teacher(nn.Module):
-    """A trained classifier that reads what a student reads, in eval mode and without gradients.
+    """A trained classifier for a student's images, in eval mode and without gradients.
 
-    The images are normalized for the student; it normalizes them for itself.
+    The images are normalized for the student; the teacher converts them to its own normalization.
     """
 
     scale: Tensor  # (C,1,1)
@@ -168,17 +167,7 @@ class Distill(Classify):
     """Classification with a `teacher`, which training needs and evaluation does not."""
 
     config: DistillConfig
-
-    def __init__(
-        self,
-        config: DistillConfig,
-        model: ModelConfig,
-        image_shape: tuple[int, int, int],
-        num_classes: int,
-        teacher: Teacher | None = None,
-    ) -> None:
-        super().__init__(config, model, image_shape, num_classes)
-        self.teacher = teacher
+    teacher: Teacher | None = None
 
     def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
         labels = super().loss_sum(logits, targets, images)

@@ -133,10 +133,9 @@ class MaskedTrainBatches(DrawnBatches):
         return len(self.source)
 
     def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
-        source = self.source
-        for number, draws in enumerate(source.draws(epoch, first), first):
-            rng = source.generator(epoch, number, MASKING)
-            orders = random_orders(rng, source.batch_size, self.patches)[source.share]
+        for number, draws in enumerate(self.source.draws(epoch, first), first):
+            rng = self.source.generator(epoch, number, MASKING)
+            orders = random_orders(rng, self.batch_size, self.patches)[self.source.share]
             yield *draws, orders
 
     def batch(self, *draws: Tensor) -> Batch:
@@ -170,8 +169,9 @@ class Autoregress(PixelTask):
 
     def build_model(self) -> nn.Module:
         channels, size, _ = self.image_shape
-        depth, rows = self.config.decoder_depth, self.config.given_rows
-        return Autoregressor(self.vit, depth, size, channels, rows)
+        return Autoregressor(
+            self.vit, self.config.decoder_depth, size, channels, self.config.given_rows
+        )
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """Return the mean squared error of each image's predicted values: (B,1)."""
@@ -186,11 +186,9 @@ class Autoregress(PixelTask):
         it from the true earlier patches.
         """
         assert isinstance(model, Autoregressor)
-        patches = patchify(images, self.vit.patch_size)
-        given = patches.clone()
-        given[:, model.given :] = 0
-        ahead = patches.clone()
-        ahead[:, model.given :] = model.forward(images).float()
         size = self.vit.patch_size
-        completion = model.generate(images)
-        return [images, unpatchify(given, size), completion, unpatchify(ahead, size)]
+        given = patchify(images, size)[:, : model.given]
+        predicted = model.forward(images).float()
+        shown = torch.cat((given, torch.zeros_like(predicted)), dim=1)
+        ahead = torch.cat((given, predicted), dim=1)
+        return [images, unpatchify(shown, size), model.generate(images), unpatchify(ahead, size)]

@@ -18,11 +18,11 @@ class Task(Objective, Protocol):
 
     # True if the task cannot use images without labels.
     needs_labels: ClassVar[bool] = False
-    # The name of the value in an evaluation that tells the best epoch.
+    # The metric by which the best epoch is chosen.
     best_by: str = "loss"
     # Titles of the pictures that show a result side by side; empty if there are none.
     columns: tuple[str, ...] = ()
-    # What the maps among them show; empty if there are none.
+    # A description of the maps among them; empty if there are none.
     legend: str = ""
     image_shape: tuple[int, int, int]
 
@@ -42,8 +42,9 @@ class Task(Objective, Protocol):
         return batches
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
-        """Return, for each of `columns`, images (B,C,S,S), normalized as the model's input.
+        """Return images or maps for each of `columns`.
 
-        Or maps (B,G,G) over the first of them, of numbers from 0.
+        Images (B,C,S,S) are normalized like the model's input; maps (B,G,G) over the images of the
+        first column are nonnegative.
         """
         return []

@@ -26,7 +26,7 @@ from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import TrainConfig
-from vit_train.runs.trained import Trained, checked_keys, encoder_of
+from vit_train.runs.trained import Trained, encoder_of
 from vit_train.tasks.task import Task
 
 if TYPE_CHECKING:  # most runs do not import it
@@ -180,7 +180,7 @@ def seen_by_earlier_models(
     and the teacher. Test images that were seen at another size have the keys of this size.
     """
     if earlier is not None:
-        return checked_keys(earlier.seen_before)
+        return earlier.seen_before
     models = found.seen if found else None, teacher.meta.all_seen if teacher else None
     known = [seen for seen in models if seen is not None]
     keys = [seen.keys for seen in known]
