@@ -1,6 +1,6 @@
 """A library's names for the weights of a Vision Transformer: a table, read both ways."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,10 +88,8 @@ class Layout:
         try:
             theirs = self.unpack(dict(state))
             for key, names in self.table(len(state)).items():
-                parts = [theirs.pop(name) for name in names if name in theirs]
-                if 0 < len(parts) < len(names):
-                    raise Refused(f"it lacks one or two of {', '.join(names)}")
-                if parts:
+                if theirs.keys() >= {*names}:
+                    parts = [theirs.pop(name) for name in names]
                     ours[key] = torch.cat(parts) if len(parts) > 1 else parts[0]
         except (RuntimeError, IndexError) as error:
             raise Refused(f"its weights do not have the shapes of {self.name}'s") from error
@@ -114,7 +112,8 @@ class Layout:
                     raise Refused(f"it has {meaning} ({name[:80]})")
         if odd := [name for name in names if not name.startswith(self.unused)]:
             raise Refused(
-                f"it has {first_three(odd)}, which a Vision Transformer here has no place for"
+                "it has weights that a Vision Transformer here has no place for: "
+                f"{', '.join(name[:80] for name in odd[:3])}"
             )
 
     def refused(self, config: ViTConfig) -> list[str]:
@@ -124,12 +123,6 @@ class Layout:
             for name, values in self.holds.items()
             if getattr(config, name) not in values
         ]
-
-
-def first_three(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(name[:80] for name in names[:3]) + more
 
 
 def described(state: Mapping[str, Tensor]) -> dict[str, Any]:

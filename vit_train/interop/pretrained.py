@@ -4,10 +4,8 @@ Wherever they come from, the result is the same: weights under this program's na
 known of the model that they belong to.
 """
 
-import difflib
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -33,7 +31,7 @@ from vit_train.model.build import build, on_meta
 from vit_train.model.config import ViTConfig, require_vit
 from vit_train.runs.config import PREDICTING, from_checkpoint
 from vit_train.runs.paths import PREFIX as BUILTIN
-from vit_train.runs.trained import encoder_of, load, statistics_of
+from vit_train.runs.trained import CHANNELS, encoder_of, load, statistics_of
 
 TIMM = "timm:"
 # The key of the metadata in which a safetensors file of this program describes its model.
@@ -61,7 +59,6 @@ class Pretrained:
     layout: str
     state: State
     config: ViTConfig
-    channels: int
     # The names of its classes, None where they are not known.
     classes: list[str] | None
     statistics: Statistics | None
@@ -97,7 +94,6 @@ def from_run(source: str) -> Pretrained:
         layout="",
         state=encoder.state_dict(),
         config=encoder.config,
-        channels=encoder.image_shape[0],
         classes=meta.classes,
         statistics=meta.statistics,
         seen=meta.all_seen,
@@ -124,10 +120,9 @@ def from_own(state: State, description: str) -> Pretrained:
     require_plain(plain, "its metadata", JSON_NODES)
     about = typed(Exported, plain, "its metadata")
     config = require_vit(from_checkpoint(about.config, PREDICTING).model, "init_from")
-    channels = about.image_shape[0]
-    statistics = statistics_of(about.mean, about.std)
-    require_whole(state, config, about.image_shape, {})
-    return Pretrained("", numbers(state), config, channels, about.classes, statistics)
+    state = numbers(state)
+    require_whole(state, config, about.image_shape[1])
+    return Pretrained("", state, config, about.classes, statistics_of(about.mean, about.std))
 
 
 def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
@@ -136,22 +131,13 @@ def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
         timm = import_module("timm")
     except ImportError as error:
         raise Refused("this needs timm: pip install -e '.[timm]' in the checkout") from error
-    if not timm.is_model(name):
-        near = difflib.get_close_matches(name, timm.list_models("*it_*"), n=3)
-        hint = f": did you mean {', '.join(near)}?" if near else ""
-        raise Refused(f"timm has no model {name}{hint}")
     try:
         model = timm.create_model(name, pretrained=True)
-    except Exception as error:  # of the network, of the hub's client, or of timm
-        problem = f"timm cannot download {name}, which needs a network: {reason(error)}"
-        raise Refused(problem) from error
-    state = unwrapped(model.state_dict())
-    layout = layout_of(state)
-    try:
         facts = facts_of(model)
-    except AttributeError as error:
-        raise Refused(f"the blocks of {name} are not those of a Vision Transformer") from error
-    return translated(state, layout, facts, wanted)
+    except Exception as error:  # of the network, of timm, or of blocks without attention
+        raise Refused(f"cannot take {name} from timm: {reason(error)}") from error
+    state = unwrapped(model.state_dict())
+    return translated(state, layout_of(state), facts, wanted)
 
 
 def facts_of(model: nn.Module) -> Facts:
@@ -181,13 +167,12 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
     if not all(isinstance(settings[key], int | float) for key in ("num_heads", "norm_eps")):
         raise Refused("its config.json has no number of heads, or no eps")
     config = replace(wanted, **settings)
-    channels, size = ours["patch_embed.proj.weight"].shape[1], image_size(ours, config)
-    require_whole(ours, config, (channels, size, size), layout.table(config.depth))
+    ours = numbers(ours)
+    require_whole(ours, config, image_size(ours, config))
     return Pretrained(
         layout=layout.name,
-        state=numbers(ours),
+        state=ours,
         config=config,
-        channels=channels,
         classes=facts.classes,
         statistics=facts.statistics,
         left=tuple(left),
@@ -225,31 +210,17 @@ def image_size(state: State, config: ViTConfig) -> int:
     return side * config.patch_size
 
 
-def require_whole(
-    state: State,
-    config: ViTConfig,
-    image_shape: tuple[int, int, int],
-    table: Mapping[str, tuple[str, ...]],
-) -> None:
-    """Raise Refused, in the library's names, unless the weights are all that the model has.
-
-    A head is not needed.
-    """
-    head = state.get("head.weight")
+def require_whole(state: State, config: ViTConfig, image_size: int) -> None:
+    """Raise Refused unless the weights are all that the model has; a head is not needed."""
+    head, shape = state.get("head.weight"), (CHANNELS, image_size, image_size)
     classes = len(head) if head is not None and head.ndim else 1
-    model = on_meta(partial(build, config, image_shape, classes), config)
-    given, expected = (
-        {key: tuple(value.shape) for key, value in each.items()}
-        for each in (state, model.state_dict())
-    )
-    for key in expected | given:
-        names = ", ".join(table.get(key, (key,)))
-        if key not in given and not (head is None and "head." in key):
-            raise Refused(f"it lacks {names}")
-        if key not in expected:
-            raise Refused(f"it has {names}, for which this model has no place")
-        if key in given and given[key] != expected[key]:
-            raise Refused(f"{names} has the shape {given[key]}, not {expected[key]}")
+    model = on_meta(partial(build, config, shape, classes), config)
+    if head is None:
+        state = {key: each for key, each in model.state_dict().items() if "head." in key} | state
+    try:
+        model.load_state_dict(state, assign=True)
+    except RuntimeError as error:
+        raise Refused(reason(error)) from error
 
 
 def numbers(state: State) -> State:

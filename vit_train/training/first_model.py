@@ -61,11 +61,6 @@ def start_from(
 def require_fit(source: str, found: "Pretrained", ours: Encoder) -> None:
     """Raise ValueError, with the settings that would fit, if the encoders differ."""
     differing = differences(found.config, ours.config)
-    if found.channels != ours.image_shape[0]:
-        raise ValueError(
-            f"init_from={source} is for images of {found.channels} channels, these have "
-            f"{ours.image_shape[0]}"
-        )
     if differing:
         raise ValueError(
             f"init_from={source} does not match this model; to match it, set {' '.join(differing)}"
@@ -89,8 +84,6 @@ def why_fresh(found: "Pretrained", ours: Encoder, classes: list[str]) -> str:
 
 def describe(config: TrainConfig, found: "Pretrained", ours: Encoder, fresh: str) -> str:
     """Describe the weights that were taken and their use, and those that were not, and why."""
-    from vit_train.interop.layout import first_three
-
     layout = f" ({found.layout}'s layout)" if found.layout else ""
     lines = [f"starts from the encoder of {config.init_from}{layout}"]
     theirs = found.state.get("pos_embed.0.weight")
@@ -103,7 +96,7 @@ def describe(config: TrainConfig, found: "Pretrained", ours: Encoder, fresh: str
         unknown = "the same number of classes, whose names are not known"
         lines.append(f"its head is reused, for {'the same classes' if found.classes else unknown}")
     if found.left:
-        lines.append(f"left out: {first_three(found.left)}")
+        lines.append(f"{counted(len(found.left), 'weight')} left out, such as {found.left[0]}")
     if found.assumed:
         values = " ".join(f"model.{key}={getattr(found.config, key)}" for key in found.assumed)
         lines.append(f"assumed, because the file does not say it: {values}")
