@@ -12,6 +12,7 @@ from torch import Tensor
 from vit_train.base.reading import read_json
 from vit_train.base.text import counted, markdown_cell, printable, reason
 from vit_train.base.writing import make_folder, require_own_folder
+from vit_train.data.batches import Normalize
 from vit_train.interop.formats import FORMATS_BY_NAME, Answer, Deployed, Format, deployed
 from vit_train.runs.images import evaluated_images
 from vit_train.runs.paths import run_folder, summary_file
@@ -38,8 +39,6 @@ def export(config: ExportConfig) -> Path:
             f"format={name} needs {', '.join(missing)}: pip install -e '.[export]' in the checkout "
             "(format=torch needs nothing more)"
         )
-    if chosen.suffix and config.out is not None and Path(config.out).suffix != chosen.suffix:
-        raise ValueError(f"out={config.out} must end in {chosen.suffix} for format={name}")
     trained = load(config.ckpt, "cpu", config.weights, config.data.image_size)
     model = deployed(trained, config.normalize)
     require_format_holds(model, name)
@@ -89,14 +88,11 @@ def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
 
     Raise ValueError if they differ by more than rounding.
     """
-    all_expected, all_given = [], []
-    for batch in images.split(BATCH):
-        pixels = model.trained.normalize(batch)
-        expected, given = model.trained.model(pixels), answer(batch if model.normalize else pixels)
-        model.meta.require_finite(expected)
-        all_expected.append(expected)
-        all_given.append(given)
-    same, difference = agreement(torch.cat(all_expected), torch.cat(all_given))
+    normalize, batches = Normalize(model.meta.statistics), images.split(BATCH)
+    expected = torch.cat([model.original(normalize(batch)) for batch in batches])
+    model.meta.require_finite(expected)
+    taken = batches if model.normalize else map(normalize, batches)
+    same, difference = agreement(expected, torch.cat(list(map(answer, taken))))
     figures = (
         f"the same top-1 on {same:,} of {len(images):,} {name}, logits to {difference:.1e} of the "
         "largest"

@@ -39,24 +39,21 @@ CARD = "README.md"
 
 @dataclass(frozen=True)
 class Deployed:
-    """A trained classifier, and the same with PyTorch's kernels, which every format can hold.
+    """A trained classifier, and the same with PyTorch's kernels, which every format supports.
 
     With `normalize`, the exported model takes uint8 images, else normalized float32 ones.
     """
 
-    trained: Trained
+    original: nn.Module
     fused: nn.Module
+    meta: Meta
     normalize: bool
-
-    @property
-    def meta(self) -> Meta:
-        return self.trained.meta
 
     @property
     def about(self) -> dict[str, Any]:
         """Return the metadata of the weights: settings, classes, preprocessing, provenance.
 
-        Paths of the machine that trained them are left out.
+        Paths on the machine that trained them are left out.
         """
         meta = self.meta
         return {
@@ -93,7 +90,7 @@ def deployed(trained: Trained, normalize: bool) -> Deployed:
         # PyTorch's ONNX exporter fails on its own fused attention with a bias.
         if isinstance(part, Attention) and part.relative is not None:
             part.kernels = "scratch"
-    return Deployed(trained, fused.eval(), normalize)
+    return Deployed(trained.model, fused.eval(), meta, normalize)
 
 
 @dataclass(frozen=True)
@@ -145,8 +142,7 @@ class Format:
         else:
             with new_folder(out) as folder:
                 for name, each in content.items():
-                    with replacing(folder / name) as file:
-                        file.write(each)
+                    (folder / name).write_bytes(each)
                 write_text(folder / CARD, card(folder))
 
 
@@ -161,7 +157,7 @@ def refusals(problem: str) -> Iterator[None]:
 
 def program_of(model: Deployed) -> torch.export.ExportedProgram:
     """Return the program from images (N,C,S,S) of any number N to logits (N,K)."""
-    parts = [model.trained.normalize, model.fused] if model.normalize else [model.fused]
+    parts = [Normalize(model.meta.statistics), model.fused] if model.normalize else [model.fused]
     dtype = torch.uint8 if model.normalize else torch.float32
     example = torch.zeros(2, *model.meta.image_shape, dtype=dtype)
     batch = ({0: torch.export.Dim("batch", min=1)},)
@@ -206,16 +202,13 @@ def safetensors_of(state: State, metadata: dict[str, str]) -> bytes:
 
 
 def reopened(path: Path, model: Deployed) -> Answer:
-    """Return how weights answer that are read back from a file or folder, as init_from= does."""
-    config = model.meta.config.model
-    assert isinstance(config, ViTConfig)
-    found = pretrained(str(path), config)
+    """Return the model that `init_from=` reads from a file or folder."""
+    found = pretrained(str(path), ViTConfig())
     quick = replace(found.config, init="torch")  # the weights come below
     network = build(quick, model.meta.image_shape, len(found.state["head.weight"])).eval()
     network.load_state_dict(found.state)
     assert found.statistics is not None
-    normalize = Normalize(found.statistics)
-    return lambda images: network(normalize(images))
+    return nn.Sequential(Normalize(found.statistics), network)
 
 
 def folder_of(layout: Layout, model: Deployed) -> dict[str, bytes]:
@@ -227,12 +220,11 @@ def folder_of(layout: Layout, model: Deployed) -> dict[str, bytes]:
     return {WEIGHT_FILES[0]: safetensors_of(state, {"format": "pt"}), **contents}
 
 
-def plain_config(model: nn.Module) -> ViTConfig:
+def plain_config(model: VisionTransformer) -> ViTConfig:
     """Return a model's config as libraries know it, with biases that may be zeros.
 
     Any positions that are one table count as learned.
     """
-    assert isinstance(model, VisionTransformer)
     config = replace(model.config, norm_eps=model.config.eps, proj_bias=True, mlp_bias=True)
     one_table = len(model.pos_embed) == 1 and config.positions_at == "stem"
     return replace(config, positions="learned") if one_table else config

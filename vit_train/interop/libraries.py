@@ -61,20 +61,20 @@ BLOCK = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 
 def timm_facts(files: Files) -> Facts:
     """Return the facts in config.json, as in timm's models on the Hugging Face Hub."""
-    config = files.get("config.json", {})
+    config = files["config.json"]
+    if not config:
+        return Facts()
     given, architecture = config.get("model_args") or {}, str(config.get("architecture", ""))
-    settings: dict[str, Any] = {}
-    if config:
-        usual = "quick_gelu" if "quickgelu" in architecture else "gelu"
-        settings["activation"] = our_activation(given.get("act_layer", usual))
-    if architecture:
-        settings["norm_eps"] = CLIP_EPS if "_clip_" in architecture else EPS
-        by_size = [count for size, count in HEADS.items() if f"_{size}_" in architecture]
-        if heads := [given["num_heads"]] if given.get("num_heads") else by_size:
-            settings["num_heads"] = heads[-1]
-    pooling = given.get("global_pool") or config.get("global_pool")
-    if pooling in POOLING:
-        settings["head"] = POOLING[pooling]
+    usual = "quick_gelu" if "quickgelu" in architecture else "gelu"
+    settings = {
+        "activation": our_activation(given.get("act_layer", usual)),
+        "norm_eps": CLIP_EPS if "_clip_" in architecture else EPS,
+    }
+    by_size = next((heads for size, heads in HEADS.items() if f"_{size}_" in architecture), None)
+    if heads := given.get("num_heads") or by_size:
+        settings["num_heads"] = heads
+    if pooling := given.get("global_pool") or config.get("global_pool"):
+        settings["head"] = POOLING.get(pooling, "another")
     images = config.get("pretrained_cfg") or config
     names = config.get("label_names")
     classes = list(map(str, names)) if isinstance(names, list) else None
@@ -114,7 +114,6 @@ def timm_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
         "std": about["std"],
         "interpolation": "bilinear",
         "crop_pct": 1.0,
-        "custom_load": False,
         "first_conv": "patch_embed.proj",
         "classifier": "head",
     }
@@ -132,11 +131,9 @@ def timm_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
 
 def with_first_position(state: State) -> State:
     """Give the class token a position of zeros if it has none, as in DeiT-III and FlexiViT."""
-    positions = state.get("pos_embed")
-    if positions is None or "cls_token" not in state:
-        return state
+    positions = state.get("pos_embed", torch.empty(1, 0, 0))
     count = positions.shape[1]
-    if count < 2 or math.isqrt(count) ** 2 != count:
+    if "cls_token" not in state or count < 2 or math.isqrt(count) ** 2 != count:
         return state
     zeros = positions.new_zeros(1, 1, positions.shape[2])
     return state | {"pos_embed": torch.cat((zeros, positions), 1)}
