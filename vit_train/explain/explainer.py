@@ -48,7 +48,6 @@ LEGENDS = {
     "rollout": "attention through all layers (rollout)",
     "attention": "attention of layer {layer}, the mean of its heads",
 }
-TOO_LARGE = "the attention for one image would take more than 1 GB: choose a smaller image size"
 # Shares of the patches that are deleted: for a curve, and for one figure.
 CURVE, DELETED = (0.05, 0.1, 0.2, 0.3, 0.5), 0.1
 # Characters of a title and of a class in it.
@@ -86,7 +85,9 @@ class Explainer:
         self.target = None if target is None else meta.classes.index(target)
         self.batch = min(BATCH, images_at_once(model), trained.at_once)
         if not self.batch:
-            raise ValueError(TOO_LARGE)
+            raise ValueError(
+                "the attention for one image would take more than 1 GB: choose a smaller image size"
+            )
 
     def figures(self, images: Tensor, titles: Sequence[str]) -> dict[str, Figure]:
         """Draw the maps of uint8 images (N,3,S,S), the heads' distances and the filters."""
@@ -141,9 +142,8 @@ class Explainer:
     def distances(self, images: Tensor) -> list[list[float]]:
         """Return the mean attention distance of each head of each layer, in pixels."""
         _, layers = self.model(self.normalized(images[: self.batch]), return_attention=True)
-        config = self.model.config
-        how = config.has_class_token, config.patch_size
-        return [attention_distances(each, *how).tolist() for each in layers]
+        has_class, size = self.model.config.has_class_token, self.model.config.patch_size
+        return [attention_distances(each, has_class, size).tolist() for each in layers]
 
     def score(self, part: ImageSet) -> None:
         """Measure the method on these images, with the score of chance."""
@@ -153,10 +153,9 @@ class Explainer:
             hits, chance = pointing_hits(maps, part.masks)
             low, high = wilson_interval(int(hits.sum()), len(part))
             share, expected = hits.double().mean().item(), chance.mean().item()
-            times = f"{share / expected:.1f} times chance, which is" if expected else "chance is"
             logger.info(
                 f"pointing game, {name}: {share:.1%} of {images} (95 % interval {low:.1%} "
-                f"to {high:.1%}), {times} {expected:.1%}"
+                f"to {high:.1%}); chance: {expected:.1%}"
             )
         for kind, order in deletion_orders(maps).items():
             shares = []
@@ -209,9 +208,8 @@ class Explainer:
 
 def true_classes(images: ImageSet, meta: Meta) -> list[str]:
     """Return a title for each image; of a task without labels, their numbers are no classes."""
-    if not meta.task.needs_labels:
-        return []
-    return [f"true: {meta.classes[label]}" for label in images.labels.tolist()]
+    labels = images.labels.tolist() if meta.task.needs_labels else []
+    return [f"true: {meta.classes[label]}" for label in labels]
 
 
 def on_grid(seen: Tensor, visible: Tensor, grid: int) -> Tensor:
