@@ -136,7 +136,11 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
         *(safetensors.save(STATE, {"vit_train": '{"config": {}}'}), None),
         "x.safetensors: its metadata.classes is missing",
     ),
-    "a lost weight": ({k: v for k, v in STATE.items() if k != KEY}, None, f'Missing key(s) in state_dict: "{KEY}"'),
+    "a lost weight": (
+        {k: v for k, v in STATE.items() if k != KEY},
+        None,
+        f'Missing key(s) in state_dict: "{KEY}"',
+    ),
     "a lost block": (
         *({k: v for k, v in STATE.items() if "blocks.0.mlp" not in k}, None),
         "it lacks whole blocks",
@@ -165,7 +169,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     ),
     "a distilled DeiT": (
         *(HF | {"vit.embeddings.distillation_token": torch.ones(1, 1, 16)}, "{}"),
-        "it has a distillation token: take the same model without",
+        "has no place for: embeddings.distillation_token",
     ),
     "an odd config": (HF, '{"num_attention_heads": "x"}', "has no number of heads"),
     "another activation": (HF, '{"hidden_act": "relu"}', "its activation is relu, not"),

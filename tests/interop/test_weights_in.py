@@ -248,6 +248,4 @@ def test_a_distilled_deit_is_refused_with_its_reason(run: Run) -> None:
     theirs = VisionTransformerDistilled(img_size=SIZE, patch_size=4, embed_dim=DIM, depth=2)
     torch.save(theirs.state_dict(), "distilled.pth")
     for source in ("theirs", "distilled.pth"):
-        run.fails(
-            "a distillation token: take the same", "vit-train", *FITTING, f"init_from={source}"
-        )
+        run.fails("has no place for: ", "vit-train", *FITTING, f"init_from={source}")

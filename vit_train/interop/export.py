@@ -172,13 +172,12 @@ def results(meta: Meta) -> list[str]:
         summary: Any = read_json(summary_file(meta.path))
         command = printable(str(summary["command"])).replace("`", "'")
         precision = markdown_cell(str(summary["precision"]))
-        rows = []
-        for weights, result in summary["test"].items():
-            low, high = result["acc_interval_95"]
-            rows.append(
-                f"| test images, {markdown_cell(weights)} weights | {precision} | "
-                f"{result['acc']:.2%} | {low:.2%} to {high:.2%} | {result['count']:,} |"
-            )
+        ends = "{:.2%} to {:.2%}".format
+        rows = [
+            f"| test images, {markdown_cell(weights)} weights | {precision} | "
+            f"{result['acc']:.2%} | {ends(*result['acc_interval_95'])} | {result['count']:,} |"
+            for weights, result in summary["test"].items()
+        ]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return []  # of a run that was copied without it, or a damaged file
     return [

@@ -1,6 +1,6 @@
 """A library's names for the weights of a Vision Transformer: a table, read both ways."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,18 +18,6 @@ Names = str | tuple[str, str, str]
 Files = Mapping[str, Mapping[str, Any]]
 # The factors with which LayerScale begins, where they are not loaded.
 LAYER_SCALE = 1e-5
-# Parts of other models' names that this model has no place for, and what they belong to.
-NO_PLACE = {
-    "dist_token": "a distillation token: take the same model without (deit_base_patch16_224, "
-    "not deit_base_distilled_patch16_224)",
-    "distillation_token": "a distillation token: take the same model without "
-    "(facebook/deit-base-patch16-224, not facebook/deit-base-distilled-patch16-224)",
-    "reg_token": "register tokens",
-    ".lambda1": "LayerScale in another layout: take timm's model",
-    "fc_norm.": "a LayerNorm after pooling; here it is before",
-    "norm_pre.": "a LayerNorm before the blocks",
-    "relative_position": "its own relative positions",
-}
 
 
 @dataclass(frozen=True)
@@ -93,7 +81,11 @@ class Layout:
                     ours[key] = torch.cat(parts) if len(parts) > 1 else parts[0]
         except (RuntimeError, IndexError) as error:
             raise Refused(f"its weights do not have the shapes of {self.name}'s") from error
-        self.require_unused(theirs)
+        if odd := [name for name in theirs if not name.startswith(self.unused)]:
+            raise Refused(
+                "it has weights that a Vision Transformer here has no place for: "
+                f"{', '.join(name[:80] for name in odd[:3])}"
+            )
         return ours, list(theirs)
 
     def to_theirs(self, state: Mapping[str, Tensor]) -> State:
@@ -103,18 +95,6 @@ class Layout:
         for key, value in state.items():
             result |= zip(table[key], value.chunk(len(table[key])), strict=True)
         return self.pack(result)
-
-    def require_unused(self, names: Iterable[str]) -> None:
-        """Raise Refused if one of the names is not known to be of no use."""
-        for name in names:
-            for part, meaning in NO_PLACE.items():
-                if part in name:
-                    raise Refused(f"it has {meaning} ({name[:80]})")
-        if odd := [name for name in names if not name.startswith(self.unused)]:
-            raise Refused(
-                "it has weights that a Vision Transformer here has no place for: "
-                f"{', '.join(name[:80] for name in odd[:3])}"
-            )
 
     def refused(self, config: ViTConfig) -> list[str]:
         """Return the settings of a model that this layout cannot hold."""
