@@ -49,18 +49,14 @@ def compare_checkpoints(config: EvalConfig) -> None:
     found = dict(zip(names, map(answers_of, runs), strict=True))
     pairs = compared(found)
     verdicts, pictures = [in_words(pair) for pair in pairs], {}
-    for line in verdicts:
-        logger.info(line)
+    logger.info("\n".join(verdicts))
     images, classes = runs[0].images, runs[0].meta.classes
     for pair in combinations(names, 2):
         file = folder / f"{pair[0][0]}-{pair[1][0]}.png"
         save(draw_differences({name: found[name] for name in pair}, images.images, classes), file)
         pictures[" and ".join(pair)] = file.read_bytes()
-    for name, run in zip(names, runs, strict=True):
-        if run.content["caveat"]:
-            verdicts.append(f"{name}: {run.content['caveat']}")
-            logger.warning(verdicts[-1])
     contents = [{"name": name, **run.content} for name, run in zip(names, runs, strict=True)]
+    verdicts += [f"{each['name']}: {each['caveat']}" for each in contents if each["caveat"]]
     write_json(folder / "results.json", {"models": contents, "pairs": pairs})
     table = differences(list(found.values()), letters, images.all_names.tolist(), classes)
     write_text(folder / "differences.csv", csv_text(table))
@@ -170,11 +166,9 @@ def require_comparable(metas: Sequence[Meta]) -> None:
     """Raise ValueError, before anything is evaluated, if these models cannot be compared."""
     if not all(meta.task.needs_labels for meta in metas):
         raise ValueError("ckpt=[A,B] compares classifiers")
-    for first, second in combinations(metas, 2):
-        if first.path.resolve() == second.path.resolve():
-            raise ValueError(f"ckpt= names {first.path} more than once")
-        if first.classes != second.classes:
-            raise ValueError(f"{first.path} and {second.path} know different classes")
+    for meta in metas[1:]:
+        if meta.classes != metas[0].classes:
+            raise ValueError(f"{metas[0].path} and {meta.path} have different classes")
 
 
 def require_same_images(runs: Sequence[Evaluated]) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_train.base.memory import require_images_fit
 from vit_train.base.reading import read_object
 from vit_train.base.text import counted, csv_text, file_name, printable
 from vit_train.base.writing import make_folder, require_own_folder, write_json, write_text
@@ -33,9 +31,7 @@ from vit_train.runs import provenance
 from vit_train.runs.images import evaluated_images
 from vit_train.runs.paths import (
     PREFIX,
-    SUMMARY,
     is_builtin,
-    is_finished,
     removed_if_empty,
     run_folder,
     summary_file,
@@ -69,8 +65,6 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
 def load_for(config: EvalConfig, checkpoint: str) -> Trained:
     """Load a checkpoint as it is to be evaluated."""
     keep_freed_memory()
-    if (requested := config.data.image_size) is not None:
-        require_images_fit(1, requested, f"data.image_size={requested}")
     return load(checkpoint, pick_device(config.device), config.weights, config.data.image_size)
 
 
@@ -99,19 +93,23 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     measured = partial(measure, trained, precision, batch_size)
 
     logger.info(f"evaluating {counted(len(images), f'{config.split} image')} of {data.title}")
-    began = time.perf_counter()
     result: Evaluation = measured(images)
-    speed = len(images) / (time.perf_counter() - began)
     if not np.isfinite(result.loss):
         raise ValueError(
             f"the loss of {meta.path} on these images is {result.loss}: its weights are damaged, "
             "or its training diverged"
         )
-    log_result(result, config, data, meta, precision)
+    logger.info(
+        f"{meta.path}: epoch {meta.epoch}, {counted(meta.images_seen, 'image')} seen, "
+        f"{meta.weights} weights, {precision.name} on {precision.device.type}\n"
+        f"{data.title}, {config.split}: {result_line(result)}"
+    )
+    if isinstance(result, Classification):
+        logger.info(class_table(result, meta.classes))
     note = config.data.val_subset is None and config.precision is None
     fitted = temperature(measured, meta, config.split, val, note)
     content = facts(config, data, meta, precision) | numbers(result, meta.classes, fitted)
-    content |= {"images_per_s": round(speed, 1), "caveat": caveat}
+    content["caveat"] = caveat
     if config.tta == "flip" and isinstance(result, Classification):
         content["tta_flip"] = result_dict(flipped(measured, images, result.answers))
     if config.robustness:
@@ -122,23 +120,6 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     evaluated = Evaluated(meta, images, result, content, folder)
     write(evaluated, trained, explainer)
     return evaluated
-
-
-def log_result(
-    result: Evaluation, config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision
-) -> None:
-    selected = meta.config.data.selected_on == "test"
-    note = " (its run chose its best epoch on the test images)" if selected else ""
-    run = run_folder(meta.path)
-    if (run / SUMMARY).is_file() and not is_finished(run):
-        logger.warning(f"the run is not finished: {run}")
-    logger.info(
-        f"{meta.path}: epoch {meta.epoch}, {counted(meta.images_seen, 'image')} seen, "
-        f"{meta.weights} weights, {precision.name} on {precision.device.type}\n"
-        f"{data.title}, {config.split}{note}: {result_line(result)}"
-    )
-    if isinstance(result, Classification):
-        logger.info(class_table(result, meta.classes))
 
 
 def facts(config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision) -> dict[str, Any]:
@@ -184,17 +165,16 @@ def write(evaluated: Evaluated, trained: Trained, explainer: Explainer | None) -
     except (OSError, ValueError):  # a checkpoint that was copied elsewhere, or a damaged file
         run, curve = {}, []
     write_json(folder / "results.json", content)
-    written, pngs = ["results.json"], {}
     if isinstance(result, Classification):
         rows = predictions(result.answers, images.all_names.tolist(), meta.classes)
         write_text(folder / "predictions.csv", csv_text(rows))
-        written.append("predictions.csv")
+    pngs = {}
     for name, figure in pictures(evaluated, trained, explainer, run, curve):
         save(figure, file := folder / f"{name}.png")
         pngs[name] = file.read_bytes()
-        written.append(file.name)
     write_text(folder / "report.html", evaluation_page(content, result, run, pngs))
-    logger.info(f"written to {folder}/: {', '.join([*written, 'report.html'])}")
+    drawn = ", ".join(f"{name}.png" for name in pngs)
+    logger.info(f"written to {folder}/: report.html, results.json, {drawn}")
 
 
 def predictions(
@@ -234,8 +214,8 @@ def pictures(
     model = trained.model
     yield from figures(result, images.images, meta.classes, images.all_names.tolist())
     if "robustness" in content:
-        accuracies = content["robustness"]["acc_by_severity"]
-        yield "robustness", draw_robustness(accuracies, content["result"]["acc"])
+        by_severity, clean = content["robustness"]["acc_by_severity"], content["result"]["acc"]
+        yield "robustness", draw_robustness(by_severity, clean)
     if meta.task.columns and (count := gallery_size(meta.task, model)):
         count = min(count, trained.at_once)
         batches = EvalBatches(images, trained.normalize, count, trained.device)

@@ -94,7 +94,7 @@ def origin(content: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, obje
         "machine": machine.get("gpu") or machine.get("cpu"),
         "weights": f"{content['weights']}, epoch {content['epoch']}",
         "evaluated with": content["command"],
-        "evaluated": f"{content['date']}, {content['images_per_s']} images a second",
+        "evaluated": content["date"],
     }
     return [(name, value) for name, value in rows.items() if value not in (None, "")]
 
