@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from vit_train.base.reading import (
     JSON_NODES,
@@ -25,7 +24,8 @@ from vit_train.base.reading import (
 from vit_train.base.text import reason
 from vit_train.data.dataset import Seen, Statistics
 from vit_train.interop.layout import Facts, Layout, State, described
-from vit_train.interop.libraries import POOLING, known_statistics, layout_of, our_activation
+from vit_train.interop.libraries import layout_of
+from vit_train.interop.library_configs import built_facts
 from vit_train.interop.weight_files import CONFIG_FILES, read_weights, unwrapped, weights_file
 from vit_train.model.build import build, on_meta
 from vit_train.model.config import ViTConfig, require_vit
@@ -133,25 +133,11 @@ def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
         raise Refused("this needs timm: pip install -e '.[timm]' in the checkout") from error
     try:
         model = timm.create_model(name, pretrained=True)
-        facts = facts_of(model)
+        facts = built_facts(model)
     except Exception as error:  # of the network, of timm, or of blocks without attention
         raise Refused(f"cannot take {name} from timm: {reason(error)}") from error
     state = unwrapped(model.state_dict())
     return translated(state, layout_of(state), facts, wanted)
-
-
-def facts_of(model: nn.Module) -> Facts:
-    """Return the facts about a model that timm has built."""
-    block: Any = model.get_submodule("blocks.0")
-    images = vars(model).get("pretrained_cfg", {})
-    settings = {
-        "num_heads": block.attn.num_heads,
-        "norm_eps": block.norm1.eps,
-        "activation": our_activation(type(block.mlp.act).__name__),
-        "head": POOLING.get(str(vars(model).get("global_pool")), "another"),
-    }
-    statistics = known_statistics(images.get("mean"), images.get("std"))
-    return Facts(settings, images.get("label_names"), statistics)
 
 
 def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) -> Pretrained:
