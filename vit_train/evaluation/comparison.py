@@ -46,7 +46,8 @@ def compare_checkpoints(config: EvalConfig) -> None:
     require_own_folder(folder)
     folder.mkdir(exist_ok=True)
     names = [f"{letter} ({place})" for letter, place in zip(letters, places, strict=True)]
-    found = dict(zip(names, map(answers_of, runs), strict=True))
+    results = [run.result for run in runs if isinstance(run.result, Classification)]
+    found = {name: each.answers for name, each in zip(names, results, strict=True)}
     pairs = compared(found)
     verdicts, pictures = [in_words(pair) for pair in pairs], {}
     logger.info("\n".join(verdicts))
@@ -60,14 +61,11 @@ def compare_checkpoints(config: EvalConfig) -> None:
     write_json(folder / "results.json", {"models": contents, "pairs": pairs})
     table = differences(list(found.values()), letters, images.all_names.tolist(), classes)
     write_text(folder / "differences.csv", csv_text(table))
-    page = comparison_page(contents, verdicts, different_settings(runs), pictures)
-    write_text(folder / "report.html", page)
+    write_text(
+        folder / "report.html",
+        comparison_page(contents, verdicts, different_settings(runs), pictures),
+    )
     logger.info(f"written to {folder}/: results.json, differences.csv, report.html, pictures")
-
-
-def answers_of(run: Evaluated) -> Predictions:
-    assert isinstance(run.result, Classification)
-    return run.result.answers
 
 
 def compared(found: dict[str, Predictions]) -> list[dict[str, Any]]:

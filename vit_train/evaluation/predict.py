@@ -95,10 +95,9 @@ def report(config: PredictConfig, count: int, failures: int, meta: Meta) -> None
     if meta.temperature is not None:
         logger.info(f"probabilities are calibrated with a temperature of {meta.temperature:.2f}")
     elif meta.config.data.val == "split":
-        weights = "" if config.weights == "auto" else f" weights={config.weights}"
         logger.info(
-            f"probabilities are not calibrated: vit-eval {shlex.quote(f'ckpt={config.ckpt}')}"
-            f"{weights} calibrates them once, from the run's validation images"
+            f"probabilities are not calibrated: vit-eval {shlex.quote(f'ckpt={config.ckpt}')} "
+            f"weights={config.weights} calibrates them, once, on the run's validation images"
         )
     else:
         logger.info("probabilities are not calibrated: the run held out no validation images")

@@ -91,10 +91,13 @@ class Explainer:
 
     def figures(self, images: Tensor, titles: Sequence[str]) -> dict[str, Figure]:
         """Draw the maps of uint8 images (N,3,S,S), the heads' distances and the filters."""
-        even = even_distance(self.model.grid, self.model.config.patch_size)
         found = {
             "maps": self.draw_maps(images, titles),
-            "distances": draw_distances(self.distances(images), images.shape[-1], even),
+            "distances": draw_distances(
+                self.distances(images),
+                images.shape[-1],
+                even_distance(self.model.grid, self.model.config.patch_size),
+            ),
         }
         if isinstance(self.model.patch_embed, PatchEmbed):
             filters = principal_filters(self.model.patch_embed.proj.weight.cpu(), FILTERS)
@@ -128,9 +131,8 @@ class Explainer:
         for each in images.split(self.batch):
             pixels = self.normalized(each)
             chances = self.trained.probabilities(pixels, self.precision)
-            target = chances.argmax(1)
-            if self.target is not None:
-                target.fill_(self.target)
+            predicted = chances.argmax(1)
+            target = predicted if self.target is None else torch.full_like(predicted, self.target)
             maps, *_ = prediction_maps(
                 self.model, pixels, has_class, self.method, self.layer, target
             )

@@ -24,7 +24,6 @@ from vit_train.interop.layout import Layout, State
 from vit_train.interop.libraries import HUGGING_FACE, TIMM
 from vit_train.interop.pretrained import OWN, pretrained
 from vit_train.interop.weight_files import WEIGHT_FILES
-from vit_train.model.attention import Attention
 from vit_train.model.build import build
 from vit_train.model.config import NORM_EPS, ViTConfig
 from vit_train.model.layers import StackedLinear
@@ -83,13 +82,11 @@ def deployed(trained: Trained, normalize: bool) -> Deployed:
         raise ValueError(f"task={meta.config.task.name}: only classifiers are exported")
     config = meta.config.model
     if isinstance(config, ViTConfig):
-        config = replace(config, kernels="fused", init="torch")  # quick; the weights come below
+        # PyTorch's ONNX exporter fails on its own fused attention with a bias.
+        kernels = "scratch" if config.positions == "relative" else "fused"
+        config = replace(config, kernels=kernels, init="torch")  # quick; the weights come below
     fused = build(config, meta.image_shape, len(meta.classes))
     fused.load_state_dict(trained.model.state_dict())
-    for part in fused.modules():
-        # PyTorch's ONNX exporter fails on its own fused attention with a bias.
-        if isinstance(part, Attention) and part.relative is not None:
-            part.kernels = "scratch"
     return Deployed(trained.model, fused.eval(), meta, normalize)
 
 
@@ -192,10 +189,6 @@ def torch_file(model: Deployed) -> bytes:
     return buffer.getvalue()
 
 
-def open_torch_file(path: Path, model: Deployed) -> Answer:
-    return torch.export.load(path).module()
-
-
 def safetensors_of(state: State, metadata: dict[str, str]) -> bytes:
     copies = {key: each.clone(memory_format=torch.contiguous_format) for key, each in state.items()}
     return save(copies, metadata)
@@ -273,7 +266,7 @@ import torch
 model = torch.export.load("NAME").module()
 logits = model(images)  # INPUT""",
         content=torch_file,
-        open=open_torch_file,
+        open=lambda path, model: torch.export.load(path).module(),
     ),
     # The weights as they are here.
     "safetensors": Format(
