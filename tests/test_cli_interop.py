@@ -149,7 +149,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
         *(STATE | {KEY: torch.ones(5, 16)}, None),
         f"size mismatch for {KEY}: ",
     ),
-    "NaN": (STATE | {KEY: torch.full((64, 16), float("nan"))}, None, f"{KEY} holds NaN"),
+    "NaN": (STATE | {KEY: torch.full((64, 16), float("nan"))}, None, f"{KEY} contains NaN"),
     "whole numbers": (STATE | {KEY: STATE[KEY].long()}, None, "torch.int64"),
     "odd positions": (
         *(STATE | {"pos_embed": torch.ones(1, 12, 16)}, None),
@@ -169,7 +169,7 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     ),
     "a distilled DeiT": (
         *(HF | {"vit.embeddings.distillation_token": torch.ones(1, 1, 16)}, "{}"),
-        "has no place for: embeddings.distillation_token",
+        "Vision Transformer lacks: embeddings.distillation_token",
     ),
     "an odd config": (HF, '{"num_attention_heads": "x"}', "has no number of heads"),
     "another activation": (HF, '{"hidden_act": "relu"}', "its activation is relu, not"),
@@ -369,7 +369,7 @@ def test_what_a_format_cannot_hold_is_refused_with_those_that_can(
     _, meta = vit_train.load("builtin:cifar10")
     meta = replace(meta, config=replace(meta.config, model=config))
     model = Trained(build(config, meta.image_shape, 10), meta)
-    with pytest.raises(ValueError, match=f"format={form} has no place for {words}"):
+    with pytest.raises(ValueError, match=f"format={form} does not support {words}"):
         exporting.require_format_holds(deployed(model, True), form)
 
 

@@ -69,7 +69,7 @@ def compare_checkpoints(config: EvalConfig) -> None:
 
 
 def compared(found: dict[str, Predictions]) -> list[dict[str, Any]]:
-    """Return the numbers of every two of these classifiers' predictions, by the models' names."""
+    """Return the statistics of each pair of models, given each model's predictions by its name."""
     names = list(combinations(found, 2))
     paired = [Paired.of(found[first], found[second]) for first, second in names]
     p_values = adjusted([each.p_value for each in paired])
@@ -88,7 +88,7 @@ def compared(found: dict[str, Predictions]) -> list[dict[str, Any]]:
 
 
 def adjusted(p_values: Sequence[float]) -> list[float]:
-    """Return p-values that hold for all of the tests together (Holm 1979)."""
+    """Return p-values adjusted for the number of tests (Holm 1979)."""
     order = np.argsort(p_values)
     steps = np.sort(p_values) * np.arange(len(p_values), 0, -1)
     result = np.empty(len(p_values))
@@ -97,7 +97,7 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
 
 
 def in_words(pair: dict[str, Any]) -> str:
-    """Return the difference of two models and whether it may be chance."""
+    """Describe the difference between two models and its significance."""
     low, high = (100 * end for end in pair["interval_95"])
     p, p_adjusted = pair["mcnemar_p"], pair["mcnemar_p_adjusted"]
     chance = in_figures(p)
@@ -121,8 +121,8 @@ def draw_differences(
 ) -> Figure:
     """Draw uint8 images (N,3,S,S) that only one of two models gets right, with both predictions.
 
-    The models' names begin with the letters that stand for them below the images. Images of the
-    highest loss of the other model come first.
+    Below the images, the first letter of its name stands for each model. Images with the highest
+    loss of the other model come first.
     """
 
     def labeled(index: int) -> Labeled:
@@ -161,7 +161,7 @@ def differences(
 
 
 def require_comparable(metas: Sequence[Meta]) -> None:
-    """Raise ValueError, before anything is evaluated, if these models cannot be compared."""
+    """Raise ValueError, before any evaluation, if these models cannot be compared."""
     if not all(meta.task.needs_labels for meta in metas):
         raise ValueError("ckpt=[A,B] compares classifiers")
     for meta in metas[1:]:
@@ -193,7 +193,7 @@ def require_same_images(runs: Sequence[Evaluated]) -> None:
 
 
 def distinct(checkpoints: Sequence[str]) -> list[str]:
-    """Return the checkpoints without the parts of their paths that all of them have."""
+    """Return the checkpoints' paths without the parts that all of them share."""
     parts = [
         [part for part in Path(each).with_suffix("").parts if part != CHECKPOINTS]
         for each in checkpoints

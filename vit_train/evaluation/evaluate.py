@@ -41,7 +41,7 @@ from vit_train.runs.trained import Meta, Trained, encoder_of, load
 
 logger = logging.getLogger(__name__)
 
-# Images whose maps are drawn, and those on which their numbers are measured.
+# Images with drawn maps, and images on which maps are measured.
 SHOWN, EXPLAINED = 12, 256
 # Classes that are named for each image.
 TOP = 5
@@ -63,13 +63,13 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
 
 
 def load_for(config: EvalConfig, checkpoint: str) -> Trained:
-    """Load a checkpoint as it is to be evaluated."""
+    """Load a checkpoint for evaluation, with the settings of the command."""
     keep_freed_memory()
     return load(checkpoint, pick_device(config.device), config.weights, config.data.image_size)
 
 
 def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
-    """Evaluate a model that `load_for` has loaded; raise ValueError for what it cannot do."""
+    """Evaluate a loaded model; raise ValueError for options that its task does not support."""
     meta = trained.meta
     if not meta.task.needs_labels and (config.tta != "none" or config.robustness):
         raise ValueError(
@@ -147,7 +147,7 @@ def facts(config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision
 
 def explainer_of(trained: Trained, precision: Precision) -> Explainer | None:
     """Return the explainer of a model; None if it has no attention, or one that is too large."""
-    # The probabilities as they are, as in all other parts of an evaluation.
+    # Uncalibrated probabilities, as in all other parts of an evaluation.
     uncalibrated = trained._replace(meta=replace(trained.meta, temperature=None))
     try:
         return Explainer(uncalibrated, precision=precision)
@@ -238,7 +238,7 @@ def display_name(checkpoint: Path) -> str:
 
 
 def folder_name(config: EvalConfig, meta: Meta) -> str:
-    """Return a folder's name with all that differs from a default evaluation."""
+    """Return the folder's name, with every setting that differs from its default."""
     data, split = config.data, config.split
     place = None if data.root is None else Path(data.root).expanduser().resolve()
     subset = {"val": data.val_subset, "test": data.test_subset}.get(split)

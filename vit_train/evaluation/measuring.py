@@ -38,7 +38,7 @@ Measure = Callable[[ImageSet], Classification]
 
 
 def measure(trained: Trained, precision: Precision, batch_size: int, images: ImageSet) -> Any:
-    """Evaluate a loaded model on a set of images; return a Classification of a classifier."""
+    """Evaluate a loaded model on a set of images: a classifier's result is a Classification."""
     model, meta = trained
     classes = len(meta.classes) if meta.task.needs_labels else 1
     require_memory(
@@ -56,8 +56,8 @@ def temperature(
 ) -> float | None:
     """Fit the temperature of a classifier on its run's validation `images`.
 
-    Return None without such images, or if they are those that are evaluated. `note` the temperature
-    in the run's folder if these are all of the images.
+    Return None without such images, or if they are the evaluated ones. With `note`, also write the
+    temperature into the run's folder.
     """
     is_possible = meta.config.data.val == "split" and meta.task.needs_labels
     if images is None or split == "val" or not is_possible:

@@ -1,4 +1,4 @@
-"""report.html of one model and of several, for readers who know no more than the page.
+"""report.html of one model or several, for readers who have only this page.
 
 The templates beside this file hold the text; their numbers are those of results.json.
 """
@@ -15,7 +15,7 @@ from vit_train.base.text import counted, printable
 from vit_train.engine.metrics import Classification, Evaluation, is_uneven
 
 TEMPLATES = Path(__file__).with_name("templates")
-# Pairs of classes that are named as confused.
+# The number of confused pairs of classes that are named.
 PAIRS = 5
 
 

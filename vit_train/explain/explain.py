@@ -68,7 +68,7 @@ def explain_predictions(config: ExplainConfig) -> None:
 
 
 def folder_name(config: ExplainConfig) -> str:
-    """Return a folder's name with all that differs from the default explanation."""
+    """Return the folder's name, with every setting that differs from its default."""
     parts = [
         config.method != ExplainConfig.method and config.method,
         config.layer != ExplainConfig.layer and f"layer{config.layer}",

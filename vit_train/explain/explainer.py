@@ -73,7 +73,7 @@ class Explainer:
         if not isinstance(model, VisionTransformer):
             raise ValueError(
                 f"this needs a classifier with attention: model.name={meta.config.model.name} "
-                f"with task={meta.config.task.name} is none"
+                f"with task={meta.config.task.name} is not one"
             )
         if target is not None and target not in meta.classes:
             near = difflib.get_close_matches(target, meta.classes, n=1)
@@ -170,11 +170,11 @@ class Explainer:
             )
 
     def patches(self, share: float) -> int:
-        """Return how many patches are this share of all, at least one."""
+        """Return the number of patches in this share of all, at least one."""
         return max(1, round(share * self.model.grid**2))
 
     def focus(self, images: Tensor) -> dict[str, float]:
-        """Measure where the maps of uint8 images (N,3,S,S) lie, and the predictions without that.
+        """Measure the maps of uint8 images (N,3,S,S), and predictions without the marked patches.
 
         Shares of the patches are those that hold half of a map, highest first, and those `deleted`;
         of a map, what lies in the `middle` quarter of the image; of the predictions, those
@@ -199,7 +199,7 @@ class Explainer:
         }
 
     def kept(self, images: Tensor, predicted: Tensor, patches: Tensor) -> Tensor:
-        """Return the images whose prediction (N,) stays without these patches (N,M), bool (N,)."""
+        """Compare predictions (N,) with those without these patches (N,M); True if equal: (N,)."""
         found, size = [], self.model.config.patch_size
         for part, first in zip(images.split(self.batch), patches.split(self.batch), strict=True):
             batch = self.normalized(part)
@@ -209,7 +209,7 @@ class Explainer:
 
 
 def true_classes(images: ImageSet, meta: Meta) -> list[str]:
-    """Return a title for each image; of a task without labels, their numbers are no classes."""
+    """Return a title for each image, its true class; [] for tasks without labels."""
     labels = images.labels.tolist() if meta.task.needs_labels else []
     return [f"true: {meta.classes[label]}" for label in labels]
 

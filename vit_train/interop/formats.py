@@ -31,7 +31,7 @@ from vit_train.model.vit import VisionTransformer
 from vit_train.runs import provenance
 from vit_train.runs.trained import Meta, Trained, portable
 
-# From images, as the network takes them, to logits.
+# A function from the network's input images to logits.
 Answer = Callable[[Tensor], Tensor]
 CARD = "README.md"
 
@@ -100,17 +100,17 @@ class Format:
     use: str
     # The content of the file, or that of each file in the folder by its name.
     content: Callable[[Deployed], Any]
-    # A function from images, as the network takes them, to the logits of the file or folder.
+    # The function that the file or folder computes, from input images to logits.
     open: Callable[[Path, Deployed], Answer]
-    # The package that opens it, as the Hugging Face Hub calls it.
+    # The package that opens it, by its name on the Hugging Face Hub.
     package: str | None = None
     # Packages without which it cannot be written.
     needs: tuple[str, ...] = ()
-    # The layout of the weights, if it holds only Vision Transformers.
+    # The layout of the weights, if only Vision Transformers are supported.
     layout: Layout | None = None
 
     def refused(self, model: Deployed) -> list[str]:
-        """Return the parts of the model that the format cannot hold."""
+        """Return the settings of the model that the format does not support."""
         if self.layout is None:
             return []
         if not isinstance(model.fused, VisionTransformer):
@@ -214,9 +214,9 @@ def folder_of(layout: Layout, model: Deployed) -> dict[str, bytes]:
 
 
 def plain_config(model: VisionTransformer) -> ViTConfig:
-    """Return a model's config as libraries know it, with biases that may be zeros.
+    """Return a model's config in the libraries' terms: with all biases, which may be zeros.
 
-    Any positions that are one table count as learned.
+    Positions that form one table count as learned.
     """
     config = replace(model.config, norm_eps=model.config.eps, proj_bias=True, mlp_bias=True)
     one_table = len(model.pos_embed) == 1 and config.positions_at == "stem"
@@ -224,10 +224,7 @@ def plain_config(model: VisionTransformer) -> ViTConfig:
 
 
 def plain_state(model: VisionTransformer) -> State:
-    """Return the weights of a model, those of its positions as the table that they make.
-
-    Biases that it lacks are zeros.
-    """
+    """Return a model's weights, with its positions as a table, and zeros for missing biases."""
     zeros = {
         f"{name}.bias": layer.weight.new_zeros(len(layer.weight))
         for name, layer in model.named_modules()

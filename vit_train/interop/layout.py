@@ -16,13 +16,13 @@ State = dict[str, Tensor]
 Names = str | tuple[str, str, str]
 # The contents of JSON files beside the weights, by the files' names.
 Files = Mapping[str, Mapping[str, Any]]
-# The factors with which LayerScale begins, where they are not loaded.
+# The initial factors of LayerScale, where none are loaded.
 LAYER_SCALE = 1e-5
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about a model in a library's config files, beside those that its weights show."""
+    """Facts about a model from a library's config files; its weights show the others."""
 
     # Settings of `model`: num_heads, norm_eps and the like.
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -40,17 +40,17 @@ class Layout:
     # This program's names and the library's. {n} is a block's number, and `weight` or `bias`
     # follows a name that ends with "." or "_".
     names: Mapping[str, Names]
-    # Values of the settings that this layout can hold, where it cannot hold all.
+    # The supported values of settings, if not all are supported.
     holds: Mapping[str, tuple[Any, ...]]
-    # Its LayerNorm's eps where no config says otherwise.
+    # LayerNorm's eps, unless a config sets it.
     norm_eps: float
-    # Beginnings of names that are not needed.
+    # Prefixes of the names of weights that are not needed.
     unused: tuple[str, ...] = ()
     # From its config files to facts about a model, and from a model's config and the classes, mean,
     # std and image_shape of its images to these files.
     facts: Callable[[Files], Facts] = lambda files: Facts()
     files: Callable[[ViTConfig, Mapping[str, Any]], Files] = lambda config, about: {}
-    # From the library's tensors to those of the table and back, where more than names differs.
+    # From the library's tensors to those of the table and back, if they differ in more than names.
     unpack: Callable[[State], State] = dict
     pack: Callable[[State], State] = dict
 
@@ -70,7 +70,7 @@ class Layout:
     def to_ours(self, state: Mapping[str, Tensor]) -> tuple[State, list[str]]:
         """Return the weights under this program's names, and the names of those left out.
 
-        Raise Refused if there are weights that this program's model has no place for.
+        Raise Refused for weights that this program's model lacks.
         """
         ours: State = {}
         try:
@@ -83,7 +83,7 @@ class Layout:
             raise Refused(f"its weights do not have the shapes of {self.name}'s") from error
         if odd := [name for name in theirs if not name.startswith(self.unused)]:
             raise Refused(
-                "it has weights that a Vision Transformer here has no place for: "
+                "it has weights that this program's Vision Transformer lacks: "
                 f"{', '.join(name[:80] for name in odd[:3])}"
             )
         return ours, list(theirs)
@@ -97,7 +97,7 @@ class Layout:
         return self.pack(result)
 
     def refused(self, config: ViTConfig) -> list[str]:
-        """Return the settings of a model that this layout cannot hold."""
+        """Return the settings of a model that this layout does not support."""
         return [
             f"model.{name}={getattr(config, name)}"
             for name, values in self.holds.items()

@@ -19,7 +19,7 @@ from vit_train.interop.library_configs import (
     timm_files,
 )
 
-# Settings that only this program can change, with the value of all libraries.
+# Settings that are fixed in all libraries, with their values there.
 PLAIN: Mapping[str, tuple[Any, ...]] = {
     "pre_norm": (True,),
     "norm_affine": (True,),

@@ -1,7 +1,7 @@
 """Pretrained models to start from: runs of this program, and weights of other libraries.
 
-Wherever they come from, the result is the same: weights under this program's names, and what is
-known of the model that they belong to.
+From any source the result is the same: weights under this program's names, and the known facts
+about their model.
 """
 
 import json
@@ -34,7 +34,7 @@ from vit_train.runs.paths import PREFIX as BUILTIN
 from vit_train.runs.trained import CHANNELS, encoder_of, load, statistics_of
 
 TIMM = "timm:"
-# The key of the metadata in which a safetensors file of this program describes its model.
+# The metadata key under which an exported safetensors file describes its model.
 OWN = "vit_train"
 # The width of the heads of nearly all published models.
 HEAD_DIM = 64
@@ -42,7 +42,7 @@ HEAD_DIM = 64
 
 @dataclass(frozen=True)
 class Exported:
-    """A safetensors file's description of a model of this program, as far as it is used here."""
+    """The metadata of an exported safetensors file that is used here."""
 
     config: dict[str, Any]
     classes: list[str]
@@ -53,27 +53,27 @@ class Exported:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """The weights of a trained Vision Transformer, and what is known of it."""
+    """The weights of a trained Vision Transformer, and the known facts about it."""
 
-    # The layout that they were in, by its name; "" for that of this program.
+    # The name of their original layout; "" for this program's own.
     layout: str
     state: State
     config: ViTConfig
-    # The names of its classes, None where they are not known.
+    # The names of its classes; None if unknown.
     classes: list[str] | None
     statistics: Statistics | None
     # Names of weights that were left out.
     left: tuple[str, ...] = ()
-    # Settings of `model` that the source does not say, so that they are assumed.
+    # Settings of `model` that the source does not state, so they are assumed.
     assumed: tuple[str, ...] = ()
-    # The images that it has seen, if they are known.
+    # The images that it has seen, if known.
     seen: Seen | None = None
 
 
 def pretrained(source: str, wanted: ViTConfig) -> Pretrained:
     """Read the model that `init_from=source` names, for a model of the config `wanted`.
 
-    Raise ValueError if there is none, or if it is not a Vision Transformer of this kind.
+    Raise ValueError if it does not exist, or is not a Vision Transformer of this kind.
     """
     try:
         if source.startswith(TIMM):
@@ -109,7 +109,7 @@ def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
     files = {name: read_object(path.with_name(name)) for name in CONFIG_FILES}
     try:
         facts = layout.facts(files)
-    except (LookupError, TypeError, AttributeError) as error:  # of JSON that means something else
+    except (LookupError, TypeError, AttributeError) as error:  # JSON of another structure
         raise Refused(f"{path.with_name(CONFIG_FILES[0])} does not describe a model") from error
     return translated(state, layout, facts, wanted)
 
@@ -169,9 +169,9 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
 def assumptions(
     layout: Layout, ours: State, shown: dict[str, Any], wanted: ViTConfig
 ) -> dict[str, Any]:
-    """Return the settings that the weights do not show.
+    """Return values for the settings that the weights do not show.
 
-    They are as wanted or, where nothing is wanted, as the library has them.
+    These are the wanted ones or, if none are set, the library's defaults.
     """
     width = shown["embed_dim"]
     same = width == wanted.embed_dim and width % wanted.num_heads == 0
@@ -186,7 +186,7 @@ def assumptions(
 
 
 def image_size(state: State, config: ViTConfig) -> int:
-    """Return the size of images that the positions are for; raise Refused if it is not square."""
+    """Return the image size that the positions imply; raise Refused if no square has so many."""
     if config.positions == "none":
         return config.patch_size
     tokens, extra = state["pos_embed.0.weight"].shape[1], int(config.has_class_token)
@@ -210,12 +210,12 @@ def require_whole(state: State, config: ViTConfig, image_size: int) -> None:
 
 
 def numbers(state: State) -> State:
-    """Return the weights in at least single precision; raise Refused if any is no finite number."""
+    """Return the weights in at least single precision; raise Refused unless all are finite."""
     for key, value in state.items():
         is_real = value.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
         if not is_real or not value.isfinite().all():
             kind = "NaN or infinity" if is_real else f"{value.dtype}, not real numbers"
-            raise Refused(f"{key} holds {kind}: the weights are damaged")
+            raise Refused(f"{key} contains {kind}: the weights are damaged")
     return {
         key: value.to(torch.promote_types(value.dtype, torch.float32))
         for key, value in state.items()

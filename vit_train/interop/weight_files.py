@@ -1,4 +1,4 @@
-"""Files of weights: which one a path means, and what it holds, read without running any code."""
+"""Files of weights: found by a path, and read without running any code."""
 
 import re
 import zipfile
@@ -26,9 +26,9 @@ PREFIXES = re.compile(r"^((module|_orig_mod|model|backbone|vit|deit)\.)+")
 
 
 def weights_file(path: Path) -> Path | None:
-    """Return the file of weights that a path means; None if it is a run's, or does not exist.
+    """Return the file of weights at a path; None if the path is a run's or does not exist.
 
-    Raise Refused for a folder that holds neither weights nor a run.
+    Raise Refused for a folder that contains neither weights nor a run.
     """
     if path.is_file():
         return None if is_checkpoint(path) else path
@@ -91,7 +91,7 @@ def unwrapped(content: Any) -> dict[str, Tensor]:
         if isinstance(name, str) and isinstance(value, Tensor)
     }
     if not state:
-        raise Refused("it holds no weights")
+        raise Refused("it contains no weights")
     for name, value in state.items():
         is_plain = value.layout is torch.strided and not (value.is_nested or value.is_meta)
         # A tensor may repeat one number a billion times.
