@@ -161,9 +161,9 @@ TYPED = {
     "vit-eval ckpt=null": "no checkpoint at None",
     "vit-eval ckpt=~/nowhere": f"no checkpoint at {Path.home()}/nowhere",
     # more memory than there is
-    "vit-eval ckpt=x data.image_size=1000000": "data.image_size=1000000: 1 image of 1,000,000",
     f"vit-augment {FEW} images=1000000000": "images=1000000000 must be at least 1 and at most 30",
     f"vit-augment {FEW} variants=400": "variants=400 must be at least 1 and at most 30",
+    "vit-eval ckpt=run data.image_size=1000000": "62,500,000,000 patches of 4, more than 32,768",
     f"vit-augment {FEW} data.image_size=1000000": "data.image_size=1000000: 80 images of",
     f"vit-augment {FEW} augment.crop_padding=1000000000": "must be at most 32",
     # only training sweeps, and resumes, and has configs of one's own
@@ -183,7 +183,6 @@ TYPED = {
     "vit-eval ckpt=run data.root=run": "come from no folder; add data.name=folder",
     "vit-eval ckpt=run,run": "To use it as a list, use key=[value1,value2]",
     "vit-eval ckpt=[run,nowhere]": "no checkpoint at nowhere",
-    "vit-eval ckpt=[run,run]": "best.safetensors more than once",
     "vit-predict ckpt=run images=nowhere.png": "there is no such file or folder",
     **{f"{command} --experimental-rerun run.pickle": "--experimental-rerun could run any code"
        for command in ("vit-train", "vit-eval", "vit-augment")},

@@ -66,7 +66,7 @@ def test_an_image_is_never_replaced(run: Run) -> None:
     write_images("mine", ["filters.png", "photo.png"])
     before = Path("mine/filters.png").read_bytes()
     images = ["images=[mine/photo.png,mine/filters.png]", "out=mine/../mine"]
-    words = "replace the image mine/filters.png"
+    words = "mine/filters.png: choose another out="
     run.fails(words, "vit-explain", "ckpt=builtin:cifar10", *images)
     assert Path("mine/filters.png").read_bytes() == before
     assert len(list(Path("mine").iterdir())) == 2

@@ -35,7 +35,7 @@ from vit_train.figures.measures import result_dict
 NAMES = ["<b>cat</b>", "dog & co", '"><script>alert(1)</script>']
 FACTS = {
     "checkpoint": "run/<x>.pt", "title": "pets", "split": "test", "image_size": 8, "weights": "raw",
-    "epoch": 3, "images_seen": 90, "date": "2026-01-31", "selected_on": "val", "images_per_s": 9.5,
+    "epoch": 3, "images_seen": 90, "date": "2026-01-31", "selected_on": "val",
     "classes": NAMES, "caveat": "", "command": "vit-eval",
 }  # fmt: skip
 FOCUS = {

@@ -46,36 +46,30 @@ def compare_checkpoints(config: EvalConfig) -> None:
     require_own_folder(folder)
     folder.mkdir(exist_ok=True)
     names = [f"{letter} ({place})" for letter, place in zip(letters, places, strict=True)]
-    found = dict(zip(names, map(answers_of, runs), strict=True))
+    results = [run.result for run in runs if isinstance(run.result, Classification)]
+    found = {name: each.answers for name, each in zip(names, results, strict=True)}
     pairs = compared(found)
     verdicts, pictures = [in_words(pair) for pair in pairs], {}
-    for line in verdicts:
-        logger.info(line)
+    logger.info("\n".join(verdicts))
     images, classes = runs[0].images, runs[0].meta.classes
     for pair in combinations(names, 2):
         file = folder / f"{pair[0][0]}-{pair[1][0]}.png"
         save(draw_differences({name: found[name] for name in pair}, images.images, classes), file)
         pictures[" and ".join(pair)] = file.read_bytes()
-    for name, run in zip(names, runs, strict=True):
-        if run.content["caveat"]:
-            verdicts.append(f"{name}: {run.content['caveat']}")
-            logger.warning(verdicts[-1])
     contents = [{"name": name, **run.content} for name, run in zip(names, runs, strict=True)]
+    verdicts += [f"{each['name']}: {each['caveat']}" for each in contents if each["caveat"]]
     write_json(folder / "results.json", {"models": contents, "pairs": pairs})
     table = differences(list(found.values()), letters, images.all_names.tolist(), classes)
     write_text(folder / "differences.csv", csv_text(table))
-    page = comparison_page(contents, verdicts, different_settings(runs), pictures)
-    write_text(folder / "report.html", page)
+    write_text(
+        folder / "report.html",
+        comparison_page(contents, verdicts, different_settings(runs), pictures),
+    )
     logger.info(f"written to {folder}/: results.json, differences.csv, report.html, pictures")
 
 
-def answers_of(run: Evaluated) -> Predictions:
-    assert isinstance(run.result, Classification)
-    return run.result.answers
-
-
 def compared(found: dict[str, Predictions]) -> list[dict[str, Any]]:
-    """Return the numbers of every two of these classifiers' predictions, by the models' names."""
+    """Return the statistics of each pair of models, given each model's predictions by its name."""
     names = list(combinations(found, 2))
     paired = [Paired.of(found[first], found[second]) for first, second in names]
     p_values = adjusted([each.p_value for each in paired])
@@ -94,7 +88,7 @@ def compared(found: dict[str, Predictions]) -> list[dict[str, Any]]:
 
 
 def adjusted(p_values: Sequence[float]) -> list[float]:
-    """Return p-values that hold for all of the tests together (Holm 1979)."""
+    """Return p-values adjusted for the number of tests (Holm 1979)."""
     order = np.argsort(p_values)
     steps = np.sort(p_values) * np.arange(len(p_values), 0, -1)
     result = np.empty(len(p_values))
@@ -103,7 +97,7 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
 
 
 def in_words(pair: dict[str, Any]) -> str:
-    """Return the difference of two models and whether it may be chance."""
+    """Describe the difference between two models and its significance."""
     low, high = (100 * end for end in pair["interval_95"])
     p, p_adjusted = pair["mcnemar_p"], pair["mcnemar_p_adjusted"]
     chance = in_figures(p)
@@ -127,8 +121,8 @@ def draw_differences(
 ) -> Figure:
     """Draw uint8 images (N,3,S,S) that only one of two models gets right, with both predictions.
 
-    The models' names begin with the letters that stand for them below the images. Images of the
-    highest loss of the other model come first.
+    Below the images, the first letter of its name stands for each model. Images with the highest
+    loss of the other model come first.
     """
 
     def labeled(index: int) -> Labeled:
@@ -167,14 +161,12 @@ def differences(
 
 
 def require_comparable(metas: Sequence[Meta]) -> None:
-    """Raise ValueError, before anything is evaluated, if these models cannot be compared."""
+    """Raise ValueError, before any evaluation, if these models cannot be compared."""
     if not all(meta.task.needs_labels for meta in metas):
         raise ValueError("ckpt=[A,B] compares classifiers")
-    for first, second in combinations(metas, 2):
-        if first.path.resolve() == second.path.resolve():
-            raise ValueError(f"ckpt= names {first.path} more than once")
-        if first.classes != second.classes:
-            raise ValueError(f"{first.path} and {second.path} know different classes")
+    for meta in metas[1:]:
+        if meta.classes != metas[0].classes:
+            raise ValueError(f"{metas[0].path} and {meta.path} have different classes")
 
 
 def require_same_images(runs: Sequence[Evaluated]) -> None:
@@ -201,7 +193,7 @@ def require_same_images(runs: Sequence[Evaluated]) -> None:
 
 
 def distinct(checkpoints: Sequence[str]) -> list[str]:
-    """Return the checkpoints without the parts of their paths that all of them have."""
+    """Return the checkpoints' paths without the parts that all of them share."""
     parts = [
         [part for part in Path(each).with_suffix("").parts if part != CHECKPOINTS]
         for each in checkpoints

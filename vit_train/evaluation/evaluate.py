@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vit_train.base.memory import require_images_fit
 from vit_train.base.reading import read_object
 from vit_train.base.text import counted, csv_text, file_name, printable
 from vit_train.base.writing import require_own_folder, write_json, write_text
@@ -33,9 +31,7 @@ from vit_train.runs import provenance
 from vit_train.runs.images import evaluated_images
 from vit_train.runs.paths import (
     PREFIX,
-    SUMMARY,
     is_builtin,
-    is_finished,
     removed_if_empty,
     run_folder,
     summary_file,
@@ -45,7 +41,7 @@ from vit_train.runs.trained import Meta, Trained, encoder_of, load
 
 logger = logging.getLogger(__name__)
 
-# Images whose maps are drawn, and those on which their numbers are measured.
+# Images with drawn maps, and images on which maps are measured.
 SHOWN, EXPLAINED = 12, 256
 # Classes that are named for each image.
 TOP = 5
@@ -67,15 +63,13 @@ def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
 
 
 def load_for(config: EvalConfig, checkpoint: str) -> Trained:
-    """Load a checkpoint as it is to be evaluated."""
+    """Load a checkpoint for evaluation, with the settings of the command."""
     keep_freed_memory()
-    if (requested := config.data.image_size) is not None:
-        require_images_fit(1, requested, f"data.image_size={requested}")
     return load(checkpoint, pick_device(config.device), config.weights, config.data.image_size)
 
 
 def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
-    """Evaluate a model that `load_for` has loaded; raise ValueError for what it cannot do."""
+    """Evaluate a loaded model; raise ValueError for options that its task does not support."""
     meta = trained.meta
     if not meta.task.needs_labels and (config.tta != "none" or config.robustness):
         raise ValueError(
@@ -99,19 +93,23 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     measured = partial(measure, trained, precision, batch_size)
 
     logger.info(f"evaluating {counted(len(images), f'{config.split} image')} of {data.title}")
-    began = time.perf_counter()
     result: Evaluation = measured(images)
-    speed = len(images) / (time.perf_counter() - began)
     if not np.isfinite(result.loss):
         raise ValueError(
             f"the loss of {meta.path} on these images is {result.loss}: its weights are damaged, "
             "or its training diverged"
         )
-    log_result(result, config, data, meta, precision)
+    logger.info(
+        f"{meta.path}: epoch {meta.epoch}, {counted(meta.images_seen, 'image')} seen, "
+        f"{meta.weights} weights, {precision.name} on {precision.device.type}\n"
+        f"{data.title}, {config.split}: {result_line(result)}"
+    )
+    if isinstance(result, Classification):
+        logger.info(class_table(result, meta.classes))
     note = config.data.val_subset is None and config.precision is None
     fitted = temperature(measured, meta, config.split, val, note)
     content = facts(config, data, meta, precision) | numbers(result, meta.classes, fitted)
-    content |= {"images_per_s": round(speed, 1), "caveat": caveat}
+    content["caveat"] = caveat
     if config.tta == "flip" and isinstance(result, Classification):
         content["tta_flip"] = result_dict(flipped(measured, images, result.answers))
     if config.robustness:
@@ -122,23 +120,6 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     evaluated = Evaluated(meta, images, result, content, folder)
     write(evaluated, trained, explainer)
     return evaluated
-
-
-def log_result(
-    result: Evaluation, config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision
-) -> None:
-    selected = meta.config.data.selected_on == "test"
-    note = " (its run chose its best epoch on the test images)" if selected else ""
-    run = run_folder(meta.path)
-    if (run / SUMMARY).is_file() and not is_finished(run):
-        logger.warning(f"the run is not finished: {run}")
-    logger.info(
-        f"{meta.path}: epoch {meta.epoch}, {counted(meta.images_seen, 'image')} seen, "
-        f"{meta.weights} weights, {precision.name} on {precision.device.type}\n"
-        f"{data.title}, {config.split}{note}: {result_line(result)}"
-    )
-    if isinstance(result, Classification):
-        logger.info(class_table(result, meta.classes))
 
 
 def facts(config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision) -> dict[str, Any]:
@@ -166,7 +147,7 @@ def facts(config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision
 
 def explainer_of(trained: Trained, precision: Precision) -> Explainer | None:
     """Return the explainer of a model; None if it has no attention, or one that is too large."""
-    # The probabilities as they are, as in all other parts of an evaluation.
+    # Uncalibrated probabilities, as in all other parts of an evaluation.
     uncalibrated = trained._replace(meta=replace(trained.meta, temperature=None))
     try:
         return Explainer(uncalibrated, precision=precision)
@@ -184,17 +165,16 @@ def write(evaluated: Evaluated, trained: Trained, explainer: Explainer | None) -
     except (OSError, ValueError):  # a checkpoint that was copied elsewhere, or a damaged file
         run, curve = {}, []
     write_json(folder / "results.json", content)
-    written, pngs = ["results.json"], {}
     if isinstance(result, Classification):
         rows = predictions(result.answers, images.all_names.tolist(), meta.classes)
         write_text(folder / "predictions.csv", csv_text(rows))
-        written.append("predictions.csv")
+    pngs = {}
     for name, figure in pictures(evaluated, trained, explainer, run, curve):
         save(figure, file := folder / f"{name}.png")
         pngs[name] = file.read_bytes()
-        written.append(file.name)
     write_text(folder / "report.html", evaluation_page(content, result, run, pngs))
-    logger.info(f"written to {folder}/: {', '.join([*written, 'report.html'])}")
+    drawn = ", ".join(f"{name}.png" for name in pngs)
+    logger.info(f"written to {folder}/: report.html, results.json, {drawn}")
 
 
 def predictions(
@@ -234,8 +214,8 @@ def pictures(
     model = trained.model
     yield from figures(result, images.images, meta.classes, images.all_names.tolist())
     if "robustness" in content:
-        accuracies = content["robustness"]["acc_by_severity"]
-        yield "robustness", draw_robustness(accuracies, content["result"]["acc"])
+        by_severity, clean = content["robustness"]["acc_by_severity"], content["result"]["acc"]
+        yield "robustness", draw_robustness(by_severity, clean)
     if meta.task.columns and (count := gallery_size(meta.task, model)):
         count = min(count, trained.at_once)
         batches = EvalBatches(images, trained.normalize, count, trained.device)
@@ -258,7 +238,7 @@ def display_name(checkpoint: Path) -> str:
 
 
 def folder_name(config: EvalConfig, meta: Meta) -> str:
-    """Return a folder's name with all that differs from a default evaluation."""
+    """Return the folder's name, with every setting that differs from its default."""
     data, split = config.data, config.split
     place = None if data.root is None else Path(data.root).expanduser().resolve()
     subset = {"val": data.val_subset, "test": data.test_subset}.get(split)

@@ -38,7 +38,7 @@ Measure = Callable[[ImageSet], Classification]
 
 
 def measure(trained: Trained, precision: Precision, batch_size: int, images: ImageSet) -> Any:
-    """Evaluate a loaded model on a set of images; return a Classification of a classifier."""
+    """Evaluate a loaded model on a set of images: a classifier's result is a Classification."""
     model, meta = trained
     classes = len(meta.classes) if meta.task.needs_labels else 1
     require_memory(
@@ -56,13 +56,11 @@ def temperature(
 ) -> float | None:
     """Fit the temperature of a classifier on its run's validation `images`.
 
-    Return None if there are none beside those that are evaluated. `note` it in the run's folder, if
-    these are all of them.
+    Return None without such images, or if they are the evaluated ones. With `note`, also write the
+    temperature into the run's folder.
     """
-    if meta.config.data.val != "split" or split == "val" or not meta.task.needs_labels:
-        return None
-    if images is None:
-        logger.info("no temperature is fitted: that takes the run's own validation images")
+    is_possible = meta.config.data.val == "split" and meta.task.needs_labels
+    if images is None or split == "val" or not is_possible:
         return None
     fitted = fitted_temperature(measure(images).answers)
     if fitted <= COLDEST:
@@ -99,9 +97,8 @@ def robustness(measure: Measure, images: ImageSet) -> dict[str, Any]:
     """Return the accuracy on corrupted images, by corruption, at each severity, and its mean."""
     found: dict[str, list[float]] = {}
     for name in CORRUPTIONS:
-        for severity in SEVERITIES:
-            worse = replace(images, images=corrupted(images.images, name, severity))
-            found.setdefault(name, []).append(measure(worse).acc)
+        pixels = (corrupted(images.images, name, severity) for severity in SEVERITIES)
+        found[name] = [measure(replace(images, images=worse)).acc for worse in pixels]
         logger.info(f"{name}: {', '.join(f'{acc:.1%}' for acc in found[name])}")
     return {"mean_acc": mean(map(mean, found.values())), "acc_by_severity": found}
 

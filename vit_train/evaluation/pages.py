@@ -1,4 +1,4 @@
-"""report.html of one model and of several, for readers who know no more than the page.
+"""report.html of one model or several, for readers who have only this page.
 
 The templates beside this file hold the text; their numbers are those of results.json.
 """
@@ -15,7 +15,7 @@ from vit_train.base.text import counted, printable
 from vit_train.engine.metrics import Classification, Evaluation, is_uneven
 
 TEMPLATES = Path(__file__).with_name("templates")
-# Pairs of classes that are named as confused.
+# The number of confused pairs of classes that are named.
 PAIRS = 5
 
 
@@ -94,7 +94,7 @@ def origin(content: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, obje
         "machine": machine.get("gpu") or machine.get("cpu"),
         "weights": f"{content['weights']}, epoch {content['epoch']}",
         "evaluated with": content["command"],
-        "evaluated": f"{content['date']}, {content['images_per_s']} images a second",
+        "evaluated": content["date"],
     }
     return [(name, value) for name, value in rows.items() if value not in (None, "")]
 

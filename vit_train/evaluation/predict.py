@@ -4,8 +4,6 @@ import json
 import logging
 import os
 import shlex
-import sys
-from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,17 +12,14 @@ from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shorte
 from vit_train.base.writing import replacing
 from vit_train.data.image_files import Doubts, image_files
 from vit_train.engine.precision import keep_freed_memory, pick_device
-from vit_train.runs.paths import run_folder
 from vit_train.runs.settings import PredictConfig
-from vit_train.runs.trained import Meta, PredictionOrError, Trained, load
+from vit_train.runs.trained import Meta, PredictionOrError, load
 
 logger = logging.getLogger(__name__)
 
 # Lines on the terminal if everything also goes to a file.
 SHOWN = 10
-# Images whose heat maps are drawn.
-DRAWN = 24
-# Characters of a path that are shown.
+# Columns on the terminal for the paths, at most; longer ones are not aligned.
 WIDTH = 60
 
 
@@ -37,8 +32,6 @@ def predict_images(config: PredictConfig) -> None:
     trained = load(config.ckpt, pick_device(config.device), config.weights)
     paths, doubts = image_files(config.images), Doubts()
     predictions = trained.stream(paths, config.topk, config.max_pixels, doubts)
-    if config.overlay:
-        draw_overlays(config, trained, paths)
     failures: list[str] = []
     width = min(WIDTH, max(len(printable(str(path))) for path in paths))
     topk = min(config.topk, len(trained.meta.classes))
@@ -55,8 +48,7 @@ def predict_images(config: PredictConfig) -> None:
             if config.out is None or number < SHOWN:
                 logger.info(terminal_line(path, prediction, width))
     if len(failures) == len(paths):
-        none = "the image cannot" if len(paths) == 1 else f"none of the {len(paths):,} images can"
-        raise ValueError(f"{none} be read: {failures[0]}")
+        raise ValueError(f"none of the images can be read: {failures[0]}")
     doubts.warn()
     report(config, len(paths), len(failures), trained.meta)
 
@@ -64,8 +56,6 @@ def predict_images(config: PredictConfig) -> None:
 def terminal_line(path: Path, prediction: PredictionOrError, width: int) -> str:
     """Format the prediction for a file, for the terminal."""
     name = printable(str(path))
-    if len(name) > width and sys.stdout.isatty():  # the end says more than the beginning
-        name = f"…{name[1 - width :]}"
     if isinstance(prediction, str):
         return f"{name:<{width}}  cannot be read: {printable(prediction)}"
     classes = (f"{shortened(label, CLASS_NAME)} {chance:.1%}" for label, chance in prediction.top)
@@ -99,37 +89,15 @@ def json_line(path: Path, prediction: PredictionOrError) -> str:
 def report(config: PredictConfig, count: int, failures: int, meta: Meta) -> None:
     """Log the output file, the number of unreadable images, and the calibration."""
     if config.out is not None:
-        more = f", of which the first {SHOWN} are shown" if count > SHOWN else ""
-        logger.info(f"{counted(count, 'image')}{more}: {config.out}")
+        logger.info(f"written to {config.out}: {counted(count, 'image')}")
     if failures:
         logger.warning(f"{failures:,} of {count:,} images cannot be read")
     if meta.temperature is not None:
         logger.info(f"probabilities are calibrated with a temperature of {meta.temperature:.2f}")
     elif meta.config.data.val == "split":
-        weights = "" if config.weights == "auto" else f" weights={config.weights}"
         logger.info(
-            f"probabilities are not calibrated: vit-eval {shlex.quote(f'ckpt={config.ckpt}')}"
-            f"{weights} calibrates them once, from the run's validation images"
+            f"probabilities are not calibrated: vit-eval {shlex.quote(f'ckpt={config.ckpt}')} "
+            f"weights={config.weights} calibrates them, once, on the run's validation images"
         )
     else:
         logger.info("probabilities are not calibrated: the run held out no validation images")
-
-
-def draw_overlays(config: PredictConfig, trained: Trained, paths: Sequence[Path]) -> None:
-    """Draw the first readable images with their heat maps.
-
-    Raise ValueError for a model without attention, and if the drawing would replace an image.
-    """
-    # With matplotlib, for overlays alone.
-    from vit_train.explain.explain import read_images, require_kept
-    from vit_train.explain.explainer import Explainer
-    from vit_train.figures.charts import save
-
-    sheet = run_folder(trained.meta.path) / "predicted.png"
-    if config.out is not None:
-        sheet = Path(config.out).with_name(f"{Path(config.out).stem}-maps.png")
-    require_kept(paths, [sheet])
-    images, names = read_images(trained, paths, DRAWN, config.max_pixels, None)
-    sheet.parent.mkdir(parents=True, exist_ok=True)  # outputs/builtin-NAME may not exist yet
-    save(Explainer(trained).draw_maps(images, names), sheet)
-    logger.info(f"heat maps of each predicted class: {sheet}")

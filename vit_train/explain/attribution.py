@@ -19,7 +19,7 @@ def layer_index(layer: int, depth: int, owner: str) -> int:
 
 
 def rollout(layers: Sequence[Tensor]) -> Tensor:
-    """Return the attention of all layers one after the other (Abnar & Zuidema 2020): (B,T,T).
+    """Return the attention through all layers (Abnar & Zuidema 2020): (B,T,T).
 
     Each layer is ½ (mean over heads + I), because the residual keeps every token.
     """
@@ -32,9 +32,9 @@ def rollout(layers: Sequence[Tensor]) -> Tensor:
 def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     """Return the share of each token in raising an output, through attention: (B,T,T).
 
-    `gradients` are those of the output with respect to the `layers`. Only what speaks for the
-    output counts: R ← R + mean over heads of (∂y/∂A ⊙ A)⁺ · R, beginning with R = I (Chefer et al.
-    2021, arXiv:2103.15679, equations 5 and 6).
+    `gradients` are those of the output with respect to the `layers`. Only positive
+    contributions count: R ← R + mean over heads of (∂y/∂A ⊙ A)⁺ · R, beginning with R = I (Chefer
+    et al. 2021, arXiv:2103.15679, equations 5 and 6).
     """
     together = torch.eye(layers[0].shape[-1]).to(layers[0])  # every token is its own
     for weights, gradient in zip(layers, gradients, strict=True):
@@ -46,8 +46,8 @@ def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
 def patch_maps(matrix: Tensor, has_class: bool) -> Tensor:
     """Return the maps over the patches that belong to the prediction: (B,T,T) → (B,G,G).
 
-    This is the row of the class token or, without one, the mean over all patches. A patch's own
-    share, which only says that it is itself, is left out of that mean.
+    This is the row of the class token or, without one, the mean over all patches, without each
+    patch's attention to itself.
     """
     if has_class:
         row = matrix[:, 0, 1:]
@@ -58,11 +58,11 @@ def patch_maps(matrix: Tensor, has_class: bool) -> Tensor:
 
 
 def attention_distances(weights: Tensor, has_class: bool, patch_size: int) -> Tensor:
-    """Return how far each head looks, in pixels: attention of one layer (B,H,T,T) → (H,).
+    """Return each head's mean attention distance in pixels, in one layer: (B,H,T,T) → (H,).
 
     It is the distance between a patch and those it attends to, weighted by the attention and
     averaged over patches and images (Dosovitskiy et al. 2021, figure 7). The class token has no
-    place and is left out.
+    position and is left out.
     """
     first = int(has_class)
     patches = weights[:, :, first:, first:]
@@ -75,7 +75,7 @@ def attention_distances(weights: Tensor, has_class: bool, patch_size: int) -> Te
 
 
 def even_distance(grid: int, patch_size: int) -> float:
-    """Return how far a head looks, in pixels, that attends to all of the patches alike."""
+    """Return the mean attention distance in pixels of a head that attends to all patches alike."""
     return attention_distances(torch.ones(1, 1, grid**2, grid**2), False, patch_size).item()
 
 
@@ -152,7 +152,7 @@ def without_patches(images: Tensor, patches: Tensor, patch_size: int) -> Tensor:
 def patches_of_half(maps: Tensor) -> Tensor:
     """Return the share of the patches, highest first, that hold half of each map: (N,G,G) → (N,).
 
-    A map without any relevance counts as even.
+    A map without any relevance counts as uniform.
     """
     shares = as_shares(maps).flatten(1).sort(dim=1, descending=True).values
     needed = (shares.cumsum(dim=1) < 0.5 - 1e-9).sum(dim=1) + 1
@@ -160,9 +160,9 @@ def patches_of_half(maps: Tensor) -> Tensor:
 
 
 def middle_share(maps: Tensor) -> Tensor:
-    """Return how much of each map lies in the middle quarter of the image: (N,G,G) → (N,).
+    """Return the share of each map in the middle quarter of the image: (N,G,G) → (N,).
 
-    A patch that is in it in part counts in part, so that an even map always has a quarter.
+    A patch that is partly inside counts in part, so the share of a uniform map is a quarter.
     """
     grid = maps.shape[1]
     edges = torch.arange(grid + 1, dtype=torch.float64) / grid

@@ -1,7 +1,7 @@
 """`vit-explain`: draw where a model's predictions come from."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -57,7 +57,8 @@ def explain_predictions(config: ExplainConfig) -> None:
     else:
         figures = decoder_figures(trained, config.layer, images)
     files = {folder / f"{name}.png": figure for name, figure in figures.items()}
-    require_kept(paths, files)
+    if replaced := {path.resolve() for path in paths} & {file.resolve() for file in files}:
+        raise ValueError(f"this would replace the image {min(replaced)}: choose another out=")
     folder.mkdir(parents=True, exist_ok=True)
     for file, figure in files.items():
         save(figure, file)
@@ -67,7 +68,7 @@ def explain_predictions(config: ExplainConfig) -> None:
 
 
 def folder_name(config: ExplainConfig) -> str:
-    """Return a folder's name with all that differs from the default explanation."""
+    """Return the folder's name, with every setting that differs from its default."""
     parts = [
         config.method != ExplainConfig.method and config.method,
         config.layer != ExplainConfig.layer and f"layer{config.layer}",
@@ -78,7 +79,7 @@ def folder_name(config: ExplainConfig) -> str:
 
 
 def read_images(
-    trained: Trained, paths: Sequence[Path], count: int, max_pixels: int, doubts: Doubts | None
+    trained: Trained, paths: Sequence[Path], count: int, max_pixels: int, doubts: Doubts
 ) -> tuple[Tensor, list[str]]:
     """Return the first `count` images that can be read, uint8 (N,C,S,S), and their files' names.
 
@@ -94,11 +95,3 @@ def read_images(
     if not found:
         raise ValueError("none of the images can be read")
     return torch.stack(list(found.values())), [path.name for path in found]
-
-
-def require_kept(images: Iterable[Path], files: Iterable[Path]) -> None:
-    """Raise ValueError if one of the images is a file that is about to be written."""
-    written = {file.resolve() for file in files}
-    for image in images:
-        if image.resolve() in written:
-            raise ValueError(f"this would replace the image {image}: choose another out=")

@@ -48,7 +48,6 @@ LEGENDS = {
     "rollout": "attention through all layers (rollout)",
     "attention": "attention of layer {layer}, the mean of its heads",
 }
-TOO_LARGE = "the attention for one image would take more than 1 GB: choose a smaller image size"
 # Shares of the patches that are deleted: for a curve, and for one figure.
 CURVE, DELETED = (0.05, 0.1, 0.2, 0.3, 0.5), 0.1
 # Characters of a title and of a class in it.
@@ -74,7 +73,7 @@ class Explainer:
         if not isinstance(model, VisionTransformer):
             raise ValueError(
                 f"this needs a classifier with attention: model.name={meta.config.model.name} "
-                f"with task={meta.config.task.name} is none"
+                f"with task={meta.config.task.name} is not one"
             )
         if target is not None and target not in meta.classes:
             near = difflib.get_close_matches(target, meta.classes, n=1)
@@ -86,14 +85,19 @@ class Explainer:
         self.target = None if target is None else meta.classes.index(target)
         self.batch = min(BATCH, images_at_once(model), trained.at_once)
         if not self.batch:
-            raise ValueError(TOO_LARGE)
+            raise ValueError(
+                "the attention for one image would take more than 1 GB: choose a smaller image size"
+            )
 
     def figures(self, images: Tensor, titles: Sequence[str]) -> dict[str, Figure]:
         """Draw the maps of uint8 images (N,3,S,S), the heads' distances and the filters."""
-        even = even_distance(self.model.grid, self.model.config.patch_size)
         found = {
             "maps": self.draw_maps(images, titles),
-            "distances": draw_distances(self.distances(images), images.shape[-1], even),
+            "distances": draw_distances(
+                self.distances(images),
+                images.shape[-1],
+                even_distance(self.model.grid, self.model.config.patch_size),
+            ),
         }
         if isinstance(self.model.patch_embed, PatchEmbed):
             filters = principal_filters(self.model.patch_embed.proj.weight.cpu(), FILTERS)
@@ -127,9 +131,8 @@ class Explainer:
         for each in images.split(self.batch):
             pixels = self.normalized(each)
             chances = self.trained.probabilities(pixels, self.precision)
-            target = chances.argmax(1)
-            if self.target is not None:
-                target.fill_(self.target)
+            predicted = chances.argmax(1)
+            target = predicted if self.target is None else torch.full_like(predicted, self.target)
             maps, *_ = prediction_maps(
                 self.model, pixels, has_class, self.method, self.layer, target
             )
@@ -141,9 +144,8 @@ class Explainer:
     def distances(self, images: Tensor) -> list[list[float]]:
         """Return the mean attention distance of each head of each layer, in pixels."""
         _, layers = self.model(self.normalized(images[: self.batch]), return_attention=True)
-        config = self.model.config
-        how = config.has_class_token, config.patch_size
-        return [attention_distances(each, *how).tolist() for each in layers]
+        has_class, size = self.model.config.has_class_token, self.model.config.patch_size
+        return [attention_distances(each, has_class, size).tolist() for each in layers]
 
     def score(self, part: ImageSet) -> None:
         """Measure the method on these images, with the score of chance."""
@@ -153,10 +155,9 @@ class Explainer:
             hits, chance = pointing_hits(maps, part.masks)
             low, high = wilson_interval(int(hits.sum()), len(part))
             share, expected = hits.double().mean().item(), chance.mean().item()
-            times = f"{share / expected:.1f} times chance, which is" if expected else "chance is"
             logger.info(
                 f"pointing game, {name}: {share:.1%} of {images} (95 % interval {low:.1%} "
-                f"to {high:.1%}), {times} {expected:.1%}"
+                f"to {high:.1%}); chance: {expected:.1%}"
             )
         for kind, order in deletion_orders(maps).items():
             shares = []
@@ -169,11 +170,11 @@ class Explainer:
             )
 
     def patches(self, share: float) -> int:
-        """Return how many patches are this share of all, at least one."""
+        """Return the number of patches in this share of all, at least one."""
         return max(1, round(share * self.model.grid**2))
 
     def focus(self, images: Tensor) -> dict[str, float]:
-        """Measure where the maps of uint8 images (N,3,S,S) lie, and the predictions without that.
+        """Measure the maps of uint8 images (N,3,S,S), and predictions without the marked patches.
 
         Shares of the patches are those that hold half of a map, highest first, and those `deleted`;
         of a map, what lies in the `middle` quarter of the image; of the predictions, those
@@ -198,7 +199,7 @@ class Explainer:
         }
 
     def kept(self, images: Tensor, predicted: Tensor, patches: Tensor) -> Tensor:
-        """Return the images whose prediction (N,) stays without these patches (N,M), bool (N,)."""
+        """Compare predictions (N,) with those without these patches (N,M); True if equal: (N,)."""
         found, size = [], self.model.config.patch_size
         for part, first in zip(images.split(self.batch), patches.split(self.batch), strict=True):
             batch = self.normalized(part)
@@ -208,10 +209,9 @@ class Explainer:
 
 
 def true_classes(images: ImageSet, meta: Meta) -> list[str]:
-    """Return a title for each image; of a task without labels, their numbers are no classes."""
-    if not meta.task.needs_labels:
-        return []
-    return [f"true: {meta.classes[label]}" for label in images.labels.tolist()]
+    """Return a title for each image, its true class; [] for tasks without labels."""
+    labels = images.labels.tolist() if meta.task.needs_labels else []
+    return [f"true: {meta.classes[label]}" for label in labels]
 
 
 def on_grid(seen: Tensor, visible: Tensor, grid: int) -> Tensor:

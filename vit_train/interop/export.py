@@ -12,6 +12,7 @@ from torch import Tensor
 from vit_train.base.reading import read_json
 from vit_train.base.text import counted, markdown_cell, printable, reason
 from vit_train.base.writing import require_own_folder
+from vit_train.data.batches import Normalize
 from vit_train.interop.formats import FORMATS_BY_NAME, Answer, Deployed, Format, deployed
 from vit_train.runs.images import evaluated_images
 from vit_train.runs.paths import run_folder, summary_file
@@ -22,15 +23,15 @@ from vit_train.runs.trained import Meta, load
 logger = logging.getLogger(__name__)
 
 RANDOM_IMAGES, BATCH = 256, 50
-# The largest difference of logits that counts as rounding, in the largest logit.
+# The largest difference of logits that counts as rounding error, relative to the largest logit.
 TOLERANCE = 1e-4
 
 
 def export(config: ExportConfig) -> Path:
     """Write the model; return the path.
 
-    Raise ValueError if the format cannot hold the model or misses a package, or if the
-    predictions of the exported model differ; nothing is left then.
+    Raise ValueError, and leave no file, if the format does not support the model, if a package is
+    missing, or if the predictions of the exported model differ.
     """
     name, chosen = config.format, FORMATS_BY_NAME[config.format]
     if missing := [package for package in chosen.needs if util.find_spec(package) is None]:
@@ -38,8 +39,6 @@ def export(config: ExportConfig) -> Path:
             f"format={name} needs {', '.join(missing)}: pip install -e '.[export]' in the checkout "
             "(format=torch needs nothing more)"
         )
-    if chosen.suffix and config.out is not None and Path(config.out).suffix != chosen.suffix:
-        raise ValueError(f"out={config.out} must end in {chosen.suffix} for format={name}")
     trained = load(config.ckpt, "cpu", config.weights, config.data.image_size)
     model = deployed(trained, config.normalize)
     require_format_holds(model, name)
@@ -62,17 +61,17 @@ def export(config: ExportConfig) -> Path:
 
 
 def require_format_holds(model: Deployed, name: str) -> None:
-    """Raise ValueError, naming settings and formats, if a format cannot hold the model."""
+    """Raise ValueError, with the formats that do, if a format does not support the model."""
     if refused := FORMATS_BY_NAME[name].refused(model):
         others = (other for other, each in FORMATS_BY_NAME.items() if not each.refused(model))
         raise ValueError(
-            f"format={name} has no place for {', '.join(refused)}: choose one of: "
+            f"format={name} does not support {', '.join(refused)}: choose one of: "
             f"{', '.join(others)}"
         )
 
 
 def image_sets(config: ExportConfig, model: Deployed) -> Iterator[tuple[str, Tensor]]:
-    """Yield images, uint8 (N,C,S,S), with what they are: random ones, and the run's test images."""
+    """Yield images, uint8 (N,C,S,S), with their names: random ones and, if present, test images."""
     generator = torch.Generator().manual_seed(0)
     shape = (RANDOM_IMAGES, *model.meta.image_shape)
     yield "random images", torch.randint(256, shape, dtype=torch.uint8, generator=generator)
@@ -89,14 +88,11 @@ def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
 
     Raise ValueError if they differ by more than rounding.
     """
-    all_expected, all_given = [], []
-    for batch in images.split(BATCH):
-        pixels = model.trained.normalize(batch)
-        expected, given = model.trained.model(pixels), answer(batch if model.normalize else pixels)
-        model.meta.require_finite(expected)
-        all_expected.append(expected)
-        all_given.append(given)
-    same, difference = agreement(torch.cat(all_expected), torch.cat(all_given))
+    normalize, batches = Normalize(model.meta.statistics), images.split(BATCH)
+    expected = torch.cat([model.original(normalize(batch)) for batch in batches])
+    model.meta.require_finite(expected)
+    taken = batches if model.normalize else map(normalize, batches)
+    same, difference = agreement(expected, torch.cat(list(map(answer, taken))))
     figures = (
         f"the same top-1 on {same:,} of {len(images):,} {name}, logits to {difference:.1e} of the "
         "largest"
@@ -111,10 +107,10 @@ def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
 
 
 def agreement(expected: Tensor, given: Tensor) -> tuple[int, float]:
-    """Return on how many images logits (N,K) name the same class, and their largest difference.
+    """Return the number of images with the same class by both logits (N,K), and their difference.
 
-    Classes that differ by rounding alone are the same. The difference is relative to the largest
-    logit.
+    Classes whose logits differ by rounding error alone count as the same. The difference is the
+    largest one, relative to the largest logit.
     """
     chosen = expected.gather(1, given.argmax(1, keepdim=True)).squeeze(1)
     same = expected.amax(1) - chosen <= TOLERANCE * expected.abs().amax(1)
@@ -171,20 +167,19 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
 
 
 def results(meta: Meta) -> list[str]:
-    """Return the lines about the training and the test in the run's summary; none without it."""
+    """Return the card's lines on training and test, from the run's summary; [] without one."""
     try:
         summary: Any = read_json(summary_file(meta.path))
         command = printable(str(summary["command"])).replace("`", "'")
         precision = markdown_cell(str(summary["precision"]))
-        rows = []
-        for weights, result in summary["test"].items():
-            low, high = result["acc_interval_95"]
-            rows.append(
-                f"| test images, {markdown_cell(weights)} weights | {precision} | "
-                f"{result['acc']:.2%} | {low:.2%} to {high:.2%} | {result['count']:,} |"
-            )
+        ends = "{:.2%} to {:.2%}".format
+        rows = [
+            f"| test images, {markdown_cell(weights)} weights | {precision} | "
+            f"{result['acc']:.2%} | {ends(*result['acc_interval_95'])} | {result['count']:,} |"
+            for weights, result in summary["test"].items()
+        ]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return []  # of a run that was copied without it, or a damaged file
+        return []  # copied without its summary, or damaged
     return [
         "## Results",
         "",

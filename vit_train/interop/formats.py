@@ -24,40 +24,35 @@ from vit_train.interop.layout import Layout, State
 from vit_train.interop.libraries import HUGGING_FACE, TIMM
 from vit_train.interop.pretrained import OWN, pretrained
 from vit_train.interop.weight_files import WEIGHT_FILES
-from vit_train.model.attention import Attention
 from vit_train.model.build import build
 from vit_train.model.config import NORM_EPS, ViTConfig
 from vit_train.model.layers import QueryKeyValue
-from vit_train.model.pos_embed import AttentionPositions
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs import provenance
 from vit_train.runs.trained import Meta, Trained, portable
 
-# From images, as the network takes them, to logits.
+# A function from the network's input images to logits.
 Answer = Callable[[Tensor], Tensor]
 CARD = "README.md"
 
 
 @dataclass(frozen=True)
 class Deployed:
-    """A trained classifier, and the same with PyTorch's kernels, which every format can hold.
+    """A trained classifier, and the same with PyTorch's kernels, which every format supports.
 
     With `normalize`, the exported model takes uint8 images, else normalized float32 ones.
     """
 
-    trained: Trained
+    original: nn.Module
     fused: nn.Module
+    meta: Meta
     normalize: bool
-
-    @property
-    def meta(self) -> Meta:
-        return self.trained.meta
 
     @property
     def about(self) -> dict[str, Any]:
         """Return the metadata of the weights: settings, classes, preprocessing, provenance.
 
-        Paths of the machine that trained them are left out.
+        Paths on the machine that trained them are left out.
         """
         meta = self.meta
         return {
@@ -87,14 +82,12 @@ def deployed(trained: Trained, normalize: bool) -> Deployed:
         raise ValueError(f"task={meta.config.task.name}: only classifiers are exported")
     config = meta.config.model
     if isinstance(config, ViTConfig):
-        config = replace(config, kernels="fused", init="torch")  # quick; the weights come below
+        # PyTorch's ONNX exporter fails on its own fused attention with a bias.
+        kernels = "scratch" if config.positions == "relative" else "fused"
+        config = replace(config, kernels=kernels, init="torch")  # quick; the weights come below
     fused = build(config, meta.image_shape, len(meta.classes))
     fused.load_state_dict(trained.model.state_dict())
-    for part in fused.modules():
-        # PyTorch's ONNX exporter fails on its own fused attention with a bias.
-        if isinstance(part, Attention) and type(part.relative) is not AttentionPositions:
-            part.kernels = "scratch"
-    return Deployed(trained, fused.eval(), normalize)
+    return Deployed(trained.model, fused.eval(), meta, normalize)
 
 
 @dataclass(frozen=True)
@@ -107,17 +100,17 @@ class Format:
     use: str
     # The content of the file, or that of each file in the folder by its name.
     content: Callable[[Deployed], Any]
-    # A function from images, as the network takes them, to the logits of the file or folder.
+    # The function that the file or folder computes, from input images to logits.
     open: Callable[[Path, Deployed], Answer]
-    # The package that opens it, as the Hugging Face Hub calls it.
+    # The package that opens it, by its name on the Hugging Face Hub.
     package: str | None = None
     # Packages without which it cannot be written.
     needs: tuple[str, ...] = ()
-    # The layout of the weights, if it holds only Vision Transformers.
+    # The layout of the weights, if only Vision Transformers are supported.
     layout: Layout | None = None
 
     def refused(self, model: Deployed) -> list[str]:
-        """Return the parts of the model that the format cannot hold."""
+        """Return the settings of the model that the format does not support."""
         if self.layout is None:
             return []
         if not isinstance(model.fused, VisionTransformer):
@@ -146,8 +139,7 @@ class Format:
         else:
             with new_folder(out) as folder:
                 for name, each in content.items():
-                    with replacing(folder / name) as file:
-                        file.write(each)
+                    (folder / name).write_bytes(each)
                 write_text(folder / CARD, card(folder))
 
 
@@ -162,7 +154,7 @@ def refusals(problem: str) -> Iterator[None]:
 
 def program_of(model: Deployed) -> torch.export.ExportedProgram:
     """Return the program from images (N,C,S,S) of any number N to logits (N,K)."""
-    parts = [model.trained.normalize, model.fused] if model.normalize else [model.fused]
+    parts = [Normalize(model.meta.statistics), model.fused] if model.normalize else [model.fused]
     dtype = torch.uint8 if model.normalize else torch.float32
     example = torch.zeros(2, *model.meta.image_shape, dtype=dtype)
     batch = ({0: torch.export.Dim("batch", min=1)},)
@@ -197,26 +189,19 @@ def torch_file(model: Deployed) -> bytes:
     return buffer.getvalue()
 
 
-def open_torch_file(path: Path, model: Deployed) -> Answer:
-    return torch.export.load(path).module()
-
-
 def safetensors_of(state: State, metadata: dict[str, str]) -> bytes:
     copies = {key: each.clone(memory_format=torch.contiguous_format) for key, each in state.items()}
     return save(copies, metadata)
 
 
 def reopened(path: Path, model: Deployed) -> Answer:
-    """Return how weights answer that are read back from a file or folder, as init_from= does."""
-    config = model.meta.config.model
-    assert isinstance(config, ViTConfig)
-    found = pretrained(str(path), config)
+    """Return the model that `init_from=` reads from a file or folder."""
+    found = pretrained(str(path), ViTConfig())
     quick = replace(found.config, init="torch")  # the weights come below
     network = build(quick, model.meta.image_shape, len(found.state["head.weight"])).eval()
     network.load_state_dict(found.state)
     assert found.statistics is not None
-    normalize = Normalize(found.statistics)
-    return lambda images: network(normalize(images))
+    return nn.Sequential(Normalize(found.statistics), network)
 
 
 def folder_of(layout: Layout, model: Deployed) -> dict[str, bytes]:
@@ -228,22 +213,18 @@ def folder_of(layout: Layout, model: Deployed) -> dict[str, bytes]:
     return {WEIGHT_FILES[0]: safetensors_of(state, {"format": "pt"}), **contents}
 
 
-def plain_config(model: nn.Module) -> ViTConfig:
-    """Return a model's config as libraries know it, with biases that may be zeros.
+def plain_config(model: VisionTransformer) -> ViTConfig:
+    """Return a model's config in the libraries' terms: with all biases, which may be zeros.
 
-    Any positions that are one table count as learned.
+    Positions that form one table count as learned.
     """
-    assert isinstance(model, VisionTransformer)
     config = replace(model.config, norm_eps=model.config.eps, proj_bias=True, mlp_bias=True)
     one_table = len(model.pos_embed) == 1 and config.positions_at == "stem"
     return replace(config, positions="learned") if one_table else config
 
 
 def plain_state(model: VisionTransformer) -> State:
-    """Return the weights of a model, those of its positions as the table that they make.
-
-    Biases that it lacks are zeros.
-    """
+    """Return a model's weights, with its positions as a table, and zeros for missing biases."""
     zeros = {
         f"{name}.bias": layer.weight.new_zeros(len(layer.weight))
         for name, layer in model.named_modules()
@@ -282,7 +263,7 @@ import torch
 model = torch.export.load("NAME").module()
 logits = model(images)  # INPUT""",
         content=torch_file,
-        open=open_torch_file,
+        open=lambda path, model: torch.export.load(path).module(),
     ),
     # The weights as they are here.
     "safetensors": Format(

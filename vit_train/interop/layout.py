@@ -1,6 +1,6 @@
 """A library's names for the weights of a Vision Transformer: a table, read both ways."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,25 +16,13 @@ State = dict[str, Tensor]
 Names = str | tuple[str, str, str]
 # The contents of JSON files beside the weights, by the files' names.
 Files = Mapping[str, Mapping[str, Any]]
-# The factors with which LayerScale begins, where they are not loaded.
+# The initial factors of LayerScale, where none are loaded.
 LAYER_SCALE = 1e-5
-# Parts of other models' names that this model has no place for, and what they belong to.
-NO_PLACE = {
-    "dist_token": "a distillation token: take the same model without (deit_base_patch16_224, "
-    "not deit_base_distilled_patch16_224)",
-    "distillation_token": "a distillation token: take the same model without "
-    "(facebook/deit-base-patch16-224, not facebook/deit-base-distilled-patch16-224)",
-    "reg_token": "register tokens",
-    ".lambda1": "LayerScale in another layout: take timm's model",
-    "fc_norm.": "a LayerNorm after pooling; here it is before",
-    "norm_pre.": "a LayerNorm before the blocks",
-    "relative_position": "its own relative positions",
-}
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about a model in a library's config files, beside those that its weights show."""
+    """Facts about a model from a library's config files; its weights show the others."""
 
     # Settings of `model`: num_heads, norm_eps and the like.
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -52,17 +40,17 @@ class Layout:
     # This program's names and the library's. {n} is a block's number, and `weight` or `bias`
     # follows a name that ends with "." or "_".
     names: Mapping[str, Names]
-    # Values of the settings that this layout can hold, where it cannot hold all.
+    # The supported values of settings, if not all are supported.
     holds: Mapping[str, tuple[Any, ...]]
-    # Its LayerNorm's eps where no config says otherwise.
+    # LayerNorm's eps, unless a config sets it.
     norm_eps: float
-    # Beginnings of names that are not needed.
+    # Prefixes of the names of weights that are not needed.
     unused: tuple[str, ...] = ()
     # From its config files to facts about a model, and from a model's config and the classes, mean,
     # std and image_shape of its images to these files.
     facts: Callable[[Files], Facts] = lambda files: Facts()
     files: Callable[[ViTConfig, Mapping[str, Any]], Files] = lambda config, about: {}
-    # From the library's tensors to those of the table and back, where more than names differs.
+    # From the library's tensors to those of the table and back, if they differ in more than names.
     unpack: Callable[[State], State] = dict
     pack: Callable[[State], State] = dict
 
@@ -82,20 +70,22 @@ class Layout:
     def to_ours(self, state: Mapping[str, Tensor]) -> tuple[State, list[str]]:
         """Return the weights under this program's names, and the names of those left out.
 
-        Raise Refused if there are weights that this program's model has no place for.
+        Raise Refused for weights that this program's model lacks.
         """
         ours: State = {}
         try:
             theirs = self.unpack(dict(state))
             for key, names in self.table(len(state)).items():
-                parts = [theirs.pop(name) for name in names if name in theirs]
-                if 0 < len(parts) < len(names):
-                    raise Refused(f"it lacks one or two of {', '.join(names)}")
-                if parts:
+                if theirs.keys() >= {*names}:
+                    parts = [theirs.pop(name) for name in names]
                     ours[key] = torch.cat(parts) if len(parts) > 1 else parts[0]
         except (RuntimeError, IndexError) as error:
             raise Refused(f"its weights do not have the shapes of {self.name}'s") from error
-        self.require_unused(theirs)
+        if odd := [name for name in theirs if not name.startswith(self.unused)]:
+            raise Refused(
+                "it has weights that this program's Vision Transformer lacks: "
+                f"{', '.join(name[:80] for name in odd[:3])}"
+            )
         return ours, list(theirs)
 
     def to_theirs(self, state: Mapping[str, Tensor]) -> State:
@@ -106,30 +96,13 @@ class Layout:
             result |= zip(table[key], value.chunk(len(table[key])), strict=True)
         return self.pack(result)
 
-    def require_unused(self, names: Iterable[str]) -> None:
-        """Raise Refused if one of the names is not known to be of no use."""
-        for name in names:
-            for part, meaning in NO_PLACE.items():
-                if part in name:
-                    raise Refused(f"it has {meaning} ({name[:80]})")
-        if odd := [name for name in names if not name.startswith(self.unused)]:
-            raise Refused(
-                f"it has {first_three(odd)}, which a Vision Transformer here has no place for"
-            )
-
     def refused(self, config: ViTConfig) -> list[str]:
-        """Return the settings of a model that this layout cannot hold."""
+        """Return the settings of a model that this layout does not support."""
         return [
             f"model.{name}={getattr(config, name)}"
             for name, values in self.holds.items()
             if getattr(config, name) not in values
         ]
-
-
-def first_three(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(name[:80] for name in names[:3]) + more
 
 
 def described(state: Mapping[str, Tensor]) -> dict[str, Any]:

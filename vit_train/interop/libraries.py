@@ -1,4 +1,4 @@
-"""The layouts of timm, torchvision, Hugging Face and vit-pytorch."""
+"""The layouts of timm, torchvision, Hugging Face and vit-pytorch, one after the other."""
 
 import math
 from collections.abc import Mapping
@@ -9,12 +9,17 @@ import torch
 from torch import Tensor
 
 from vit_train.base.reading import Refused
-from vit_train.data.dataset import Statistics
-from vit_train.interop.layout import Facts, Files, Layout, State
-from vit_train.model.config import ViTConfig
-from vit_train.runs.trained import statistics_of
+from vit_train.interop.layout import Layout, State
+from vit_train.interop.library_configs import (
+    CLIP_EPS,
+    EPS,
+    hf_facts,
+    hf_files,
+    timm_facts,
+    timm_files,
+)
 
-# Settings that only this program can change, with the value of all libraries.
+# Settings that are fixed in all libraries, with their values there.
 PLAIN: Mapping[str, tuple[Any, ...]] = {
     "pre_norm": (True,),
     "norm_affine": (True,),
@@ -28,115 +33,20 @@ PLAIN: Mapping[str, tuple[Any, ...]] = {
     "activation": ("gelu",),
     "head": ("token",),
 }
-# Their names of activations and of the classes that compute them, and this program's.
-ACTIVATIONS = {
-    **{"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"},
-    **{"gelu_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"},
-    **{"GELU": "gelu", "GELUTanh": "gelu_tanh"},
-}
-
-
-def our_activation(theirs: object) -> str:
-    if str(theirs) not in ACTIVATIONS:
-        raise Refused(f"its activation is {str(theirs)[:40]}, not one of: {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[str(theirs)]
-
-
-def known_statistics(mean: Any, std: Any) -> Statistics | None:
-    return None if mean is None or std is None else statistics_of(mean, std)
 
 
 # timm's VisionTransformer, and the files of DeiT and MAE. `vit_train.model.vit` took timm's names;
 # only the positions are a tensor there, a module here.
 
-# Heads of the architectures whose name says their size, as in vit_small_patch16_224.
-HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16}
-# Its names of what is classified, and this program's.
-POOLING = {"token": "token", "avg": "gap"}
-# LayerNorm's eps: of all models, and of those that follow CLIP.
-EPS, CLIP_EPS = 1e-6, 1e-5
 # The layers of every block that have weights.
 BLOCK = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 
 
-def timm_facts(files: Files) -> Facts:
-    """Return the facts in config.json, as in timm's models on the Hugging Face Hub."""
-    config = files.get("config.json", {})
-    given, architecture = config.get("model_args") or {}, str(config.get("architecture", ""))
-    settings: dict[str, Any] = {}
-    if config:
-        usual = "quick_gelu" if "quickgelu" in architecture else "gelu"
-        settings["activation"] = our_activation(given.get("act_layer", usual))
-    if architecture:
-        settings["norm_eps"] = CLIP_EPS if "_clip_" in architecture else EPS
-        by_size = [count for size, count in HEADS.items() if f"_{size}_" in architecture]
-        if heads := [given["num_heads"]] if given.get("num_heads") else by_size:
-            settings["num_heads"] = heads[-1]
-    pooling = given.get("global_pool") or config.get("global_pool")
-    if pooling in POOLING:
-        settings["head"] = POOLING[pooling]
-    images = config.get("pretrained_cfg") or config
-    names = config.get("label_names")
-    classes = list(map(str, names)) if isinstance(names, list) else None
-    return Facts(settings, classes, known_statistics(images.get("mean"), images.get("std")))
-
-
-def timm_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
-    """Return the config.json with which timm.create_model("local-dir:…") builds a model."""
-    channels, size, _ = about["image_shape"]
-    # The architecture's name decides only LayerNorm's eps; all else is in model_args.
-    clip = "clip_" if config.eps == CLIP_EPS else ""
-    pooling = "token" if config.has_class_token else "avg"
-    model = {
-        "img_size": size,
-        "patch_size": config.patch_size,
-        "in_chans": channels,
-        "num_classes": len(about["classes"]),
-        "embed_dim": config.embed_dim,
-        "depth": config.depth,
-        "num_heads": config.num_heads,
-        # timm rounds width · ratio down.
-        "mlp_ratio": math.nextafter(config.hidden_dim / config.embed_dim, math.inf),
-        "qkv_bias": config.qkv_bias,
-        "qk_norm": config.qk_norm,
-        "init_values": config.layer_scale,
-        "class_token": config.has_class_token,
-        "global_pool": pooling,
-        "fc_norm": False,
-        "pre_norm": False,
-        "act_layer": config.activation,
-        "pos_embed": "none" if config.positions == "none" else "learn",
-    }
-    images = {
-        "input_size": about["image_shape"],
-        "fixed_input_size": True,
-        "mean": about["mean"],
-        "std": about["std"],
-        "interpolation": "bilinear",
-        "crop_pct": 1.0,
-        "custom_load": False,
-        "first_conv": "patch_embed.proj",
-        "classifier": "head",
-    }
-    described = {
-        "architecture": f"vit_base_patch16_{clip}224",
-        "num_classes": len(about["classes"]),
-        "num_features": config.embed_dim,
-        "global_pool": pooling,
-        "label_names": about["classes"],
-        "model_args": model,
-        "pretrained_cfg": images,
-    }
-    return {"config.json": described}
-
-
 def with_first_position(state: State) -> State:
     """Give the class token a position of zeros if it has none, as in DeiT-III and FlexiViT."""
-    positions = state.get("pos_embed")
-    if positions is None or "cls_token" not in state:
-        return state
+    positions = state.get("pos_embed", torch.empty(1, 0, 0))
     count = positions.shape[1]
-    if count < 2 or math.isqrt(count) ** 2 != count:
+    if "cls_token" not in state or count < 2 or math.isqrt(count) ** 2 != count:
         return state
     zeros = positions.new_zeros(1, 1, positions.shape[2])
     return state | {"pos_embed": torch.cat((zeros, positions), 1)}
@@ -206,69 +116,13 @@ HF_EMBEDDINGS = {
     "patch_embed.proj.": "embeddings.patch_embeddings.projection.",
 }
 HF_OUTER = {"norm.": "layernorm.", "head.": "classifier."}
-# Pillow's number of its bilinear filter.
-BILINEAR = 2
-
-
-def hf_facts(files: Files) -> Facts:
-    """Return the facts in config.json and preprocessor_config.json."""
-    config, images = files.get("config.json", {}), files.get("preprocessor_config.json", {})
-    given = {"num_heads": "num_attention_heads", "norm_eps": "layer_norm_eps"}
-    settings = {ours: config[theirs] for ours, theirs in given.items() if theirs in config}
-    if config:
-        settings["activation"] = our_activation(config.get("hidden_act", "gelu"))
-    labels = config.get("id2label") or {}
-    classes = [str(labels.get(str(number), "")) for number in range(len(labels))]
-    named = classes and all(classes) and not classes[0].startswith("LABEL_")
-    mean, std = images.get("image_mean"), images.get("image_std")
-    if images.get("do_normalize") is False and mean is not None:
-        mean, std = [0.0] * len(mean), [1.0] * len(mean)
-    return Facts(settings, classes if named else None, known_statistics(mean, std))
-
-
-def hf_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
-    """Return the two files with which from_pretrained builds a model and its preprocessing."""
-    channels, size, _ = about["image_shape"]
-    model = {
-        "architectures": ["ViTForImageClassification"],
-        "model_type": "vit",
-        "hidden_size": config.embed_dim,
-        "num_hidden_layers": config.depth,
-        "num_attention_heads": config.num_heads,
-        "intermediate_size": config.hidden_dim,
-        "hidden_act": "gelu" if config.activation == "gelu" else "gelu_pytorch_tanh",
-        "layer_norm_eps": config.eps,
-        "qkv_bias": config.qkv_bias,
-        "image_size": size,
-        "patch_size": config.patch_size,
-        "num_channels": channels,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "id2label": {str(number): name for number, name in enumerate(about["classes"])},
-        "label2id": {name: number for number, name in enumerate(about["classes"])},
-        "torch_dtype": "float32",
-    }
-    # ViT's own processor does not crop: it would squeeze images that are not square.
-    images = {
-        "image_processor_type": "CLIPImageProcessor",
-        "do_convert_rgb": True,
-        "do_resize": True,
-        "size": {"shortest_edge": size},
-        "resample": BILINEAR,
-        "do_center_crop": True,
-        "crop_size": {"height": size, "width": size},
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": about["mean"],
-        "image_std": about["std"],
-    }
-    return {"config.json": model, "preprocessor_config.json": images}
 
 
 def with_prefix(state: State) -> State:
-    own = "classifier."
-    return {key if key.startswith(own) else f"vit.{key}": each for key, each in state.items()}
+    return {
+        key if key.startswith("classifier.") else f"vit.{key}": value
+        for key, value in state.items()
+    }
 
 
 HUGGING_FACE = Layout(
@@ -403,8 +257,8 @@ def layout_of(state: Mapping[str, Tensor]) -> Layout:
         table = layout.table(1)  # with two weights that every Vision Transformer has
         if state.keys() >= {*table["patch_embed.proj.weight"], *table["blocks.0.norm1.weight"]}:
             return layout
-    keys = ", ".join(key[:40] for key in list(state)[:3])
     raise Refused(
-        f"its weights ({keys}, …) are not those of a Vision Transformer of timm, torchvision, "
-        "Hugging Face (vit, deit, vit_mae or vit_msn) or vit-pytorch"
+        f"its weights ({', '.join(key[:40] for key in list(state)[:3])}, …) are not those of a "
+        "Vision Transformer of timm, torchvision, Hugging Face (vit, deit, vit_mae or vit_msn) or "
+        "vit-pytorch"
     )

@@ -1,13 +1,11 @@
 """Pretrained models to start from: runs of this program, and weights of other libraries.
 
-Wherever they come from, the result is the same: weights under this program's names, and what is
-known of the model that they belong to.
+From any source the result is the same: weights under this program's names, and the known facts
+about their model.
 """
 
-import difflib
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -15,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from vit_train.base.reading import (
     JSON_NODES,
@@ -27,16 +24,17 @@ from vit_train.base.reading import (
 from vit_train.base.text import reason
 from vit_train.data.dataset import Seen, Statistics
 from vit_train.interop.layout import Facts, Layout, State, described
-from vit_train.interop.libraries import POOLING, known_statistics, layout_of, our_activation
+from vit_train.interop.libraries import layout_of
+from vit_train.interop.library_configs import built_facts
 from vit_train.interop.weight_files import CONFIG_FILES, read_weights, unwrapped, weights_file
 from vit_train.model.build import build, on_meta
 from vit_train.model.config import ViTConfig, require_vit
 from vit_train.runs.config import PREDICTING, from_checkpoint
 from vit_train.runs.paths import PREFIX as BUILTIN
-from vit_train.runs.trained import encoder_of, load, statistics_of
+from vit_train.runs.trained import CHANNELS, encoder_of, load, statistics_of
 
 TIMM = "timm:"
-# The key of the metadata in which a safetensors file of this program describes its model.
+# The metadata key under which an exported safetensors file describes its model.
 OWN = "vit_train"
 # The width of the heads of nearly all published models.
 HEAD_DIM = 64
@@ -44,7 +42,7 @@ HEAD_DIM = 64
 
 @dataclass(frozen=True)
 class Exported:
-    """A safetensors file's description of a model of this program, as far as it is used here."""
+    """The metadata of an exported safetensors file that is used here."""
 
     config: dict[str, Any]
     classes: list[str]
@@ -55,28 +53,27 @@ class Exported:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """The weights of a trained Vision Transformer, and what is known of it."""
+    """The weights of a trained Vision Transformer, and the known facts about it."""
 
-    # The layout that they were in, by its name; "" for that of this program.
+    # The name of their original layout; "" for this program's own.
     layout: str
     state: State
     config: ViTConfig
-    channels: int
-    # The names of its classes, None where they are not known.
+    # The names of its classes; None if unknown.
     classes: list[str] | None
     statistics: Statistics | None
     # Names of weights that were left out.
     left: tuple[str, ...] = ()
-    # Settings of `model` that the source does not say, so that they are assumed.
+    # Settings of `model` that the source does not state, so they are assumed.
     assumed: tuple[str, ...] = ()
-    # The images that it has seen, if they are known.
+    # The images that it has seen, if known.
     seen: Seen | None = None
 
 
 def pretrained(source: str, wanted: ViTConfig) -> Pretrained:
     """Read the model that `init_from=source` names, for a model of the config `wanted`.
 
-    Raise ValueError if there is none, or if it is not a Vision Transformer of this kind.
+    Raise ValueError if it does not exist, or is not a Vision Transformer of this kind.
     """
     try:
         if source.startswith(TIMM):
@@ -97,7 +94,6 @@ def from_run(source: str) -> Pretrained:
         layout="",
         state=encoder.state_dict(),
         config=encoder.config,
-        channels=encoder.image_shape[0],
         classes=meta.classes,
         statistics=meta.statistics,
         seen=meta.all_seen,
@@ -113,7 +109,7 @@ def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
     files = {name: read_object(path.with_name(name)) for name in CONFIG_FILES}
     try:
         facts = layout.facts(files)
-    except (LookupError, TypeError, AttributeError) as error:  # of JSON that means something else
+    except (LookupError, TypeError, AttributeError) as error:  # JSON of another structure
         raise Refused(f"{path.with_name(CONFIG_FILES[0])} does not describe a model") from error
     return translated(state, layout, facts, wanted)
 
@@ -124,10 +120,9 @@ def from_own(state: State, description: str) -> Pretrained:
     require_plain(plain, "its metadata", JSON_NODES)
     about: Exported = typed(Exported, plain, "its metadata")
     config = require_vit(from_checkpoint(about.config, PREDICTING).model, "init_from")
-    channels = about.image_shape[0]
-    statistics = statistics_of(about.mean, about.std)
-    require_whole(state, config, about.image_shape, {})
-    return Pretrained("", numbers(state), config, channels, about.classes, statistics)
+    state = numbers(state)
+    require_whole(state, config, about.image_shape[1])
+    return Pretrained("", state, config, about.classes, statistics_of(about.mean, about.std))
 
 
 def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
@@ -136,36 +131,13 @@ def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
         timm = import_module("timm")
     except ImportError as error:
         raise Refused("this needs timm: pip install -e '.[timm]' in the checkout") from error
-    if not timm.is_model(name):
-        near = difflib.get_close_matches(name, timm.list_models("*it_*"), n=3)
-        hint = f": did you mean {', '.join(near)}?" if near else ""
-        raise Refused(f"timm has no model {name}{hint}")
     try:
         model = timm.create_model(name, pretrained=True)
-    except Exception as error:  # of the network, of the hub's client, or of timm
-        problem = f"timm cannot download {name}, which needs a network: {reason(error)}"
-        raise Refused(problem) from error
+        facts = built_facts(model)
+    except Exception as error:  # of the network, of timm, or of blocks without attention
+        raise Refused(f"cannot take {name} from timm: {reason(error)}") from error
     state = unwrapped(model.state_dict())
-    layout = layout_of(state)
-    try:
-        facts = facts_of(model)
-    except AttributeError as error:
-        raise Refused(f"the blocks of {name} are not those of a Vision Transformer") from error
-    return translated(state, layout, facts, wanted)
-
-
-def facts_of(model: nn.Module) -> Facts:
-    """Return the facts about a model that timm has built."""
-    block: Any = model.get_submodule("blocks.0")
-    images = vars(model).get("pretrained_cfg", {})
-    settings = {
-        "num_heads": block.attn.num_heads,
-        "norm_eps": block.norm1.eps,
-        "activation": our_activation(type(block.mlp.act).__name__),
-        "head": POOLING.get(str(vars(model).get("global_pool")), "another"),
-    }
-    statistics = known_statistics(images.get("mean"), images.get("std"))
-    return Facts(settings, images.get("label_names"), statistics)
+    return translated(state, layout_of(state), facts, wanted)
 
 
 def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) -> Pretrained:
@@ -181,13 +153,12 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
     if not all(isinstance(settings[key], int | float) for key in ("num_heads", "norm_eps")):
         raise Refused("its config.json has no number of heads, or no eps")
     config = replace(wanted, **settings)
-    channels, size = ours["patch_embed.proj.weight"].shape[1], image_size(ours, config)
-    require_whole(ours, config, (channels, size, size), layout.table(config.depth))
+    ours = numbers(ours)
+    require_whole(ours, config, image_size(ours, config))
     return Pretrained(
         layout=layout.name,
-        state=numbers(ours),
+        state=ours,
         config=config,
-        channels=channels,
         classes=facts.classes,
         statistics=facts.statistics,
         left=tuple(left),
@@ -198,9 +169,9 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
 def assumptions(
     layout: Layout, ours: State, shown: dict[str, Any], wanted: ViTConfig
 ) -> dict[str, Any]:
-    """Return the settings that the weights do not show.
+    """Return values for the settings that the weights do not show.
 
-    They are as wanted or, where nothing is wanted, as the library has them.
+    These are the wanted ones or, if none are set, the library's defaults.
     """
     width = shown["embed_dim"]
     same = width == wanted.embed_dim and width % wanted.num_heads == 0
@@ -215,7 +186,7 @@ def assumptions(
 
 
 def image_size(state: State, config: ViTConfig) -> int:
-    """Return the size of images that the positions are for; raise Refused if it is not square."""
+    """Return the image size that the positions imply; raise Refused if no square has so many."""
     if config.positions == "none":
         return config.patch_size
     tokens, extra = state["pos_embed.0.weight"].shape[1], int(config.has_class_token)
@@ -225,40 +196,26 @@ def image_size(state: State, config: ViTConfig) -> int:
     return side * config.patch_size
 
 
-def require_whole(
-    state: State,
-    config: ViTConfig,
-    image_shape: tuple[int, int, int],
-    table: Mapping[str, tuple[str, ...]],
-) -> None:
-    """Raise Refused, in the library's names, unless the weights are all that the model has.
-
-    A head is not needed.
-    """
-    head = state.get("head.weight")
+def require_whole(state: State, config: ViTConfig, image_size: int) -> None:
+    """Raise Refused unless the weights are all that the model has; a head is not needed."""
+    head, shape = state.get("head.weight"), (CHANNELS, image_size, image_size)
     classes = len(head) if head is not None and head.ndim else 1
-    model = on_meta(partial(build, config, image_shape, classes), config)
-    given, expected = (
-        {key: tuple(value.shape) for key, value in each.items()}
-        for each in (state, model.state_dict())
-    )
-    for key in expected | given:
-        names = ", ".join(table.get(key, (key,)))
-        if key not in given and not (head is None and "head." in key):
-            raise Refused(f"it lacks {names}")
-        if key not in expected:
-            raise Refused(f"it has {names}, for which this model has no place")
-        if key in given and given[key] != expected[key]:
-            raise Refused(f"{names} has the shape {given[key]}, not {expected[key]}")
+    model = on_meta(partial(build, config, shape, classes), config)
+    if head is None:
+        state = {key: each for key, each in model.state_dict().items() if "head." in key} | state
+    try:
+        model.load_state_dict(state, assign=True)
+    except RuntimeError as error:
+        raise Refused(reason(error)) from error
 
 
 def numbers(state: State) -> State:
-    """Return the weights in at least single precision; raise Refused if any is no finite number."""
+    """Return the weights in at least single precision; raise Refused unless all are finite."""
     for key, value in state.items():
         is_real = value.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
         if not is_real or not value.isfinite().all():
             kind = "NaN or infinity" if is_real else f"{value.dtype}, not real numbers"
-            raise Refused(f"{key} holds {kind}: the weights are damaged")
+            raise Refused(f"{key} contains {kind}: the weights are damaged")
     return {
         key: value.to(torch.promote_types(value.dtype, torch.float32))
         for key, value in state.items()

@@ -1,6 +1,5 @@
-"""Files of weights: which one a path means, and what it holds, read without running any code."""
+"""Files of weights: found by a path, and read without running any code."""
 
-import io
 import re
 import zipfile
 from collections.abc import Mapping
@@ -11,15 +10,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vit_train.base.reading import Refused, open_regular
+from vit_train.base.reading import Refused
 from vit_train.base.text import reason
 from vit_train.runs.checkpoint import is_checkpoint
 from vit_train.runs.paths import SUMMARY, holds_run
 
-# The files that hold a folder's weights, the first of them that exists, and those beside them.
+# A folder's files of weights, of which the first that exists is read, and its config files.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 CONFIG_FILES = ("config.json", "preprocessor_config.json")
-SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 # The keys of a state dict in the files of training programs, the averaged weights first, as in
 # timm.
 WRAPPERS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model")
@@ -28,22 +26,21 @@ PREFIXES = re.compile(r"^((module|_orig_mod|model|backbone|vit|deit)\.)+")
 
 
 def weights_file(path: Path) -> Path | None:
-    """Return the file of weights that a path means; None if it is a run's, or does not exist.
+    """Return the file of weights at a path; None if the path is a run's or does not exist.
 
-    Raise Refused for a folder that holds neither weights nor a run.
+    Raise Refused for a folder that contains neither weights nor a run.
     """
     if path.is_file():
         return None if is_checkpoint(path) else path
     if not path.is_dir() or holds_run(path) or any(path.glob(f"*/{SUMMARY}")):
         return None
-    named = [path / name for name in WEIGHT_FILES if (path / name).is_file()]
-    others = [each for each in path.iterdir() if each.suffix in SUFFIXES and each.is_file()]
-    if named or len(others) == 1:
-        return (named or others)[0]
-    raise Refused(
-        f"the folder holds neither a run nor {' or '.join(WEIGHT_FILES)}, and {len(others)} other "
-        f"files that end in {', '.join(SUFFIXES)}: name one file that holds all weights"
-    )
+    found = [path / name for name in WEIGHT_FILES if (path / name).is_file()]
+    if not found:
+        raise Refused(
+            f"the folder contains neither a run nor {' nor '.join(WEIGHT_FILES)}: name the file "
+            "that contains all weights"
+        )
+    return found[0]
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -51,33 +48,31 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     Raise Refused if there is none, or if it cannot be read without running code.
     """
-    if path.suffix in SUFFIXES[1:] or zipfile.is_zipfile(path):
+    if zipfile.is_zipfile(path):
         return unwrapped(read_torch_file(path)), {}
     try:
-        with open_regular(path), safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="pt") as file:
             state = {name: file.get_tensor(name) for name in sorted(file.keys())}
             return unwrapped(state), file.metadata() or {}
     except SafetensorError as error:
-        raise Refused(f"it is damaged: {error}") from error
+        raise Refused(
+            f"it is damaged, or neither a safetensors file nor one of PyTorch 1.6 or later: {error}"
+        ) from error
 
 
 def read_torch_file(path: Path) -> Any:
     """Return the plain values and tensors that `torch.save` has written."""
     try:
-        with open_regular(path) as file:
-            entries, size = zipfile.ZipFile(file).infolist(), file.seek(0, io.SEEK_END)
-    except zipfile.BadZipFile as error:
-        raise Refused(
-            "it is damaged, or neither a safetensors file nor one of PyTorch 1.6 or later: save "
-            "the weights anew, as safetensors or with torch.save"
-        ) from error
-    is_stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
-    if not is_stored or sum(entry.file_size for entry in entries) > size:
-        raise Refused("its records are compressed, or overlap")  # and could fill the memory
-    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+        is_stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+        if not is_stored or sum(entry.file_size for entry in entries) > path.stat().st_size:
+            raise Refused("its records are compressed, or overlap")  # and could fill the memory
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # which reading such a file can raise, anything
-        raise Refused(f"it cannot be read without running code: {reason(error)}") from error
+    except Exception as error:  # reading such a file can raise anything
+        raise Refused(
+            f"it cannot be read without running code or filling the memory: {reason(error)}"
+        ) from error
 
 
 def unwrapped(content: Any) -> dict[str, Tensor]:
@@ -96,7 +91,7 @@ def unwrapped(content: Any) -> dict[str, Tensor]:
         if isinstance(name, str) and isinstance(value, Tensor)
     }
     if not state:
-        raise Refused("it holds no weights")
+        raise Refused("it contains no weights")
     for name, value in state.items():
         is_plain = value.layout is torch.strided and not (value.is_nested or value.is_meta)
         # A tensor may repeat one number a billion times.

@@ -121,11 +121,6 @@ class PredictConfig(TrainedConfig):
         None, "Write all predictions to this file, as CSV (.csv) or JSON lines (.jsonl)."
     )
     topk: int = setting(3, "The number of most probable classes to name.", at_least=1)
-    overlay: bool = setting(
-        False,
-        "Also draw heat maps of the regions behind the predictions of the first images: into "
-        "NAME-maps.png beside out or, without out, into predicted.png in the run's folder.",
-    )
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
     max_pixels: int = setting(MAX_PIXELS, MAX_PIXELS_TEXT, at_least=1)
 

@@ -60,11 +60,6 @@ def start_from(
 def require_fit(source: str, found: "Pretrained", ours: Encoder) -> None:
     """Raise ValueError, with the settings that would fit, if the encoders differ."""
     differing = differences(found.config, ours.config)
-    if found.channels != ours.image_shape[0]:
-        raise ValueError(
-            f"init_from={source} is for images of {found.channels} channels, these have "
-            f"{ours.image_shape[0]}"
-        )
     if differing:
         raise ValueError(
             f"init_from={source} does not match this model; to match it, set {' '.join(differing)}"
@@ -85,8 +80,6 @@ def why_fresh(found: "Pretrained", ours: Encoder, classes: list[str]) -> str:
 
 def describe(config: TrainConfig, found: "Pretrained", ours: Encoder, fresh: str) -> str:
     """Describe the weights that were taken and their use, and those that were not, and why."""
-    from vit_train.interop.layout import first_three
-
     layout = f" ({found.layout}'s layout)" if found.layout else ""
     theirs, table = (each.get("pos_embed.0.weight") for each in (found.state, ours.state_dict()))
     positions = ""
@@ -102,7 +95,9 @@ def describe(config: TrainConfig, found: "Pretrained", ours: Encoder, fresh: str
     parts = (
         f"starts from the encoder of {config.init_from}{layout}{positions}",
         f"its head is not reused: {fresh}" if fresh else f"its head is reused, for the same {same}",
-        f"left out: {first_three(found.left)}" if found.left else "",
+        f"{counted(len(found.left), 'weight')} left out, such as {found.left[0]}"
+        if found.left
+        else "",
         f"assumed, because the file does not say it: {assumed}" if assumed else "",
         normalized if config.data.mean is None else "",
         "the encoder is not trained" if config.train.freeze else "",
