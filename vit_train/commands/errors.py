@@ -18,7 +18,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from vit_train.base.memory import gigabytes, is_out_of_memory
 from vit_train.base.reading import flatten
 from vit_train.base.text import print_signs_in_any_encoding, printable
-from vit_train.commands.arguments import GRAMMAR, all_settings, names_of
+from vit_train.commands.arguments import GRAMMAR, all_settings
 from vit_train.commands.start import ended_by_interrupt
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 
@@ -82,7 +82,9 @@ def no_such_setting(asked: str, kind: type) -> str:
     """Return the message for a setting that does not exist, with the one that may be meant."""
     group, _, name = asked.rpartition(".")
     having = [
-        choice for choice, each in CHOSEN_BY_NAME.get(group, {}).items() if name in names_of(each)
+        choice
+        for choice, each in CHOSEN_BY_NAME.get(group, {}).items()
+        if name in all_settings(each)
     ]
     if having:
         return f"there is no setting {asked} here: {group}={' or '.join(having)} has it"
@@ -144,35 +146,18 @@ def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lost_output_is_said(command: str) -> Iterator[None]:
-    """Exit with status 1 if stdout cannot be written; in silence if its reader has gone.
+    """Exit with status 1 if stdout cannot be written; silently if its reader has gone.
 
-    Logging hides such errors, and so none ends a training.
+    Logging hides such errors, so they do not end training.
     """
-    status: str | int = 0
-    lost: list[OSError] = []
-    handlers: Any = logging.Handler
-    hide = handlers.handleError
-
-    def note(handler: Any, record: logging.LogRecord) -> None:
-        error = sys.exc_info()[1]
-        if isinstance(error, OSError) and getattr(handler, "stream", None) is sys.stdout:
-            lost.append(error)
-
-    handlers.handleError = note
     try:
-        yield
-    except BrokenPipeError:  # as after `vit-results | head`
-        status = 1
+        with contextlib.suppress(BrokenPipeError):  # as after `vit-results | head`
+            yield
     finally:
-        handlers.handleError = hide
         try:
-            sys.stdout.flush()
+            sys.stdout.flush()  # fails again on what could not be written
         except OSError as error:
-            lost.append(error)
-        if lost:  # Python would complain at its end about what is still to be written
+            # Python would complain at its end about what is still to be written.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        for each in lost:
-            if not isinstance(each, BrokenPipeError):
-                status = f"{command}: standard output: {each.strerror}"
-        if status:
-            sys.exit(status)
+            is_closed = isinstance(error, BrokenPipeError)
+            sys.exit(1 if is_closed else f"{command}: standard output: {error.strerror}")

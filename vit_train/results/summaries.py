@@ -5,7 +5,6 @@ import io
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,8 @@ logger = logging.getLogger(__name__)
 
 # Runs that differ in these alone are repetitions of one another.
 REPEATED = ("seed", "data.cv_fold")
-# Bytes of a metrics.csv, enough for a hundred thousand epochs.
+# The most bytes of a metrics.csv, enough for a hundred thousand epochs.
 CSV_BYTES = 30_000_000
-# Epochs of a curve that are read: short rows of a million take gigabytes.
-MOST_ROWS = 100_000
 
 
 @dataclass
@@ -61,7 +58,7 @@ class Group:
         return [curve[-1][column] for curve in curves if curve] if all(curves) else []
 
     def label(self, *left_out: str) -> str:
-        """Return the settings that distinguish this group from the others, except `left_out`."""
+        """Return the settings that tell this group from the others, except those `left_out`."""
         kept = {key: value for key, value in self.settings.items() if key not in left_out}
         words = [f"{short_name(k)}={short_value(kept[k])}" for k in self.label_keys if k in kept]
         more = ["…"] if len(kept) > len(words) else []  # the groups differ in more settings
@@ -132,7 +129,7 @@ def unfinished(file: Path, status: str) -> str:
 def read_curve(summary: Path) -> list[dict[str, float]]:
     """Read the metrics.csv beside a summary.json, or X.csv beside X.json: one row per epoch.
 
-    Return [] if there is no such file; raise ValueError if it is damaged or too long.
+    Return [] if there is no such file; raise ValueError if it is damaged or too large.
     """
     own = summary.name == SUMMARY
     path = summary.with_name("metrics.csv") if own else summary.with_suffix(".csv")
@@ -140,12 +137,9 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
         return []
     rows = csv.DictReader(io.StringIO(read_text(path, CSV_BYTES), newline=""))
     try:
-        first = islice(rows, MOST_ROWS + 1)
-        curve = [{key: float(value) for key, value in row.items()} for row in first]
+        curve = [{key: float(value) for key, value in row.items()} for row in rows]
     except (ValueError, TypeError, AttributeError, csv.Error) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
-    if len(curve) > MOST_ROWS:  # its last row would not be the last epoch
-        raise ValueError(f"{path} has more than {MOST_ROWS:,} rows, one for each epoch")
     if curve and "images_seen" not in curve[0]:
         raise ValueError(f"{path} is damaged: it has no column images_seen")
     return curve

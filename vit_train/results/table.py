@@ -44,10 +44,10 @@ class Measure:
 
     def final(self, group: Group) -> list[float]:
         """Return the test result of each run's final weights."""
-        return group.values("test", "final", self.name)
+        return [run["test"]["final"][self.name] for run in group.runs]
 
     def points(self, group: Group) -> list[float]:
-        """Return these as they are drawn."""
+        """Return the same results as they are drawn."""
         return [self.scale * value for value in self.final(group)]
 
 
@@ -91,12 +91,10 @@ def table(groups: Sequence[Group]) -> str:
         + list(columns(group, measure, "precision" in keys).items())
         for group in groups
     ]
-    filled = [
-        place for place, each in enumerate(zip(*rows, strict=True)) if any(t for _, t in each)
-    ]
-    cells = [[rows[0][place][0] for place in filled], ["---"] * len(filled)]
-    cells += [[row[place][1] for place in filled] for row in rows]
-    return "\n".join(f"| {' | '.join(map(markdown_cell, row))} |" for row in cells)
+    filled = [column for column in zip(*rows, strict=True) if any(text for _, text in column)]
+    cells = [(column[0][0], "---", *(text for _, text in column)) for column in filled]
+    table_rows = zip(*cells, strict=True)
+    return "\n".join(f"| {' | '.join(map(markdown_cell, row))} |" for row in table_rows)
 
 
 def columns(group: Group, measure: Measure, is_precision_known: bool) -> dict[str, str]:
@@ -233,10 +231,8 @@ def require_complete(run: dict[str, Any]) -> None:
     """Raise ValueError, with the file's name, if the summary's numbers cannot be shown."""
     try:
         for group in (*group_runs([run]), Group({}, [run, run])):  # alone, and with a spread
-            measure = common_measure([group])
             table([group])
-            by_training_images([group], measure)
-            measure.points(group)[0]
+            by_training_images([group], common_measure([group]))
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise ValueError(f"{run['file']} is not a summary written by vit-train") from error
 
