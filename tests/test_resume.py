@@ -181,10 +181,9 @@ def test_a_setting_that_training_depends_on_cannot_be_changed(
         "data=cifar10": "resume= cannot change data (",
         "optim.lr=0.1": "resume= cannot change optim.lr (",
         "experiment=quickstart": "resume= cannot change experiment (",
-        "checkpoint={every_steps: 3}": "write checkpoint.NAME=VALUE, not checkpoint={…}",
     }.items():
         run.fails(words, "vit-train", "resume=run", change)
-    allowed = ["train.log_every=3", "checkpoint.keep=0", "device=cpu"]
+    allowed = ["train.log_every=3", "checkpoint={keep: 0}", "device=cpu"]
     run.succeeds("vit-train", "resume=run", *SMALL, *allowed)
     assert "log_every: 3" in Path("run/config.yaml").read_text(encoding="utf-8")
 

@@ -300,7 +300,7 @@ def test_an_unfinished_run_is_said_with_how_to_finish_it(
     # On stderr but for Hydra's logging, which the runs of this process may have set up.
     said = run.succeeds("vit-results", "runs").said + caplog.text
     assert "left out, because unfinished (interrupted): runs/1. " in said
-    assert "Finish it with: vit-train resume=runs/1" in said
+    assert "finish it with: vit-train resume=runs/1" in said
 
 
 def test_results_stand_beside_what_was_given(tmp_path: Path, run: Run) -> None:

@@ -10,7 +10,6 @@ from typing import Any, NoReturn, get_type_hints
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig
 
@@ -48,15 +47,13 @@ def checked(settings: Sequence[str], paths: Sequence[str], groups: Collection[st
         if not SETTING.fullmatch(each):
             hint = f"did you mean {paths[0]}={each}?" if exists(each) else f"write {GRAMMAR}"
             raise ValueError(f"{each} is not a setting: {hint}")
-    settings = [quote_path(each, paths) for each in settings]
-    for override in OverridesParser.create().parse_overrides(settings):
-        key = override.key_or_group
-        if key in GROUPS and key not in groups and not isinstance(override.value(), dict):
+        key, _, value = each.lstrip("+~").partition("=")
+        if key in GROUPS and key not in groups and not value.startswith("{"):
             raise ValueError(
                 f"{key}= cannot be set here: it comes from the checkpoint (--help lists the "
                 "settings)"
             )
-    return settings
+    return [quote_path(each, paths) for each in settings]
 
 
 def quote_path(setting: str, paths: Sequence[str]) -> str:

@@ -4,11 +4,11 @@ import argparse
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from importlib.metadata import version
 from inspect import getdoc
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
@@ -74,16 +74,16 @@ def choices(group: str, folders: Sequence[Path]) -> list[str]:
 
 def described(config: DictConfig, indent: str = "") -> Iterator[str]:
     """Yield the lines of a config as YAML, with the help text of each setting above it."""
-    kind, container = OmegaConf.get_type(config), OmegaConf.to_container(config)
-    assert is_dataclass(kind) and isinstance(container, dict)
+    kind: Any = OmegaConf.get_type(config)
+    container: Any = OmegaConf.to_container(config)
     texts = {each.name: each.metadata.get("help", "") for each in fields(kind)}
     comment = f"{indent}# "
     for key, value in container.items():
         yield from textwrap.wrap(
-            texts.get(str(key), ""), WIDTH, initial_indent=comment, subsequent_indent=comment
+            texts.get(key, ""), WIDTH, initial_indent=comment, subsequent_indent=comment
         )
         if isinstance(value, dict):
-            yield f"{indent}{key!s}:"
+            yield f"{indent}{key}:"
             yield from described(config[key], f"{indent}  ")
         else:
             yield textwrap.indent(OmegaConf.to_yaml({key: value}).rstrip(), indent)
@@ -103,9 +103,9 @@ def console_command(
     def decorate(work: Callable[[Config], object]) -> Callable[[], None]:
         config_name, store = work.__name__, ConfigStore.instance()
         chosen = [{group: choice} for group, choice in groups.items()]
-        defaults = [f"{config_name}_schema", *chosen, "_self_"]
-        store.store(name=defaults[0], node=settings)
-        store.store(name=config_name, node={"defaults": defaults})
+        schema = f"{config_name}_schema"
+        store.store(name=schema, node=settings)
+        store.store(name=config_name, node={"defaults": [schema, *chosen, "_self_"]})
 
         def main() -> None:
             register_schemas()

@@ -22,7 +22,6 @@ from vit_train.commands.arguments import GRAMMAR, all_settings
 from vit_train.commands.start import ended_by_interrupt
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 
-PLUGINS = "pip install -e '.[sweeps]' in the checkout adds Optuna and Slurm"
 # Hydra, its plugins, and what they stand on.
 HYDRA = ("hydra", "hydra_plugins", "submitit", "optuna", "sqlalchemy")
 # Settings that have other names in other libraries, where no similar name is the same setting.
@@ -109,8 +108,8 @@ def no_such_choice(error: MissingConfigException) -> str:
     if not group:
         return f"there is no {choice}.yaml"
     known = f": choose from {', '.join(error.options)}" if error.options else ""
-    plugins = f"\n{PLUGINS}" if group.startswith("hydra/") else ""
-    return f"there is no {group}={choice}{known}{plugins}"
+    adding = "\npip install -e '.[sweeps]' in the checkout adds Optuna and Slurm"
+    return f"there is no {group}={choice}{known}{adding if group.startswith('hydra/') else ''}"
 
 
 FULL_ERROR = "HYDRA_FULL_ERROR"

@@ -125,16 +125,9 @@ def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) 
 
 
 def keys_of(overrides: Sequence[str]) -> list[str]:
-    """Return the settings and groups that these arguments name.
-
-    Raise ValueError for an argument that names all settings of a group at once.
-    """
+    """Return the settings and groups that these arguments name, such as a.b for a={b: 1}."""
     parsed = OverridesParser.create().parse_overrides(list(overrides))
-    for each in parsed:
-        if isinstance(each.value(), dict):
-            key = each.key_or_group
-            raise ValueError(f"write {key}.NAME=VALUE, not {key}={{…}}, for a run that goes on")
-    return [each.key_or_group for each in parsed]
+    return [key for key, _ in flatten({each.key_or_group: each.value() for each in parsed})]
 
 
 def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:

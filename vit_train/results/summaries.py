@@ -119,10 +119,9 @@ def unfinished(file: Path, status: str) -> str:
     """Return why a run is left out and, if that is possible, how to finish it."""
     if status == "diverged" or file.name != SUMMARY:
         return f"left out ({status}): {file}"
-    finish = "Unless it is training now, finish" if status == "running" else "Finish"
     return (
-        f"left out, because unfinished ({status}): {file.parent}. "
-        f"{finish} it with: {resume_command(file.parent)}"
+        f"left out, because unfinished ({status}): {file.parent}. Unless it is training now, "
+        f"finish it with: {resume_command(file.parent)}"
     )
 
 
@@ -131,8 +130,8 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
 
     Return [] if there is no such file; raise ValueError if it is damaged or too large.
     """
-    own = summary.name == SUMMARY
-    path = summary.with_name("metrics.csv") if own else summary.with_suffix(".csv")
+    named = "metrics.csv" if summary.name == SUMMARY else f"{summary.stem}.csv"
+    path = summary.with_name(named)
     if not path.is_file():
         return []
     rows = csv.DictReader(io.StringIO(read_text(path, CSV_BYTES), newline=""))
@@ -146,9 +145,9 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
 
 
 def validated_on(summaries: Sequence[dict[str, Any]]) -> str:
-    """Return the split that the curves of these runs follow, in words."""
-    chosen_on = {str(summary.get("selected_on")) for summary in summaries}
-    return "test, each epoch" if chosen_on == {"test"} else "validation"
+    """Name the split that the curves of these runs follow."""
+    on_test = all(summary.get("selected_on") == "test" for summary in summaries)
+    return "test, each epoch" if on_test else "validation"
 
 
 def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
@@ -229,8 +228,8 @@ def newest_of_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for run in sorted(runs, key=lambda run: str(run.get("date", ""))):
         place = run["config"]["seed"], run["config"]["data"].get("cv_fold")
         if place in newest:
-            words = f"skipped, because {run['file']} repeats it: {newest[place]['file']}"
-            logger.warning(printable(words))
+            skipped = newest[place]["file"]
+            logger.warning(printable(f"skipped, because {run['file']} repeats it: {skipped}"))
         newest[place] = run
     return [newest[place] for place in sorted(newest, key=lambda each: [*map(numbers_first, each)])]
 

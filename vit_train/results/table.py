@@ -1,6 +1,5 @@
 """`vit-results`: the summaries of many runs as one Markdown table and plots."""
 
-import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from vit_train.base.text import markdown_cell, printable
+from vit_train.base.text import markdown_cell
 from vit_train.base.writing import write_text
 from vit_train.engine.metrics import interval_of_mean, is_uneven
 from vit_train.figures.charts import Curve, Figure, Series, bars, curves, lines, save
@@ -20,8 +19,6 @@ from vit_train.results.summaries import (
     short_value,
     validated_on,
 )
-
-logger = logging.getLogger(__name__)
 
 PLOTS = ("results.png", "images.png", "curves.png")
 
@@ -206,10 +203,7 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
     sizes = by_training_images(groups, measure)
     if any(len(places) > 2 for _, places in sizes):
         figures["images.png"] = lines(sizes, measure.title)
-    incomplete = [run["file"] for run in runs if not run["curve"]]
-    if incomplete:
-        logger.warning(printable(f"no curves: there is no metrics.csv beside {incomplete[0]}"))
-    else:
+    if all(run["curve"] for run in runs):
         histories = [(group.label(), [run["curve"] for run in group.runs]) for group in groups]
         figures["curves.png"] = curves(
             histories, ("loss", "acc") if measure is ACCURACY else ("loss",), validated_on(runs)
