@@ -149,14 +149,31 @@ def lost_output_is_said(command: str) -> Iterator[None]:
 
     Logging hides such errors, so they do not end training.
     """
+    status: str | int = 0
+    lost: list[OSError] = []
+    handlers: Any = logging.Handler
+    hide = handlers.handleError
+
+    def note(handler: Any, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError) and getattr(handler, "stream", None) is sys.stdout:
+            lost.append(error)
+
+    handlers.handleError = note
     try:
-        with contextlib.suppress(BrokenPipeError):  # as after `vit-results | head`
-            yield
+        yield
+    except BrokenPipeError:  # as after `vit-results | head`
+        status = 1
     finally:
+        handlers.handleError = hide
         try:
-            sys.stdout.flush()  # fails again on what could not be written
+            sys.stdout.flush()
         except OSError as error:
-            # Python would complain at its end about what is still to be written.
+            lost.append(error)
+        if lost:  # Python would complain at its end about what is still to be written
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            is_closed = isinstance(error, BrokenPipeError)
-            sys.exit(1 if is_closed else f"{command}: standard output: {error.strerror}")
+        for each in lost:
+            if not isinstance(each, BrokenPipeError):
+                status = f"{command}: standard output: {each.strerror}"
+        if status:
+            sys.exit(status)
