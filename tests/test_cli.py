@@ -116,9 +116,8 @@ for command in sys.argv[1:]:
         sys.argv = [f"vit-{command}", argument]
         try:
             main()
-            print("answered")
         except SystemExit as end:
-            print("refused:", end)
+            print("status:", end)
         assert "torch" not in sys.modules, command
 """
 
@@ -128,9 +127,8 @@ def test_help_and_a_typo_are_answered_without_importing_torch() -> None:
     program = [sys.executable, "-c", ANSWERS, "train", *(set(commands) - {"train"})]
     done = subprocess.run(program, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(commands) == 8 and done.stdout.count("answered") == 7, done.stdout
-    assert done.stdout.count("refused: 0") == 1  # argparse, of vit-results, exits with status 0
-    assert "\nanswered\nrefused: vit-train: there is no setting model.detph" in done.stdout
+    assert len(commands) == 8 and len(re.findall("status: 0?\n", done.stdout)) == 8
+    assert "status: vit-train: there is no setting model.detph" in done.stdout
 
 
 def test_help_says_all_and_looks_no_group_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,7 @@ def test_a_finished_run_is_not_trained_again(run: Run, small_run: SmallRun) -> N
     with contextlib.chdir("run/checkpoints"):
         run.says("run is finished", "vit-train", "resume=last.safetensors")
     for change, words in {
-        "seed=1": "cannot change seed when resuming",
+        "seed=1": "resume= cannot change seed",
         "train.epochs=4": "leave it out, start a new run, or extend= a finished one\n",
         "+train.epoch=5": "did you mean train.epochs?",
     }.items():
@@ -177,14 +177,13 @@ def test_a_setting_that_training_depends_on_cannot_be_changed(
 ) -> None:
     small_run("interrupted")
     for change, words in {
-        "seed=1": "cannot change seed when resuming (this run has seed=0): leave it",
-        "data=cifar10": "cannot change data when resuming (",
-        "optim.lr=0.1": "cannot change optim.lr when resuming (",
-        "experiment=quickstart": "cannot change experiment when resuming (",
-        "checkpoint={every_steps: 3}": "write checkpoint.NAME=VALUE, not checkpoint={…}",
+        "seed=1": "resume= cannot change seed (this run has seed=0): leave it",
+        "data=cifar10": "resume= cannot change data (",
+        "optim.lr=0.1": "resume= cannot change optim.lr (",
+        "experiment=quickstart": "resume= cannot change experiment (",
     }.items():
         run.fails(words, "vit-train", "resume=run", change)
-    allowed = ["train.log_every=3", "checkpoint.keep=0", "device=cpu"]
+    allowed = ["train.log_every=3", "checkpoint={keep: 0}", "device=cpu"]
     run.succeeds("vit-train", "resume=run", *SMALL, *allowed)
     assert "log_every: 3" in Path("run/config.yaml").read_text(encoding="utf-8")
 
@@ -439,14 +438,13 @@ def test_what_cannot_be_extended_is_refused(run: Run, small_run: SmallRun) -> No
     last = small_run("finished") / "checkpoints/last.safetensors"
     Path("no run").mkdir()
     more = ["vit-train", "train.epochs=2", "hydra.run.dir=new"]
-    run.fails("extend=run needs train.epochs=N, how many more", "vit-train", "extend=run")
     for words, *arguments in (
         ("extend=nowhere: there is no run in nowhere", "extend=nowhere"),
         ("finish it with vit-train resume='my runs/half", "extend=my runs/half done"),
         ("none of the runs in my runs is finished", "extend=my runs"),
         ("extend=no run: there is no run in no run", "extend=no run"),
         ("in builtin:cifar10: name the folder of a finished run", "extend=builtin:cifar10"),
-        ("cannot change data when extending (this run has", "extend=run", "data=cifar10"),
+        ("extend= cannot change data (this run has", "extend=run", "data=cifar10"),
     ):
         run.fails(words, *more, *arguments)
     kept = last.read_bytes()

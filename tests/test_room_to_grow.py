@@ -14,7 +14,7 @@ import vit_train
 from vit_train.base.reading import read_json
 from vit_train.base.rng import bernoulli
 from vit_train.base.setting import setting
-from vit_train.commands.command import make_command
+from vit_train.commands.command import console_command
 from vit_train.data.config import DATA_CONFIGS, DataConfig, ShapesConfig
 from vit_train.data.dataset import Dataset, ImageSet
 from vit_train.data.sources import LOADERS, load_dataset
@@ -269,14 +269,15 @@ class CountConfig:
     times: int = 1
 
 
-def count(config: CountConfig) -> None:
+@console_command(CountConfig, groups={"data": "shapes"})
+def vit_count(config: CountConfig) -> None:
+    """vit-count: count."""
     print(config.times * len(load_dataset(config.data).train))
 
 
 def test_a_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has typed settings and groups, a help, and short messages for what is wrong."""
-    main = make_command("vit-count", CountConfig, "vit-count: count.", count, {"data": "shapes"})
-    monkeypatch.setitem(MAINS, "vit-count", main)
+    monkeypatch.setitem(MAINS, "vit-count", vit_count)
     assert run("vit-count", "data.train_images=70", "data.test_images=9", "times=2").out == "140\n"
     for words in ("vit-count: count.", "times: 1", "data: cifar10"):
         run.says(words, "vit-count", "--help")

@@ -4,12 +4,13 @@ import argparse
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import fields, is_dataclass
+from os.path import exists  # false for a list that is too long for a path
 from pathlib import Path
 from typing import Any, NoReturn, get_type_hints
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
-from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig
 
 from vit_train.runs.config import CHOSEN_BY_NAME, CONF_DIR, GROUPS
@@ -19,7 +20,7 @@ SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@-]*=.*", re.DOTALL)
 
 
 def refuse(message: str) -> NoReturn:
-    """Stand in for `error` of argparse, which would print the usage and end the process."""
+    """Replace `error` of argparse, which would print the usage and end the process."""
     raise ValueError(message)
 
 
@@ -39,22 +40,20 @@ def read_flags(typed: Sequence[str]) -> argparse.Namespace:
 def checked(settings: Sequence[str], paths: Sequence[str], groups: Collection[str]) -> list[str]:
     """Return the settings for Hydra's grammar, with quotes around the values of these `paths`.
 
-    The first of these is suggested for an existing path without a key. Raise ValueError for what is
-    no setting, and for a group other than the command's own `groups`.
+    The first of `paths` is suggested for an existing path without a key. Raise ValueError for an
+    argument that is not a setting, and for a group that is not among the command's own `groups`.
     """
     for each in settings:
         if not SETTING.fullmatch(each):
             hint = f"did you mean {paths[0]}={each}?" if exists(each) else f"write {GRAMMAR}"
             raise ValueError(f"{each} is not a setting: {hint}")
-    settings = [quote_path(each, paths) for each in settings]
-    for override in OverridesParser.create().parse_overrides(settings):
-        key = override.key_or_group
-        if key in GROUPS and key not in groups and not isinstance(override.value(), dict):
+        key, _, value = each.lstrip("+~").partition("=")
+        if key in GROUPS and key not in groups and not value.startswith("{"):
             raise ValueError(
                 f"{key}= cannot be set here: it comes from the checkpoint (--help lists the "
                 "settings)"
             )
-    return settings
+    return [quote_path(each, paths) for each in settings]
 
 
 def quote_path(setting: str, paths: Sequence[str]) -> str:
@@ -63,23 +62,13 @@ def quote_path(setting: str, paths: Sequence[str]) -> str:
     A ~ in front means the home folder, which shells leave as it is behind a key with a dot.
     """
     key, _, value = setting.partition("=")
-    is_path = key in paths and value and (value[0] == "~" or exists(value))
+    is_path = key in paths and (value.startswith("~") or exists(value))
     return f"{key}={quoted(Path(value).expanduser())}" if is_path else setting
 
 
-def exists(path: str) -> bool:
-    """Check for an existing path; a long list is too long for a path."""
-    try:
-        return Path(path).exists()
-    except (OSError, ValueError):
-        return False
-
-
 def quoted(path: Path | str) -> str:
-    """Quote the path for Hydra's grammar, where backslashes are special only before a quote."""
-    escaped = re.sub(r"(\\*)'", r"\1\1\\'", str(path))
-    escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
-    return f"'{escaped}'"
+    """Quote a path for Hydra's grammar."""
+    return QuotedString(str(path), Quote.single).with_quotes()
 
 
 def composed(config_name: str, flags: argparse.Namespace) -> DictConfig:
@@ -95,7 +84,7 @@ def composed(config_name: str, flags: argparse.Namespace) -> DictConfig:
 def all_settings(kind: type, prefix: str = "") -> set[str]:
     """Return all settings by their dotted names, whichever choices the groups have."""
     found, hints = set[str](), get_type_hints(kind)
-    for name in names_of(kind):
+    for name in (each.name for each in fields(kind)):
         found.add(prefix + name)
         hint = hints[name]
         if is_dataclass(hint):
@@ -103,7 +92,3 @@ def all_settings(kind: type, prefix: str = "") -> set[str]:
                 if issubclass(choice, hint):  # type: ignore[arg-type]
                     found |= all_settings(choice, f"{prefix}{name}.")
     return found
-
-
-def names_of(kind: Any) -> list[str]:
-    return [each.name for each in fields(kind)]

@@ -4,10 +4,11 @@ import argparse
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from importlib.metadata import version
+from inspect import getdoc
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
@@ -21,7 +22,6 @@ WIDTH = 96
 # Hydra's flags that commands without a sweep have, too.
 FLAGS = ("overrides", "help", "config_dir", "cfg")
 Config = TypeVar("Config")
-NO_GROUPS: Mapping[str, str | None] = {}
 
 
 def version_line() -> str:
@@ -34,34 +34,33 @@ def read_command(
     groups: Collection[str],
     paths: Sequence[str],
     any_flag: bool = False,
-) -> argparse.Namespace | None:
-    """Return the flags and settings that were typed; None once version or help is printed.
+) -> argparse.Namespace:
+    """Return the flags and settings that were typed, or print the version or the help and exit.
 
     Raise ValueError for mistakes in them and, unless the command takes `any_flag` of Hydra, for
-    those of sweeps.
+    flags of sweeps.
     """
     if "--version" in sys.argv:
         print(version_line())
-        return None
+        sys.exit()
     flags = read_flags(sys.argv[1:])
     for flag, value in vars(flags).items():
         if value and flag not in FLAGS and not any_flag:
             raise ValueError(f"--{flag.replace('_', '-')} is for vit-train alone")
     flags.overrides = checked(flags.overrides, paths, groups)
-    if not flags.help:
-        return flags
-    config = composed(config_name, flags)
-    print(about)
-    if groups:
-        print("\n== Groups, chosen by group=name ==")
-    for group in sorted(groups):
-        print(
-            f"{group}: {', '.join(choices(group, [CONF_DIR, Path(flags.config_dir or CONF_DIR)]))}"
-        )
-    print("\n== Current settings (change them with key=value) ==")
-    print(*described(config), sep="\n")
-    print("\nAdd --cfg job to print the settings alone.")
-    return None
+    if flags.help:
+        config = composed(config_name, flags)
+        folders = [CONF_DIR, Path(flags.config_dir or CONF_DIR)]
+        print(about)
+        if groups:
+            print("\n== Groups, chosen by group=name ==")
+        for group in sorted(groups):
+            print(f"{group}: {', '.join(choices(group, folders))}")
+        print("\n== Current settings (change them with key=value) ==")
+        print(*described(config), sep="\n")
+        print("\nAdd --cfg job to print the settings alone.")
+        sys.exit()
+    return flags
 
 
 def choices(group: str, folders: Sequence[Path]) -> list[str]:
@@ -75,54 +74,50 @@ def choices(group: str, folders: Sequence[Path]) -> list[str]:
 
 def described(config: DictConfig, indent: str = "") -> Iterator[str]:
     """Yield the lines of a config as YAML, with the help text of each setting above it."""
-    kind, container = OmegaConf.get_type(config), OmegaConf.to_container(config)
-    assert is_dataclass(kind) and isinstance(container, dict)
+    kind: Any = OmegaConf.get_type(config)
+    container: Any = OmegaConf.to_container(config)
     texts = {each.name: each.metadata.get("help", "") for each in fields(kind)}
     comment = f"{indent}# "
     for key, value in container.items():
         yield from textwrap.wrap(
-            texts.get(str(key), ""), WIDTH, initial_indent=comment, subsequent_indent=comment
+            texts.get(key, ""), WIDTH, initial_indent=comment, subsequent_indent=comment
         )
         if isinstance(value, dict):
-            yield f"{indent}{key!s}:"
+            yield f"{indent}{key}:"
             yield from described(config[key], f"{indent}  ")
         else:
             yield textwrap.indent(OmegaConf.to_yaml({key: value}).rstrip(), indent)
 
 
-def make_command(
-    name: str,
-    settings: type[Config],
-    about: str,
-    work: Callable[[Config], object],
-    groups: Mapping[str, str | None] = NO_GROUPS,
-    paths: Sequence[str] = (),
-) -> Callable[[], None]:
-    """Return the function behind a console command.
+def console_command(
+    settings: type[Config], groups: Mapping[str, str | None] = {}, paths: Sequence[str] = ()
+) -> Callable[[Callable[[Config], object]], Callable[[], None]]:
+    """Turn a function of settings into a console command, which reads them from the command line.
 
-    It calls `work` with the settings that were typed. `about` begins its help. `groups` are the
-    groups of conf/ that it has, each with its default. `paths` are the settings that are paths, the
-    one that is most likely meant by a bare path first. `work` imports torch, so that mistakes are
+    `vit_eval` becomes `vit-eval`; its docstring begins the help. `groups` are the command's groups
+    of conf/, each with its default. `paths` are the settings that are paths, beginning with the one
+    that a bare path most likely means. The function itself imports torch, so that mistakes are
     answered at once.
     """
-    config_name = name.replace("-", "_")
-    store = ConfigStore.instance()
-    store.store(name=f"{config_name}_schema", node=settings)
-    chosen = [{group: choice} for group, choice in groups.items()]
-    defaults = [f"{config_name}_schema", *chosen, "_self_"]
-    store.store(name=config_name, node={"defaults": defaults})
 
-    def main() -> None:
-        register_schemas()
-        with short_errors(name, settings), shown_on_terminal():
-            flags = read_command(config_name, about, groups, paths)
-            if flags is None:
-                return
-            config = composed(config_name, flags)
-            if flags.cfg:
-                print(OmegaConf.to_yaml(config), end="")
-            else:
-                require_known(config, settings)
-                work(typed(config, settings))
+    def decorate(work: Callable[[Config], object]) -> Callable[[], None]:
+        config_name, store = work.__name__, ConfigStore.instance()
+        chosen = [{group: choice} for group, choice in groups.items()]
+        schema = f"{config_name}_schema"
+        store.store(name=schema, node=settings)
+        store.store(name=config_name, node={"defaults": [schema, *chosen, "_self_"]})
 
-    return main
+        def main() -> None:
+            register_schemas()
+            with short_errors(config_name.replace("_", "-"), settings), shown_on_terminal():
+                flags = read_command(config_name, str(getdoc(work)), groups, paths)
+                config = composed(config_name, flags)
+                if flags.cfg:
+                    print(OmegaConf.to_yaml(config), end="")
+                else:
+                    require_known(config, settings)
+                    work(typed(config, settings))
+
+        return main
+
+    return decorate

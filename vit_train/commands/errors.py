@@ -18,11 +18,10 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from vit_train.base.memory import gigabytes, is_out_of_memory
 from vit_train.base.reading import flatten
 from vit_train.base.text import print_signs_in_any_encoding, printable
-from vit_train.commands.arguments import GRAMMAR, all_settings, names_of
+from vit_train.commands.arguments import GRAMMAR, all_settings
 from vit_train.commands.start import ended_by_interrupt
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 
-PLUGINS = "pip install -e '.[sweeps]' in the checkout adds Optuna and Slurm"
 # Hydra, its plugins, and what they stand on.
 HYDRA = ("hydra", "hydra_plugins", "submitit", "optuna", "sqlalchemy")
 # Settings that have other names in other libraries, where no similar name is the same setting.
@@ -82,7 +81,9 @@ def no_such_setting(asked: str, kind: type) -> str:
     """Return the message for a setting that does not exist, with the one that may be meant."""
     group, _, name = asked.rpartition(".")
     having = [
-        choice for choice, each in CHOSEN_BY_NAME.get(group, {}).items() if name in names_of(each)
+        choice
+        for choice, each in CHOSEN_BY_NAME.get(group, {}).items()
+        if name in all_settings(each)
     ]
     if having:
         return f"there is no setting {asked} here: {group}={' or '.join(having)} has it"
@@ -107,8 +108,8 @@ def no_such_choice(error: MissingConfigException) -> str:
     if not group:
         return f"there is no {choice}.yaml"
     known = f": choose from {', '.join(error.options)}" if error.options else ""
-    plugins = f"\n{PLUGINS}" if group.startswith("hydra/") else ""
-    return f"there is no {group}={choice}{known}{plugins}"
+    adding = "\npip install -e '.[sweeps]' in the checkout adds Optuna and Slurm"
+    return f"there is no {group}={choice}{known}{adding if group.startswith('hydra/') else ''}"
 
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -144,9 +145,9 @@ def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lost_output_is_said(command: str) -> Iterator[None]:
-    """Exit with status 1 if stdout cannot be written; in silence if its reader has gone.
+    """Exit with status 1 if stdout cannot be written; silently if its reader has gone.
 
-    Logging hides such errors, and so none ends a training.
+    Logging hides such errors, so they do not end training.
     """
     status: str | int = 0
     lost: list[OSError] = []

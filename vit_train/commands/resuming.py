@@ -64,12 +64,10 @@ def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
     """Return the settings of the run that `extend=` names, with the changes from the command line.
 
     Unless optim.warmup_epochs is given, scale the warm-up with the number of epochs, to at most
-    half of them. Raise ValueError if that run is not finished, or for a change that its state does
-    not allow.
+    half of them. Raise ValueError if that run is not finished, or for a change that its state rules
+    out.
     """
     folder = finished_run(composed.extend)
-    if "train.epochs" not in keys_of(overrides):
-        raise ValueError(f"extend={composed.extend} needs train.epochs=N, how many more")
     settings = own_settings(folder, None) | {"extend": str(folder)}
     config = changed("extend", settings, composed, overrides)
     if not {"optim", "optim.warmup_epochs"} & set(keys_of(overrides)):
@@ -88,7 +86,6 @@ def changed(
     """
     settings = OmegaConf.create(stored)
     OmegaConf.resolve(composed)
-    doing = {"resume": "resuming", "extend": "extending"}[argument]
     keys = [key for key in keys_of(overrides) if key != argument]
     own, requested = (
         dict(flatten(as_saved(OmegaConf.to_container(config))))  # type: ignore[arg-type]
@@ -100,7 +97,7 @@ def changed(
         if differing:
             values = ", ".join(f"{name}={own[name]}" for name in differing[:3])
             raise ValueError(
-                f"cannot change {key} when {doing} (this run has {values}): leave it out, start a "
+                f"{argument}= cannot change {key} (this run has {values}): leave it out, start a "
                 "new run, or extend= a finished one"
             )
     distrust(settings, stored, keys)
@@ -128,16 +125,9 @@ def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) 
 
 
 def keys_of(overrides: Sequence[str]) -> list[str]:
-    """Return the settings and groups that these arguments name.
-
-    Raise ValueError for an argument that names all settings of a group at once.
-    """
+    """Return the settings and groups that these arguments name, such as a.b for a={b: 1}."""
     parsed = OverridesParser.create().parse_overrides(list(overrides))
-    for each in parsed:
-        if isinstance(each.value(), dict):
-            key = each.key_or_group
-            raise ValueError(f"write {key}.NAME=VALUE, not {key}={{…}}, for a run that goes on")
-    return [each.key_or_group for each in parsed]
+    return [key for key, _ in flatten({each.key_or_group: each.value() for each in parsed})]
 
 
 def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:

@@ -1,9 +1,8 @@
-"""The console scripts, which end at once on Ctrl-C, from before Hydra is imported on."""
+"""The console scripts, which Ctrl-C ends at once, even before Hydra is imported."""
 
 import contextlib
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
@@ -14,17 +13,16 @@ from types import FrameType
 def ended_by_interrupt(command: str) -> Iterator[None]:
     """Let Ctrl-C end the process at once, until training takes over and stops after a step.
 
-    KeyboardInterrupt is not used: if it is raised inside an import, a destructor or a callback, it
-    can be caught and ignored there, and the command would go on. Where Ctrl-C is ignored, as in a
-    script's background, it stays so.
+    KeyboardInterrupt is not used: an import, a destructor or a callback could catch and ignore it,
+    and the command would continue. Where Ctrl-C is ignored, as in the background of a script, it
+    stays ignored.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
         os.write(2, f"{command}: interrupted\n".encode())  # sys.stderr may be in use right now
         os._exit(130)
 
-    in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
         return
     before = signal.signal(signal.SIGINT, end)

@@ -10,7 +10,7 @@ from typing import Any
 
 from vit_train.base.text import printable
 from vit_train.commands.arguments import refuse
-from vit_train.commands.command import make_command, version_line
+from vit_train.commands.command import console_command, version_line
 from vit_train.commands.errors import short_errors
 from vit_train.runs.settings import (
     EvalConfig,
@@ -22,7 +22,13 @@ from vit_train.runs.settings import (
 )
 
 
-def evaluate(config: EvalConfig) -> None:
+@console_command(EvalConfig, paths=("ckpt", "data.root"))
+def vit_eval(config: EvalConfig) -> None:
+    """vit-eval: evaluate a checkpoint, a run's best one, or the newest finished run in a folder.
+
+    vit-eval ckpt=outputs/cifar10-tiny split=test
+    vit-eval 'ckpt=[outputs/cifar10-tiny,outputs/cifar10-small]'
+    """
     from vit_train.evaluation.comparison import compare_checkpoints
     from vit_train.evaluation.evaluate import evaluate_checkpoint
 
@@ -32,112 +38,57 @@ def evaluate(config: EvalConfig) -> None:
         evaluate_checkpoint(config)
 
 
-vit_eval = make_command(
-    "vit-eval",
-    EvalConfig,
-    """\
-vit-eval: evaluate a checkpoint, a run's best one, or the newest finished run in a folder.
+@console_command(PredictConfig, paths=("images", "ckpt", "out"))
+def vit_predict(config: PredictConfig) -> None:
+    """vit-predict: classify images of any size with a trained model.
 
-  vit-eval ckpt=outputs/cifar10-tiny split=test
-  vit-eval 'ckpt=[outputs/cifar10-tiny,outputs/cifar10-small]'""",
-    evaluate,
-    paths=("ckpt", "data.root"),
-)
-
-
-def predict(config: PredictConfig) -> None:
+    vit-predict ckpt=outputs/cifar10-tiny images=photo.jpg
+    vit-predict ckpt=outputs/cifar10-tiny images=photos out=predictions.csv
+    """
     from vit_train.evaluation.predict import predict_images
 
     predict_images(config)
 
 
-vit_predict = make_command(
-    "vit-predict",
-    PredictConfig,
-    """\
-vit-predict: classify images of any size with a trained model.
+@console_command(ExplainConfig, paths=("images", "ckpt", "data.root", "out"))
+def vit_explain(config: ExplainConfig) -> None:
+    """vit-explain: draw which parts of an image a prediction comes from.
 
-  vit-predict ckpt=outputs/cifar10-tiny images=photo.jpg
-  vit-predict ckpt=outputs/cifar10-tiny images=photos out=predictions.csv""",
-    predict,
-    paths=("images", "ckpt", "out"),
-)
-
-
-def explain(config: ExplainConfig) -> None:
+    vit-explain ckpt=outputs/cifar10-tiny
+    vit-explain ckpt=outputs/cifar10-tiny images=photo.jpg method=rollout
+    """
     from vit_train.explain.explain import explain_predictions
 
     explain_predictions(config)
 
 
-vit_explain = make_command(
-    "vit-explain",
-    ExplainConfig,
-    """\
-vit-explain: draw which parts of an image a prediction comes from.
+@console_command(ExportConfig, paths=("ckpt", "out", "data.root"))
+def vit_export(config: ExportConfig) -> None:
+    """vit-export: write a model as ONNX, torch.export, safetensors, or for timm or Hugging Face.
 
-  vit-explain ckpt=outputs/cifar10-tiny
-  vit-explain ckpt=outputs/cifar10-tiny images=photo.jpg method=rollout""",
-    explain,
-    paths=("images", "ckpt", "data.root", "out"),
-)
-
-
-def export(config: ExportConfig) -> None:
+    vit-export ckpt=outputs/cifar10-tiny format=onnx
+    vit-export ckpt=outputs/cifar10-tiny format=hf out=my_model
+    """
     from vit_train.interop.export import export
 
     export(config)
 
 
-vit_export = make_command(
-    "vit-export",
-    ExportConfig,
-    """\
-vit-export: write a trained model as ONNX, torch.export, safetensors, or for timm or Hugging Face.
-
-  vit-export ckpt=outputs/cifar10-tiny format=onnx
-  vit-export ckpt=outputs/cifar10-tiny format=hf out=my_model""",
-    export,
-    paths=("ckpt", "out", "data.root"),
+@console_command(
+    SheetConfig, groups={"data": "shapes", "augment": "strong"}, paths=("data.root", "out")
 )
+def vit_augment(config: SheetConfig) -> None:
+    """vit-augment: draw some training images as they are, and augmented.
 
-
-def draw(config: SheetConfig) -> None:
+    vit-augment data=cifar10 augment=strong out=augmented.png
+    """
     from vit_train.training.preview import draw_contact_sheet
 
     draw_contact_sheet(config)
 
 
-vit_augment = make_command(
-    "vit-augment",
-    SheetConfig,
-    """\
-vit-augment: draw some training images as they are, and augmented.
-
-  vit-augment data=cifar10 augment=strong out=augmented.png""",
-    draw,
-    groups={"data": "shapes", "augment": "strong"},
-    paths=("data.root", "out"),
-)
-
-
-def inspect(config: InspectConfig) -> None:
-    from vit_train.training.preview import inspect_model
-
-    inspect_model(config)
-
-
-vit_inspect = make_command(
-    "vit-inspect",
+@console_command(
     InspectConfig,
-    """\
-vit-inspect: a new model's parameters, arithmetic, symmetry and position table.
-
-  vit-inspect model=tiny model.positions=sinusoidal image_size=32 out=positions.png
-  vit-inspect experiment=stl10_vit
-
-It takes the settings of vit-train, and reads no images.""",
-    inspect,
     groups={
         "model": "tiny",
         "task": "classify",
@@ -148,6 +99,17 @@ It takes the settings of vit-train, and reads no images.""",
     },
     paths=("out", "data.root"),
 )
+def vit_inspect(config: InspectConfig) -> None:
+    """vit-inspect: a new model's parameters, arithmetic, symmetry and position table.
+
+      vit-inspect model=tiny model.positions=sinusoidal image_size=32 out=positions.png
+      vit-inspect experiment=stl10_vit
+
+    It takes the settings of vit-train, and reads no images.
+    """
+    from vit_train.training.preview import inspect_model
+
+    inspect_model(config)
 
 
 def vit_results() -> None:
@@ -165,15 +127,12 @@ Earlier files of these names are replaced.""",
     )
     parser.error = refuse
     parser.add_argument("--version", action="version", version=version_line())
-    parser.add_argument("runs", nargs="+", help="run folders, or folders of them")
-    parser.add_argument("--out", help="write into this folder instead")
+    parser.add_argument("runs", nargs="+", type=Path, help="run folders, or folders of them")
+    parser.add_argument("--out", type=Path, help="write into this folder instead")
     with short_errors("vit-results"):
         arguments = parser.parse_args()
-        if "" in (*arguments.runs, arguments.out):  # as of an unset variable
-            raise ValueError("no folder is given: the argument is empty")
         from vit_train.results.table import gather
 
-        out = None if arguments.out is None else Path(arguments.out)
-        text, out = gather([Path(each) for each in arguments.runs], out)
+        text, out = gather(arguments.runs, arguments.out)
         print(text)
         print(printable(f"written to {out}/: results.md and its pictures"), file=sys.stderr)

@@ -5,7 +5,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 
 from hydra._internal.utils import _run_hydra, get_args_parser
@@ -35,12 +34,34 @@ from vit_train.runs.paths import (
 
 
 class Sweep:
-    """The jobs that this process has run, one after another."""
+    """The jobs that this process runs, one after another."""
 
     def __init__(self) -> None:
         self.jobs, self.folder = 0, ""
         self.stopped: list[Path] = []
         self.failures: list[str] = []
+
+    def run(self, composed: DictConfig) -> float | None:
+        """Start or resume a run; return its best validation score, which some sweepers optimize."""
+        settings = HydraConfig.get()
+        in_sweep = settings.mode == RunMode.MULTIRUN
+        with self.errors(settings) if in_sweep else short_errors("vit-train"):
+            if OmegaConf.get_type(composed) is not TrainConfig:
+                raise ValueError(
+                    f"--config-name={settings.job.config_name}: such a file must begin with "
+                    "'defaults: [train, _self_]'; to repeat a run, use the command in its "
+                    "summary.json, not its config.yaml"
+                )
+            if in_sweep and os.environ.get("WORLD_SIZE", "1") != "1":
+                raise ValueError("a sweep (-m) runs in one process: use torchrun for single runs")
+            begin = start if composed.resume is None else resume
+            outcome = begin(composed, settings)
+            if not outcome.finished:
+                self.stopped.append(outcome.folder)
+            if outcome.exit_status:
+                sys.exit(outcome.exit_status)
+            return outcome.score
+        return None
 
     @contextlib.contextmanager
     def errors(self, settings: HydraConf) -> Iterator[None]:
@@ -64,7 +85,7 @@ class Sweep:
 
     def report(self) -> None:
         """Print how many jobs finished, and those that stopped early or failed."""
-        if not self.jobs:  # a single run has said so itself
+        if not self.jobs:  # a single run reports itself
             return
         finished = self.jobs - len(self.failures) - len(self.stopped)
         print(f"{finished} of {self.jobs} jobs finished")
@@ -72,9 +93,8 @@ class Sweep:
             runs = for_shell(Path(self.folder))
             say(f"next    vit-results {runs}\n        tensorboard --logdir {runs}")
         if self.stopped:
-            print("stopped before their end; resume each with:")
-        for folder in self.stopped:
-            say(f"  {resume_command(folder)}")
+            commands = "\n  ".join(map(resume_command, self.stopped))
+            say(f"stopped before their end; resume each with:\n  {commands}")
         if self.failures:
             print("vit-train: failed jobs:", *self.failures, sep="\n", file=sys.stderr)
 
@@ -88,36 +108,13 @@ PATHS = ("resume", "extend", "init_from", "data.root", "task.teacher")
 ABOUT = """\
 vit-train: train a Vision Transformer on small images.
 
-  vit-train model=tiny data=cifar10 data.root=FOLDER train.epochs=8"""
+vit-train model=tiny data=cifar10 data.root=FOLDER train.epochs=8"""
 # Of the processes that torchrun starts, only the first one writes files.
 IS_MAIN = os.environ.get("RANK", "0") == "0"
 # Where it notes the run's folder for a restart: in the folder of torchrun's launch, which has the
 # errors of a process in attempt_N/RANK/error.json.
 ERRORS = os.environ.get("TORCHELASTIC_ERROR_FILE")
 LAUNCH = Path(ERRORS).parents[2] / "vit_train" if ERRORS and IS_MAIN else None
-
-
-def train(composed: DictConfig, sweep: Sweep) -> float | None:
-    """Start or resume a run; return its best validation score, which some sweepers optimize."""
-    settings = HydraConfig.get()
-    in_sweep = settings.mode == RunMode.MULTIRUN
-    with sweep.errors(settings) if in_sweep else short_errors("vit-train"):
-        if OmegaConf.get_type(composed) is not TrainConfig:
-            raise ValueError(
-                f"--config-name={settings.job.config_name}: such a file must begin with 'defaults: "
-                "[train, _self_]'; a run is repeated by the command in its summary.json, not by "
-                "its config.yaml"
-            )
-        if in_sweep and os.environ.get("WORLD_SIZE", "1") != "1":
-            raise ValueError("a sweep (-m) runs in one process: start each run with torchrun alone")
-        begin = start if composed.resume is None else resume
-        outcome = begin(composed, settings)
-        if not outcome.finished:
-            sweep.stopped.append(outcome.folder)
-        if outcome.exit_status:
-            sys.exit(outcome.exit_status)
-        return outcome.score
-    return None
 
 
 def start(composed: DictConfig, settings: HydraConf) -> Outcome:
@@ -135,7 +132,7 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
         if begun is not None:
             with removed_if_empty(folder, is_named):
                 return continue_run(before, None, lambda last: begun)
-    with new_run(folder, is_named) if IS_MAIN else nullcontext(folder) as path:
+    with new_run(folder, is_named) if IS_MAIN else contextlib.nullcontext(folder) as path:
         config = new_config(composed, settings)
         if LAUNCH is not None:
             LAUNCH.write_text(str(path.absolute()), encoding="utf-8")
@@ -171,7 +168,7 @@ def continue_run(
     from vit_train.runs.checkpoint import Checkpoint
     from vit_train.training.train import train_in_held_folder
 
-    with sole_writer(folder) if IS_MAIN else nullcontext():
+    with sole_writer(folder) if IS_MAIN else contextlib.nullcontext():
         checkpoint = named or last_checkpoint(folder)
         config = config_of(checkpoint)
         if not is_finished(folder):
@@ -208,22 +205,16 @@ def run_folder(
 
 def main() -> None:
     sweep = Sweep()
-
-    def job(composed: DictConfig) -> float | None:
-        return train(composed, sweep)
-
     register_schemas()
     OmegaConf.register_new_resolver("run_folder", run_folder, replace=True)
     with short_errors("vit-train"):
         flags = read_command("train", ABOUT, GROUPS, PATHS, any_flag=True)
-        if flags is None:
-            return
         if flags.multirun and any(each.startswith("resume=") for each in flags.overrides):
             raise ValueError("resume continues a single run: leave out -m")
         if not IS_MAIN:  # which writes nothing
             flags.overrides += ["hydra.run.dir=.", "hydra/job_logging=disabled"]
         try:
-            _run_hydra(flags, get_args_parser(), job, str(CONF_DIR), "train")
+            _run_hydra(flags, get_args_parser(), sweep.run, str(CONF_DIR), "train")
         except ValueError:
             if not sweep.failures:  # else they are why a search found nothing
                 raise

@@ -106,19 +106,14 @@ def draw_filters(filters: Tensor, shares: Sequence[float]) -> Figure:
     return image_grid(pixels, labels, columns=7, side=PICTURE, title=title)
 
 
-def similarity(table: Tensor) -> Tensor:
-    """Return the cosine similarity of every two of N positions: (N,D) → (N,N)."""
-    directions = F.normalize(table, dim=1)
-    return directions @ directions.t()
+def mosaic(positions: Tensor) -> Tensor:
+    """Arrange the cosine similarities of positions (N,D) as a G×G grid of maps, one per patch.
 
-
-def mosaic(alike: Tensor) -> Tensor:
-    """Arrange similarities (N,N) as a G×G grid of maps, one per patch at the patch's place.
-
-    A map's G×G cells are the patch's similarities to all patches, at their places. Lines of NaN
-    separate the maps, so each side of the result is G·(G + 1) − 1 long.
+    The map at a patch's place has G×G cells: the patch's similarities to all patches, at their
+    places. Lines of NaN separate the maps, so each side of the result is G·(G + 1) − 1 long.
     """
-    grid = math.isqrt(len(alike))
+    directions, grid = F.normalize(positions, dim=1), math.isqrt(len(positions))
+    alike = directions @ directions.t()
     maps = alike.view(grid, grid, grid, grid)  # row, column, other row, other column
     maps = F.pad(maps, (0, 1, 0, 1), value=float("nan"))
     return maps.permute(0, 2, 1, 3).reshape(grid * (grid + 1), grid * (grid + 1))[:-1, :-1]
@@ -135,7 +130,7 @@ def draw_positions(encoder: Encoder) -> Figure:
     The similarities are drawn as in figure 7 (middle) of Dosovitskiy et al. 2021.
     """
     table = encoder.pos_embed[0]()[0].float().cpu()  # (T,D)
-    alike = mosaic(similarity(table[-(encoder.grid**2) :]))
+    alike = mosaic(table[-(encoder.grid**2) :])
     figure = Figure(figsize=(10, 4.6), dpi=120, layout="constrained")
     values, places = figure.subplots(1, 2)
     most = table.abs().quantile(0.99).item()

@@ -134,8 +134,8 @@ def draw_calibration(answers: Predictions, classes: Sequence[str]) -> Figure:
         color=PALETTE[3], alpha=0.3, edgecolor=PALETTE[3], hatch="//", label="gap",
     )  # fmt: skip
     above.plot((0, 1), (0, 1), "--", color="gray", linewidth=1)
-    above.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
-    above.set_title(f"expected calibration error {100 * calibration_error(answers):.1f} %")
+    title = f"expected calibration error {100 * calibration_error(answers):.1f} %"
+    above.set(title=title, ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
     above.legend(loc="upper left", frameon=False)
     share = 100 * count / max(1, count.sum())
     below.bar(left, share, width, align="edge", color=PALETTE[5], edgecolor="white")
@@ -203,8 +203,10 @@ def draw_coverage(answers: Predictions, classes: Sequence[str]) -> Figure:
                 textcoords="offset points", fontsize=9,
             )  # fmt: skip
     lowest = 100 * min(accuracy[len(accuracy) // 50 :])
-    axes.set(xlim=(0, 100), ylim=(max(0, lowest - 5), 101))
-    axes.set(xlabel="images kept, most certain first, %", ylabel="accuracy on them, %")
+    axes.set(
+        xlabel="images kept, most certain first, %", ylabel="accuracy on them, %",
+        xlim=(0, 100), ylim=(max(0, lowest - 5), 101),
+    )  # fmt: skip
     return figure
 
 

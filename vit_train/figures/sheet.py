@@ -25,8 +25,6 @@ COLORS = "magma"
 SIDE, LINE, GAP, TITLE = 1.5, 0.17, 0.14, 0.4
 # The size of a line's font, in points.
 FONT = 7.5
-# Of a longer name, no more characters could fit.
-MOST = 99
 
 
 # A uint8 image (3,H,W), and the lines below it with their colors.
@@ -98,7 +96,7 @@ def class_line(who: str, name: str, chance: float, color: str = "black") -> tupl
 
 def fitted(before: str, name: str, after: str = "") -> str:
     """Return a line with as much of the name's beginning as fits below an image."""
-    name = printable(name)[:MOST]
+    name = printable(name)[:99]  # of a longer one, no more could fit
     line, kept = f"{before}{name}{after}", len(name)
     while sum(map(width, line)) > SIDE and kept > 1:
         kept -= 1

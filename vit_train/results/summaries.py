@@ -5,7 +5,6 @@ import io
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,8 @@ logger = logging.getLogger(__name__)
 
 # Runs that differ in these alone are repetitions of one another.
 REPEATED = ("seed", "data.cv_fold")
-# Bytes of a metrics.csv, enough for a hundred thousand epochs.
+# The most bytes of a metrics.csv, enough for a hundred thousand epochs.
 CSV_BYTES = 30_000_000
-# Epochs of a curve that are read: short rows of a million take gigabytes.
-MOST_ROWS = 100_000
 
 
 @dataclass
@@ -61,7 +58,7 @@ class Group:
         return [curve[-1][column] for curve in curves if curve] if all(curves) else []
 
     def label(self, *left_out: str) -> str:
-        """Return the settings that distinguish this group from the others, except `left_out`."""
+        """Return the settings that tell this group from the others, except those `left_out`."""
         kept = {key: value for key, value in self.settings.items() if key not in left_out}
         words = [f"{short_name(k)}={short_value(kept[k])}" for k in self.label_keys if k in kept]
         more = ["…"] if len(kept) > len(words) else []  # the groups differ in more settings
@@ -122,39 +119,35 @@ def unfinished(file: Path, status: str) -> str:
     """Return why a run is left out and, if that is possible, how to finish it."""
     if status == "diverged" or file.name != SUMMARY:
         return f"left out ({status}): {file}"
-    finish = "Unless it is training now, finish" if status == "running" else "Finish"
     return (
-        f"left out, because unfinished ({status}): {file.parent}. "
-        f"{finish} it with: {resume_command(file.parent)}"
+        f"left out, because unfinished ({status}): {file.parent}. Unless it is training now, "
+        f"finish it with: {resume_command(file.parent)}"
     )
 
 
 def read_curve(summary: Path) -> list[dict[str, float]]:
     """Read the metrics.csv beside a summary.json, or X.csv beside X.json: one row per epoch.
 
-    Return [] if there is no such file; raise ValueError if it is damaged or too long.
+    Return [] if there is no such file; raise ValueError if it is damaged or too large.
     """
-    own = summary.name == SUMMARY
-    path = summary.with_name("metrics.csv") if own else summary.with_suffix(".csv")
+    named = "metrics.csv" if summary.name == SUMMARY else f"{summary.stem}.csv"
+    path = summary.with_name(named)
     if not path.is_file():
         return []
     rows = csv.DictReader(io.StringIO(read_text(path, CSV_BYTES), newline=""))
     try:
-        first = islice(rows, MOST_ROWS + 1)
-        curve = [{key: float(value) for key, value in row.items()} for row in first]
+        curve = [{key: float(value) for key, value in row.items()} for row in rows]
     except (ValueError, TypeError, AttributeError, csv.Error) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
-    if len(curve) > MOST_ROWS:  # its last row would not be the last epoch
-        raise ValueError(f"{path} has more than {MOST_ROWS:,} rows, one for each epoch")
     if curve and "images_seen" not in curve[0]:
         raise ValueError(f"{path} is damaged: it has no column images_seen")
     return curve
 
 
 def validated_on(summaries: Sequence[dict[str, Any]]) -> str:
-    """Return the split that the curves of these runs follow, in words."""
-    chosen_on = {str(summary.get("selected_on")) for summary in summaries}
-    return "test, each epoch" if chosen_on == {"test"} else "validation"
+    """Name the split that the curves of these runs follow."""
+    on_test = all(summary.get("selected_on") == "test" for summary in summaries)
+    return "test, each epoch" if on_test else "validation"
 
 
 def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
@@ -235,8 +228,8 @@ def newest_of_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for run in sorted(runs, key=lambda run: str(run.get("date", ""))):
         place = run["config"]["seed"], run["config"]["data"].get("cv_fold")
         if place in newest:
-            words = f"skipped, because {run['file']} repeats it: {newest[place]['file']}"
-            logger.warning(printable(words))
+            skipped = newest[place]["file"]
+            logger.warning(printable(f"skipped, because {run['file']} repeats it: {skipped}"))
         newest[place] = run
     return [newest[place] for place in sorted(newest, key=lambda each: [*map(numbers_first, each)])]
 

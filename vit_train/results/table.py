@@ -1,6 +1,5 @@
 """`vit-results`: the summaries of many runs as one Markdown table and plots."""
 
-import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from vit_train.base.text import markdown_cell, printable
+from vit_train.base.text import markdown_cell
 from vit_train.base.writing import write_text
 from vit_train.engine.metrics import interval_of_mean, is_uneven
 from vit_train.figures.charts import Curve, Figure, Series, bars, curves, lines, save
@@ -20,8 +19,6 @@ from vit_train.results.summaries import (
     short_value,
     validated_on,
 )
-
-logger = logging.getLogger(__name__)
 
 PLOTS = ("results.png", "images.png", "curves.png")
 
@@ -44,10 +41,10 @@ class Measure:
 
     def final(self, group: Group) -> list[float]:
         """Return the test result of each run's final weights."""
-        return group.values("test", "final", self.name)
+        return [run["test"]["final"][self.name] for run in group.runs]
 
     def points(self, group: Group) -> list[float]:
-        """Return these as they are drawn."""
+        """Return the same results as they are drawn."""
         return [self.scale * value for value in self.final(group)]
 
 
@@ -91,12 +88,10 @@ def table(groups: Sequence[Group]) -> str:
         + list(columns(group, measure, "precision" in keys).items())
         for group in groups
     ]
-    filled = [
-        place for place, each in enumerate(zip(*rows, strict=True)) if any(t for _, t in each)
-    ]
-    cells = [[rows[0][place][0] for place in filled], ["---"] * len(filled)]
-    cells += [[row[place][1] for place in filled] for row in rows]
-    return "\n".join(f"| {' | '.join(map(markdown_cell, row))} |" for row in cells)
+    filled = [column for column in zip(*rows, strict=True) if any(text for _, text in column)]
+    cells = [(column[0][0], "---", *(text for _, text in column)) for column in filled]
+    table_rows = zip(*cells, strict=True)
+    return "\n".join(f"| {' | '.join(map(markdown_cell, row))} |" for row in table_rows)
 
 
 def columns(group: Group, measure: Measure, is_precision_known: bool) -> dict[str, str]:
@@ -208,10 +203,7 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
     sizes = by_training_images(groups, measure)
     if any(len(places) > 2 for _, places in sizes):
         figures["images.png"] = lines(sizes, measure.title)
-    incomplete = [run["file"] for run in runs if not run["curve"]]
-    if incomplete:
-        logger.warning(printable(f"no curves: there is no metrics.csv beside {incomplete[0]}"))
-    else:
+    if all(run["curve"] for run in runs):
         histories = [(group.label(), [run["curve"] for run in group.runs]) for group in groups]
         figures["curves.png"] = curves(
             histories, ("loss", "acc") if measure is ACCURACY else ("loss",), validated_on(runs)
@@ -233,10 +225,8 @@ def require_complete(run: dict[str, Any]) -> None:
     """Raise ValueError, with the file's name, if the summary's numbers cannot be shown."""
     try:
         for group in (*group_runs([run]), Group({}, [run, run])):  # alone, and with a spread
-            measure = common_measure([group])
             table([group])
-            by_training_images([group], measure)
-            measure.points(group)[0]
+            by_training_images([group], common_measure([group]))
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise ValueError(f"{run['file']} is not a summary written by vit-train") from error
 
