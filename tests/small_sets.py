@@ -89,5 +89,5 @@ def small_stl10(monkeypatch: pytest.MonkeyPatch, root: Path) -> Path:
     for known in ("train_list", "test_list"):
         patched_list = [[name, digests[name]] for name, _ in getattr(STL10, known)]
         monkeypatch.setattr(STL10, known, patched_list)
-    monkeypatch.setattr(stl10, "ARCHIVE_MD5", md5(tar_gz(folder)))
+    monkeypatch.setattr(STL10, "tgz_md5", md5(tar_gz(folder)))
     return folder

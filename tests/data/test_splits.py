@@ -83,10 +83,8 @@ def test_a_sample_shows_every_class_in_the_order_of_the_images() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_class_keeps_an_image_for_training_if_others_can_be_set_apart(seed: int) -> None:
     labels = torch.cat((torch.zeros(40), torch.arange(1, 31))).long()  # 30 classes of one image
-    left, taken = set_apart(
-        ImageSet(torch.zeros(70, 1, 1, 1), labels), "val_fraction", DataConfig(split_seed=seed),
-        "validation", "none",
-    )  # fmt: skip
+    images = ImageSet(torch.zeros(70, 1, 1, 1), labels)
+    left, taken = set_apart(images, "val_fraction", DataConfig(split_seed=seed))
     assert set(left.labels.tolist()) == set(range(31)) and set(taken.labels.tolist()) == {0}
     some = stratified(torch.arange(4), 3, seed, leave_one=True)[0]  # where there are no others
     assert len(some) == 3

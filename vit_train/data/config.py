@@ -8,10 +8,6 @@ from typing import ClassVar
 from vit_train.base.setting import Settings, seed_setting, setting
 from vit_train.base.text import printable
 
-POLICY_NAMES = ("none", "randaugment", "trivialaugment", "autoaugment")
-# RandAugment's authors tried up to 3; each costs as much as all other augmentation together.
-MOST_OPS = 100
-
 
 @dataclass
 class AugmentConfig(Settings):
@@ -32,10 +28,11 @@ class AugmentConfig(Settings):
     policy: str = setting(
         "none",
         "Color and geometric operations: none, randaugment, trivialaugment or autoaugment.",
-        choices=POLICY_NAMES,
+        choices=("none", "randaugment", "trivialaugment", "autoaugment"),
     )
+    # RandAugment's authors tried up to 3; each costs as much as all other augmentation together.
     num_ops: int = setting(
-        2, "Operations per image; only for randaugment.", at_least=1, at_most=MOST_OPS
+        2, "Operations per image; only for randaugment.", at_least=1, at_most=100
     )
     magnitude: int = setting(
         9, "Strength of the operations, 0 to 30; only for randaugment.", at_least=0, at_most=30
@@ -63,12 +60,10 @@ class AugmentConfig(Settings):
     )
 
 
-VAL_CHOICES = ("split", "none", "test")
-SAMPLERS = ("shuffled", "balanced")
-# Files with more pixels than this count as files that cannot be decoded, unless set otherwise.
+# The default limit of an image's pixels.
 MAX_PIXELS = 64_000_000
 MAX_PIXELS_TEXT = "Images with more pixels than this count as undecodable."
-# What to do on an error: stop, or skip what is bad.
+# What to do about files that cannot be decoded.
 ON_ERROR_CHOICES = ("stop", "skip")
 
 
@@ -77,8 +72,7 @@ class DataConfig(Settings):
     """Settings common to all sources. `name` selects the source."""
 
     group: ClassVar[str] = "data"
-    # The side of the images as they are and the number of classes, if they are known before the
-    # images are loaded.
+    # The original image size and the number of classes, if they are known before loading.
     own_size: ClassVar[int | None] = None
     own_classes: ClassVar[int | None] = None
 
@@ -107,7 +101,7 @@ class DataConfig(Settings):
         "Validation images: split, the source's own or else a share of the training set; none, "
         "which selects no best checkpoint; test, the test set, to follow published protocols "
         "(results are labeled as such).",
-        choices=VAL_CHOICES,
+        choices=("split", "none", "test"),
     )
     val_fraction: float = setting(
         0.1, "Share of the training set that is split off for validation.", above=0, below=1
@@ -135,7 +129,7 @@ class DataConfig(Settings):
         "shuffled",
         "shuffled: each image once per epoch. balanced: same epoch length, classes drawn equally "
         "often (rare images repeat).",
-        choices=SAMPLERS,
+        choices=("shuffled", "balanced"),
     )
     split_seed: int = seed_setting(
         0, "Seed of the splits and subsets, not of training, so that runs stay comparable."
@@ -153,27 +147,17 @@ class DataConfig(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.root = os.path.expanduser(self.root)
-        self.require_fold()
         if len(self.mean or []) != len(self.std or []):
             raise ValueError(
                 f"data.mean={self.mean}, data.std={self.std} must both have one number per channel"
             )
-        if self.val_subset is not None and self.val == "none":
-            raise ValueError(
-                f"data.val_subset={self.val_subset} needs validation images: data.val=none has none"
-            )
-
-    def require_fold(self) -> None:
-        """Raise ValueError unless cv_folds and cv_fold are both given, and fit, or neither is."""
         folds, fold = self.cv_folds, self.cv_fold
-        if folds is None and fold is None:
-            return
-        if folds is None or fold is None or fold >= folds:
+        if (folds is None) != (fold is None) or (fold or 0) >= (folds or 1):
             raise ValueError(
                 f"data.cv_fold={fold}, data.cv_folds={folds}: set both, the number of folds and "
                 "the one to validate on, from 0 to that number minus 1"
             )
-        if self.val != "split":
+        if folds is not None and self.val != "split":
             raise ValueError(
                 f"data.cv_folds={folds} validates on a part of the training images, but "
                 f"data.val={self.val} does not"
@@ -231,14 +215,6 @@ class Stl10Config(ArchiveConfig):
         False, "Add the 100,000 unlabeled images (2.8 GB on disk), for tasks that need no labels."
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.fold is not None and self.cv_folds is not None:
-            raise ValueError(
-                f"data.fold={self.fold} trains on an official fold, data.cv_folds={self.cv_folds} "
-                "makes its own: choose one of them"
-            )
-
 
 @dataclass
 class FolderConfig(DataConfig):
@@ -273,7 +249,7 @@ class FolderConfig(DataConfig):
         super().__post_init__()
         if not self.root:
             raise ValueError("data.root=FOLDER must name the folder that holds your images")
-        if self.image_size is None:  # which OmegaConf lets through
+        if self.image_size is None:  # OmegaConf accepts null here
             raise ValueError("data.image_size must be a number for data=folder, for example 64")
 
 

@@ -27,7 +27,7 @@ SHARE = 0.5
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor to the device.
 
-    A GPU copies from pinned memory, so that the CPU does not wait for the transfer.
+    The copy to a GPU is made from pinned memory, so that the CPU does not wait for it.
     """
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
@@ -38,7 +38,7 @@ def place(images: Tensor, device: torch.device, purpose: str) -> Tensor:
     """Move a set's images to the device; leave them, with a warning, if they do not fit there."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        # What an earlier run in this process has left, PyTorch keeps and gives out again.
+        # PyTorch reuses the memory that an earlier run in this process has freed.
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         if images.nbytes > SHARE * free:
             logger.warning(
@@ -99,12 +99,12 @@ class Source(NamedTuple):
 
     classes: tuple[str, ...]
     image_shape: tuple[int, int, int]
-    # Of all images and labels.
+    # A checksum of all images and labels.
     fingerprint: str
-    # The `image_keys` of those that are trained or validated on, where they are not a fixed part,
-    # and of those that were when the models were trained that this one learns from.
+    # The `image_keys` of the training and validation images, unless they are a fixed part of the
+    # source, and of those of the models from which this one learns.
     seen: Tensor | None = None
-    # The latter alone.
+    # Those of the models alone.
     seen_before: Tensor | None = None
 
 
@@ -161,12 +161,12 @@ def image_keys(images: Tensor) -> Tensor:
 
 
 def are_among(images: Tensor, keys: Tensor) -> Tensor:
-    """Look up the key of each uint8 image (N,C,S,S) among these: bool (N,)."""
+    """Check for each uint8 image (N,C,S,S) if its key is among these: bool (N,)."""
     return torch.isin(image_keys(images), keys)
 
 
 def without(images: ImageSet, keys: Tensor | None) -> ImageSet:
-    """Return the images whose key is not among these, if any are given."""
+    """Return the images whose key is not among these; without keys, all images."""
     if keys is None:
         return images
     return images.subset((~are_among(images.images, keys)).nonzero().squeeze(1))
@@ -220,16 +220,16 @@ class Splits:
 def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
     """Split validation images off the training set if the source has none, then take the subsets.
 
-    With data.cv_folds, one fold of all images that are not for testing is for validation. All
-    splits and subsets are stratified and seeded.
+    With data.cv_folds, one fold of all images but the test images is for validation. All splits and
+    subsets are stratified and seeded.
     """
     train, test = dataset.train, subset(dataset.test, "test_subset", config)
     val = dataset.val if config.val == "split" else None
-    if config.cv_folds is not None:
-        train, val = one_fold(train if val is None else train.with_others(val), config)
+    if config.cv_folds is not None and config.cv_fold is not None:
+        every = train if val is None else train.with_others(val)
+        train, val = one_fold(every, config.cv_folds, config.cv_fold, config.split_seed)
     elif config.val == "split" and val is None:
-        remedy = "set data.val=none to do without"
-        train, val = set_apart(train, "val_fraction", config, "validation", remedy)
+        train, val = set_apart(train, "val_fraction", config)
     elif config.val == "test":
         val = test
     if val is not None:
@@ -237,18 +237,16 @@ def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
     return Splits(subset(train, "train_subset", config), val, test)
 
 
-def one_fold(images: ImageSet, config: DataConfig) -> tuple[ImageSet, ImageSet]:
-    """Return the images of all other folds, for training, and those of data.cv_fold.
+def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageSet, ImageSet]:
+    """Return the images of all other folds, for training, and those of this fold.
 
     Every image is in exactly one fold. The images are shuffled and dealt out in turn, class after
     class, so that the sizes of the folds, and of a class in them, differ by one at most. Raise
     ValueError if there are fewer images than folds.
     """
-    folds, fold = config.cv_folds, config.cv_fold
-    assert folds is not None and fold is not None
     if folds > len(images):
         raise ValueError(f"data.cv_folds={folds} needs as many images, found only {len(images)}")
-    generator = torch.Generator().manual_seed(config.split_seed)
+    generator = torch.Generator().manual_seed(seed)
     shuffled = torch.randperm(len(images), generator=generator)
     by_class = shuffled[images.labels[shuffled].argsort(stable=True)]
     dealt = torch.arange(len(images)) % folds == fold
@@ -269,27 +267,22 @@ def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:
 
 
 def sample(images: ImageSet, count: int) -> ImageSet:
-    """Return `count` images, or all if they are fewer, of each class about its share.
-
-    They are always the same ones.
-    """
+    """Return a stratified sample of `count` images, always the same, or all if they are fewer."""
     return images.subset(stratified(images.labels, min(count, len(images)), seed=0)[0])
 
 
-def set_apart(
-    images: ImageSet, field: str, config: DataConfig, purpose: str, remedy: str
-) -> tuple[ImageSet, ImageSet]:
+def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSet, ImageSet]:
     """Split off the share in the config's `field`; return the other images and that share.
 
-    Of each class at least one image is left, as long as others can be set apart. Raise
-    ValueError if none would be left.
+    At least one image of each class is left, as long as others can be set apart. Raise ValueError
+    if no image would be left.
     """
     fraction = getattr(config, field)
     count = max(1, round(len(images) * fraction))
     if count >= len(images):
         raise ValueError(
-            f"data.{field}={fraction} sets {counted(count, 'image')} apart for {purpose}, which "
-            f"leaves none for training: add images, set a smaller data.{field}, or {remedy}"
+            f"data.{field}={fraction} of {counted(len(images), 'image')} leaves none for training: "
+            f"add images or set a smaller data.{field}"
         )
     index, rest = stratified(images.labels, count, config.split_seed, leave_one=True)
     return images.subset(rest), images.subset(index)

@@ -45,30 +45,25 @@ class Tree:
 def load_folder(config: FolderConfig) -> Dataset:
     """Load root/train with root/test or root/val, or split one tree of classes by the seed.
 
-    With both test/ and val/, validation uses val/. Raise ValueError for a tree without images, a
-    class that the training set lacks, a part of which no file can be decoded and, unless
+    With both test/ and val/, validation uses val/. Raise ValueError for a tree without images, for
+    a class that the training set lacks, for a part without any file that can be decoded and, unless
     config.on_error is skip, for any file that cannot be decoded.
     """
     trees = find_parts(Path(config.root))
     classes = class_names(trees)
-    require_fit(sum(len(tree.files) for tree in trees.values()), config)
     sets = {part: image_set(tree, classes, config) for part, tree in trees.items()}
-    for label, name in enumerate(classes):
-        if not (sets["train"].labels == label).any():
-            raise ValueError(f"class {name} has no training image that can be read")
-    # Out of the table, so that a set is not held beside its parts.
+    # Taken from the table, so that a set is not kept in memory beside its parts.
     train, test, val = sets.pop("train"), sets.pop("test", None), sets.pop("val", None)
     if test is None:
-        train, test = split_off_test(train, config)
+        train, test = set_apart(train, "test_fraction", config)
     return Dataset(train, test, tuple(classes), val=val)
 
 
 def load_part(config: FolderConfig, split: str, classes: Sequence[str]) -> ImageSet | None:
-    """Return test or validation images that have a folder of their own, without the others.
+    """Load only the test or validation images; return None if they have no folder of their own.
 
-    A root that contains only folders of classes is the test set. None means that the
-    split has no folder of its own. `classes` are the names of all classes. Raise ValueError for a
-    folder that is not one of them, and as `load_folder` does.
+    A root that holds only folders of classes is the test set. `classes` are the names of all
+    classes. Raise ValueError for a folder of another class, and as `load_folder` does.
     """
     trees = find_parts(Path(config.root))
     if len(trees) == 1:
@@ -81,7 +76,7 @@ def load_part(config: FolderConfig, split: str, classes: Sequence[str]) -> Image
 
 
 def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
-    """Return images of config.root, read at another size, at its image size.
+    """Read images of config.root again, at its image size.
 
     Raise ValueError if one can no longer be read.
     """
@@ -92,29 +87,19 @@ def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
     return replace(images, images=decoded.images)
 
 
-def require_fit(count: int, config: FolderConfig) -> None:
-    """Raise ValueError if so many images do not fit into memory."""
-    settings = f"data.image_size={config.image_size}"
-    require_images_fit(count, config.image_size, settings, SPLIT_BYTES)
-
-
 def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
-    require_fit(len(paths), config)
+    """Decode the files; raise ValueError if so many images do not fit into memory."""
+    size = config.image_size
+    require_images_fit(len(paths), size, f"data.image_size={size}", SPLIT_BYTES)
     how = decode_cached if config.cache else decode
-    return how(paths, config.image_size, config.max_pixels)
-
-
-def split_off_test(images: ImageSet, config: FolderConfig) -> tuple[ImageSet, ImageSet]:
-    """Return the images left for training and those for testing, where there is only one tree."""
-    remedy = "put them into train/CLASS/, and others into test/CLASS/"
-    return set_apart(images, "test_fraction", config, "testing", remedy)
+    return how(paths, size, config.max_pixels)
 
 
 def find_parts(root: Path) -> dict[str, Tree]:
     """Return the trees train, test and val; without class folders in train/, the root is train.
 
-    Without test/, val/ is for testing. Raise ValueError if only other parts have class folders, and
-    for images of all classes together in train/, beside others for testing.
+    Without test/, val/ is for testing. Raise ValueError if only other parts have class folders, or
+    if train/ holds images without class folders beside another part.
     """
     if not root.is_dir():
         raise ValueError(f"data.root={root} is not a folder")
@@ -160,11 +145,6 @@ def class_names(trees: dict[str, Tree]) -> list[str]:
             f"{tree.root} has no folder of images: put JPEG, PNG, WebP or BMP files into "
             f"{tree.root / 'CLASS'}/, one folder per class"
         )
-    if len(names) == 1:
-        logger.warning(
-            f"all images are of one class, {names[0]}: it has the only folder in {tree.root} that "
-            "holds any"
-        )
     if empty := [tree.root / name for name in tree.classes if name not in names]:
         logger.warning(f"classes left out because they have no images:{listed(empty)}")
     for part in trees.values():
@@ -173,7 +153,7 @@ def class_names(trees: dict[str, Tree]) -> list[str]:
 
 
 def require_known(tree: Tree, classes: Sequence[str], owner: str) -> None:
-    """Raise ValueError for images of a class that its `owner` does not have."""
+    """Raise ValueError if the tree has images of a class that the `owner` does not have."""
     unknown = sorted({name for _, name in tree.files} - set(classes))
     if unknown:
         raise ValueError(
@@ -205,9 +185,5 @@ def image_set(tree: Tree, classes: Sequence[str], config: FolderConfig) -> Image
     doubts.note([path for path, _ in files], images, lost.tolist())
     doubts.warn()
     label_of = {name: label for label, name in enumerate(classes)}
-    names = [path.relative_to(config.root).as_posix() for path, _ in files]
-    return ImageSet(
-        images,
-        torch.tensor([label_of[name] for _, name in files]),
-        names=np.array(names, dtype=object),
-    )
+    names = np.array([path.relative_to(config.root).as_posix() for path, _ in files], dtype=object)
+    return ImageSet(images, torch.tensor([label_of[name] for _, name in files]), names=names)

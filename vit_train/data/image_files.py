@@ -1,7 +1,7 @@
 """Image files as a user names them, and their decoding to square RGB arrays, cached if asked.
 
-A file that cannot be decoded is reported with the reason; one that can, but is hardly seen, with a
-warning.
+A file that cannot be decoded is reported with the reason; a warning names those that are hardly
+seen.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ import torch
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from tqdm import tqdm
+from tqdm.contrib.concurrent import thread_map
 
 from vit_train.base.text import counted, printable
 from vit_train.base.writing import replacing
@@ -34,32 +34,30 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 WRONG_FORMAT = "passed over, not JPEG, PNG, WebP or BMP"
 NAMED_AT_MOST = 10
 # Limit of a file's size: the bytes per pixel of uncompressed 16-bit RGBA, and some metadata.
-# It is needed because decoders read each part of a file into memory whole.
+# Decoders read each part of a file into memory whole.
 BYTES_PER_PIXEL, METADATA = 8, 1 << 24
 
 warnings.filterwarnings("ignore", module="PIL")  # about odd metadata
 
 
 def image_files(images: Any) -> list[Path]:
-    """Return the image files that a setting names; raise ValueError if no file matches."""
+    """Return the image files that a setting names; raise ValueError if no file matches.
+
+    "-" names the file on each line of standard input.
+    """
     names = images if isinstance(images, list) else [images]
     if names == ["-"]:
-        return files_on_stdin()
-    if not names:
-        raise ValueError("images=[] names no file")
-    return [path for name in names for path in files_at(str(name))]
-
-
-def files_on_stdin() -> list[Path]:
-    """Return the file on each line of standard input, whose name need not be UTF-8."""
-    lines = sys.stdin.buffer.read().splitlines() if sys.stdin else []
-    if not any(lines):
-        raise ValueError("images=- found no path on standard input")
-    return [Path(os.fsdecode(line)) for line in lines if line]
+        lines = sys.stdin.buffer.read().splitlines() if sys.stdin else []
+        found = [Path(os.fsdecode(line)) for line in lines if line]  # names need not be UTF-8
+    else:
+        found = [path for name in names for path in files_at(str(name))]
+    if not found:
+        raise ValueError(f"images={images} names no file")
+    return found
 
 
 def files_at(name: str) -> Sequence[Path]:
-    """Return a file, the images below a folder, or those that a pattern matches."""
+    """Return a file, the images below a folder, or the files that match a pattern."""
     path = Path(os.path.expanduser(name))  # Path's own fails for ~photo.jpg
     if path.is_dir():
         found, others = by_suffix(walk(path))
@@ -78,7 +76,7 @@ def files_at(name: str) -> Sequence[Path]:
 
 
 def by_suffix(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the files that are named as images are, and the others."""
+    """Return the files with the suffix of an image, and the others."""
     named = [path for path in files if path.suffix.lower() in SUFFIXES]
     return named, [path for path in files if path.suffix.lower() not in SUFFIXES]
 
@@ -94,17 +92,18 @@ def walk(folder: Path) -> list[Path]:
     Warn of linked folders, which are never entered, and of those that cannot be read.
     """
     files, links = [], []
-    for place, folders, names in os.walk(folder, onerror=warn_of_unreadable):
+    for place, folders, names in os.walk(
+        folder,
+        onerror=lambda error: logger.warning(
+            f"folder that cannot be read: {error.filename}: {error.strerror}"
+        ),
+    ):
         folders[:] = [name for name in folders if not name.startswith(".")]
         links += [path for name in folders if (path := Path(place) / name).is_symlink()]
         files += [Path(place) / name for name in names if not name.startswith(".")]
     if links:
         logger.warning(f"linked folders that are not read:{listed(sorted(links))}")
     return sorted(files)
-
-
-def warn_of_unreadable(error: OSError) -> None:
-    logger.warning(f"folder that cannot be read: {error.filename}: {error.strerror}")
 
 
 def listed(lines: Sequence[object]) -> str:
@@ -130,7 +129,7 @@ def decoding() -> Iterator[None]:
     """Raise BrokenImage for every error of decoders in the block, which raise any kind of error."""
     try:
         yield
-    except MemoryError:  # which says nothing about the file
+    except MemoryError:  # no fault of the file
         raise
     except UnidentifiedImageError:
         raise BrokenImage("not a JPEG, PNG, WebP or BMP image") from None
@@ -199,21 +198,10 @@ class Decoded(NamedTuple):
     lost: Tensor
 
 
-def decode(
-    paths: Sequence[Path], size: int, max_pixels: int, kept: Decoded | None = None
-) -> Decoded:
-    """Decode all files or, with an earlier result as `kept`, only those that were broken in it.
-
-    Threads share the work: Pillow releases the GIL while it decodes and resizes.
-    """
-    if kept is None:
-        count = len(paths)
-        kept = Decoded(
-            torch.zeros(count, 3, size, size, dtype=torch.uint8),
-            dict.fromkeys(range(count), "not read yet"),
-            torch.zeros(count),
-        )
-    pixels, lost, broken = kept.images.numpy(), kept.lost.numpy(), {}
+def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
+    """Decode all files in threads: Pillow releases the GIL while it decodes and resizes."""
+    count, broken = len(paths), {}
+    pixels, lost = np.zeros((count, 3, size, size), np.uint8), np.zeros(count, np.float32)
 
     def one(index: int) -> None:
         try:
@@ -222,11 +210,11 @@ def decode(
         except BrokenImage as error:
             broken[index] = str(error)
 
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # for more, the GIL is slow
-        done, count = pool.map(one, kept.broken), len(kept.broken)
-        for _ in tqdm(done, "decoding", count, unit="images", disable=None, leave=False):
-            pass
-    return kept._replace(broken=dict(sorted(broken.items())))
+    thread_map(
+        one, range(count), max_workers=min(8, os.cpu_count() or 1),  # more would wait for the GIL
+        tqdm_class=tqdm, desc="decoding", unit="images", disable=None, leave=False,
+    )  # fmt: skip
+    return Decoded(torch.from_numpy(pixels), dict(sorted(broken.items())), torch.from_numpy(lost))
 
 
 # Part of every key: increase it when `decode` returns something else for the same file.
@@ -236,8 +224,8 @@ DECODER = 3
 def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
     """Decode the files, or load the result if the same ones were decoded the same way before.
 
-    Files are the same if their paths, sizes and times are. Broken ones are always read again: the
-    fault may have been the machine's.
+    Files are the same if their paths, sizes and times are. A result with broken files is not kept:
+    the fault may have been the machine's.
     """
     key = hashlib.sha256(f"{DECODER} {PIL.__version__} {size} {max_pixels}".encode())
     for path in paths:
@@ -248,12 +236,12 @@ def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
     entry = Path(base, "vit_train", "decoded", f"{key.hexdigest()[:32]}.pt")
     if entry.is_file():
         try:
-            kept = Decoded(*torch.load(entry, weights_only=True, mmap=True))
-            logger.info(f"decoded images come from {entry}")
-            return decode(paths, size, max_pixels, kept)
+            return Decoded(*torch.load(entry, weights_only=True, mmap=True))
         except Exception as error:  # of a damaged file, any kind
             logger.warning(f"{entry} is damaged ({type(error).__name__}): decoding again")
     decoded = decode(paths, size, max_pixels)
+    if decoded.broken:
+        return decoded
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
         with replacing(entry) as file:
@@ -263,28 +251,29 @@ def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
     return decoded
 
 
-# Gray levels between the darkest and the brightest pixel of a channel: 12 bits in a file of 16 have
-# no more.
+# Gray levels between the darkest and the brightest pixel of a channel: the most of 12-bit values
+# in a 16-bit file.
 FLAT = 15
-# The share of an image's area beyond the square in its center.
+# The share of an image's area outside the square in its center.
 MUCH = 0.2
 
 
 @dataclass
 class Doubts:
-    """Files that were read, but are hardly seen."""
+    """Files that can be read, but whose content is hardly seen."""
 
     flat: list[Path] = field(default_factory=list)
     cropped: list[Path] = field(default_factory=list)
 
     def note(self, paths: Sequence[Path], images: Tensor, lost: Sequence[float]) -> None:
-        """Note files that were read as images (N,C,S,S), and which share of each was cut off."""
+        """Note files, their images (N,C,S,S) and the share of each that was cut off."""
         values = images.flatten(2)
         contrast = (values.amax(2) - values.amin(2)).amax(1).tolist()
         self.flat += [path for path, each in zip(paths, contrast, strict=True) if each <= FLAT]
         self.cropped += [path for path, share in zip(paths, lost, strict=True) if share > MUCH]
 
     def warn(self) -> None:
-        flat, cropped = "of nearly one color", "cropped by more than a fifth"
-        warn_of(self.flat, "image", flat, ": 16-bit files must use all of their range, 0 to 65,535")
-        warn_of(self.cropped, "image", cropped, ": only the center square is read")
+        advice = ": 16-bit files must use all of their range, 0 to 65,535"
+        warn_of(self.flat, "image", "of nearly one color", advice)
+        center = ": only the center square is read"
+        warn_of(self.cropped, "image", "cropped by more than a fifth", center)

@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 import torch
 from torch import Tensor
-from torchvision.datasets import CIFAR10, CIFAR100
+from torchvision.datasets import CIFAR10, CIFAR100, STL10
 from torchvision.datasets.utils import check_integrity
 from tqdm import tqdm
 
@@ -47,21 +47,28 @@ class Archive:
 def obtain(archive: Archive, config: ArchiveConfig) -> Path:
     """Return the folder that holds the archive's members, each with the right MD5.
 
-    Missing or damaged members are unpacked from the archive if it is in config.root, or else
-    downloaded if config.download is set. One process at a time does this. If it fails, raise
-    ValueError with what the user can do.
+    Missing or damaged members are unpacked from the archive in config.root or, if config.download
+    is set, from one that is downloaded and then deleted. One process at a time does this. Raise
+    ValueError with advice if it fails.
     """
     root = Path(config.root)
+    folder, local = root / archive.folder, root / archive.filename
     lacking = missing(archive, root)
-    if lacking and not config.download and not (root / archive.filename).is_file():
+    if not lacking:
+        return folder
+    has_archive = check_integrity(local, archive.md5)
+    if not (has_archive or config.download):
         raise ValueError(how_to_get(archive, root, lacking))
-    if lacking:
-        root.mkdir(parents=True, exist_ok=True)
-        lock = root / f".{archive.folder}.lock"
-        with exclusive(lock, f"another process is fetching {archive.title}: waiting"):
-            if missing(archive, root):  # no other process has fetched them during the wait
-                unpack_or_download(archive, config, root)
-    return root / archive.folder
+    root.mkdir(parents=True, exist_ok=True)
+    lock = root / f".{archive.folder}.lock"
+    with exclusive(lock, f"another process is fetching {archive.title}: waiting"):
+        if missing(archive, root):  # no other process has fetched them during the wait
+            if not has_archive:
+                download(config.urls, local, archive.md5, archive.max_bytes)
+            unpack(archive, root)
+            if not has_archive:
+                local.unlink()
+    return folder
 
 
 def missing(archive: Archive, root: Path) -> list[str]:
@@ -70,22 +77,6 @@ def missing(archive: Archive, root: Path) -> list[str]:
     return [
         name for name, md5 in archive.members.items() if not check_integrity(folder / name, md5)
     ]
-
-
-def unpack_or_download(archive: Archive, config: ArchiveConfig, root: Path) -> None:
-    """Unpack the archive in `root`, or else download one, which is deleted after unpacking."""
-    local = root / archive.filename
-    if check_integrity(local, archive.md5):
-        unpack(archive, root)
-    elif config.download:
-        download(config.urls, local, archive.md5, archive.max_bytes)
-        unpack(archive, root)
-        local.unlink()
-    else:
-        raise ValueError(
-            f"{local} is damaged or another archive: its MD5 is not {archive.md5}\n"
-            "Set data.download=true to download the right one"
-        )
 
 
 def unpack(archive: Archive, root: Path) -> None:
@@ -164,7 +155,7 @@ def how_to_get(archive: Archive, root: Path, lacking: list[str]) -> str:
         f"cannot read {archive.title} from {folder}: {fault}\n"
         f"  - data.download=true downloads it there ({archive.size})\n"
         f"  - data.root=FOLDER (without a run also $VIT_TRAIN_DATA) names the folder that holds "
-        f"{archive.folder}/ or {archive.filename}\n"
+        f"{archive.folder}/ or {archive.filename} (MD5 {archive.md5})\n"
         "  - vit-train data=shapes needs none: its data are built in"
     )
 
@@ -172,14 +163,16 @@ def how_to_get(archive: Archive, root: Path, lacking: list[str]) -> str:
 def load_cifar(config: Cifar10Config) -> Dataset:
     """Load CIFAR-10 or CIFAR-100, downloading it first if config.download is set."""
     kind = CIFAR10 if config.class_count == 10 else CIFAR100
-    meta = (kind.meta["filename"], kind.meta["md5"])
     archive = Archive(
         title=f"CIFAR-{config.class_count}",
         filename=kind.filename,
         md5=kind.tgz_md5,
         size="170 MB",
         folder=kind.base_folder,
-        members=dict([*kind.train_list, *kind.test_list, meta]),
+        members={
+            **dict([*kind.train_list, *kind.test_list]),
+            kind.meta["filename"]: kind.meta["md5"],
+        },
         max_bytes=10**9,
     )
     obtain(archive, config)
@@ -192,8 +185,6 @@ def load_cifar(config: Cifar10Config) -> Dataset:
     return Dataset(image_set(train), image_set(test), tuple(train.classes))
 
 
-SIZE = Stl10Config.own_size
-ARCHIVE_MD5 = "91f7769df0f17e558f3565bffb0c7dfb"
 LABELED = {
     "train_X.bin": "918c2871b30a85fa023e0c44e0bee87f",
     "train_y.bin": "5a34089d4802c674881badbb80307741",
@@ -212,10 +203,10 @@ def load_stl10(config: Stl10Config) -> Dataset:
     """
     archive = Archive(
         title="STL-10",
-        filename="stl10_binary.tar.gz",
-        md5=ARCHIVE_MD5,
+        filename=STL10.filename,
+        md5=STL10.tgz_md5,
         size="2.6 GB, and 0.4 GB unpacked, or 3.1 GB with data.unlabeled=true",
-        folder="stl10_binary",
+        folder=STL10.base_folder,
         members=LABELED | (UNLABELED if config.unlabeled else {}),
         max_bytes=4 * 10**9,
     )
@@ -241,10 +232,10 @@ def read_part(folder: Path, part: str, image_size: int | None) -> ImageSet:
 
 
 def map_images(path: Path) -> Tensor:
-    """Map a file as uint8 (N,3,96,96), which stays on disk until it is read.
+    """Map a file, which has each channel column by column, as uint8 (N,3,96,96).
 
-    The file stores each channel column by column.
+    The pixels stay on disk until they are read.
     """
     # Copy-on-write: a tensor must be writable, and the file must stay as it is.
-    pixels = np.memmap(path, dtype=np.uint8, mode="c").reshape(-1, 3, SIZE, SIZE)
+    pixels = np.memmap(path, dtype=np.uint8, mode="c").reshape(-1, 3, 96, 96)
     return torch.from_numpy(pixels).transpose(2, 3)

@@ -47,18 +47,17 @@ def balanced(labels: Tensor, rng: np.random.Generator) -> Tensor:
     return torch.from_numpy(rng.permutation(np.concatenate(taken)))
 
 
-# All that data.sampler can choose: see SAMPLERS in data/config.py, which is torch-free.
+# The choices of data.sampler.
 ORDERS = {"shuffled": shuffled, "balanced": balanced}
 
 
 class TrainBatches(DrawnBatches):
     """Shuffled, augmented batches; batch b of epoch e is a pure function of the seed, e and b.
 
-    `sampler` is the order in which an epoch takes the images, a choice of ORDERS.
     A batch is images (B,C,S,S) float32 and labels (B,) or mixed targets (B,K). With several
     processes, each makes its share, `rank` of `ranks`, of one batch. An incomplete last batch is
     dropped (another epoch's order will include its images), unless the whole set is smaller than
-    one batch.
+    one batch. `sampler` names one of ORDERS.
     """
 
     def __init__(
@@ -105,8 +104,8 @@ class TrainBatches(DrawnBatches):
         Return the packed numbers (F,b) and, if the data set does not fit on the device, the crops
         uint8 (b,C,S,S) themselves.
         """
-        # Each image is mixed with the one before it, so that the one before this share is made,
-        # too; index −1 is the batch's last image.
+        # Each image is mixed with the one before it, so the one before this share is made, too; the
+        # batch's first image is mixed with its last one (−1).
         columns = torch.arange(len(index))[self.share]
         if self.mixer is not None:
             columns = torch.cat((columns[:1] - 1, columns))

@@ -14,8 +14,16 @@ from vit_train.data.config import (
     FolderConfig,
     ShapesConfig,
 )
-from vit_train.data.dataset import Dataset, ImageSet, are_among, make_splits, subset, without
-from vit_train.data.folder import find_parts, load_part, reread, split_off_test
+from vit_train.data.dataset import (
+    Dataset,
+    ImageSet,
+    are_among,
+    make_splits,
+    set_apart,
+    subset,
+    without,
+)
+from vit_train.data.folder import find_parts, load_part, reread
 from vit_train.data.sources import load_dataset
 from vit_train.engine.config import BEST
 from vit_train.runs.config import preset_urls
@@ -103,7 +111,7 @@ def folder_images(
 def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool:
     """Recognize the images from which a run split off its own test images."""
     try:
-        data = Dataset(*split_off_test(images, config), tuple(meta.classes))
+        data = Dataset(*set_apart(images, "test_fraction", config), tuple(meta.classes))
     except ValueError:  # too few to split
         return False
     return data.fingerprint == meta.fingerprint

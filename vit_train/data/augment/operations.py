@@ -6,6 +6,7 @@ uint8 RGB (N,3,S,S), magnitudes float64 (N,).
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -15,18 +16,30 @@ from torch import Tensor
 from vit_train.data.augment.regions import per_image
 
 BOUND = 255
+# Maps images and their magnitudes to new images.
+Operation = Callable[[Tensor, Tensor], Tensor]
 
 
-def blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
-    """Return factor · images + (1 − factor) · other, clamped to 0…255."""
+def blend(other: Callable[[Tensor], Tensor], images: Tensor, magnitude: Tensor) -> Tensor:
+    """Return f · images + (1 − f) · other(images), clamped to 0…255, with f = 1 + magnitude."""
+    factor = 1 + magnitude
     mixed = images * per_image(factor)
-    return mixed.add_(other * per_image(1 - factor)).clamp_(0, BOUND).to(torch.uint8)
+    return mixed.add_(other(images) * per_image(1 - factor)).clamp_(0, BOUND).to(torch.uint8)
+
+
+def black(images: Tensor) -> Tensor:
+    return images.new_zeros(())
 
 
 def gray(images: Tensor) -> Tensor:
     """Compute the luma of ITU-R 601: (N,3,S,S) → uint8 (N,1,S,S)."""
     red, green, blue = images.unbind(1)
     return (0.2989 * red).add_(0.587 * green).add_(0.114 * blue).to(torch.uint8).unsqueeze(1)
+
+
+def mean_gray(images: Tensor) -> Tensor:
+    """Compute the mean luma of each image: (N,1,1,1)."""
+    return gray(images).float().mean(dim=(1, 2, 3), keepdim=True)
 
 
 def blurred(images: Tensor) -> Tensor:
@@ -40,23 +53,6 @@ def blurred(images: Tensor) -> Tensor:
     return result
 
 
-def brightness(images: Tensor, magnitude: Tensor) -> Tensor:
-    return (images * per_image(1 + magnitude)).clamp_(0, BOUND).to(torch.uint8)
-
-
-def color(images: Tensor, magnitude: Tensor) -> Tensor:
-    return blend(images, gray(images), 1 + magnitude)
-
-
-def contrast(images: Tensor, magnitude: Tensor) -> Tensor:
-    mean = gray(images).float().mean(dim=(1, 2, 3), keepdim=True)
-    return blend(images, mean, 1 + magnitude)
-
-
-def sharpness(images: Tensor, magnitude: Tensor) -> Tensor:
-    return blend(images, blurred(images), 1 + magnitude)
-
-
 def posterize(images: Tensor, magnitude: Tensor) -> Tensor:
     """Keep the highest `magnitude` bits, rounded to a whole number."""
     dropped = 2 ** (8 - magnitude.round().long()) - 1
@@ -66,10 +62,6 @@ def posterize(images: Tensor, magnitude: Tensor) -> Tensor:
 def solarize(images: Tensor, magnitude: Tensor) -> Tensor:
     """Invert the pixels whose value is at least `magnitude`."""
     return torch.where(images >= per_image(magnitude), BOUND - images, images)
-
-
-def invert(images: Tensor, magnitude: Tensor) -> Tensor:
-    return BOUND - images
 
 
 def autocontrast(images: Tensor, magnitude: Tensor) -> Tensor:
@@ -103,14 +95,14 @@ def equalize(images: Tensor, magnitude: Tensor) -> Tensor:
     return table.to(torch.uint8).gather(1, pixels).view_as(images)
 
 
-PIXEL_OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "Brightness": brightness,
-    "Color": color,
-    "Contrast": contrast,
-    "Sharpness": sharpness,
+PIXEL_OPERATIONS: dict[str, Operation] = {
+    "Brightness": partial(blend, black),
+    "Color": partial(blend, gray),
+    "Contrast": partial(blend, mean_gray),
+    "Sharpness": partial(blend, blurred),
     "Posterize": posterize,
     "Solarize": solarize,
-    "Invert": invert,
+    "Invert": solarize,  # its magnitude is 0
     "AutoContrast": autocontrast,
     "Equalize": equalize,
 }
@@ -121,10 +113,10 @@ OPERATIONS = ("Identity", *PIXEL_OPERATIONS, *GEOMETRIC_OPERATIONS)
 
 
 class Round(NamedTuple):
-    """One operation per image: its index in OPERATIONS, its magnitude, and its map of places.
+    """One operation per image: its index in OPERATIONS, its magnitude, and its affine map.
 
-    The map leads from the new image to the old, in pixels from the center. It is the identity for
-    operations that are not geometric.
+    The map takes places in the new image to places in the old, in pixels from the center. It is the
+    identity for operations that are not geometric.
     """
 
     operation: Tensor
@@ -135,11 +127,6 @@ class Round(NamedTuple):
     yx: Tensor
     yy: Tensor
     y: Tensor
-
-    @property
-    def maps(self) -> Tensor:
-        """Return all maps (N,2,3)."""
-        return torch.stack(self[2:], dim=1).view(-1, 2, 3)
 
 
 def make_round(operation: Tensor, magnitude: Tensor, size: int) -> Round:
@@ -181,17 +168,15 @@ def apply_round(images: Tensor, drawn: Round) -> Tensor:
     """Apply each image's operation; all geometric operations share one resampling.
 
     On a GPU every operation is applied to the whole batch. The work then has the same shapes each
-    time, so that it can be replayed as a CUDA graph, and nobody waits for a number of rows.
+    time, so that a CUDA graph can replay it and the CPU need not wait for a number of rows.
     """
     apply = apply_to_rows if images.device.type == "cpu" else apply_to_all
     moved = drawn.operation > len(PIXEL_OPERATIONS)
-    result = apply(resample, moved, images, drawn.maps, images.clone())
+    maps = torch.stack(drawn[2:], dim=1).view(-1, 2, 3)
+    result = apply(resample, moved, images, maps, images.clone())
     for number, operation in enumerate(PIXEL_OPERATIONS.values(), start=1):
         result = apply(operation, drawn.operation == number, images, drawn.magnitude, result)
     return result
-
-
-Operation = Callable[[Tensor, Tensor], Tensor]
 
 
 def apply_to_rows(

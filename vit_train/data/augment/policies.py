@@ -44,9 +44,12 @@ class Magnitudes:
         bits: int,
         bins: int,
     ) -> None:
-        signed = {"ShearX": shear, "ShearY": shear, "TranslateX": shift, "TranslateY": shift}
-        signed |= {"Rotate": degrees}
-        signed |= dict.fromkeys(("Brightness", "Color", "Contrast", "Sharpness"), blend)
+        signed = {
+            **dict.fromkeys(("ShearX", "ShearY"), shear),
+            **dict.fromkeys(("TranslateX", "TranslateY"), shift),
+            **dict.fromkeys(("Brightness", "Color", "Contrast", "Sharpness"), blend),
+            "Rotate": degrees,
+        }
         ends = {name: (0.0, end) for name, end in signed.items()}
         ends |= {"Posterize": (8, bits), "Solarize": (255, 0)}
         table = torch.stack(

@@ -61,8 +61,8 @@ def random_rectangles(
     """Draw one rectangle per image.
 
     Its share of the area, the logarithm of height/width and its position are uniform, and its
-    sides are at most `largest`. Each image has a few tries; the second result, bool (B,), says
-    for which images one succeeded. For the others the rectangle is the whole image.
+    sides are at most `largest`. Each image has a few tries; the second result, bool (B,), marks the
+    images with a successful one. For the others the rectangle is the whole image.
     """
     area = rng.uniform(*share, (TRIES, count)) * size**2
     ratio = np.exp(rng.uniform(math.log(aspect[0]), math.log(aspect[1]), (TRIES, count)))
@@ -145,23 +145,17 @@ def resized_crop(images: Tensor, boxes: Rectangles) -> Tensor:
     return F.grid_sample(images.float(), grid, align_corners=True).round_().to(torch.uint8)
 
 
-SMALLEST = 0.02
-ERASED_ASPECTS = (0.3, 3.3)
-
-
 class Eraser:
     """Fills a rectangle in some of the normalized images with 0, the mean color."""
 
     def __init__(self, size: int, config: AugmentConfig) -> None:
-        self.size, self.prob = size, config.erase_prob
-        self.share = (SMALLEST, config.erase_area)
+        self.size, self.config = size, config
 
     def draw(self, rng: np.random.Generator, count: int) -> Rectangles:
         """Draw one rectangle per image; its height is 0 for images that are left unchanged."""
-        boxes, found = random_rectangles(
-            rng, count, self.size, self.share, ERASED_ASPECTS, self.size - 1
-        )
-        chosen = found & torch.from_numpy(rng.random(count) < self.prob)
+        share = (0.02, self.config.erase_area)
+        boxes, found = random_rectangles(rng, count, self.size, share, (0.3, 3.3), self.size - 1)
+        chosen = found & torch.from_numpy(rng.random(count) < self.config.erase_prob)
         return boxes._replace(height=boxes.height * chosen)
 
     def erase(self, images: Tensor, boxes: Rectangles) -> Tensor:
@@ -184,9 +178,7 @@ class Mixer:
     """Mixes each image and its label with another's, in a proportion λ drawn for each image."""
 
     def __init__(self, size: int, num_classes: int, config: AugmentConfig) -> None:
-        self.size, self.num_classes = size, num_classes
-        self.mixup, self.cutmix = config.mixup_alpha, config.cutmix_alpha
-        self.prob = config.mix_prob
+        self.size, self.num_classes, self.config = size, num_classes, config
 
     def draw(self, rng: np.random.Generator, count: int) -> Mixture:
         """Draw each image's weights and rectangle.
@@ -195,11 +187,12 @@ class Mixer:
         inside. As in CutMix's reference code, the rectangle's center is uniform and its sides are
         clipped at the image's border.
         """
-        kinds = [alpha for alpha in (self.mixup, self.cutmix) if alpha is not None]
+        mixup, cutmix = self.config.mixup_alpha, self.config.cutmix_alpha
+        kinds = [alpha for alpha in (mixup, cutmix) if alpha is not None]
         kind = rng.integers(len(kinds), size=count)
-        cuts = (kind == len(kinds) - 1) & (self.cutmix is not None)
+        cuts = (kind == len(kinds) - 1) & (cutmix is not None)
         alpha = np.asarray(kinds)[kind]
-        mixed = rng.random(count) < self.prob
+        mixed = rng.random(count) < self.config.mix_prob
         share = np.where(mixed, rng.beta(alpha, alpha), 1.0)
         half = (0.5 * np.sqrt(1 - share) * self.size).astype(np.int64)
         center = rng.integers(self.size, size=(2, count))
