@@ -11,8 +11,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vit_train.base.writing import save_archive
-from vit_train.engine.resuming import random_state
-from vit_train.engine.state import AveragesState, Start, TrainerState
+from vit_train.engine.state import AveragesState, RandomState, Start, TrainerState
 from vit_train.runs import checkpoint
 from vit_train.runs.checkpoint import Checkpoint
 
@@ -29,7 +28,7 @@ def averages() -> AveragesState:
 def resuming(**changes: Any) -> TrainerState:
     """The state of a trainer of nothing, with these changes."""
     state = TrainerState(
-        model={}, ema=None, optimizers=[], scaler={}, random=random_state(),
+        model={}, ema=None, optimizers=[], scaler={}, random=RandomState(torch.get_rng_state(), []),
         epoch_averages=averages(), log_averages=averages(), best=None,
         start=Start(), step=0, epoch=0, batch=0, images_seen=0, skipped=0, lr=0.1, seconds=0.0,
     )  # fmt: skip

@@ -61,9 +61,8 @@ def test_load_gives_a_model_that_predicts_in_a_notebook(run: Run) -> None:
     model, meta = vit_train.load("run")
     assert meta.classes == ["disc", "ring", "square"] and meta.image_shape == (3, 24, 24)
     assert model(torch.randn(2, *meta.image_shape)).shape == (2, 3)
-    for bad, message in (({"image_size": -8}, "at least 1"), ({"weights": "best"}, "auto, ema")):
-        with pytest.raises(ValueError, match=message):
-            vit_train.load("run", **bad)
+    with pytest.raises(ValueError, match="auto, ema"):
+        vit_train.load("run", weights="best")
 
 
 def test_val_none_keeps_no_best_and_val_test_says_so(run: Run) -> None:

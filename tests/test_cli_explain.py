@@ -17,7 +17,6 @@ from vit_train.data.dataset import sample
 from vit_train.data.sources import load_dataset
 from vit_train.engine.precision import Precision
 from vit_train.explain.attribution import (
-    middle_share,
     patches_of_half,
     pointing_hits,
     without_patches,
@@ -239,8 +238,5 @@ def test_how_much_of_an_image_a_map_marks() -> None:
     maps = torch.zeros(4, 4, 4)
     maps[0] = 0.1  # even
     maps[1, 0, 0] = 3  # one patch in the corner
-    maps[2, 1:3, 1:3] = torch.tensor([[5.0, 3], [1, 1]])  # the middle quarter; map 3 has nothing
+    maps[2, 1:3, 1:3] = torch.tensor([[5.0, 3], [1, 1]])  # four in the middle; map 3 has nothing
     assert patches_of_half(maps).tolist() == [8 / 16, 1 / 16, 1 / 16, 8 / 16]
-    assert middle_share(maps).tolist() == pytest.approx([0.25, 0, 1, 0.25])
-    odd = torch.ones(1, 5, 5)  # the edges of the middle cut through patches
-    assert middle_share(odd).tolist() == pytest.approx([0.25])

@@ -406,7 +406,6 @@ def test_an_export_that_answers_otherwise_is_not_kept(
     "settings, words",
     [
         ("format=tflite", "format=tflite must be one of: onnx, torch, safetensors, timm, hf"),
-        ("format=hf normalize=false", "normalize=false is for format=onnx and torch"),
         ("format=onnx", "needs onnx, onnxscript, onnxruntime: pip install -e '.[export]'"),
         ("format=torch", "no checkpoint at nowhere"),
     ],

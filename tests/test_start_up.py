@@ -198,4 +198,4 @@ def test_a_default_name_that_is_taken_gets_a_number(run: Run) -> None:
     noon = ["--config-dir", "conf", "experiment=noon", *SMALL, "train.max_minutes=1e-9"]
     run.succeeds("vit-train", *noon)
     assert Path("outputs/12-00-00-2/summary.json").exists()
-    assert [path.name for path in Path("outputs/12-00-00").iterdir()] == ["config.yaml"]
+    assert {path.name for path in Path("outputs/12-00-00").iterdir()} == {"config.yaml", ".lock"}

@@ -19,6 +19,7 @@ from vit_train.figures.measures import (
     COLDEST,
     FIGURES,
     HOTTEST,
+    NUMBERS,
     accuracy_of_surest,
     binned,
     calibration_error,
@@ -27,7 +28,6 @@ from vit_train.figures.measures import (
     draw_confusion,
     draw_coverage,
     fitted_temperature,
-    selective_accuracy,
 )
 from vit_train.figures.sheet import draw_mistakes, highest
 
@@ -156,7 +156,7 @@ def test_coverage_counts_the_surest_images_whatever_their_order(kind: str) -> No
     surest = found.correct[np.argsort(-found.confidence)]
     for count in (1, 10, 333) if kind != "tied" else ():
         assert curve[count - 1] == pytest.approx(surest[:count].mean())
-    assert selective_accuracy(found) == pytest.approx(curve.mean())
+    assert NUMBERS["selective_acc"](found) == pytest.approx(curve.mean())
 
 
 def test_a_mark_rests_on_enough_images() -> None:

@@ -17,7 +17,7 @@ import vit_train
 from vit_train.base.text import shortened
 from vit_train.figures.charts import LABEL, PALETTE, STYLES, bars, colors, curves, lines
 from vit_train.figures.maps import draw_distances, draw_maps
-from vit_train.figures.sheet import SIDE, class_line, draw_sheet, fitted_end, image_grid
+from vit_train.figures.sheet import SIDE, class_line, draw_sheet, fitted, image_grid
 
 PACKAGE = Path(vit_train.__file__).parents[1]
 
@@ -42,7 +42,7 @@ def test_a_grid_shows_each_image_upright_above_its_label() -> None:
 def test_no_line_below_an_image_reaches_into_the_next() -> None:
     names = ["bird", "checker board", "aquarium_fishes", "W" * 19, "i" * 40, "a class, " * 5, "$"]
     lines = [class_line("label", name, 1.0) for name in names]
-    lines.append((fitted_end("animals/" * 9 + "cat.jpg"), "black"))
+    lines.append((fitted("", ("animals/" * 9 + "cat.jpg")[::-1])[::-1], "black"))
     image = torch.zeros(3, 6, 6, dtype=torch.uint8)
     figure = draw_sheet({"": [(image, [line]) for line in lines]})
     renderer = FigureCanvasAgg(figure).get_renderer()

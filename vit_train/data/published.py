@@ -27,7 +27,6 @@ from vit_train.data.dataset import Dataset, ImageSet, resize
 
 logger = logging.getLogger(__name__)
 
-CHUNK = 1 << 18  # bytes
 STALL_SECONDS = 10.0
 
 
@@ -141,7 +140,7 @@ def append_rest(url: str, part: Path, max_bytes: int) -> None:
             desc=part.stem, initial=file.tell(), total=total, unit="B", unit_scale=True,
             mininterval=0.1 if sys.stderr.isatty() else 60,
         ) as bar:  # fmt: skip
-            while file.tell() <= max_bytes and (chunk := response.read1(CHUNK)):
+            while file.tell() <= max_bytes and (chunk := response.read1(1 << 18)):
                 bar.update(file.write(chunk))
         if file.tell() < min(total, max_bytes):
             raise OSError(f"cut off {total - file.tell():,} bytes before the end")

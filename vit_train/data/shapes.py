@@ -37,7 +37,6 @@ FIGURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     # two discs, side by side
     "pair": lambda u, v: torch.hypot(u.abs() - 0.62, v) - 0.42,
 }
-CLASSES = tuple(FIGURES)
 
 RADIUS = (0.22, 0.34)  # shares of the image's side
 ROTATION = math.pi / 8  # in either direction
@@ -56,7 +55,7 @@ def load_shapes(config: ShapesConfig) -> Dataset:
     return Dataset(
         train=ImageSet(*train[:2]),
         test=ImageSet(*test),  # with masks, for explaining answers to test images
-        classes=CLASSES[: config.num_classes],
+        classes=tuple(FIGURES)[: config.num_classes],
     )
 
 

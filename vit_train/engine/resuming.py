@@ -8,10 +8,6 @@ from vit_train.engine.state import RandomState, Start, TrainerState
 from vit_train.engine.trainer import Trainer
 
 
-def random_state() -> RandomState:
-    return RandomState(torch.get_rng_state(), torch.cuda.get_rng_state_all())
-
-
 def set_random_state(state: RandomState) -> None:
     """Restore the random generators; those of GPUs only if their number is the same."""
     torch.set_rng_state(state.torch)
@@ -30,7 +26,7 @@ def state_of(trainer: Trainer) -> TrainerState:
         ema=trainer.ema.model.state_dict() if trainer.ema else None,
         optimizers=trainer.optimizers.moments(),
         scaler=trainer.scaler.state_dict(),
-        random=random_state(),
+        random=RandomState(torch.get_rng_state(), torch.cuda.get_rng_state_all()),
         epoch_averages=trainer.epoch_averages.state(),
         log_averages=trainer.log_averages.state(),
         best=trainer.best,

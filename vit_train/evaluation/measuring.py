@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from vit_train.base.memory import require_memory
-from vit_train.base.text import counted
 from vit_train.base.writing import write_json
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
@@ -31,8 +29,6 @@ from vit_train.runs.trained import Meta, Trained, noted_temperatures, temperatur
 
 logger = logging.getLogger(__name__)
 
-# Of an image and a class: the logit and its log-softmax in float64, and what sorting them takes.
-LOGIT_BYTES = 40
 # Evaluates a classifier on a set of images, always in the same way.
 Measure = Callable[[ImageSet], Classification]
 
@@ -40,12 +36,6 @@ Measure = Callable[[ImageSet], Classification]
 def measure(trained: Trained, precision: Precision, batch_size: int, images: ImageSet) -> Any:
     """Evaluate a loaded model on a set of images: a classifier's result is a Classification."""
     model, meta = trained
-    classes = len(meta.classes) if meta.task.needs_labels else 1
-    require_memory(
-        len(images) * classes * LOGIT_BYTES,
-        f"the predictions for {counted(len(images), 'image')} and {classes:,} classes",
-        "evaluate fewer images, data.test_subset=N",
-    )
     batches = EvalBatches(images, trained.normalize, batch_size, precision.device)
     with make_workers(model, precision, batch_size, most=trained.at_once) as workers:
         return evaluate(model, meta.task, meta.task.eval_loader(batches), precision, workers)

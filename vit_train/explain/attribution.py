@@ -159,17 +159,6 @@ def patches_of_half(maps: Tensor) -> Tensor:
     return needed / shares.shape[1]
 
 
-def middle_share(maps: Tensor) -> Tensor:
-    """Return the share of each map in the middle quarter of the image: (N,G,G) → (N,).
-
-    A patch that is partly inside counts in part, so the share of a uniform map is a quarter.
-    """
-    grid = maps.shape[1]
-    edges = torch.arange(grid + 1, dtype=torch.float64) / grid
-    inside = edges.clamp(0.25, 0.75).diff() * grid  # (G,), of each row of patches
-    return (as_shares(maps) * torch.outer(inside, inside)).sum(dim=(1, 2))
-
-
 def as_shares(maps: Tensor) -> Tensor:
     """Scale maps without negative values (N,G,G) to sum 1, in float64."""
     maps = maps.double()

@@ -22,7 +22,6 @@ from vit_train.explain.attribution import (
     deletion_orders,
     even_distance,
     layer_index,
-    middle_share,
     patches_of_half,
     pointing_hits,
     prediction_maps,
@@ -177,9 +176,9 @@ class Explainer:
         """Measure the maps of uint8 images (N,3,S,S), and predictions without the marked patches.
 
         Shares of the patches are those that hold half of a map, highest first, and those `deleted`;
-        of a map, what lies in the `middle` quarter of the image; of the predictions, those
-        `changed` by deleting the patches that the maps mark most, or random ones. `p_value` is the
-        probability of so unequal changes if the maps mark nothing: McNemar's exact test.
+        of the predictions, those `changed` by deleting the patches that the maps mark most, or
+        random ones. `p_value` is the probability of so unequal changes if the maps mark nothing:
+        McNemar's exact test.
         """
         maps, probabilities = self.explained(images)
         deleted = self.patches(DELETED)
@@ -191,7 +190,6 @@ class Explainer:
         return {
             "images": len(images),
             "patches_of_half": patches_of_half(maps).mean().item(),
-            "middle": middle_share(maps).mean().item(),
             "deleted": deleted / maps[0].numel(),
             "changed": 1 - marked.double().mean().item(),
             "changed_at_random": 1 - random.double().mean().item(),

@@ -182,11 +182,6 @@ def accuracy_of_surest(answers: Predictions) -> Floats:
     return np.cumsum(mean[group[order]]) / np.arange(1, len(order) + 1)
 
 
-def selective_accuracy(answers: Predictions) -> float:
-    """Return the mean accuracy on the surest images, over all numbers of them."""
-    return float(accuracy_of_surest(answers).mean())
-
-
 def draw_coverage(answers: Predictions, classes: Sequence[str]) -> Figure:
     """Draw the accuracy on the images that the model is surest of, whatever their number."""
     accuracy = accuracy_of_surest(answers)
@@ -214,7 +209,7 @@ def draw_coverage(answers: Predictions, classes: Sequence[str]) -> Figure:
 # names of the classes, too.
 NUMBERS: dict[str, Callable[[Predictions], float]] = {
     "ece": calibration_error,
-    "selective_acc": selective_accuracy,
+    "selective_acc": lambda answers: float(accuracy_of_surest(answers).mean()),
 }
 FIGURES: dict[str, Callable[[Predictions, Sequence[str]], Figure]] = {
     "confusion": draw_confusion,

@@ -104,11 +104,6 @@ def fitted(before: str, name: str, after: str = "") -> str:
     return line
 
 
-def fitted_end(path: str) -> str:
-    """Return as much of a path's end as fits below an image."""
-    return fitted("", printable(path)[::-1])[::-1]
-
-
 @cache
 def width(sign: str) -> float:
     """Return how much a character widens a line below an image, in inches."""
@@ -185,6 +180,7 @@ def draw_mistakes(
             class_line("model", classes[predicted], chances[predicted], color),
         ]
         files = [name for name in names[index : index + 1] if isinstance(name, str)]
-        return images[index], [*lines, *((fitted_end(name), GRAY) for name in files)]
+        # The end of a path is what tells files apart.
+        return images[index], [*lines, *((fitted("", name[::-1])[::-1], GRAY) for name in files)]
 
     return draw_sheet({title: list(map(labeled, chosen)) for title, chosen in sections.items()})

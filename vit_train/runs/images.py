@@ -157,6 +157,11 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
         raise ValueError(f"the run trained or validated on all of these: {counted(count, 'image')}")
     elif count:
         images, caveat = unknown, left_out(count)
+    elif advantage(split, meta):
+        caveat = (
+            "The epoch was chosen on the run's own test images, which flatters the number if these "
+            "are the same."
+        )
     return EvalImages(subset(images, f"{split}_subset", config), caveat=caveat)
 
 

@@ -365,8 +365,8 @@ def noted_temperatures(checkpoint: Path) -> dict[str, float] | None:
     """
     try:
         content = read_object(calibration_file(checkpoint))
-        return typed(dict[str, float], content.get("temperatures", {}))  # type: ignore[no-any-return]
-    except Refused:
+        return typed(dict[str, float], content["temperatures"]) if content else {}
+    except (Refused, LookupError):
         return None
 
 

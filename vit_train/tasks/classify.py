@@ -167,7 +167,17 @@ class Distill(Classify):
     """Classification with a `teacher`, which training needs and evaluation does not."""
 
     config: DistillConfig
-    teacher: Teacher | None = None
+
+    def __init__(
+        self,
+        config: DistillConfig,
+        model: ModelConfig,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+        teacher: Teacher | None = None,
+    ) -> None:
+        super().__init__(config, model, image_shape, num_classes)
+        self.teacher = teacher
 
     def loss_sum(self, logits: Tensor, targets: Tensor, images: Tensor) -> Tensor:
         labels = super().loss_sum(logits, targets, images)

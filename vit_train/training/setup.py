@@ -55,7 +55,7 @@ from vit_train.training.first_model import (
     unseen_test,
     with_norm_eps,
 )
-from vit_train.training.teacher import load_teacher, teach, teacher_facts
+from vit_train.training.teacher import load_teacher, taught, teacher_facts
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def set_up(
     )
     normalize = Normalize(statistics, device)
     if teacher is not None:
-        teach(task, teacher, source, normalize)
+        task = taught(config, teacher, source, normalize)
     task.best_by = best_metric(config, task, train_set, source)
     model = model.to(device)  # first, because the images take what is left of a GPU
     image_loader = augmented(config, train_set, source, normalize, processes)

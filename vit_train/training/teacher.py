@@ -9,7 +9,6 @@ from vit_train.runs.config import TrainConfig
 from vit_train.runs.trained import Meta, Trained, load
 from vit_train.tasks.classify import Distill, Teacher
 from vit_train.tasks.config import DistillConfig
-from vit_train.tasks.task import Task
 
 
 def load_teacher(config: TrainConfig, device: torch.device) -> Trained | None:
@@ -17,9 +16,9 @@ def load_teacher(config: TrainConfig, device: torch.device) -> Trained | None:
     return load(config.task.teacher, device) if isinstance(config.task, DistillConfig) else None
 
 
-def teach(task: Task, teacher: Trained, data: Source, normalize: Normalize) -> None:
-    """Give the task its teacher; raise ValueError if that one cannot classify these images."""
-    assert isinstance(task, Distill)
+def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Normalize) -> Distill:
+    """Return the task with its teacher; raise ValueError if that one cannot classify the images."""
+    assert isinstance(config.task, DistillConfig)
     meta, size, problem = teacher.meta, teacher.meta.image_shape[1], ""
     if not meta.task.needs_labels:
         problem = f"a run with task={meta.config.task.name} does not classify images"
@@ -34,8 +33,9 @@ def teach(task: Task, teacher: Trained, data: Source, normalize: Normalize) -> N
             f"{data.image_shape[1]} by {data.image_shape[1]}: set data.image_size={size}"
         )
     if problem:
-        raise ValueError(f"task.teacher={task.config.teacher}: {problem}")
-    task.teacher = Teacher(teacher.model, teacher.normalize, normalize)
+        raise ValueError(f"task.teacher={config.task.teacher}: {problem}")
+    own = Teacher(teacher.model, teacher.normalize, normalize)
+    return Distill(config.task, config.model, data.image_shape, len(data.classes), own)
 
 
 def teacher_facts(config: TrainConfig, meta: Meta) -> dict[str, str]:
