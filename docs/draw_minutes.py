@@ -1,0 +1,69 @@
+"""Draw docs/minutes.png: accuracy on CIFAR-10 against minutes, from the runs in docs/results.
+
+    python docs/draw_minutes.py
+
+Curves are validation accuracy after each epoch, dots the test accuracy of the final weights.
+"""
+
+import csv
+import json
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+HERE = Path(__file__).parent
+# Folder, label, color, and where the label stands beside the last point.
+RUNS = (
+    ("cifar10_vit_long", "40 epochs, bf16\nAMD Zen 4", "#b5442e", (-30, 9)),
+    ("cifar10_vit", "20 epochs, fp32\nIntel Xeon", "#1f5fa8", (10, -34)),
+    ("cifar10_conv", "14 epochs, conv stem\nAMD EPYC (AVX2)", "#5b8c3a", (10, -12)),
+    ("clock_75_cpu_bf16", "5 epochs\nbf16, Zen 4", "#b5442e", (-30, 7)),
+    ("clock_75_cpu", "5 epochs, fp32\nEPYC (AVX2)", "#5b8c3a", (14, -34)),
+)
+# What others publish, on other hardware: minutes, accuracy, label.
+PUBLISHED = (
+    (30, 80.0, "CCT: 80 % in under 30 min\non 12 CPU cores", (-112, 20)),
+    (30, 90.0, "CCT: 90 % in under 30 min\non an RTX 2080 Ti", (-6, 9)),
+    (134, 90.92, "ViT 384/7, 6.3 M: 90.92 %\non a V100", (-66, 9)),
+)
+
+
+def drawn() -> Figure:
+    """Return the figure."""
+    figure = Figure((9, 4.4), layout="constrained")
+    axes = figure.add_subplot()
+    for folder, label, color, place in RUNS:
+        for summary in sorted((HERE / "results" / folder).glob("*.json")):
+            run = json.loads(summary.read_text(encoding="utf-8"))
+            rows = list(csv.DictReader(summary.with_suffix(".csv").open(encoding="utf-8")))
+            minutes = [float(row["seconds"]) / 60 for row in rows]
+            if "val_acc" in rows[0]:
+                accuracy = [100 * float(row["val_acc"]) for row in rows]
+                axes.plot(minutes, accuracy, color=color, linewidth=1.3)
+            end = run["seconds"] / 60, 100 * run["test"]["final"]["acc"]
+            axes.plot(*end, "o", color=color, markersize=6)
+        axes.annotate(label, end, place, textcoords="offset points", color=color, fontsize=8.5)
+    for x, y, label, place in PUBLISHED:
+        axes.plot(x, y, "o", markerfacecolor="none", color="#777", markersize=7)
+        axes.annotate(
+            label,
+            (x, y),
+            place,
+            textcoords="offset points",
+            color="#666",
+            fontsize=8,
+            arrowprops={"arrowstyle": "-", "color": "#bbb"},
+        )
+    axes.set(xlim=(0, 155), ylim=(45, 95.5), xlabel="minutes", ylabel="accuracy on CIFAR-10, %")
+    axes.set_title(
+        "ViTs with 1.2 to 1.3 M parameters on two CPU cores; hollow: published by others",
+        loc="left",
+        fontsize=10,
+    )
+    axes.grid(color="#eee")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+if __name__ == "__main__":
+    drawn().savefig(HERE / "minutes.png", dpi=110)
