@@ -19,13 +19,15 @@ from vit_train.runs import provenance
 # A timing counts as disturbed if other programs used more than this share of a core.
 QUIET = 0.1
 KINDS = {"train": "training", "infer": "inference", "loop": "whole loop"}
+BATCH_SIZES = {"cpu": [64, 128], "cuda": [64, 512, 1024]}
 Turns = dict[str, list[dict[str, Any]]]
 
 
 def main() -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__, epilog=HELP)
     parser.add_argument("contenders", nargs="*", default=["vit_train", "timm"], metavar="CONTENDER")
-    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[64, 128])
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=BATCH_SIZES[device.type])
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
     parser.add_argument("--rounds", type=int, default=4, help="turns of each contender")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each timing")
@@ -39,8 +41,7 @@ def main() -> None:
         parser.error(str(error))
     out = asked.out or Path("outputs", "bench", datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     out.mkdir(parents=True, exist_ok=True)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    about = {"command": provenance.command_line(), "commit": provenance.commit()}
+    about: dict[str, Any] = {"command": provenance.command_line(), "commit": provenance.commit()}
     about |= {"versions": provenance.versions(), "machine": provenance.machine(device)}
     texts, results = [f"{key}: {value}" for key, value in about.items()], {}
     print("\n".join(texts), flush=True)

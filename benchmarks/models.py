@@ -1,7 +1,7 @@
 """The contenders, PACKAGE:WORD:WORD, and the work that is timed with them."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from vit_train.data.sources import load_dataset
 from vit_train.engine.compile import GraphedStep, compiles
 from vit_train.engine.distributed import ALONE
-from vit_train.engine.optimizers import make_optimizers
 from vit_train.engine.precision import (
     choose_algorithms,
     keep_freed_memory,
@@ -43,7 +42,7 @@ HELP = """\
 A contender is PACKAGE or PACKAGE:WORD:WORD. Packages: vit_train, timm, torchvision, vit-pytorch.
 Words: fp32, bf16, fp16, tf32 (else --precision), compiled; for vit_train scratch, fused, eager; for
 the others allocator (our memory settings), written_out (timm), no_cudnn, cudagraphs (GPU)."""
-LOOP_STEPS = {"cpu": 8, "cuda": 200}
+LOOP_STEPS = {"cpu": 8, "cuda": 200}  # at least so many
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class Subject:
     device: torch.device
     model: nn.Module
     first_step: Callable[[], object]
-    work: dict[str, Callable[[], object]]
+    work: Mapping[str, Callable[[], object]]
     batches: dict[str, int] = field(default_factory=dict)
 
 
@@ -116,10 +115,11 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
     for word in {"compiled", "eager"}.intersection(contender.words):
         config = replace(config, compile=word == "compiled")
     setup = set_up(replace(config, precision=contender.precision), device, ALONE)
-    steps = min(LOOP_STEPS[device.type], len(setup.train_loader))
+    per_epoch = min(LOOP_STEPS[device.type], len(setup.train_loader))
+    epochs = -(-LOOP_STEPS[device.type] // per_epoch)
     folder = exit.enter_context(tempfile.TemporaryDirectory())
     terminal = Terminal()
-    reports = [TensorBoard(Path(folder)), terminal, Stop(steps)]
+    reports = [TensorBoard(Path(folder)), terminal, Stop(per_epoch)]
     trainer = Trainer(
         setup.model, setup.task, setup.train_loader, None, config, setup.precision, reports
     )
@@ -142,8 +142,9 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
         train()
 
     def loop() -> None:
-        trainer.batch, trainer.stop_requested = 0, False
-        trainer.train_epoch()
+        for _ in range(epochs):
+            trainer.batch, trainer.stop_requested = 0, False
+            trainer.train_epoch()
 
     @torch.inference_mode()
     def infer_part(part: Tensor) -> None:
@@ -155,7 +156,7 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
         list(trainer.workers.map(infer_part, images_))
 
     work = {"train": train, "loop": loop, "infer": infer}
-    return Subject(device, setup.model, first_step, work, {"loop": steps})
+    return Subject(device, setup.model, first_step, work, {"loop": epochs * per_epoch})
 
 
 def peer(contender: Contender, config: TrainConfig) -> Subject:
@@ -164,13 +165,12 @@ def peer(contender: Contender, config: TrainConfig) -> Subject:
         keep_freed_memory()
     device = pick_device(config.device)
     precision = set_precision(contender.precision, device)
-    if "no_cudnn" in contender.words:
-        torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp("no_cudnn" not in contender.words)  # PyTorch's default
     vit = require_vit(config.model, contender.name)
     source = load_dataset(config.data).source
     model = make_peer(contender, vit, source.image_shape[1], len(source.classes))
     model.to(device).train()
-    optimizers = make_optimizers(model, config.optim)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     if {"compiled", "cudagraphs"}.intersection(contender.words):
         graphs = "cudagraphs" in contender.words
         model.compile(dynamic=False, mode="reduce-overhead" if graphs else "default")
@@ -184,9 +184,8 @@ def peer(contender: Contender, config: TrainConfig) -> Subject:
         loss.backward()
         if config.optim.clip_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip_norm)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
     @torch.inference_mode()
     def infer() -> None:
@@ -203,6 +202,7 @@ def make_peer(contender: Contender, config: ViTConfig, size: int, classes: int) 
     It has no biases in qkv and a LayerNorm before and after the patches.
     """
     dim, depth, heads, hidden = config.embed_dim, config.depth, config.num_heads, config.hidden_dim
+    model: nn.Module
     shape: dict[str, Any] = {"patch_size": config.patch_size, "num_classes": classes}
     if contender.package == "timm":
         library: Any = import_module("timm.models.vision_transformer")

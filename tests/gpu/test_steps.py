@@ -1,0 +1,139 @@
+"""Single steps and batches on a GPU: `pytest -m gpu tests/gpu/test_steps.py`."""
+
+from typing import Any
+
+import pytest
+import torch
+from card import CPU, GPU, IS_GPU, gpu_alone, marks
+from torch import Tensor
+from torch.nn.functional import dropout
+from torch.torch_version import TorchVersion
+
+from vit_train.data import dataset as transfer
+from vit_train.data.batches import EvalBatches, Normalize
+from vit_train.data.config import AugmentConfig
+from vit_train.data.dataset import ImageSet, channel_statistics
+from vit_train.data.train_batches import TrainBatches
+from vit_train.engine.compile import WARM_UP, GraphedStep
+from vit_train.engine.config import AdamWConfig, LoopConfig
+from vit_train.engine.precision import Precision
+from vit_train.engine.trainer import Trainer
+from vit_train.model.config import ViTConfig
+from vit_train.runs.config import TrainConfig
+from vit_train.tasks.config import ClassifyConfig
+from vit_train.tasks.make import make_task
+
+pytestmark = marks
+
+
+def pictures(count: int = 300) -> ImageSet:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    return ImageSet(images, torch.arange(count) % 10)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize(
+    "augment",
+    [
+        AugmentConfig(),
+        AugmentConfig(policy="autoaugment", erase_prob=0.5),
+        AugmentConfig(policy="randaugment", mixup_alpha=0.8, cutmix_alpha=1.0),
+        AugmentConfig(policy="trivialaugment", crop_scale=0.3),
+    ],
+)
+def test_a_gpu_sees_the_images_of_the_cpu(
+    augment: AugmentConfig, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the data set stays in main memory."""
+    monkeypatch.setattr(transfer, "SHARE", 0.5 if fits else 0.0)
+    data = pictures()
+    made = [
+        TrainBatches(
+            data, 10, Normalize(channel_statistics(data.images), device), augment, 64, 0, device
+        )
+        for device in (CPU, GPU)
+    ]
+    for (images, targets), (others, their_targets) in zip(
+        made[0].epoch(0), made[1].epoch(0), strict=True
+    ):
+        assert others.device.type == GPU.type
+        different = (images - others.cpu()).abs().amax(1) > 1e-5
+        # A place half way between two pixels, or between two gray levels, may round either way;
+        # stretched crops have more of the latter.
+        assert different.float().mean() < (0.03 if augment.crop_scale else 0.01)
+        torch.testing.assert_close(targets, their_targets.cpu())
+    normalize = Normalize(channel_statistics(data.images), GPU)
+    shown = torch.cat([images for images, _ in EvalBatches(data, normalize, 100, GPU)])
+    assert torch.equal(normalize.undo(shown).cpu(), data.images)
+
+
+def trainer_of(data: ImageSet, **loop: Any) -> Trainer:
+    normalize = Normalize(channel_statistics(pictures().images), GPU)
+    batches = TrainBatches(data, 10, normalize, AugmentConfig(), 50, 0, GPU)
+    torch.manual_seed(0)
+    task = make_task(ClassifyConfig(), ViTConfig(embed_dim=32, depth=2), (3, 32, 32), 10)
+    config = TrainConfig(
+        optim=AdamWConfig(), train=LoopConfig(epochs=4, batch_size=50, **loop), compile=False
+    )
+    model = task.build_model().to(GPU)
+    return Trainer(model, task, batches, None, config, Precision("fp32", GPU))
+
+
+def advance(trainer: Trainer, draws: tuple[torch.Tensor, ...]) -> None:
+    """Take a step as the loop does."""
+    trainer.graphed_step(trainer.schedule(), *draws)
+    trainer.step += 1
+
+
+def test_a_skipped_step_changes_no_weight_within_the_graph() -> None:
+    trainer = trainer_of(pictures(), on_nonfinite="skip", log_every=4, max_skips=100)
+    draws = list(trainer.train_loader.draws(0))
+    for number in range(6):
+        advance(trainer, draws[number])
+    assert (trainer.graphed_step.graph is not None) == IS_GPU
+    trainer.nonfinite.check(trainer.step)  # as the loop does: log_every notes are kept
+    before = [weight.clone() for weight in trainer.parameters]
+    normalize = trainer.train_loader.normalize  # type: ignore[attr-defined]
+    scale = normalize.scale.clone()
+    normalize.scale.fill_(float("nan"))
+    advance(trainer, draws[0])
+    assert all(map(torch.equal, before, trainer.parameters))
+    normalize.scale.copy_(scale)
+    advance(trainer, draws[1])
+    assert not any(map(torch.equal, before, trainer.parameters))
+    trainer.nonfinite.check(trainer.step)
+    assert trainer.nonfinite.skipped == 1
+
+
+@gpu_alone
+@pytest.mark.parametrize("cuda_graph", [True, False])
+def test_the_loop_never_waits_between_two_logs(cuda_graph: bool) -> None:
+    trainer = trainer_of(pictures(), log_every=1000, cuda_graph=cuda_graph)
+    draws = list(trainer.train_loader.draws(0))
+    for number in range(5):
+        advance(trainer, draws[number])
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        advance(trainer, draws[5])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@gpu_alone
+def test_a_step_that_cannot_be_captured_leaves_no_damage() -> None:
+    """Before PyTorch 2.13 the allocator and the random generator stay as if capturing."""
+    ones = torch.ones(8, device=GPU)
+
+    def waiting(scale: Tensor) -> None:
+        dropout(ones * scale, 0.5).sum().item()
+
+    step = GraphedStep(waiting, GPU, replay=True)
+    for _ in range(WARM_UP):
+        step(torch.ones(1))
+    if torch.__version__ < TorchVersion("2.13"):
+        with pytest.raises(ValueError, match=r"train\.cuda_graph=false"):
+            step(torch.ones(1))
+        return
+    step(torch.ones(1))
+    assert step.graph is None and dropout(ones, 0.5).isfinite().all()
