@@ -202,18 +202,16 @@ def make_peer(contender: Contender, config: ViTConfig, size: int, classes: int) 
     It has no biases in qkv and a LayerNorm before and after the patches.
     """
     dim, depth, heads, hidden = config.embed_dim, config.depth, config.num_heads, config.hidden_dim
-    model: nn.Module
     shape: dict[str, Any] = {"patch_size": config.patch_size, "num_classes": classes}
     if contender.package == "timm":
         library: Any = import_module("timm.models.vision_transformer")
-        model = library.VisionTransformer(
+        model: nn.Module = library.VisionTransformer(
             img_size=size, embed_dim=dim, depth=depth, num_heads=heads, mlp_ratio=hidden / dim,
             **shape,
         )  # fmt: skip
         if "written_out" in contender.words:
-            for module in model.modules():
-                if hasattr(module, "fused_attn"):
-                    module.fused_attn = False
+            for block in model.get_submodule("blocks").children():
+                block.get_submodule("attn").fused_attn = False  # type: ignore[assignment]
     elif contender.package == "torchvision":
         model = import_module("torchvision.models").VisionTransformer(
             image_size=size, num_layers=depth, num_heads=heads, hidden_dim=dim, mlp_dim=hidden,
