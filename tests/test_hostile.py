@@ -17,7 +17,6 @@ import vit_train
 from vit_train.base import memory as limits
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
-from vit_train.data import shapes
 from vit_train.data.config import ShapesConfig
 from vit_train.engine.state import AveragesState
 from vit_train.model.build import build, forward_bytes
@@ -170,18 +169,6 @@ def test_images_of_other_channels_are_refused(checkpoint: bytes, run: Run) -> No
     for command in ("vit-eval", "vit-explain", predict, export):
         outcome = run.fails("images with 4 channel", *command.split(), "ckpt=crafted.pt")
         assert outcome.err.count("\n") == 1
-
-
-def test_predictions_for_many_classes_are_counted(
-    checkpoint: bytes, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("crafted.pt").write_bytes(checkpoint)
-    monkeypatch.setattr(limits, "memory_bytes", lambda: 40 * 60 * 10 - 1)
-    monkeypatch.setattr(trained, "require_bounded_memory", lambda *_: None)
-    monkeypatch.setattr(shapes, "require_images_fit", lambda *_: None)
-    outcome = run("vit-eval", "ckpt=crafted.pt")
-    assert outcome.status == 1 and outcome.err.count("\n") == 1, outcome.err
-    assert "the predictions for 60 images and 10 classes would take" in outcome.err
 
 
 def test_batches_follow_the_memory_of_the_machine(

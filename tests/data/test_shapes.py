@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from vit_train.data.config import ShapesConfig
-from vit_train.data.shapes import CLASSES, draw
+from vit_train.data.shapes import FIGURES, draw
 
 
 def test_a_set_depends_on_its_arguments_alone() -> None:
@@ -31,7 +31,7 @@ def test_objects_cover_at_most_a_fifth_and_every_one_is_visible() -> None:
     _, labels, masks = draw(2000)
     coverage = masks.float().mean((1, 2))
     assert coverage.mean() <= 0.20 and coverage.min() > 0.01
-    for label in range(len(CLASSES)):
+    for label in range(len(FIGURES)):
         assert coverage[labels == label].mean() > 0.05
 
 
@@ -87,7 +87,7 @@ def test_classes_come_in_any_order_and_figures_are_turned_either_way() -> None:
     _, labels, masks = draw(2000, num_classes=8)
     assert not torch.equal(labels, torch.arange(2000) % 8)
     assert torch.bincount(labels[:400], minlength=8).min() > 25
-    bars = masks[labels == CLASSES.index("bar")].float()
+    bars = masks[labels == list(FIGURES).index("bar")].float()
     place = torch.arange(32.0)
     area = bars.sum((1, 2))
     x, y = ((bars.sum(axis) * place).sum(1) / area for axis in (1, 2))
