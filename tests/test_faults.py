@@ -281,6 +281,7 @@ def test_out_of_memory_suggests_a_smaller_micro_batch(
     words = f"out of memory with {tried} images at once"
     outcome = run.fails(words, "vit-train", *SMALL, *settings, "hydra.run.dir=run")
     assert f"set train.micro_batch={less}" in outcome.err
+    assert "intact" not in outcome.err  # there is no checkpoint yet
 
 
 def test_a_sweep_lists_the_commands_that_resume_its_jobs(run: Run) -> None:

@@ -222,6 +222,12 @@ def test_an_extension_goes_on_from_the_rate_of_the_last_step() -> None:
     assert resumed.start == second.start
 
 
+def test_an_average_cannot_continue_from_a_state_without_one() -> None:
+    trainer = trainer_of(data(), ema_decay=0.5)
+    with pytest.raises(ValueError, match="no averaged weights"):
+        resuming.restore(trainer, resuming.state_of(train(data())))
+
+
 def test_the_curves_of_a_resumed_run_go_on_in_the_middle_of_a_point(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
