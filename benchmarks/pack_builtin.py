@@ -95,7 +95,7 @@ def accuracies(evaluated: Sequence[Evaluated]) -> str:
         result = each.result
         assert isinstance(result, Classification)
         precisions.append(f"{percent(result.acc)} % in {each.content['precision']}")
-        predictions.append(result.answers.predicted)
+        predictions.append(result.predictions.predicted)
     first, *others = predictions
     differing = [f"; {(first != other).sum()} predictions differ" for other in others]
     return ", ".join(precisions) + "".join(differing)

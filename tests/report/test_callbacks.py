@@ -35,7 +35,7 @@ from vit_train.training.terminal import Terminal
 RESULT = Classification(
     count=2000, loss=1.23456, acc=0.5, top5=0.875, balanced_acc=0.75,
     per_class_correct=[300, 700, 0], per_class_count=[1200, 800, 0],
-    answers=Predictions(np.array([0, 0, 1, 1]), np.eye(3)[[0, 1, 1, 1]]),
+    predictions=Predictions(np.array([0, 0, 1, 1]), np.eye(3)[[0, 1, 1, 1]]),
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from sklearn import metrics as sk
 
 from vit_train.base.text import csv_text
 from vit_train.engine.metrics import Classification, Predictions
-from vit_train.evaluation.evaluate import predictions
+from vit_train.evaluation.evaluate import prediction_rows
 from vit_train.figures.measures import (
     BINS,
     COLDEST,
@@ -172,7 +172,7 @@ def test_a_mark_rests_on_enough_images() -> None:
 def test_every_image_has_a_row_with_what_was_said_of_it() -> None:
     found = answers("random", count=20)
     names = np.array([f"cats/{number}.png" for number in range(20)], dtype=object)
-    rows = list(csv.DictReader(io.StringIO(csv_text(predictions(found, names, NAMES)))))
+    rows = list(csv.DictReader(io.StringIO(csv_text(prediction_rows(found, names, NAMES)))))
     chances = np.exp(found.log_probabilities)
     for place, (row, order) in enumerate(zip(rows, np.argsort(-found.logits), strict=True)):
         assert row["image"] == f"cats/{place}.png"
@@ -187,7 +187,7 @@ def test_every_image_has_a_row_with_what_was_said_of_it() -> None:
 
 def test_two_classes_have_two_columns() -> None:
     answers = Predictions(np.array([0]), np.array([[1.0, 2.0]]))
-    table = csv_text(predictions(answers, [5], ["a", "b\n"]))
+    table = csv_text(prediction_rows(answers, [5], ["a", "b\n"]))
     header, row = csv.reader(io.StringIO(table))
     assert header[-2:] == ["predicted_2", "probability_2"] and row[:4] == ["5", "a", "b\\n", "0"]
 

@@ -87,7 +87,7 @@ def html_of(
     pictures: dict[str, bytes] | None = None,
     **more: object,
 ) -> str:
-    classes = NAMES[: result.answers.classes] if isinstance(result, Classification) else []
+    classes = NAMES[: result.predictions.classes] if isinstance(result, Classification) else []
     content = FACTS | {"classes": classes} | numbers(result, classes, temperature) | more
     return evaluation_page(content, result, run or {}, pictures or {})
 
@@ -104,7 +104,7 @@ def test_no_text_is_markup_and_nothing_is_loaded() -> None:
     }
     pictures = {"confusion": b"png", "maps": b"png"}
     one = html_of(run=run, pictures=pictures, focus=FOCUS)
-    (pair,) = compared(dict.fromkeys(NAMES[:2], RESULT.answers))
+    (pair,) = compared(dict.fromkeys(NAMES[:2], RESULT.predictions))
     models = [FACTS | {"name": name} | numbers(RESULT, NAMES, None) for name in NAMES[:2]]
     settings, pictures = [("seed", "0", NAMES[2])], dict.fromkeys(NAMES[1:], b"png")
     both = comparison_page(models, [in_words(pair), "<i>seen</i>"], settings, pictures)

@@ -118,24 +118,28 @@ class Classification(Evaluation):
     balanced_acc: float
     per_class_correct: list[int]
     per_class_count: list[int]
-    answers: Predictions = field(repr=False, compare=False)
+    predictions: Predictions = field(repr=False, compare=False)
     best_by: str = field(default="acc", kw_only=True)
 
     scalars: ClassVar[tuple[str, ...]] = ("loss", "acc", "top5", "balanced_acc")
 
     @classmethod
-    def of(cls, answers: Predictions, best_by: str = "acc") -> "Classification":
+    def of(cls, predictions: Predictions, best_by: str = "acc") -> "Classification":
         """Compute the results from a classifier's predictions for a whole split."""
-        correct, hits, count = answers.correct, answers.hits, answers.counts(answers.labels)
+        correct, hits, count = (
+            predictions.correct,
+            predictions.hits,
+            predictions.counts(predictions.labels),
+        )
         return cls(
             count=len(correct),
-            loss=float(answers.losses.mean()),
+            loss=float(predictions.losses.mean()),
             acc=float(correct.mean()),
-            top5=float((answers.ranks < 5).mean()),
+            top5=float((predictions.ranks < 5).mean()),
             balanced_acc=float((hits[count > 0] / count[count > 0]).mean()),
             per_class_correct=hits.tolist(),
             per_class_count=count.tolist(),
-            answers=answers,
+            predictions=predictions,
             best_by=best_by,
         )
 

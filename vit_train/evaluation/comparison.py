@@ -47,7 +47,7 @@ def compare_checkpoints(config: EvalConfig) -> None:
     folder.mkdir(exist_ok=True)
     names = [f"{letter} ({place})" for letter, place in zip(letters, places, strict=True)]
     results = [run.result for run in runs if isinstance(run.result, Classification)]
-    found = {name: each.answers for name, each in zip(names, results, strict=True)}
+    found = {name: each.predictions for name, each in zip(names, results, strict=True)}
     pairs = compared(found)
     verdicts, pictures = [in_words(pair) for pair in pairs], {}
     logger.info("\n".join(verdicts))
@@ -154,7 +154,7 @@ def differences(
     named = [printable(name) for name in classes]
     columns = ((f"predicted_{letter}", f"probability_{letter}") for letter in letters)
     yield ["image", "true", *chain(*columns)]
-    predicted = np.stack([answers.predicted for answers in found])  # (models, N)
+    predicted = np.stack([predictions.predicted for predictions in found])  # (models, N)
     for index in np.flatnonzero((predicted != predicted[0]).any(axis=0)).tolist():
         cells = ((named[each.predicted[index]], f"{each.confidence[index]:.6f}") for each in found)
         yield [printable(str(names[index])), named[found[0].labels[index]], *chain(*cells)]

@@ -111,7 +111,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     content = facts(config, data, meta, precision) | numbers(result, meta.classes, fitted)
     content["caveat"] = caveat
     if config.tta == "flip" and isinstance(result, Classification):
-        content["tta_flip"] = result_dict(flipped(measured, images, result.answers))
+        content["tta_flip"] = result_dict(flipped(measured, images, result.predictions))
     if config.robustness:
         content["robustness"] = robustness(measured, images)
     explainer = explainer_of(trained, precision)
@@ -166,7 +166,7 @@ def write(evaluated: Evaluated, trained: Trained, explainer: Explainer | None) -
         run, curve = {}, []
     write_json(folder / "results.json", content)
     if isinstance(result, Classification):
-        rows = predictions(result.answers, images.all_names.tolist(), meta.classes)
+        rows = prediction_rows(result.predictions, images.all_names.tolist(), meta.classes)
         write_text(folder / "predictions.csv", csv_text(rows))
     pngs = {}
     for name, figure in pictures(evaluated, trained, explainer, run, curve):
@@ -177,8 +177,8 @@ def write(evaluated: Evaluated, trained: Trained, explainer: Explainer | None) -
     logger.info(f"written to {folder}/: report.html, results.json, {drawn}")
 
 
-def predictions(
-    answers: Predictions, names: Sequence[object], classes: Sequence[str]
+def prediction_rows(
+    predictions: Predictions, names: Sequence[object], classes: Sequence[str]
 ) -> Iterator[list[object]]:
     """Yield the rows of predictions.csv: a header, then a row for each image.
 
@@ -186,12 +186,12 @@ def predictions(
     other most probable classes with theirs.
     """
     named = [printable(name) for name in classes]
-    top = answers.top(min(TOP, answers.classes))
+    top = predictions.top(min(TOP, predictions.classes))
     others = range(2, top.shape[1] + 1)
     header = ["image", "true", "predicted", "correct", "probability", "true_probability"]
     yield [*header, *chain(*((f"predicted_{place}", f"probability_{place}") for place in others))]
     for name, label, best, chances in zip(
-        names, answers.labels, top, np.exp(answers.log_probabilities), strict=True
+        names, predictions.labels, top, np.exp(predictions.log_probabilities), strict=True
     ):
         first, *next_ones = best
         row = [printable(str(name)), named[label], named[first], int(first == label)]

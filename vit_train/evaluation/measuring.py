@@ -52,7 +52,7 @@ def temperature(
     is_possible = meta.config.data.val == "split" and meta.task.needs_labels
     if images is None or split == "val" or not is_possible:
         return None
-    fitted = fitted_temperature(measure(images).answers)
+    fitted = fitted_temperature(measure(images).predictions)
     if fitted <= COLDEST:
         logger.info(f"no temperature is fitted: too few validation images ({len(images):,})")
         return None
@@ -76,7 +76,7 @@ def note_temperature(meta: Meta, fitted: float) -> None:
 
 def flipped(measure: Measure, images: ImageSet, plain: Predictions) -> Classification:
     """Evaluate the mean of each image's and its mirror image's probabilities."""
-    mirrored = measure(replace(images, images=images.images.flip(3))).answers
+    mirrored = measure(replace(images, images=images.images.flip(3))).predictions
     both = np.logaddexp(plain.log_probabilities, mirrored.log_probabilities)
     result = Classification.of(Predictions(plain.labels, both - np.log(2)))
     logger.info(f"with the mirror images, tta=flip: {result_line(result)}")
@@ -99,11 +99,13 @@ def numbers(
     """Return the numbers of a result; `temperature` is the one that calibrates it, if known."""
     content: dict[str, Any] = {"result": result_dict(result)}
     if isinstance(result, Classification):
-        content["per_class"], content["averages"] = class_reports(result.answers, classes)
+        content["per_class"], content["averages"] = class_reports(result.predictions, classes)
         if temperature is not None:
-            calibrated = Predictions(result.answers.labels, result.answers.logits / temperature)
+            calibrated = Predictions(
+                result.predictions.labels, result.predictions.logits / temperature
+            )
             content["calibration"] = {
-                "ece": calibration_error(result.answers),
+                "ece": calibration_error(result.predictions),
                 "temperature": temperature,
                 "ece_with_temperature": calibration_error(calibrated),
                 "loss_with_temperature": float(calibrated.losses.mean()),

@@ -47,7 +47,7 @@ def evaluation_page(
     more: dict[str, Any] = {}
     if isinstance(result, Classification):
         more["confusions"] = confusions(result, content["classes"])
-        more["confidence"] = result.answers.confidence.mean()
+        more["confidence"] = result.predictions.confidence.mean()
         more["uneven"] = is_uneven(result.per_class_count)
     if "robustness" in content:
         accuracies = content["robustness"]["acc_by_severity"]
@@ -65,9 +65,9 @@ def evaluation_page(
 
 def confusions(result: Classification, classes: Sequence[str]) -> list[str]:
     """Return the most frequent confusions in words."""
-    answers, support = result.answers, result.per_class_count
-    wrong = answers.predicted != answers.labels
-    both = np.stack((answers.labels[wrong], answers.predicted[wrong]))
+    predictions, support = result.predictions, result.per_class_count
+    wrong = predictions.predicted != predictions.labels
+    both = np.stack((predictions.labels[wrong], predictions.predicted[wrong]))
     pairs, counts = np.unique(both, axis=1, return_counts=True)
     most = np.argsort(-counts, kind="stable")[:PAIRS]
     return [

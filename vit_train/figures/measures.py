@@ -24,10 +24,10 @@ MOST_CELLS = 1000  # The drawing has no more pixels in a row.
 NO_IMAGES = "#ececec"  # The color of a true class without images: no shares, not shares of 0.
 
 
-def draw_confusion(answers: Predictions, classes: Sequence[str]) -> Figure:
+def draw_confusion(predictions: Predictions, classes: Sequence[str]) -> Figure:
     """Draw the share of each true class (row) that was taken for each class (column)."""
     together = -(-len(classes) // MOST_CELLS)
-    matrix = confusion_matrix(answers, together)
+    matrix = confusion_matrix(predictions, together)
     images = matrix.sum(axis=1, keepdims=True)
     shares = np.ma.masked_where(images + 0 * matrix == 0, 100 * matrix / np.maximum(1, images))
     named = len(classes) <= MOST_NAMED
@@ -52,19 +52,19 @@ def draw_confusion(answers: Predictions, classes: Sequence[str]) -> Figure:
     return figure
 
 
-def confusion_matrix(answers: Predictions, together: int = 1) -> NDArray[np.int64]:
+def confusion_matrix(predictions: Predictions, together: int = 1) -> NDArray[np.int64]:
     """Count the images of each true class (row) with each predicted class (column): (K,K).
 
     `together` is how many neighboring classes are one row or column; for ten thousands of classes
     the whole matrix would take gigabytes.
     """
-    cells = -(-answers.classes // together)
-    pairs = answers.labels // together * cells + answers.predicted // together
+    cells = -(-predictions.classes // together)
+    pairs = predictions.labels // together * cells + predictions.predicted // together
     return np.bincount(pairs, minlength=cells**2).reshape(cells, cells)
 
 
 def class_reports(
-    answers: Predictions, classes: Sequence[str]
+    predictions: Predictions, classes: Sequence[str]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return each class's measures, in order; and their macro average and the weighted one.
 
@@ -73,8 +73,8 @@ def class_reports(
     mean; 0/0 counts as 0. Classes that no image has and none was taken for are left out of the
     averages, as in scikit-learn.
     """
-    right, taken = answers.hits, answers.counts(answers.predicted)
-    support = answers.counts(answers.labels)
+    right, taken = predictions.hits, predictions.counts(predictions.predicted)
+    support = predictions.counts(predictions.labels)
     with np.errstate(invalid="ignore"):
         quotients = right / taken, right / support, 2 * right / (taken + support)
     scores = np.nan_to_num(np.stack(quotients, axis=1))  # (K,3)
@@ -96,32 +96,32 @@ BINS = 15
 COLDEST, HOTTEST = 0.1, 10.0
 
 
-def binned(answers: Predictions) -> tuple[np.ndarray, ...]:
+def binned(predictions: Predictions) -> tuple[np.ndarray, ...]:
     """Sort images by confidence into bins of equal width, each open below and closed above.
 
     Return of each bin the number of images, their mean confidence and their accuracy, (BINS,) each;
     the means of an empty bin are 0.
     """
-    number = np.ceil(np.nan_to_num(answers.confidence) * BINS).astype(int) - 1
+    number = np.ceil(np.nan_to_num(predictions.confidence) * BINS).astype(int) - 1
     count, confidence, correct = (
         np.bincount(number.clip(0, BINS - 1), weights, minlength=BINS)
-        for weights in (np.ones(len(number)), answers.confidence, answers.correct)
+        for weights in (np.ones(len(number)), predictions.confidence, predictions.correct)
     )
     return count, confidence / np.maximum(1, count), correct / np.maximum(1, count)
 
 
-def calibration_error(answers: Predictions) -> float:
+def calibration_error(predictions: Predictions) -> float:
     """Return the expected calibration error (Guo et al. 2017).
 
     It is the mean |accuracy − confidence| over the bins, weighted by their images.
     """
-    count, confidence, accuracy = binned(answers)
+    count, confidence, accuracy = binned(predictions)
     return float((count * np.abs(accuracy - confidence)).sum() / max(1, count.sum()))
 
 
-def draw_calibration(answers: Predictions, classes: Sequence[str]) -> Figure:
+def draw_calibration(predictions: Predictions, classes: Sequence[str]) -> Figure:
     """Draw accuracy against confidence, and below it how many images have which confidence."""
-    count, confidence, accuracy = binned(answers)
+    count, confidence, accuracy = binned(predictions)
     left, width = np.arange(BINS) / BINS, 1 / BINS
     figure = Figure(figsize=(5.2, 5.6), dpi=110, layout="constrained")
     above, below = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
@@ -134,7 +134,7 @@ def draw_calibration(answers: Predictions, classes: Sequence[str]) -> Figure:
         color=PALETTE[3], alpha=0.3, edgecolor=PALETTE[3], hatch="//", label="gap",
     )  # fmt: skip
     above.plot((0, 1), (0, 1), "--", color="gray", linewidth=1)
-    title = f"expected calibration error {100 * calibration_error(answers):.1f} %"
+    title = f"expected calibration error {100 * calibration_error(predictions):.1f} %"
     above.set(title=title, ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
     above.legend(loc="upper left", frameon=False)
     share = 100 * count / max(1, count.sum())
@@ -145,7 +145,7 @@ def draw_calibration(answers: Predictions, classes: Sequence[str]) -> Figure:
     return figure
 
 
-def fitted_temperature(answers: Predictions) -> float:
+def fitted_temperature(predictions: Predictions) -> float:
     """Return the T for which softmax(logits / T) has the least cross-entropy (Guo et al. 2017).
 
     The loss is convex in 1/T, so that its derivative, the mean of E[logit] − logit of the label, is
@@ -153,9 +153,9 @@ def fitted_temperature(answers: Predictions) -> float:
     """
 
     def slope(inverse: float) -> float:
-        probabilities = np.exp(log_softmax(inverse * answers.logits))
-        expected = (probabilities * answers.logits).sum(axis=1)
-        return float((expected - of_label(answers.logits, answers.labels)).mean())
+        probabilities = np.exp(log_softmax(inverse * predictions.logits))
+        expected = (probabilities * predictions.logits).sum(axis=1)
+        return float((expected - of_label(predictions.logits, predictions.labels)).mean())
 
     low, high = 1 / HOTTEST, 1 / COLDEST
     for _ in range(60):
@@ -170,21 +170,21 @@ MARKED = (0.9, 0.95, 0.99)
 FEWEST = 20
 
 
-def accuracy_of_surest(answers: Predictions) -> Floats:
+def accuracy_of_surest(predictions: Predictions) -> Floats:
     """Return the accuracy on the n images of the highest confidence, for n = 1 … N: (N,).
 
     Images of equal confidence count as if each were a mixture of all of them (El-Yaniv & Wiener
     2010).
     """
-    _, group, count = np.unique(-answers.confidence, return_inverse=True, return_counts=True)
-    mean = np.bincount(group, answers.correct) / count
-    order = np.argsort(-answers.confidence, kind="stable")
+    _, group, count = np.unique(-predictions.confidence, return_inverse=True, return_counts=True)
+    mean = np.bincount(group, predictions.correct) / count
+    order = np.argsort(-predictions.confidence, kind="stable")
     return np.cumsum(mean[group[order]]) / np.arange(1, len(order) + 1)
 
 
-def draw_coverage(answers: Predictions, classes: Sequence[str]) -> Figure:
+def draw_coverage(predictions: Predictions, classes: Sequence[str]) -> Figure:
     """Draw the accuracy on the images that the model is surest of, whatever their number."""
-    accuracy = accuracy_of_surest(answers)
+    accuracy = accuracy_of_surest(predictions)
     coverage = np.arange(1, len(accuracy) + 1) / len(accuracy)
     figure, axes = chart(5.6, 4)
     axes.plot(100 * coverage, 100 * accuracy, color=PALETTE[0])
@@ -209,7 +209,7 @@ def draw_coverage(answers: Predictions, classes: Sequence[str]) -> Figure:
 # names of the classes, too.
 NUMBERS: dict[str, Callable[[Predictions], float]] = {
     "ece": calibration_error,
-    "selective_acc": lambda answers: float(accuracy_of_surest(answers).mean()),
+    "selective_acc": lambda predictions: float(accuracy_of_surest(predictions).mean()),
 }
 FIGURES: dict[str, Callable[[Predictions, Sequence[str]], Figure]] = {
     "confusion": draw_confusion,
@@ -222,12 +222,14 @@ def all_values(result: Evaluation) -> dict[str, float]:
     """Return the result's own numbers and, of a classifier, all NUMBERS."""
     if not isinstance(result, Classification):
         return result.values
-    return result.values | {name: number(result.answers) for name, number in NUMBERS.items()}
+    return result.values | {name: number(result.predictions) for name, number in NUMBERS.items()}
 
 
 def result_dict(result: Evaluation) -> dict[str, Any]:
     """Return the numbers of a result, without the predictions for single images."""
-    numbers = {key: each for key, each in vars(result).items() if key not in ("answers", "best_by")}
+    numbers = {
+        key: each for key, each in vars(result).items() if key not in ("predictions", "best_by")
+    }
     if isinstance(result, Classification):
         numbers["acc_interval_95"] = list(result.interval)
     return numbers | all_values(result)
@@ -242,8 +244,8 @@ def figures(
     """
     if isinstance(result, Classification):
         for name, draw in FIGURES.items():
-            yield name, draw(result.answers, classes)
-        yield "mistakes", draw_mistakes(result.answers, images, classes, names)
+            yield name, draw(result.predictions, classes)
+        yield "mistakes", draw_mistakes(result.predictions, images, classes, names)
 
 
 def result_line(result: Evaluation) -> str:
@@ -252,7 +254,7 @@ def result_line(result: Evaluation) -> str:
     if not isinstance(result, Classification):
         return f"loss {result.loss:.4f} on {images}"
     low, high = result.interval
-    top5 = f"  top-5 {result.top5:.2%}" if result.answers.classes > 5 else ""
+    top5 = f"  top-5 {result.top5:.2%}" if result.predictions.classes > 5 else ""
     return (
         f"top-1 {result.acc:.2%} (95 % interval {low:.2%} to {high:.2%})  "
         f"balanced {result.balanced_acc:.2%}{top5}  loss {result.loss:.4f}  on {images}"

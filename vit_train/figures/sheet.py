@@ -154,17 +154,17 @@ def highest(values: Floats, among: NDArray[np.bool_], count: int = COUNT) -> lis
 
 
 def draw_mistakes(
-    answers: Predictions, images: Tensor, classes: Sequence[str], names: Sequence[object] = ()
+    predictions: Predictions, images: Tensor, classes: Sequence[str], names: Sequence[object] = ()
 ) -> Figure:
     """Draw uint8 images (N,3,S,S), each with its true and its predicted class, and with its file.
 
     A name that is a number leads to no file, and is left out.
     """
-    best = np.sort(answers.log_probabilities, axis=1)
+    best = np.sort(predictions.log_probabilities, axis=1)
     anywhere = np.ones(len(best), dtype=bool)
     sections = {
         "Most wrong: the true class got the least probability": highest(
-            answers.losses, ~answers.correct
+            predictions.losses, ~predictions.correct
         ),
         "Least sure: two classes are almost equally probable": highest(
             best[:, -2] - best[:, -1], anywhere
@@ -172,9 +172,9 @@ def draw_mistakes(
     }
 
     def labeled(index: int) -> Labeled:
-        label, predicted = int(answers.labels[index]), int(answers.predicted[index])
-        chances = np.exp(answers.log_probabilities[index])
-        color = RIGHT if answers.correct[index] else WRONG
+        label, predicted = int(predictions.labels[index]), int(predictions.predicted[index])
+        chances = np.exp(predictions.log_probabilities[index])
+        color = RIGHT if predictions.correct[index] else WRONG
         lines = [
             class_line("label", classes[label], chances[label]),
             class_line("model", classes[predicted], chances[predicted], color),

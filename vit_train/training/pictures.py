@@ -59,8 +59,8 @@ class Pictures(Callback):
         if images is None or not isinstance(val, Classification):
             return
         classes, names = setup.data.classes, images.all_names.tolist()
-        self.board.figure("val/confusion", FIGURES["confusion"](val.answers, classes), step)
-        mistakes = draw_mistakes(val.answers, images.images, classes, names)
+        self.board.figure("val/confusion", FIGURES["confusion"](val.predictions, classes), step)
+        mistakes = draw_mistakes(val.predictions, images.images, classes, names)
         self.board.figure("val/mistakes", mistakes, step)
         if isinstance(model, VisionTransformer) and (most := images_at_once(model)):
             relevance = draw_relevance(setup, model, sample(images, min(SHOWN, most)))
