@@ -130,7 +130,8 @@ def drawn() -> str:
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 30 1030 412"'
         ' font-family="Helvetica, Arial, sans-serif"><defs><marker id="tip" viewBox="0 0 8 8"'
         ' refX="7" refY="4" markerWidth="5" markerHeight="5" orient="auto">'
-        f'<path d="M0 0L8 4L0 8z" fill="{LINE}"/></marker>{pixels(image)}</defs>{rect(0, 0, 1030, 450, "white")}'
+        f'<path d="M0 0L8 4L0 8z" fill="{LINE}"/></marker>{pixels(image)}</defs>'
+        + rect(0, 0, 1030, 450, "white")
         + "".join(parts)
         + "</svg>\n"
     )
