@@ -256,22 +256,19 @@ def test_the_figures_of_a_page_are_in_the_results(page: Path) -> None:
     """Each in one column of the section that its row links to."""
     rows = re.findall(r"^\| \[[^\]]+\]\(([^)#]*/\w+\.md)#([\w-]+)\)(.+)", text_of(page), re.M)
     assert rows
-    for file, anchor, cells in rows:
+    for file, anchor, rest in rows:
         sections = re.split(r"^#+ ", text_of(page.parent / file), flags=re.M)[1:]
         (section,) = (each for each in sections if anchor_of(each.splitlines()[0]) == anchor)
-        columns = [
-            zip(*cells_of(part), strict=True) for part in re.findall(r"(?:^\|.+\n)+", section, re.M)
-        ]
-        figures = {
-            cell
-            for cell in cells.strip("| ").split(" | ")
-            if re.match(r"\d[\d.,]*( ±| to |$)", cell)
-        }
-        assert figures and any(figures <= set(column) for part in columns for column in part), cells
+        tables = map(cells_of, re.findall(r"(?:^\|.+\n)+", section, re.M))
+        columns = [set(column) for table in tables for column in zip(*table, strict=True)]
+        (cells,) = cells_of(rest)
+        figures = {cell for cell in cells if re.match(r"\d[\d.,]*( ±| to |$)", cell)}
+        assert figures and any(figures <= column for column in columns), rest
 
 
 def cells_of(table: str) -> list[list[str]]:
-    return [line.strip("| ").split(" | ") for line in table.splitlines() if "---" not in line]
+    rows = [re.split(r" *\| *", line)[1:-1] for line in table.splitlines()]
+    return [row for row in rows if row[0] != "---"]
 
 
 def test_the_table_of_groups_names_every_choice() -> None:
