@@ -5,7 +5,7 @@ PORT ?= 6006
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev train test tour interop torture bench lint format typecheck tensorboard clean
+.PHONY: help setup setup-dev train test docs tour interop torture bench lint format typecheck tensorboard clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -26,6 +26,10 @@ help: ## list the targets
 	$(INSTALL) --editable '.[interop]'
 	touch $@
 
+.venv/installed-docs: .venv/installed
+	$(INSTALL) --editable '.[docs]'
+	touch $@
+
 setup: .venv/installed ## create .venv and install the project (CPU=1: PyTorch without CUDA)
 
 setup-dev: .venv/installed-dev ## add what the developers use: tests, linters, sweepers
@@ -38,6 +42,9 @@ test: setup-dev ## run the tests (ARGS="-m slow" adds pytest options)
 
 tour: setup-dev ## run the notebook docs/tour.ipynb again
 	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m tour tests/test_docs.py $(ARGS)
+
+docs: .venv/installed-docs ## build the site of the documents in build/site, and check its links
+	$(BIN)/mkdocs build --strict
 
 interop: .venv/installed-interop ## run the tests with other libraries: timm, torchvision, transformers, vit-pytorch, ONNX
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m interop $(ARGS)
