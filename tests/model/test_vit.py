@@ -191,7 +191,7 @@ def test_images_of_another_shape_are_refused(shape):
 
 
 def test_stochastic_depth_rises_from_nothing_in_the_first_block_to_its_rate_in_the_last() -> None:
-    for depth, rates in ((1, [0]), (4, [0, 0.1, 0.2, 0.3])):
+    for depth, rates in ((1, [0]), (2, [0, 0.3]), (4, [0, 0.1, 0.2, 0.3])):
         model = VisionTransformer(ViTConfig(embed_dim=8, depth=depth, num_heads=1, drop_path=0.3))
         assert [block.drop_path.rate for block in model.blocks] == pytest.approx(rates)
 
