@@ -164,6 +164,8 @@ TYPED = {
     "vit-eval ckpt=run data.image_size=1000000": "have more than 32,768 patches of 4",
     f"vit-augment {FEW} data.image_size=1000000": "data.image_size=1000000: 80 images of",
     f"vit-augment {FEW} augment.crop_padding=1000000000": "must be at most 32",
+    # a group that becomes a number
+    "vit-train train=${seed} train.epochs=1": "Unexpected type for root: int",
     # only training sweeps, and resumes, and has configs of one's own
     "vit-eval -m ckpt=a,b": "--multirun is for vit-train alone",
     "vit-predict -m ckpt=a,b images=x.png": "--multirun is for vit-train alone",

@@ -23,7 +23,7 @@ from vit_train.commands.start import ended_by_interrupt
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 
 # Hydra, its plugins, and what they stand on.
-HYDRA = ("hydra", "hydra_plugins", "submitit", "optuna", "sqlalchemy")
+HYDRA = ("hydra", "hydra_plugins", "omegaconf", "submitit", "optuna", "sqlalchemy")
 # Settings that have other names in other libraries, where no similar name is the same setting.
 OTHER_NAMES = {
     "model.drop_rate": "model.dropout",
