@@ -148,7 +148,7 @@ def gradients(model: ModelConfig, task: TaskConfig, augment: AugmentConfig, **lo
     batch = next(loader_on(torch.device("cpu"), learned, augment).epoch(0))
     images, targets = (each.to("meta") for each in batch)
     prepare(learned, torch.device("meta"))
-    network = on_meta(learned.build_model, model, 2)
+    network = on_meta(learned.build_model, model)
     # The meta device has no autocast.
     with patch.object(Head, "forward", nn.Linear.forward), NoTransfer():
         sums = learned.step_sums(network, images, targets)
