@@ -3,14 +3,16 @@
 import copy
 import csv
 import gc
+import io
 import logging
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 import loopback
 import numpy as np
@@ -19,9 +21,9 @@ import torch
 import yaml
 from filelock import FileLock
 from hydra._internal.hydra import Hydra
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 from PIL import Image
 
 from vit_train.commands import tools, train
@@ -170,6 +172,8 @@ def remove_handlers() -> None:
 def commands_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parse a YAML file once, count a model's FLOPs once, and do not wait for the disk.
 
+    Hydra copies the store of all settings for each command, though it copies what it reads, too.
+
     Only an experiment can set Hydra's mode, for which Hydra composes all settings once more.
     """
     parse, count, mode = yaml.load, setup.count_flops, Hydra.get_mode
@@ -187,6 +191,7 @@ def commands_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
         return mode(hydra, config_name, overrides) if "experiment" in str(overrides) else None
 
     monkeypatch.setattr(Hydra, "get_mode", quick_mode)
+    monkeypatch.setattr(ConfigStore, "__deepcopy__", lambda store, memo: store, raising=False)
     monkeypatch.setattr(yaml, "load", parse_once)
     monkeypatch.setattr(setup, "count_flops", lambda *what: once(repr(what), lambda: count(*what)))
     monkeypatch.setattr(os, "fsync", lambda file: None)
@@ -198,19 +203,30 @@ KNOWN: dict[str, Any] = {}
 @pytest.fixture
 def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes a third of a second: a command draws one with the same words only once."""
-    draw = Figure.savefig
 
-    def drawn(figure: Figure, *where: Any, **how: Any) -> None:
-        texts = "".join(text.get_text() for text in figure.findobj(Text))
-        odd = "".join(sorted({sign for sign in texts if not sign.isascii()}))
+    def drawn(figure: Figure, file: BinaryIO, format: str) -> None:
+        names = [(axes.title, axes.xaxis.label, axes.yaxis.label) for axes in figure.axes]
+        signs = {sign for each in names for text in each for sign in text.get_text()}
+        odd = "".join(sorted(sign for sign in signs if not sign.isascii()))
         key = (sys.argv[0], len(figure.axes), *figure.get_size_inches(), odd)
-        draw(Figure(figsize=(2, 2)) if key in DRAWN else figure, *where, **how)
-        DRAWN.add(key)
+        if key in DRAWN:
+            file.write(blank(format))
+        else:
+            SAVE(figure, file, format=format)
+            DRAWN.add(key)
 
     monkeypatch.setattr(Figure, "savefig", drawn)
 
 
+@cache
+def blank(format: str) -> bytes:
+    picture = io.BytesIO()
+    SAVE(Figure(figsize=(1, 1)), picture, format=format)
+    return picture.getvalue()
+
+
 DRAWN: set[tuple[object, ...]] = set()
+SAVE = Figure.savefig
 
 
 @pytest.fixture

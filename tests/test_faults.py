@@ -160,7 +160,7 @@ def failing_writes(
 
 
 PATIENT = [
-    *("data.train_images=80", "train.epochs=4", "train.log_every=1"),
+    *("data.train_images=80", "train.epochs=3", "train.log_every=1"),
     "checkpoint.on_error=continue",
 ]
 

@@ -12,6 +12,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,6 @@ import torch
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from tqdm import tqdm
-from tqdm.contrib.concurrent import thread_map
 
 from vit_train.base.text import counted, printable
 from vit_train.base.writing import replacing
@@ -210,10 +210,13 @@ def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
         except BrokenImage as error:
             broken[index] = str(error)
 
-    thread_map(
-        one, range(count), max_workers=min(8, os.cpu_count() or 1),  # more would wait for the GIL
-        tqdm_class=tqdm, desc="decoding", unit="images", disable=None, leave=False,
-    )  # fmt: skip
+    # More threads would wait for the GIL.
+    with (
+        ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool,
+        tqdm(total=count, desc="decoding", unit="images", disable=None, leave=False) as bar,
+    ):
+        for _ in pool.map(one, range(count)):
+            bar.update()
     return Decoded(torch.from_numpy(pixels), dict(sorted(broken.items())), torch.from_numpy(lost))
 
 

@@ -184,14 +184,17 @@ def open_onnx(path: Path, model: Deployed) -> Answer:
 
 def torch_file(model: Deployed) -> bytes:
     buffer = io.BytesIO()
-    about = {f"{OWN}.json": json.dumps(model.about)}
-    torch.export.save(program_of(model), buffer, extra_files=about)
+    torch.export.save(
+        program_of(model), buffer, extra_files={f"{OWN}.json": json.dumps(model.about)}
+    )
     return buffer.getvalue()
 
 
 def safetensors_of(state: State, metadata: dict[str, str]) -> bytes:
-    copies = {key: each.clone(memory_format=torch.contiguous_format) for key, each in state.items()}
-    return save(copies, metadata)
+    return save(
+        {key: each.clone(memory_format=torch.contiguous_format) for key, each in state.items()},
+        metadata,
+    )
 
 
 def reopened(path: Path, model: Deployed) -> Answer:

@@ -38,9 +38,6 @@ from vit_train.training.terminal import (
 
 logger = logging.getLogger(__name__)
 
-# The facts of a summary that may differ between the processes that trained a run in turn.
-HERE = ("commit", "versions", "machine", "precision")
-
 
 class RunFolder:
     """The folder of a new or `resumed` run, which continues from `earlier`, if given."""
@@ -54,10 +51,12 @@ class RunFolder:
         before = read_object(path / SUMMARY) if resumed else {}
         # The command that began the run or, if that is lost, this process's.
         self.command = str(before.get("command", own_command()))
-        # The facts of the processes that trained the run before this one.
+        # The facts that may differ between the processes that trained the run in turn.
         self.stages = typed(list[dict[str, Any]], before.get("earlier", []), "earlier")
         if before:
-            self.stages.append({key: before.get(key) for key in HERE})
+            self.stages.append(
+                {key: before.get(key) for key in ("commit", "versions", "machine", "precision")}
+            )
         self.terminal, self.board = Terminal(), TensorBoard(path)
         self.csv = MetricsCsv(path / "metrics.csv")
         self.pictures = Pictures(setup, self.board, path / "pictures.png")
