@@ -284,6 +284,19 @@ def test_out_of_memory_suggests_a_smaller_micro_batch(
     assert "intact" not in outcome.err  # there is no checkpoint yet
 
 
+def test_out_of_memory_in_evaluation_or_before_training_names_what_to_change(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")
+    with monkeypatch.context() as patch:
+        patch.setattr(Classify, "sample_outputs", Mock(side_effect=error))
+        words = "out of memory in evaluation with 40 images at once: set train.eval_batch_size=20"
+        run.fails(words, "vit-train", *SMALL, "train.eval_batch_size=40", "hydra.run.dir=one")
+    monkeypatch.setattr(Classify, "prepare", Mock(side_effect=error))
+    words = "CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate): choose a smaller model"
+    run.fails(words, "vit-train", *SMALL)
+
+
 def test_a_sweep_lists_the_commands_that_resume_its_jobs(run: Run) -> None:
     sweep = ["-m", "seed=0,1", "train.max_minutes=1e-9", "hydra.sweep.dir=sweep"]
     few = ["vit-train", *SMALL, "data.train_images=60"]
@@ -310,7 +323,7 @@ def test_an_allocator_that_fails_is_quoted_in_gigabytes(
 ) -> None:
     """As under `ulimit -v`, where the machine has more than the process may take."""
     monkeypatch.setitem(LOADERS, ShapesConfig, lambda _: torch.empty(2**50, dtype=torch.uint8))
-    run.fails("vit-train: out of memory: 1,125,900 GB more", "vit-train", *SMALL)
+    run.fails("vit-train: out of memory (1,125,900 GB more", "vit-train", *SMALL)
 
 
 def mount(*options: str) -> bool:

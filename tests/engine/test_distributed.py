@@ -5,16 +5,19 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch import nn
 
 from vit_train.data.batches import EvalBatches, Normalize
 from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, Statistics
 from vit_train.data.train_batches import TrainBatches
+from vit_train.engine import distributed
 from vit_train.engine.config import AdamWConfig, DistributedConfig, LoopConfig
 from vit_train.engine.distributed import ALONE, Processes, join_processes, leave_processes
 from vit_train.engine.precision import Precision
@@ -51,8 +54,9 @@ def result(processes: Processes) -> dict:
     vit = ViTConfig(embed_dim=16, depth=2, patch_size=4, dropout=0.1, drop_path=0.2)
     task = Classify(ClassifyConfig(class_weights=[0.5, 1, 2, 3, 4] * 2), vit, (3, 8, 8), 10)
     task.prepare(photos.labels)
-    torch.manual_seed(0)
+    torch.manual_seed(processes.rank)
     model = task.build_model().double()
+    processes.copy_from_main(model)
     loop = LoopConfig(epochs=5, batch_size=10, micro_batch=3)  # 4 steps each
     run = TrainConfig(optim=AdamWConfig(), train=loop)
     fp32 = Precision("fp32", CPU)
@@ -60,6 +64,11 @@ def result(processes: Processes) -> dict:
     trainer.fit()
     weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     evaluated = trainer.evaluate(model.float(), val)
+    if processes.rank == 1:
+        nn.init.ones_(trainer.parameters[0])
+    if processes.count > 1:
+        with pytest.raises(ValueError, match="weights have drifted apart"):
+            trainer.require_equal_weights()
     return {"steps": trainer.step, "seen": trainer.images_seen, "weights": weights,
             "count": evaluated.count, "acc": evaluated.acc, "loss": evaluated.loss,
             "labels": evaluated.per_class_count}  # fmt: skip
@@ -105,7 +114,7 @@ def test_whatever_an_exchange_fails_with_another_process_is_gone(
     def broken(*what: object, **more: object) -> None:
         raise RuntimeError(words)
 
-    for name in ("all_reduce", "all_gather_object", "broadcast_object_list"):
+    for name in ("all_reduce", "all_gather_object", "broadcast", "broadcast_object_list"):
         monkeypatch.setattr(dist, name, broken)
     two = Processes(rank=0, count=2)
     exchanges: list[Callable[[], object]] = [
@@ -113,6 +122,7 @@ def test_whatever_an_exchange_fails_with_another_process_is_gone(
         lambda: two.any(True),
         lambda: two.gather(torch.ones(2, 3)),
         lambda: two.broadcast("x"),
+        lambda: two.copy_from_main(nn.Linear(1, 1)),
     ]
     for exchange in exchanges:
         with pytest.raises(ValueError, match="another process of this training has ended"):
@@ -125,3 +135,20 @@ def test_more_processes_than_gpus_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(ValueError, match=r"process 2 of this machine has no GPU .* at most 2"):
         join_processes(torch.device("cuda"), DistributedConfig())
+    with pytest.raises(ValueError, match="device=cuda:1 is one GPU for several processes"):
+        join_processes(torch.device("cuda:1"), DistributedConfig())
+
+
+def test_a_launcher_may_show_each_process_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: dict[str, Any] = {}
+    place = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "1"}
+    for name, value in (place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda number: joined.update(number=number))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: joined["number"])
+    monkeypatch.setattr(distributed, "rendezvous", lambda *_, **__: iter([(None, 1, 2)]))
+    monkeypatch.setattr(distributed, "PrefixStore", lambda *_: None)
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **more: joined.update(more))
+    assert join_processes(torch.device("cuda"), DistributedConfig()).rank == 1
+    assert joined["number"] == 0 and joined["device_id"] == torch.device("cuda", 0)

@@ -24,19 +24,6 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 WIDE = build(ViTConfig(embed_dim=48, depth=1), (3, 32, 32), 10)
 
 
-def test_auto_is_bf16_where_a_gpu_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for supported, name in ((True, "bf16"), (False, "fp32")):
-
-        def computes_in_it(including_emulation: bool, supported: bool = supported) -> bool:
-            return supported or including_emulation
-
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", computes_in_it)
-        assert pick_precision("auto", CUDA, WIDE) == Precision(name, CUDA)
-        assert pick_precision("auto", CPU, WIDE) == Precision("fp32", CPU)
-    assert pick_precision("fp16", CUDA, WIDE).name == "fp16"
-    assert pick_precision("bf16", CPU, WIDE).name == "bf16"
-
-
 @pytest.mark.parametrize("speedup, name", [(0.52, "fp32"), (1.19, "fp32"), (1.2, "bf16")])
 def test_auto_is_bf16_where_a_cpu_multiplies_faster_in_it(
     monkeypatch: pytest.MonkeyPatch, speedup: float, name: str
@@ -104,7 +91,7 @@ def test_fp32_is_fp32_in_products_and_convolutions_and_tf32_is_asked_for() -> No
             assert allowed == (name == "tf32",) * 2
     finally:
         set_precision("fp32", CUDA)
-    with pytest.raises(ValueError, match="precision=tf32 needs a GPU"):
+    with pytest.raises(ValueError, match="precision=tf32 needs a CUDA GPU"):
         set_precision("tf32", CPU)
 
 
@@ -114,11 +101,41 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("cuda", [True, False])
 def test_auto_is_the_fastest_device_there_is(monkeypatch: pytest.MonkeyPatch, cuda: bool) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(cuda))
     assert pick_device("auto").type == ("cuda" if cuda else "cpu")
     assert pick_device("cpu").type == "cpu"
     if not cuda:
         with pytest.raises(ValueError, match="device=cuda"):
             pick_device("cuda")
+
+
+def test_one_of_several_gpus_is_chosen_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    assert [pick_device("cuda:1")] == current == [torch.device("cuda", 1)]
+    for name, found in (("cuda:2", "2 such GPUs"), ("mps", "no such GPU")):
+        with pytest.raises(ValueError, match=f"device={name}, but PyTorch finds {found} here"):
+            pick_device(name)
+
+
+@pytest.mark.parametrize(
+    "bf16, capability, name",
+    [(True, (9, 0), "bf16"), (False, (7, 5), "fp16"), (False, (6, 1), "fp32")],
+    ids=["H100", "T4", "P100"],
+)
+def test_auto_is_the_fastest_precision_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, bf16: bool, capability: tuple[int, int], name: str
+) -> None:
+    """Muon's products are in bf16 only where the GPU computes it, and fp32 was not asked for."""
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation: bf16 or including_emulation
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert pick_precision("auto", CUDA, WIDE).name == name
+    assert pick_precision("auto", CPU, WIDE).name == "fp32"
+    assert Precision(name, CUDA).has_bf16 == bf16
+    assert not Precision("fp32", CUDA).has_bf16 and Precision("bf16", CPU).has_bf16
 
 
 @pytest.mark.parametrize("name, dtype", [("fp32", torch.float32), ("bf16", torch.bfloat16)])

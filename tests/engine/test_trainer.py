@@ -1,3 +1,4 @@
+import itertools
 import math
 from collections.abc import Callable, Collection
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from vit_train.engine import resuming
 from vit_train.engine.config import AdamWConfig
+from vit_train.engine.distributed import Processes
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.schedule import NonFinite, better, learning_rate
 from vit_train.engine.state import Best, Start
@@ -382,3 +384,28 @@ def test_patience_that_ends_with_the_last_epoch_stops_nothing_early() -> None:
     for epochs, early in ((2, False), (3, True)):
         trainer = train(data(), optim=STILL, epochs=epochs, patience=1)
         assert trainer.epoch == 2 and trainer.stopped_early == early
+
+
+def test_a_gpu_is_waited_for_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is NaN meanwhile is noted nevertheless."""
+    recorder, clock = Recorder(lambda trainer: clock.append(clock[-1] + 0.3)), [0.0]
+    ticks = itertools.count()
+    monkeypatch.setattr("time.perf_counter", lambda: clock[-1] + 1e-9 * next(ticks))
+    trainer = trainer_of(data([3]), recorder, log_every=1, on_nonfinite="skip")
+    trainer.log_seconds = 1.0
+    trainer.fit()
+    assert [log.step for log in recorder.logs] == [1, 5, 9] and trainer.nonfinite.skipped == 2
+
+
+def test_several_gpus_ask_each_other_now_and_then() -> None:
+    asked: list[int] = []
+
+    class Asking(Processes):
+        def any(self, flag: bool) -> bool:
+            asked.append(trainer.step)
+            return flag
+
+    trainer = trainer_of(data(), Recorder(lambda trainer: setattr(trainer, "stop_requested", True)))
+    trainer.processes, trainer.ask_every, trainer.log_seconds = Asking(), 4, math.inf
+    trainer.fit()
+    assert trainer.step == 4 and asked == [0, 4, 4]

@@ -22,13 +22,16 @@ from typing import Any
 import fakecuda
 import torch
 from torch import Tensor
+from torch.nn.functional import dropout
 
 from vit_train.data.batches import EvalBatches, Normalize
 from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, channel_statistics, to_device
 from vit_train.data.train_batches import TrainBatches
 from vit_train.engine import resuming
+from vit_train.engine.compile import GraphedStep
 from vit_train.engine.config import AdamWConfig, LoopConfig, MuonConfig
+from vit_train.engine.distributed import ALONE, Processes
 from vit_train.engine.precision import Precision, choose_algorithms, pick_device
 from vit_train.engine.trainer import Trainer
 from vit_train.figures.maps import draw_gallery
@@ -74,6 +77,7 @@ def make(
     model: Any = None,
     task: Any = None,
     precision: str = "bf16",
+    processes: Processes = ALONE,
     **settings: Any,
 ) -> Parts:
     device = pick_device("cuda")
@@ -82,15 +86,23 @@ def make(
     learned = make_task(task, model, (3, 32, 32), 10)
     normalize = Normalize(STATISTICS, device)
     augmented = AugmentConfig(**augment or {})
-    batches = TrainBatches(DATA, 10, normalize, augmented, batch_size, 0, device)
+    place = processes.rank, processes.count
+    batches = TrainBatches(DATA, 10, normalize, augmented, batch_size, 0, device, *place)
     of_loop = {key: settings.pop(key) for key in list(settings) if hasattr(LoopConfig, key)}
     loop = LoopConfig(epochs=50, batch_size=batch_size, **of_loop)
     config = TrainConfig(**{"optim": AdamWConfig(), "train": loop} | settings)
     chosen = Precision(precision, device)
     loader, network = learned.train_loader(batches), learned.build_model().to(device)
-    trainer = Trainer(network, learned, loader, None, config, chosen)
+    trainer = Trainer(network, learned, loader, None, config, chosen, processes=processes)
     trainer.nonfinite.check = lambda step: None  # type: ignore[method-assign]  # all is garbage
     return Parts(trainer, learned, batches, normalize, chosen)
+
+
+class OneOfTwo(Processes):
+    """The first of two processes: one kernel stands for NCCL's, which adds the gradients."""
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        tensor.add_(0)
 
 
 def run(**settings: Any) -> str:
@@ -136,6 +148,22 @@ def counted(work: Callable[[], object], calls: int = 1) -> dict[str, Any]:
     launches, others = fakecuda.summary(fakecuda.dump())
     others = {name: count for name, count in others.items() if "event" not in name}
     return {"launches": launches / calls, "host_ms": round(milliseconds, 2), **others}
+
+
+def invalid() -> str:
+    """Try to capture a step that waits for the device, and use the device afterwards."""
+    ones = torch.ones(8, device="cuda")
+
+    def waiting(scale: Tensor) -> None:
+        (ones * scale).sum().item()
+
+    step = GraphedStep(waiting, ones.device, replay=True)
+    try:
+        for _ in range(5):
+            step(torch.ones(1))
+    except ValueError as error:
+        return f"stopped: {error}"
+    return f"done, {'as a graph' if step.graph else 'WITHOUT A GRAPH'}, {dropout(ones, 0.5).shape}"
 
 
 def batch(augment: dict[str, Any], size: int = 512) -> dict[str, Any]:
@@ -188,6 +216,8 @@ RECIPE = {"positions": "sincos_2d", "head": "gap", "init": "mimetic"}
 MAE, NEXT_PATCH = ReconstructConfig(decoder_depth=1), AutoregressConfig(decoder_depth=1)
 STEPS = {
     "without a graph": {"cuda_graph": False},
+    "of two processes": {"processes": OneOfTwo(0, 2)},
+    "of two processes strong": {"processes": OneOfTwo(0, 2), "augment": STRONG},
     "strong EMA": {"augment": STRONG, "ema_decay": 0.99},
     "skip": {"on_nonfinite": "skip", "max_skips": 1000},
     "reconstruct": {"task": ReconstructConfig(decoder_depth=2)},
@@ -233,6 +263,7 @@ def scenarios() -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"run {table} {kernels} {precision}", partial(run, model=model, **more)
     for (name, settings), precision in product(RUNS.items(), PRECISIONS):
         yield f"run {name} {precision}", partial(run, precision=precision, **settings)
+    yield "capture that waits", invalid
     for name, settings in DETERMINISTIC.items():
         yield f"deterministic {name}", partial(deterministic, **settings)
     for name, settings in COMPILED.items():

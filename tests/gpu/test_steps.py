@@ -92,7 +92,7 @@ def test_a_skipped_step_changes_no_weight_within_the_graph() -> None:
     for number in range(6):
         advance(trainer, draws[number])
     assert (trainer.graphed_step.graph is not None) == IS_GPU
-    trainer.nonfinite.check(trainer.step)  # as the loop does: log_every notes are kept
+    trainer.nonfinite.check(trainer.step)
     before = [weight.clone() for weight in trainer.parameters]
     normalize = trainer.train_loader.normalize  # type: ignore[attr-defined]
     scale = normalize.scale.clone()

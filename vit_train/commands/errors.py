@@ -53,9 +53,12 @@ def explain(error: BaseException, kind: type = TrainConfig) -> str:
 def describe(error: BaseException, kind: type) -> str:
     if is_out_of_memory(error):
         said = str(error)
+        if said.startswith("out of memory"):
+            return said
         if found := re.search(r"tried to allocate (\d+) bytes", said):  # PyTorch, on a CPU
-            said = f"{gigabytes(int(found[1]))} more cannot be had: choose fewer or smaller images"
-        return said if said.startswith("out of memory") else f"out of memory: {said}".rstrip(": ")
+            said = f"{gigabytes(int(found[1]))} more cannot be had"
+        advice = "choose a smaller model, or fewer or smaller images"
+        return f"out of memory ({said}): {advice}" if said else f"out of memory: {advice}"
     # Hydra names the config file at fault.
     where = file[0] if (file := re.match(r"In '\w+/[^']+': ", str(error))) else ""
     context = None if error.__suppress_context__ else error.__context__

@@ -33,6 +33,7 @@ def compile_model(
     would have to be compiled again.
     """
     devices = [precision.device] if precision.device.type == "cuda" else []
+    torch._inductor.config.deterministic = torch.are_deterministic_algorithms_enabled()
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     # Beyond the limit, which counts all models of a process (a sweep's), PyTorch would silently not
     # compile.
@@ -59,6 +60,9 @@ def compile_model(
 # Steps taken one operation at a time before the capture: they allocate lasting tensors, such as the
 # optimizer's moments, and load the kernels.
 WARM_UP = 3
+# Before this version, an invalid capture leaves PyTorch's allocator and random generator in a state
+# in which training cannot continue (pytorch/pytorch#180395 and #176752).
+MENDED = "2.13"
 
 
 class GraphedStep:
@@ -113,7 +117,8 @@ class GraphedStep:
         gc.collect()  # the memory of an earlier run in this process cannot be freed meanwhile
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
         try:
-            with torch.cuda.graph(graph):
+            # Other threads may use the GPU meanwhile: NCCL's asks it how far its messages are.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self.function(*unpacked(self.buffers, inputs))
             self.graph = graph
         except Exception as error:  # whatever cannot be captured; training works without it
@@ -121,6 +126,11 @@ class GraphedStep:
             torch.cuda.set_stream(stream)  # which a capture that cannot be ended does not do
             # If the capture's end failed too, the cause is the operation that failed before it.
             cause = error.__context__ if isinstance(error.__context__, Exception) else error
+            if "StreamCapture" in f"{error} {cause}" and torch.__version__ < MENDED:
+                raise ValueError(
+                    f"a step cannot be captured as a CUDA graph: set train.cuda_graph=false "
+                    f"({reason(cause)})"
+                ) from error
             logger.warning(
                 "train.cuda_graph=true does not work here, continuing without it (should that "
                 f"fail, set train.cuda_graph=false): {reason(cause)}"

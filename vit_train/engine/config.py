@@ -5,8 +5,9 @@ from typing import ClassVar
 
 from vit_train.base.setting import Settings, setting
 
-DEVICES = ("auto", "cpu", "cuda")
-DEVICE_TEXT = "auto (a GPU if there is one), cpu or cuda."
+# The largest machines have 8 GPUs; mps is Apple's, on which nothing was tested yet.
+DEVICES = ("auto", "cpu", "cuda", *(f"cuda:{number}" for number in range(8)), "mps")
+DEVICE_TEXT = "auto (a GPU if there is one), cpu, cuda, one GPU of several (cuda:1) or mps (Apple)."
 # Whether to compile; auto: on a GPU.
 COMPILE = ("auto", True, False)
 PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16")
@@ -167,7 +168,11 @@ class LoopConfig(Settings):
         above=0,
         below=1,
     )
-    log_every: int = setting(20, "Steps between two points of the training curves.", at_least=1)
+    log_every: int = setting(
+        20,
+        "Steps between two points of the training curves, on a GPU at least a second.",
+        at_least=1,
+    )
     cuda_graph: bool = setting(
         True, "On a GPU, replay each step as one CUDA graph instead of launching every operation."
     )
@@ -176,8 +181,8 @@ class LoopConfig(Settings):
     )
     on_nonfinite: str = setting(
         "stop",
-        "If a loss or gradient is NaN or infinite: stop, or skip the step. Checked every "
-        "train.log_every steps to avoid GPU synchronization.",
+        "If a loss or gradient is NaN or infinite: stop, or skip the step. Checked at each point "
+        "of the curves, so as not to wait for a GPU after each step.",
         choices=("stop", "skip"),
     )
     max_skips: int = setting(10, "Most steps skipped in a run before it stops.", at_least=0)

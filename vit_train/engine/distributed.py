@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
@@ -79,6 +79,13 @@ class Processes:
             dist.all_gather_object(gathered, rows.numpy())
         return torch.cat([torch.from_numpy(part) for part in gathered])
 
+    def copy_from_main(self, model: nn.Module) -> None:
+        """Replace the model's weights and buffers by the main process's."""
+        if self.count > 1:
+            with exchanging():
+                for tensor in model.state_dict().values():
+                    dist.broadcast(tensor, src=0)
+
     def broadcast(self, content: Content) -> Content:
         """Return the main process's content in every process: plain values and CPU tensors."""
         if self.count == 1:
@@ -101,7 +108,11 @@ def join_processes(device: torch.device, config: DistributedConfig) -> Processes
     if count == 1:
         return ALONE
     if device.type == "cuda":
+        if device.index is not None:
+            raise ValueError(f"device={device} is one GPU for several processes: use device=cuda")
         number, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if gpus == 1 and os.environ.get("CUDA_VISIBLE_DEVICES"):
+            number = 0  # a launcher shows each process its own GPU alone
         if number >= gpus:
             raise ValueError(
                 f"process {number} of this machine has no GPU of its own: start at most {gpus} "
@@ -116,7 +127,10 @@ def join_processes(device: torch.device, config: DistributedConfig) -> Processes
         # torchrun's store outlives a restart, with the addresses of processes that have ended.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = PrefixStore(f"attempt {attempt}", store)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=wait)
+        own = torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else None
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=count, timeout=wait, device_id=own
+        )
     except RuntimeError as error:
         raise ValueError(f"could not connect the training processes: {error}") from error
     return Processes(rank, count)

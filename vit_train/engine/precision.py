@@ -11,24 +11,39 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from vit_train.base.text import counted
+
 # As set when PyTorch was loaded: OMP_NUM_THREADS, or the number of cores of this machine.
 CORES = torch.get_num_threads()
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device named auto, cpu or cuda; raise ValueError if it is not available."""
+    """Return the device of this name, which may be auto; raise ValueError if there is none."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
+    device = torch.device(name)
+    found = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": torch.mps.device_count()}
+    count = found[device.type]
+    if count <= (device.index or 0):
+        gpus = counted(count, "such GPU") if count else "no such GPU"
         raise ValueError(
-            "device=cuda, but PyTorch finds no GPU here: use device=cpu or device=auto"
+            f"device={name}, but PyTorch finds {gpus} here: use device=cpu or device=auto"
         )
-    if name == "cuda":
+    if device.index is not None:
+        torch.cuda.set_device(device)
+    if device.type == "cuda":
         # Without it no product is deterministic. It is read once, at the process's first product.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         # With 64 keys the gradient of cuDNN's attention may be NaN (pytorch/pytorch#196678).
         torch.backends.cuda.enable_cudnn_sdp(False)
-    return torch.device(name)
+    return device
+
+
+def computes_in_bf16(device: torch.device) -> bool:
+    """Check for a device that need not emulate products in bf16; of a CPU, it is not known."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return device.type == "cpu"
 
 
 @dataclass(frozen=True)
@@ -40,6 +55,11 @@ class Precision:
 
     name: str
     device: torch.device
+
+    @property
+    def has_bf16(self) -> bool:
+        """Check that products may be rounded to bf16 or less, and that the device computes them."""
+        return self.name in ("bf16", "fp16") and computes_in_bf16(self.device)
 
     def autocast(self) -> torch.autocast:
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.name)
@@ -92,17 +112,21 @@ SECONDS, FEWEST_ROUNDS = 0.1, 3
 def pick_precision(name: str, device: torch.device, model: nn.Module) -> Precision:
     """Return the precision named fp32, tf32, bf16, fp16 or auto, and tell PyTorch about TF32.
 
-    auto is bf16 on a GPU that supports it and on a CPU that computes this model's products faster
-    in it, else fp32. Raise ValueError for a precision that the device does not support.
+    auto is the fastest of bf16, fp16 and fp32 on this device. Raise ValueError for a precision that
+    the device does not support.
     """
-    if name == "auto":
-        in_bf16 = (
-            torch.cuda.is_bf16_supported(including_emulation=False)
-            if device.type == "cuda"
-            else bf16_speedup(model) >= LEAST_SPEEDUP
-        )
-        name = "bf16" if in_bf16 else "fp32"
-    return set_precision(name, device)
+    return set_precision(fastest(device, model) if name == "auto" else name, device)
+
+
+def fastest(device: torch.device, model: nn.Module) -> str:
+    """Return the name of the precision in which training is fastest."""
+    if device.type == "cpu":
+        return "bf16" if bf16_speedup(model) >= LEAST_SPEEDUP else "fp32"
+    if computes_in_bf16(device):
+        return "bf16"
+    # Volta and Turing (V100, T4) have matrix units for fp16 alone, older GPUs for none.
+    in_fp16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
+    return "fp16" if in_fp16 else "fp32"
 
 
 def set_precision(name: str, device: torch.device) -> Precision:
@@ -119,8 +143,10 @@ def set_precision(name: str, device: torch.device) -> Precision:
 
 def require_precision(name: str, device: torch.device) -> None:
     """Raise ValueError if the device does not support the precision of this name."""
-    if name in ("fp16", "tf32") and device.type == "cpu":
-        raise ValueError(f"precision={name} needs a GPU: use precision=fp32 or precision=bf16 here")
+    if name in ("fp16", "tf32") and device.type != "cuda":
+        raise ValueError(
+            f"precision={name} needs a CUDA GPU: use precision=fp32 or precision=bf16 here"
+        )
 
 
 def bf16_speedup(model: nn.Module) -> float:

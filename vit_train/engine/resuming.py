@@ -9,10 +9,10 @@ from vit_train.engine.trainer import Trainer
 
 
 def set_random_state(state: RandomState) -> None:
-    """Restore the random generators; those of GPUs only if their number is the same."""
+    """Restore the random generators of the CPU and of the current GPU, if there is one."""
     torch.set_rng_state(state.torch)
-    if len(state.cuda) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(state.cuda)
+    if state.cuda and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state.cuda[0])
 
 
 def state_of(trainer: Trainer) -> TrainerState:
@@ -26,7 +26,10 @@ def state_of(trainer: Trainer) -> TrainerState:
         ema=trainer.ema.model.state_dict() if trainer.ema else None,
         optimizers=trainer.optimizers.moments(),
         scaler=trainer.scaler.state_dict(),
-        random=RandomState(torch.get_rng_state(), torch.cuda.get_rng_state_all()),
+        random=RandomState(
+            torch.get_rng_state(),
+            [torch.cuda.get_rng_state()] if torch.cuda.is_available() else [],
+        ),
         epoch_averages=trainer.epoch_averages.state(),
         log_averages=trainer.log_averages.state(),
         best=trainer.best,

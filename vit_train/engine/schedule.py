@@ -51,8 +51,8 @@ class NonFinite(ArithmeticError):
 class NonFiniteGuard:
     """Notes the steps with NaN or infinity, and handles them according to `train.on_nonfinite`.
 
-    The notes stay on the device, so that the loop does not wait for it, and are read every
-    `train.log_every` steps and after each epoch. "stop" then raises NonFinite, "skip" does so after
+    The notes stay on the device, so that the loop does not wait for it, and are read with each log
+    and after each epoch. "stop" then raises NonFinite, "skip" does so after
     more than `train.max_skips` of them. In both modes a bad step changes no weights, and `notify`
     is called first, with its number.
     """
@@ -66,8 +66,7 @@ class NonFiniteGuard:
     ) -> None:
         self.config, self.steps_per_epoch, self.notify = config, steps_per_epoch, notify
         # One note for each step since the last reading: step n is at (n − 1) mod their number.
-        notes = min(config.log_every, steps_per_epoch)
-        self.bad = torch.zeros(notes, dtype=torch.bool, device=device)
+        self.bad = torch.zeros(steps_per_epoch, dtype=torch.bool, device=device)
         self.read_until = self.skipped = 0
 
     def note(self, step: Tensor, finite: Tensor) -> None:
@@ -78,8 +77,7 @@ class NonFiniteGuard:
     def check(self, step: int) -> None:
         """Handle the steps noted up to this one; raise NonFinite to end the run.
 
-        This waits for the device, and must happen at least every `log_every` steps and once an
-        epoch.
+        This waits for the device, and must happen at least once an epoch.
         """
         bad = self.bad.tolist()
         steps = [

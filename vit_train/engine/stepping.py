@@ -56,7 +56,7 @@ class Optimizers:
         """Compute independent parts of a step in these worker threads, in a run's precision."""
         for optimizer in self.optimizers:
             optimizer.workers = workers
-            optimizer.in_bf16 = precision.name == "bf16" or precision.device.type == "cuda"
+            optimizer.in_bf16 = precision.has_bf16
 
     @property
     def capturable(self) -> bool:

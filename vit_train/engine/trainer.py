@@ -11,7 +11,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from vit_train.base.memory import memory_advice
 from vit_train.base.rng import per_image_generators
+from vit_train.base.text import counted
 from vit_train.engine.averages import Averages, WeightAverage
 from vit_train.engine.compile import GraphedStep, compile_model, compiles
 from vit_train.engine.config import LoopConfig, OptimConfig
@@ -24,6 +26,9 @@ from vit_train.engine.schedule import FRESH, NonFiniteGuard, better, learning_ra
 from vit_train.engine.state import Best
 from vit_train.engine.stepping import Optimizers, rate_scales
 from vit_train.engine.workers import make_workers
+
+# A log waits for the device, which takes 3 to 5 ms on a GPU, as long as several steps.
+LOG_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Callback:
     """Base class of callbacks. Every method is optional and does nothing by default."""
 
     def on_log(self, trainer: "Trainer", log: TrainLog) -> None:
-        """Handle the averages that are logged every `log_every` steps."""
+        """Handle the averages that are logged every `log_every` steps, on a GPU once a second."""
 
     def on_step(self, trainer: "Trainer") -> None:
         """Handle the end of every optimizer step.
@@ -113,8 +118,13 @@ class Trainer:
         self.nonfinite = NonFiniteGuard(
             self.loop, len(train_loader), precision.device, partial(self.notify, "on_nonfinite")
         )
-        replay = self.loop.cuda_graph and self.optimizers.capturable and processes.count == 1
+        replay = self.loop.cuda_graph and self.optimizers.capturable
         self.graphed_step = GraphedStep(self.make_and_take_step, precision.device, replay)
+        # A GPU is waited for, and the processes ask each other, only now and then.
+        on_gpu = precision.device.type == "cuda"
+        self.log_seconds = LOG_SECONDS if on_gpu else 0.0
+        self.ask_every = self.loop.log_every if on_gpu and processes.count > 1 else 1
+        self.logged_at = -math.inf
         self.stop_requested = False
         self.began = self.ready = time.perf_counter()
 
@@ -148,6 +158,7 @@ class Trainer:
                 if self.val_loader is not None:
                     val = self.evaluate(self.eval_model, self.val_loader)
                     self.best = better(self.best, self.epoch, val)
+                self.require_equal_weights()
                 self.leave_out(began)  # before a checkpoint has the speed
                 self.report("on_epoch", log, val)
 
@@ -160,27 +171,34 @@ class Trainer:
     def train_epoch(self) -> TrainLog | None:
         """Take the remaining steps of this epoch; return None if a stop is requested meanwhile."""
         for draws in self.train_loader.draws(self.epoch, self.batch):
-            if self.processes.any(self.stop_requested):
+            if self.step % self.ask_every == 0 and self.processes.any(self.stop_requested):
                 return None
             self.graphed_step(self.schedule(), *draws)
             self.step += 1
             self.batch += 1
             self.images_seen += self.train_loader.batch_size
-            if self.step % self.loop.log_every == 0:
+            if self.step % self.loop.log_every == 0 and self.log_is_due:
                 log = self.read(self.log_averages)
                 self.log_averages.reset()
                 self.report("on_log", log)
+                self.logged_at = time.perf_counter()
             self.notify("on_step")
         return self.read(self.epoch_averages)
+
+    @property
+    def log_is_due(self) -> bool:
+        """Check, with the same result in all processes, that `log_seconds` are over."""
+        return self.processes.any(time.perf_counter() - self.logged_at >= self.log_seconds)
 
     def schedule(self) -> Tensor:
         """Return the next step's number, counted from 1, its learning rate and its EMA rate.
 
-        Together they are float64 (3,), so that one copy takes them to a GPU.
+        Together they are float64 (3,), so that one copy takes them to a GPU; Apple's have float32.
         """
         number = self.step + 1
         average = self.ema.rate(number) if self.ema else 0.0
-        return torch.tensor([number, self.lr_at(self.step), average], dtype=torch.float64)
+        dtype = torch.float32 if self.precision.device.type == "mps" else torch.float64
+        return torch.tensor([number, self.lr_at(self.step), average], dtype=dtype)
 
     def make_and_take_step(self, schedule: Tensor, *draws: Tensor) -> None:
         """Make a batch from its draws and take a step on it, all on the device."""
@@ -261,7 +279,24 @@ class Trainer:
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> Evaluation:
         """Evaluate a model on the images of all processes."""
-        return evaluate(model, self.objective, loader, self.precision, self.workers, self.processes)
+        images = self.loop.eval_batch_size
+        with memory_advice(
+            f"in evaluation with {counted(images, 'image')} at once",
+            f"set train.eval_batch_size={max(1, images // 2)}",
+        ):
+            return evaluate(
+                model, self.objective, loader, self.precision, self.workers, self.processes
+            )
+
+    def require_equal_weights(self) -> None:
+        """Raise ValueError if the weights differ between the processes by more than rounding."""
+        if self.processes.count > 1:
+            norms = self.processes.gather(nn.utils.get_total_norm(self.parameters).cpu().view(1))
+            if not torch.allclose(norms, norms[0], rtol=1e-3, equal_nan=True):
+                raise ValueError(
+                    f"the processes' weights have drifted apart: their norms are {norms.tolist()} "
+                    f"after epoch {self.epoch}. Start again from the checkpoint before it"
+                )
 
     @property
     def finished(self) -> bool:

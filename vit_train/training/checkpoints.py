@@ -55,9 +55,8 @@ class CheckpointManager(Callback):
     the next writing.
 
     `make` makes a checkpoint, whose tensors change with the trainer's later steps. `flush` writes
-    the reports; after an OSError its next call tries again. It is called after each epoch, in SHARE
-    of the time within epochs, and before each checkpoint: none is written before the reports up to
-    its step.
+    the reports; after an OSError its next call tries again. It is called in SHARE of the time and
+    before each checkpoint: none is written before the reports up to its step.
     """
 
     def __init__(
@@ -115,11 +114,11 @@ class CheckpointManager(Callback):
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         if trainer.best is not None and trainer.best.epoch == trainer.epoch:
             self.unwritten_best = self.make(trainer).copied()
-        with self.tolerant(is_last=trainer.finished, is_epoch=True):
-            if self.time.is_due or trainer.finished:
+        if self.time.is_due or trainer.finished:
+            with self.tolerant(is_last=trainer.finished, is_epoch=True):
                 self._save(trainer)
-            else:
-                self.flush()
+        else:
+            self.on_log(trainer, log)
 
     def on_stop(self, trainer: Trainer) -> None:
         self._save(trainer)

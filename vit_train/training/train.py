@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from vit_train.base.log import logged_to, shown_on_terminal
-from vit_train.base.memory import is_out_of_memory
+from vit_train.base.memory import OutOfMemory, is_out_of_memory
 from vit_train.base.text import counted
 from vit_train.engine.compile import compiles
 from vit_train.engine.distributed import join_processes, leave_processes
@@ -226,6 +226,8 @@ def with_advice(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> Ite
         raise
     except OSError as error:
         raise OSError(f"{error}{folder.advice() if folder else ''}") from error
+    except OutOfMemory as error:
+        raise ValueError(f"{error}{folder.advice() if folder else ''}") from error
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
