@@ -137,7 +137,7 @@ def ours(contender: Contender, config: TrainConfig, exit: ExitStack) -> Subject:
         step(trainer.schedule())
 
     def first_step() -> None:
-        if compiles(config.compile, device) and not trainer.compile(images_, targets):
+        if compiles(config.compile, device) and not trainer.compile():
             raise ValueError("it cannot be compiled here")
         train()
 

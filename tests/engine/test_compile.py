@@ -7,7 +7,12 @@ import torch
 from torch import nn
 from torch.torch_version import TorchVersion
 
-from vit_train.engine.compile import GraphedStep, compile_model
+from vit_train.data.augment import operations
+from vit_train.data.batches import Normalize
+from vit_train.data.config import AugmentConfig
+from vit_train.data.dataset import ImageSet, channel_statistics
+from vit_train.data.train_batches import TrainBatches
+from vit_train.engine.compile import GraphedStep, compile_batch, compile_model
 from vit_train.engine.precision import Precision
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
@@ -79,3 +84,28 @@ def test_compiled_and_eager_agree_in_logits_and_gradients() -> None:
         loss = nn.functional.cross_entropy(logits, BATCH[1])
         results.append((logits, *torch.autograd.grad(loss, list(model.parameters()))))
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("policy", ["randaugment", "trivialaugment", "autoaugment"])
+def test_a_compiled_batch_has_the_same_images(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+    """As a GPU makes it: every operation is applied to all images."""
+    monkeypatch.setattr(operations, "apply_to_rows", operations.apply_to_all)
+    photos = ImageSet(torch.randint(256, (40, 3, 16, 16), dtype=torch.uint8), torch.arange(40) % 10)
+    normalize = Normalize(channel_statistics(photos.images), FP32.device)
+    strong = AugmentConfig(policy=policy, erase_prob=0.3, mixup_alpha=0.8, cutmix_alpha=1.0)
+    batches = TrainBatches(photos, 10, normalize, strong, 20, 0, FP32.device)
+    first, second = batches.draws(0)
+    make = compile_batch(batches.batch, first)
+    assert make != batches.batch
+    for draws in (first, second):
+        torch.testing.assert_close(make(*draws), batches.batch(*draws), rtol=0, atol=1e-5)
+
+
+def test_without_a_compiler_a_batch_is_made_op_by_op(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        raise RuntimeError("Cannot find a working triton installation")
+
+    assert compile_batch(broken, BATCH[:1]) is broken
+    assert "continuing without it: Cannot find a working triton" in caplog.text

@@ -200,8 +200,8 @@ def compiled(steps: int = 6, **settings: Any) -> dict[str, Any]:
     """Compile, and count each of the first steps: recording, then replaying a graph."""
     parts = make(batch_size=64, compile=True, **settings)
     trainer = parts.trainer
-    sample, draws = next(trainer.train_loader.epoch(0)), next(trainer.train_loader.draws(0))
-    result: dict[str, Any] = {"compiled": trainer.compile(*sample)}
+    draws = next(trainer.train_loader.draws(0))
+    result: dict[str, Any] = {"compiled": trainer.compile()}
     for number in range(steps):
         result[f"step {number}"] = counted(lambda: advance(trainer, draws))
     return result
@@ -244,6 +244,8 @@ DETERMINISTIC = {
 }
 COMPILED = {
     "fused": {},
+    "strong": {"augment": STRONG},
+    "muon": {"optim": MuonConfig()},
     "dropouts": {"model": small(dropout=0.1, drop_path=0.1), "micro_batch": 24},
     "autoregress": {"task": NEXT_PATCH},
     "resnet": {"model": ResNetConfig(widths=[8, 16], blocks=1)},

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.base.text import reason
-from vit_train.engine.objective import Objective
+from vit_train.engine.objective import Batch, Objective
 from vit_train.engine.precision import Precision
 
 logger = logging.getLogger(__name__)
@@ -39,22 +39,41 @@ def compile_model(
     # compile.
     torch._dynamo.config.recompile_limit = MOST_MODELS
     model.compile(dynamic=False)  # on a GPU, the whole step becomes a CUDA graph later
-    try:
+
+    def forward_backward() -> None:
         with torch.random.fork_rng(devices):
             with precision.autocast():
                 loss = objective.step_sums(model, *piece)[0]
             torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])
+
+    compiled = works(forward_backward)
+    if not compiled:
+        model._compiled_call_impl = None
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
+    return compiled
+
+
+def compile_batch(make: Callable[..., Batch], draws: Iterable[Tensor]) -> Callable[..., Batch]:
+    """Compile the making of a batch from its draws; return it as it is, with a warning, on failure.
+
+    Op by op, strong augmentation is 261 kernels, each of which reads and writes all pixels.
+    """
+    compiled = torch.compile(make, dynamic=False)
+    return compiled if works(lambda: compiled(*draws)) else make
+
+
+def works(compiled: Callable[[], object]) -> bool:
+    """Call compiled code, which compiles it; return False, with a warning, if that fails."""
+    try:
+        compiled()
         return True
     except torch.OutOfMemoryError:  # which training would run into, too
         raise
     except Exception as error:  # a compiler may raise anything; training works without it
-        model._compiled_call_impl = None
         logger.warning(f"compiling does not work here, continuing without it: {reason(error)}")
         return False
-    finally:
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                buffer.copy_(buffers[name])
 
 
 # Steps taken one operation at a time before the capture: they allocate lasting tensors, such as the

@@ -15,7 +15,7 @@ from vit_train.base.memory import memory_advice
 from vit_train.base.rng import per_image_generators
 from vit_train.base.text import counted
 from vit_train.engine.averages import Averages, WeightAverage
-from vit_train.engine.compile import GraphedStep, compile_model, compiles
+from vit_train.engine.compile import GraphedStep, compile_batch, compile_model, compiles
 from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.distributed import ALONE, Processes, joined_zeros
 from vit_train.engine.metrics import Evaluation
@@ -91,6 +91,7 @@ class Trainer:
     ) -> None:
         self.model, self.objective = model, objective
         self.train_loader, self.val_loader = train_loader, val_loader
+        self.make_batch = train_loader.batch
         self.optim, self.loop, self.seed = config.optim, config.train, config.seed
         self.precision, self.callbacks, self.processes = precision, callbacks, processes
         # For fp16, whose gradients underflow; for others it does nothing.
@@ -137,9 +138,15 @@ class Trainer:
         self.per_image_rng = self.precision.device.type == "cpu" and not compiled
         self.optimizers.use(self.workers, self.precision)
 
-    def compile(self, images: Tensor, targets: Tensor) -> bool:
-        """Compile the model and try it on one micro-batch; return True on success."""
-        sample = (each[: self.workers.micro_batch] for each in (images, targets))
+    def compile(self) -> bool:
+        """Compile the model and try it on one micro-batch; return True on success.
+
+        On a GPU the making of a batch is compiled, too.
+        """
+        draws = self.graphed_step.moved(next(self.train_loader.draws(0)))
+        if self.precision.device.type == "cuda":
+            self.make_batch = compile_batch(self.make_batch, draws)
+        sample = [each[: self.workers.micro_batch] for each in self.make_batch(*draws)]
         return compile_model(self.model, self.objective, sample, self.precision)
 
     def fit(self) -> None:
@@ -202,7 +209,7 @@ class Trainer:
 
     def make_and_take_step(self, schedule: Tensor, *draws: Tensor) -> None:
         """Make a batch from its draws and take a step on it, all on the device."""
-        self.take_step(schedule, *self.train_loader.batch(*draws))
+        self.take_step(schedule, *self.make_batch(*draws))
 
     def take_step(self, schedule: Tensor, images: Tensor, targets: Tensor) -> None:
         """Take one optimizer step on the mean loss of a batch, and add it to the averages.

@@ -171,7 +171,7 @@ def run(
     )
     with with_advice(trainer, setup, folder):
         if compiles(setup.config.compile, setup.precision.device):
-            compile_step(trainer, setup)
+            compile_step(trainer)
         if earlier:
             earlier.restore(trainer)
         if folder:
@@ -187,11 +187,10 @@ def run(
     return Outcome(path, trainer.best.score if trainer.best else None, not stopped, exit_status)
 
 
-def compile_step(trainer: Trainer, setup: Setup) -> None:
+def compile_step(trainer: Trainer) -> None:
     """Compile the model or, if that fails, divide a step among threads as without compiling."""
-    images, targets = next(setup.train_loader.epoch(0))
     with trainer.workers:  # compiled code depends on the number of threads
-        compiled = trainer.compile(images, targets)
+        compiled = trainer.compile()
     if not compiled:
         trainer.choose_workers(compiled=False)
 
