@@ -140,7 +140,7 @@ def test_the_shares_of_several_processes_are_the_batch_of_one(
 def test_a_batch_is_its_draws_applied_one_after_the_other() -> None:
     data, index = random_set(16), torch.randperm(16)
     source = TrainBatches(data, 16, RAW, STRONG, 16, 0, CPU)
-    drawn = source.drawn(index, source.generator(0, 0))
+    drawn = source.drawn(index, source.generator(0, 0), epoch=0)
     _, cuts, boxes, first, second, erased, mixture = drawn
     stages = [source.cropper.cut(index, cuts)]
     stages.append(resized_crop(stages[-1], boxes))

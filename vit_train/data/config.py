@@ -58,6 +58,9 @@ class AugmentConfig(Settings):
     mix_prob: float = setting(
         1.0, "Probability that an image is mixed with another.", at_least=0, at_most=1
     )
+    mix_epochs: int | None = setting(
+        None, "Mix images in the first so many epochs only; null: in all.", at_least=1
+    )
 
 
 # The default limit of an image's pixels.

@@ -96,10 +96,10 @@ class TrainBatches(DrawnBatches):
         order = self.order(self.generator(epoch))
         for number in range(first, len(self)):
             index = order[number * self.batch_size : (number + 1) * self.batch_size]
-            yield self.draw(index, self.generator(epoch, number))
+            yield self.draw(index, self.generator(epoch, number), epoch)
 
-    def draw(self, index: Tensor, rng: np.random.Generator) -> Draws:
-        """Draw this process's share of the batch of images at `index` (B,).
+    def draw(self, index: Tensor, rng: np.random.Generator, epoch: int = 0) -> Draws:
+        """Draw this process's share of an epoch's batch of images at `index` (B,).
 
         Return the packed numbers (F,b) and, if the data set does not fit on the device, the crops
         uint8 (b,C,S,S) themselves.
@@ -109,21 +109,24 @@ class TrainBatches(DrawnBatches):
         columns = torch.arange(len(index))[self.share]
         if self.mixer is not None:
             columns = torch.cat((columns[:1] - 1, columns))
-        packed = pack(self.drawn(index, rng))[:, columns]
+        packed = pack(self.drawn(index, rng, epoch))[:, columns]
         if self.cropper.on_device:
             return (packed,)
         rows = iter(packed.unbind())
         return packed, self.cropper.cut(next(rows).long(), unpack(rows, Cuts))
 
-    def drawn(self, index: Tensor, rng: np.random.Generator) -> list[tuple[Tensor, ...]]:
+    def drawn(
+        self, index: Tensor, rng: np.random.Generator, epoch: int
+    ) -> list[tuple[Tensor, ...]]:
         """Draw what each step of a batch's augmentation needs, in the order of the steps."""
         count = len(index)
-        before, after = (self.cropper, self.resized_cropper), (self.eraser, self.mixer)
+        before = (self.cropper, self.resized_cropper)
         return [
             (index,),
             *(step.draw(rng, count) for step in before if step is not None),
             *self.policy.rounds(rng, count),
-            *(step.draw(rng, count) for step in after if step is not None),
+            *([] if self.eraser is None else [self.eraser.draw(rng, count)]),
+            *([] if self.mixer is None else [self.mixer.draw(rng, count, epoch)]),
         ]
 
     def batch(self, *draws: Tensor) -> Batch:

@@ -1,5 +1,7 @@
 """torchvision is the oracle for fixed draws, and for how they are distributed."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -102,7 +104,7 @@ def test_erased_rectangles_are_distributed_as_torchvisions_and_become_0() -> Non
     )
 
 
-def mixer(**config: float) -> Mixer:
+def mixer(**config: Any) -> Mixer:
     return Mixer(SIZE, 7, AugmentConfig(**config))
 
 
@@ -184,10 +186,11 @@ def test_each_kind_of_mixing_has_its_own_alpha() -> None:
     assert abs(cut.double().mean() - 0.5) < 0.03
 
 
-@pytest.mark.parametrize("chance", [0.0, 0.2, 1.0])
-def test_so_many_images_are_mixed_as_asked_for(chance: float) -> None:
-    drawn = mixer(mixup_alpha=1.0, mix_prob=chance).draw(np.random.default_rng(0), COUNT)
-    assert abs((drawn.outside < 1).double().mean() - chance) < 0.02
+@pytest.mark.parametrize("chance, epoch, share", [(0.0, 0, 0), (0.2, 1, 0.2), (1, 1, 1), (1, 2, 0)])
+def test_so_many_images_are_mixed_as_asked_for(chance: float, epoch: int, share: float) -> None:
+    mixes = mixer(mixup_alpha=1.0, mix_prob=chance, mix_epochs=2)
+    drawn = mixes.draw(np.random.default_rng(0), COUNT, epoch)
+    assert abs((drawn.outside < 1).double().mean() - share) < 0.02
 
 
 @pytest.mark.parametrize("scale", [0.3, 0.8])

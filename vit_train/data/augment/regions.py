@@ -180,8 +180,8 @@ class Mixer:
     def __init__(self, size: int, num_classes: int, config: AugmentConfig) -> None:
         self.size, self.num_classes, self.config = size, num_classes, config
 
-    def draw(self, rng: np.random.Generator, count: int) -> Mixture:
-        """Draw each image's weights and rectangle.
+    def draw(self, rng: np.random.Generator, count: int, epoch: int = 0) -> Mixture:
+        """Draw each image's weights and rectangle, after `mix_epochs` those of no mixture.
 
         Mixup's weight is λ everywhere. CutMix's is 1 outside a rectangle of area 1 − λ and 0
         inside. As in CutMix's reference code, the rectangle's center is uniform and its sides are
@@ -192,7 +192,8 @@ class Mixer:
         kind = rng.integers(len(kinds), size=count)
         cuts = (kind == len(kinds) - 1) & (cutmix is not None)
         alpha = np.asarray(kinds)[kind]
-        mixed = rng.random(count) < self.config.mix_prob
+        mixing = self.config.mix_epochs is None or epoch < self.config.mix_epochs
+        mixed = mixing & (rng.random(count) < self.config.mix_prob)
         share = np.where(mixed, rng.beta(alpha, alpha), 1.0)
         half = (0.5 * np.sqrt(1 - share) * self.size).astype(np.int64)
         center = rng.integers(self.size, size=(2, count))
