@@ -103,6 +103,7 @@ def test_a_compiled_batch_has_the_same_images(monkeypatch: pytest.MonkeyPatch, p
         torch.testing.assert_close(make(*draws), batches.batch(*draws), rtol=0, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_without_a_compiler_a_batch_is_made_op_by_op(caplog: pytest.LogCaptureFixture) -> None:
     def broken(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         raise RuntimeError("Cannot find a working triton installation")

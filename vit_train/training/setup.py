@@ -166,7 +166,6 @@ def set_up(
         task = taught(config, teacher, source, normalize)
     task.best_by = best_metric(config, task, train_set, source)
     model = model.to(device)  # first, because the images take what is left of a GPU
-    processes.copy_from_main(model)  # other CPUs may have drawn other weights
     image_loader = augmented(config, train_set, source, normalize, processes)
     task.prepare(train_set.labels.to(device))
     precision = agreed_precision(config.precision, device, model, processes)

@@ -159,6 +159,7 @@ def run(
 
     `path` is the path of the `folder`, which only the main process has.
     """
+    setup.processes.copy_from_main(setup.model)  # another CPU may have drawn other weights
     trainer = Trainer(
         model=setup.model,
         objective=setup.task,
