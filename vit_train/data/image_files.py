@@ -7,7 +7,6 @@ seen.
 import contextlib
 import glob
 import hashlib
-import logging
 import os
 import sys
 import warnings
@@ -24,10 +23,9 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from tqdm import tqdm
 
+from vit_train.base.log import logger
 from vit_train.base.text import counted, printable
 from vit_train.base.writing import replacing
-
-logger = logging.getLogger(__name__)
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")

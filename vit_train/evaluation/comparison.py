@@ -1,6 +1,5 @@
 """`vit-eval ckpt=[A,B]`: several checkpoints on the same images, compared pair by pair."""
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import chain, combinations
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vit_train.base.log import logger
 from vit_train.base.text import counted, csv_text, file_name, printable
 from vit_train.base.writing import require_own_folder, write_json, write_text
 from vit_train.engine.metrics import Classification, Paired, Predictions
@@ -23,8 +23,6 @@ from vit_train.results.summaries import settings_of
 from vit_train.runs.paths import CHECKPOINTS
 from vit_train.runs.settings import EvalConfig
 from vit_train.runs.trained import Meta
-
-logger = logging.getLogger(__name__)
 
 
 def compare_checkpoints(config: EvalConfig) -> None:

@@ -1,7 +1,6 @@
 """`vit-eval` after its arguments are accepted: rebuild the model, find the images, evaluate."""
 
 import hashlib
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vit_train.base.log import logger
 from vit_train.base.reading import read_object
 from vit_train.base.text import counted, csv_text, file_name, printable
 from vit_train.base.writing import require_own_folder, write_json, write_text
@@ -38,8 +38,6 @@ from vit_train.runs.paths import (
 )
 from vit_train.runs.settings import EvalConfig
 from vit_train.runs.trained import Meta, Trained, encoder_of, load
-
-logger = logging.getLogger(__name__)
 
 # Images with drawn maps, and images on which maps are measured.
 SHOWN, EXPLAINED = 12, 256

@@ -1,6 +1,5 @@
 """A loaded model on sets of images: plain, mirrored, corrupted; and its temperature."""
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import mean
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from vit_train.base.log import logger
 from vit_train.base.writing import write_json
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
@@ -26,8 +26,6 @@ from vit_train.figures.measures import (
 )
 from vit_train.runs.paths import calibration_file
 from vit_train.runs.trained import Meta, Trained, noted_temperatures, temperature_key
-
-logger = logging.getLogger(__name__)
 
 # Evaluates a classifier on a set of images, always in the same way.
 Measure = Callable[[ImageSet], Classification]
