@@ -18,7 +18,7 @@ from vit_train.interop.libraries import (
     channels_last,
     layout_of,
 )
-from vit_train.interop.weight_files import unwrapped
+from vit_train.interop.pretrained import unwrapped
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 
