@@ -8,7 +8,7 @@ from dataclasses import fields
 from importlib.metadata import version
 from inspect import getdoc
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
@@ -16,12 +16,11 @@ from omegaconf import DictConfig, OmegaConf
 from vit_train.base.log import shown_on_terminal
 from vit_train.commands.arguments import checked, composed, read_flags
 from vit_train.commands.errors import require_known, short_errors
-from vit_train.runs.config import CHOSEN_BY_NAME, CONF_DIR, register_schemas, typed
+from vit_train.runs.config import CHOSEN_BY_NAME, CONF_DIR, Config, register_schemas, typed
 
 WIDTH = 96
 # Hydra's flags that commands without a sweep have, too.
 FLAGS = ("overrides", "help", "config_dir", "cfg")
-Config = TypeVar("Config")
 
 
 def version_line() -> str:

@@ -259,15 +259,8 @@ class VisionTransformer(Encoder):
         x, attention = self.encode(
             self.tokens(images), return_attention, num_queries=1 if class_only else None
         )
-        logits = self.head(self.pre_head(self.pooled(x)))
+        # Features (B,D), normalized as in equation 4: the class token, or the mean of all patches.
+        # LayerNorm acts on each token separately, so the class token can be normalized alone.
+        features = self.norm(x[:, 0]) if self.config.has_class_token else self.norm(x).mean(dim=1)
+        logits = self.head(self.pre_head(features))
         return (logits, attention) if return_attention else logits
-
-    def pooled(self, x: Tensor) -> Tensor:
-        """Return the features (B,D) to classify: the class token, or the mean of all patches.
-
-        They are normalized as in equation 4. LayerNorm acts on each token separately, so
-        normalizing the class token alone gives the same result.
-        """
-        if self.config.has_class_token:
-            return self.norm(x[:, 0])  # type: ignore[no-any-return]
-        return self.norm(x).mean(dim=1)  # type: ignore[no-any-return]

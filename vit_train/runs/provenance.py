@@ -83,9 +83,8 @@ def cpu_model() -> str:
 def command_line(arguments: Sequence[str] | None = None) -> str:
     """Return this process's command, with other `arguments` if given, quoted for the shell."""
     module = getattr(sys.modules["__main__"].__spec__, "name", "")
-    programs = {
+    program = {
         "vit_train": ["python", "-m", module],  # which torchrun needs
         "submitit": ["vit-train"],  # a sweep's job on Slurm
-    }
-    program = programs.get(module.partition(".")[0], [Path(sys.argv[0]).name])
+    }.get(module.partition(".")[0], [Path(sys.argv[0]).name])
     return printable(shlex.join([*program, *(sys.argv[1:] if arguments is None else arguments)]))
