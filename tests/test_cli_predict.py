@@ -190,6 +190,8 @@ def test_one_photo_in_any_form_is_the_same_photo() -> None:
     ):
         with pytest.raises(ValueError, match=why):
             trained.predict(bad, **how)
+    with pytest.raises(ValueError, match="auto, ema"):
+        vit_train.load("run", weights="best")
     exif = Image.Exif()
     exif[0x0112] = 6  # turn by 90° to see it upright
     image.save("turned.png", exif=exif)
