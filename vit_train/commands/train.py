@@ -61,8 +61,7 @@ class Sweep:
                 )
             if in_sweep and os.environ.get("WORLD_SIZE", "1") != "1":
                 raise ValueError("a sweep (-m) runs in one process: use torchrun for single runs")
-            begin = start if composed.resume is None else resume
-            outcome = begin(composed, settings)
+            outcome = (start if composed.resume is None else resume)(composed, settings)
             if not outcome.finished:
                 self.stopped.append(outcome.folder)
             if outcome.exit_status:
