@@ -244,8 +244,7 @@ def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageS
     """
     if folds > len(images):
         raise ValueError(f"data.cv_folds={folds} needs as many images, found only {len(images)}")
-    generator = torch.Generator().manual_seed(seed)
-    shuffled = torch.randperm(len(images), generator=generator)
+    shuffled = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     by_class = shuffled[images.labels[shuffled].argsort(stable=True)]
     dealt = torch.arange(len(images)) % folds == fold
     train, val = (by_class[part].sort().values for part in (~dealt, dealt))

@@ -89,8 +89,7 @@ def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
     """Decode the files; raise ValueError if so many images do not fit into memory."""
     size = config.image_size
     require_images_fit(len(paths), size, f"data.image_size={size}", SPLIT_BYTES)
-    how = decode_cached if config.cache else decode
-    return how(paths, size, config.max_pixels)
+    return (decode_cached if config.cache else decode)(paths, size, config.max_pixels)
 
 
 def find_parts(root: Path) -> dict[str, Tree]:

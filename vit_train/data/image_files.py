@@ -231,8 +231,7 @@ def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
     key = hashlib.sha256(f"{DECODER} {PIL.__version__} {size} {max_pixels}".encode())
     for path in paths:
         facts = path.stat() if path.exists() else None
-        known = path.absolute(), facts and (facts.st_size, facts.st_mtime_ns)
-        key.update(repr(known).encode())
+        key.update(repr((path.absolute(), facts and (facts.st_size, facts.st_mtime_ns))).encode())
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     entry = Path(base, "vit_train", "decoded", f"{key.hexdigest()[:32]}.pt")
     if entry.is_file():

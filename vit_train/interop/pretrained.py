@@ -114,9 +114,8 @@ def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
     if OWN in metadata:
         return from_own(state, metadata[OWN])
     layout = layout_of(state)
-    files = {name: read_object(path.with_name(name)) for name in CONFIG_FILES}
     try:
-        facts = layout.facts(files)
+        facts = layout.facts({name: read_object(path.with_name(name)) for name in CONFIG_FILES})
     except (LookupError, TypeError, AttributeError) as error:  # JSON of another structure
         raise Refused(f"{path.with_name(CONFIG_FILES[0])} does not describe a model") from error
     return translated(state, layout, facts, wanted)

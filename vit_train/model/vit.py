@@ -152,11 +152,10 @@ class Encoder(nn.Module):
         tables = (make_positions(AbsolutePositions, config, self.grid) for _ in range(layers))
         self.pos_embed = nn.ModuleList(filter(None, tables))
         self.dropout = Dropout(config.dropout)
-        last = max(1, config.depth - 1)
         self.blocks = nn.ModuleList(
             Block(
                 config,
-                drop_path=config.drop_path * number / last,
+                drop_path=config.drop_path * number / max(1, config.depth - 1),
                 relative=make_positions(AttentionPositions, config, self.grid),
             )
             for number in range(config.depth)
@@ -228,8 +227,7 @@ def gather(x: Tensor, indices: Tensor | None) -> Tensor:
     """Return the tokens (B,V,D) of x (B or 1,T,D) at `indices` (B,V); x itself for None."""
     if indices is None:
         return x
-    index = indices.unsqueeze(2).expand(-1, -1, x.shape[2])
-    return x.expand(len(indices), -1, -1).gather(1, index)
+    return x.expand(len(indices), -1, -1).gather(1, indices.unsqueeze(2).expand(-1, -1, x.shape[2]))
 
 
 class VisionTransformer(Encoder):

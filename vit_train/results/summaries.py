@@ -128,8 +128,7 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
 
     Return [] if there is no such file; raise ValueError if it is damaged or too large.
     """
-    named = "metrics.csv" if summary.name == SUMMARY else f"{summary.stem}.csv"
-    path = summary.with_name(named)
+    path = summary.with_name("metrics.csv" if summary.name == SUMMARY else f"{summary.stem}.csv")
     if not path.is_file():
         return []
     rows = csv.DictReader(io.StringIO(read_text(path, CSV_BYTES), newline=""))

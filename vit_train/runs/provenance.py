@@ -45,11 +45,13 @@ def commit(top: Path = TOP) -> str | None:
     The first call is at a run's start, so that commits made during training do not count. Return
     None if there is no checkout, or if git fails.
     """
-    describe = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+changes"]
     if (top / ".git").exists():
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
             return subprocess.check_output(
-                describe, cwd=top, text=True, stderr=subprocess.DEVNULL
+                ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+changes"],
+                cwd=top,
+                text=True,
+                stderr=subprocess.DEVNULL,
             ).strip()
     return None
 
