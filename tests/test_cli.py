@@ -11,7 +11,6 @@ from conftest import SMALL, SMALL_MODEL, Run, SmallRun, csv_rows
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-import vit_train
 from vit_train.base.reading import read_json
 from vit_train.commands import start
 from vit_train.figures.measures import FIGURES
@@ -54,15 +53,6 @@ def test_a_run_leaves_the_folder_that_the_readme_promises(small_run: SmallRun) -
         values = [float(row[f"val_{name}"]) for row in rows]
         assert points == [(5, pytest.approx(values[0])), (10, pytest.approx(values[1]))]
     assert [event.step for event in events.Scalars("loss/train")] == [2, 4, 6, 8, 10]
-
-
-def test_load_gives_a_model_that_predicts_in_a_notebook(run: Run) -> None:
-    run.succeeds("vit-train", *FEW, "data.num_classes=3", "data.image_size=24", "hydra.run.dir=run")
-    model, meta = vit_train.load("run")
-    assert meta.classes == ["disc", "ring", "square"] and meta.image_shape == (3, 24, 24)
-    assert model(torch.randn(2, *meta.image_shape)).shape == (2, 3)
-    with pytest.raises(ValueError, match="auto, ema"):
-        vit_train.load("run", weights="best")
 
 
 def test_val_none_keeps_no_best_and_val_test_says_so(run: Run) -> None:

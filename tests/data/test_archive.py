@@ -145,13 +145,6 @@ def test_an_archive_with_another_md5_is_not_opened(
     assert not (tmp_path / "set").exists()
 
 
-def test_a_mirror_with_another_archive_is_left_for_the_next(web: Loopback, tmp_path: Path) -> None:
-    other = tar_gz([("set/one.bin", b"not it"), ("set/two.bin", FILES["two.bin"])])
-    urls = [web.url("/a", server.whole(other)), web.url("/b", server.whole(GOOD))]
-    obtain(archive(), config(tmp_path, *urls))
-    assert_unpacked(tmp_path)
-
-
 def test_a_member_appears_only_when_it_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

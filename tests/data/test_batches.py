@@ -5,7 +5,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vit_train.data import dataset
 from vit_train.data.augment.operations import apply_round
 from vit_train.data.augment.regions import resized_crop
 from vit_train.data.batches import EvalBatches, Normalize
@@ -102,15 +101,8 @@ def test_normalized_with_its_own_statistics_a_set_has_mean_0_and_std_1() -> None
     assert (pixels.std((0, 2, 3)) - 1).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize("size", [4, 8, 12])
-def test_resize_keeps_the_mean_and_the_same_size_is_the_same_tensor(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_size_is_the_same_tensor_and_one_that_fits_no_memory_is_refused() -> None:
     images = random_set(10).images
-    monkeypatch.setattr(dataset, "CHUNK_PIXELS", 3 * max(size, images.shape[-1]) ** 2)
-    resized = resize(images, size)
-    assert resized.shape == (10, 3, size, size) and resized.dtype == torch.uint8
-    assert abs(resized.float().mean() - images.float().mean()) < 3
     assert resize(images, None) is images and resize(images, 8) is images
     with pytest.raises(ValueError, match=r"image_size=1000000: 10 images .* would take 60,000 GB"):
         resize(images, 10**6)
@@ -162,15 +154,6 @@ def test_no_two_places_share_their_random_numbers() -> None:
     places = [(0,), (3,), (0, 0), (3, 0), (3, 1), (3, 0, 0), (3, 0, 1)]
     drawn = [first(seed, *place) for seed in (7, 2**32, 2**32 + 7) for place in places]
     assert len(set(drawn)) == len(drawn)
-
-
-def test_strong_augmentation_is_a_pure_function_of_the_seed() -> None:
-    data = random_set(40)
-
-    def first(seed: int) -> torch.Tensor:
-        return next(TrainBatches(data, 40, RAW, STRONG, 16, seed, CPU).epoch(0))[0]
-
-    assert torch.equal(first(0), first(0)) and not torch.equal(first(0), first(1))
 
 
 @pytest.mark.parametrize("augment", [AugmentConfig(crop_padding=2), STRONG])

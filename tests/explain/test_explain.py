@@ -59,9 +59,3 @@ def test_the_drawn_places_are_those_of_the_patches(head: str) -> None:
     values, places, *_ = draw_positions(model).axes
     np.testing.assert_allclose(values.images[0].get_array(), table)
     np.testing.assert_allclose(places.images[0].get_array(), mosaic(patches))
-
-
-def test_maps_come_from_the_row_of_the_class_token_without_itself() -> None:
-    attention = torch.zeros(1, 1, 5, 5)
-    attention[0, 0, 0] = torch.tensor([9.0, 1, 2, 3, 4])
-    assert class_token_maps(attention).tolist() == [[[[1, 2], [3, 4]]]]

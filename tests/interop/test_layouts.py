@@ -14,11 +14,9 @@ from vit_train.interop.libraries import (
     TIMM,
     TORCHVISION,
     VIT_PYTORCH,
-    channels_first,
-    channels_last,
     layout_of,
 )
-from vit_train.interop.weight_files import unwrapped
+from vit_train.interop.pretrained import unwrapped
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 
@@ -39,12 +37,6 @@ def model_for(layout: Layout, **settings: Any) -> VisionTransformer:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
     return model
-
-
-@pytest.mark.parametrize("side", [2, 12])
-def test_a_patch_of_vit_pytorch_has_its_channels_last(side: int) -> None:
-    patches = torch.randn(5, 3, side, side)
-    assert torch.equal(channels_first(channels_last(patches)), patches)
 
 
 @each_layout

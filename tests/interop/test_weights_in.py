@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from conftest import SMALL, Run
 from omegaconf import OmegaConf
 from torch import Tensor, nn
@@ -31,11 +30,9 @@ from interop.models import (
     timm_model,
 )
 from vit_train.interop.libraries import layout_of
-from vit_train.interop.pretrained import pretrained
-from vit_train.interop.weight_files import unwrapped
+from vit_train.interop.pretrained import pretrained, unwrapped
 from vit_train.model.build import build
 from vit_train.model.config import ViTConfig
-from vit_train.model.pos_embed import resize_positions
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.config import CONF_DIR
 
@@ -128,29 +125,6 @@ def test_there_and_back_is_the_same_to_the_bit(library: str, form: dict[str, Any
     back = layout.to_theirs(ours)
     assert not left and back.keys() == theirs.keys()
     assert all(torch.equal(value, theirs[key]) for key, value in back.items())
-
-
-def test_the_gradients_are_timms(tmp_path: Path) -> None:
-    theirs = timm_model()
-    torch.save(theirs.state_dict(), tmp_path / "x.pth")
-    model = ours_of(str(tmp_path / "x.pth"))
-    gradients = []
-    for each in (model, theirs):
-        F.cross_entropy(each(images()), torch.arange(3)).backward()
-        gradients.append({name: p.grad for name, p in each.named_parameters()})
-    expected, _ = layout_of(theirs.state_dict()).to_ours(gradients[1])
-    torch.testing.assert_close(gradients[0], expected, rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("size", [8, 12, 20, 32])
-def test_positions_are_resized_as_timm_does(size: int) -> None:
-    from timm.layers import resample_abs_pos_embed
-
-    model = VisionTransformer(ViTConfig(embed_dim=16), SIZE)
-    other = VisionTransformer(ViTConfig(embed_dim=16), size)
-    resized = resize_positions(model.state_dict(), other)["pos_embed.0.weight"]
-    expected = resample_abs_pos_embed(model.pos_embed[0].weight, [size // 4] * 2)
-    torch.testing.assert_close(resized, expected, rtol=0, atol=1e-5)
 
 
 def test_a_preset_is_timms_model_of_the_same_name() -> None:

@@ -85,13 +85,6 @@ def test_the_image_is_halved_where_the_width_grows() -> None:
     assert resnet.stages(resnet.stem(images)).shape == (1, 64, 8, 8)
 
 
-def test_bad_widths_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"model\.widths must"):
-        CnnConfig(widths=[])
-    with pytest.raises(ValueError, match=r"model\.blocks=0"):
-        ResNetConfig(blocks=0)
-
-
 def test_more_halvings_than_the_image_allows_are_refused() -> None:
     config = CnnConfig(widths=[4, 8, 16, 32])
     assert build(config, (3, 8, 8), 10)(torch.randn(2, 3, 8, 8)).shape == (2, 10)

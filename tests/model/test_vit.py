@@ -175,12 +175,6 @@ def test_return_attention_gives_one_map_a_layer_and_the_same_logits(kernels):
 # refusals ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("patch_size, image_size", [(5, 16), (3, 32), (64, 32)])
-def test_patches_that_do_not_tile_the_image_are_refused(patch_size, image_size):
-    with pytest.raises(ValueError, match=rf"model\.patch_size={patch_size} .*{image_size}"):
-        VisionTransformer(ViTConfig(**(CONFIG | {"patch_size": patch_size})), image_size)
-
-
 @pytest.mark.parametrize(
     "shape", [(2, 3, 32, 32), (2, 1, 16, 16), (2, 3, 16, 12), (3, 16, 16), (2, 16, 16, 3)]
 )

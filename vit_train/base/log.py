@@ -9,10 +9,13 @@ from pathlib import Path
 from vit_train.base.text import printable
 from vit_train.base.writing import open_to_append
 
+# What the package has to say to its user.
+logger = logging.getLogger("vit_train")
+
 
 def shown_on_terminal() -> contextlib.AbstractContextManager[None]:
     """Print the package's log lines within the block, and other libraries' warnings."""
-    logging.getLogger("vit_train").setLevel(logging.INFO)
+    logger.setLevel(logging.INFO)
     return logged_by(logging.StreamHandler(sys.stdout), "%(message)s")
 
 

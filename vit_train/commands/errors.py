@@ -8,8 +8,9 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
@@ -18,10 +19,10 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from vit_train.base.memory import gigabytes, is_out_of_memory
 from vit_train.base.reading import flatten
 from vit_train.base.text import print_signs_in_any_encoding, printable
-from vit_train.commands.arguments import GRAMMAR, all_settings
 from vit_train.commands.start import ended_by_interrupt
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 
+GRAMMAR = "key=value; quote a value with special characters: key='a, b'"
 # Hydra, its plugins, and what they stand on.
 HYDRA = ("hydra", "hydra_plugins", "omegaconf", "submitit", "optuna", "sqlalchemy")
 # Settings that have other names in other libraries, where no similar name is the same setting.
@@ -75,8 +76,7 @@ def describe(error: BaseException, kind: type) -> str:
             said = str(cause.msg).splitlines()[0].replace("is not Optional", "cannot be null")
             return f"{where}{cause.full_key}: {said}"
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        name = Path(str(error.filename2 or error.filename))
-        return f"{name}: {error.strerror}"
+        return f"{Path(str(error.filename2 or error.filename))}: {error.strerror}"
     return str(error)
 
 
@@ -96,6 +96,19 @@ def no_such_setting(asked: str, kind: type) -> str:
     near = [OTHER_NAMES[asked]] if OTHER_NAMES.get(asked) in known else same or similar
     hint = f"did you mean {' or '.join(near)}?" if near else "--help lists the settings"
     return f"there is no setting {asked}: {hint}"
+
+
+def all_settings(kind: type, prefix: str = "") -> set[str]:
+    """Return all settings by their dotted names, whichever choices the groups have."""
+    found, hints = set[str](), get_type_hints(kind)
+    for name in (each.name for each in fields(kind)):
+        found.add(prefix + name)
+        hint = hints[name]
+        if is_dataclass(hint):
+            for choice in (hint, *CHOSEN_BY_NAME.get(name, {}).values()):
+                if issubclass(choice, hint):  # type: ignore[arg-type]
+                    found |= all_settings(choice, f"{prefix}{name}.")
+    return found
 
 
 def require_known(config: DictConfig, kind: type) -> None:

@@ -34,16 +34,6 @@ KEPT = (
 )
 
 
-def resumed_config(
-    folder: Path, checkpoint: Path | None, composed: DictConfig, overrides: Sequence[str]
-) -> TrainConfig:
-    """Return the run's config with the changes from the command line.
-
-    Raise ValueError for a change that would make it a different run.
-    """
-    return changed("resume", own_settings(folder, checkpoint), composed, overrides)
-
-
 def begun_config(folder: Path, config: TrainConfig) -> TrainConfig | None:
     """Return these settings with what the run in the folder has found out for itself.
 
@@ -82,7 +72,7 @@ def changed(
 ) -> TrainConfig:
     """Return a run's settings with the changes from the command line, if `argument` allows them.
 
-    Raise ValueError for any other.
+    That is resume, or extend. Raise ValueError for a change that would make it a different run.
     """
     settings = OmegaConf.create(stored)
     OmegaConf.resolve(composed)

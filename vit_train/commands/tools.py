@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vit_train.base.text import printable
-from vit_train.commands.arguments import refuse
-from vit_train.commands.command import console_command, version_line
+from vit_train.commands.command import console_command, refuse, version_line
 from vit_train.commands.errors import short_errors
 from vit_train.runs.settings import (
     EvalConfig,

@@ -16,8 +16,15 @@ from omegaconf import DictConfig, OmegaConf
 from vit_train.base.text import file_name, printable
 from vit_train.commands.command import read_command
 from vit_train.commands.errors import EXPECTED, explain, require_known, short_errors
-from vit_train.commands.resuming import begun_config, extended_config, resumed_config
-from vit_train.runs.config import CONF_DIR, GROUPS, TrainConfig, register_schemas, typed
+from vit_train.commands.resuming import begun_config, changed, extended_config
+from vit_train.runs.config import (
+    CONF_DIR,
+    GROUPS,
+    TrainConfig,
+    own_settings,
+    register_schemas,
+    typed,
+)
 from vit_train.runs.paths import (
     SUMMARY,
     Outcome,
@@ -54,8 +61,7 @@ class Sweep:
                 )
             if in_sweep and os.environ.get("WORLD_SIZE", "1") != "1":
                 raise ValueError("a sweep (-m) runs in one process: use torchrun for single runs")
-            begin = start if composed.resume is None else resume
-            outcome = begin(composed, settings)
+            outcome = (start if composed.resume is None else resume)(composed, settings)
             if not outcome.finished:
                 self.stopped.append(outcome.folder)
             if outcome.exit_status:
@@ -154,7 +160,11 @@ def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
     require_known(composed, TrainConfig)
     folder, named = resumed_run(composed.resume)
     return continue_run(
-        folder, named, lambda last: resumed_config(folder, last, composed, settings.overrides.task)
+        folder,
+        named,
+        lambda last: changed(
+            "resume", own_settings(folder, last), composed, settings.overrides.task
+        ),
     )
 
 

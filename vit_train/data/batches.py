@@ -17,14 +17,10 @@ Draws = tuple[Tensor, ...]
 class Normalize(nn.Module):
     """Normalizes uint8 (B,C,S,S) to float32, by the mean and std of each channel."""
 
-    scale: Tensor  # (C,1,1)
-    shift: Tensor
-
     def __init__(self, statistics: Statistics, device: torch.device | str = "cpu") -> None:
         super().__init__()
         mean, std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in statistics)
-        self.register_buffer("scale", 1 / (255 * std))
-        self.register_buffer("shift", -mean / std)
+        self.scale, self.shift = nn.Buffer(1 / (255 * std)), nn.Buffer(-mean / std)  # (C,1,1)
 
     def forward(self, images: Tensor) -> Tensor:
         return images.float().mul_(self.scale).add_(self.shift)

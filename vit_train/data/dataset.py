@@ -1,7 +1,6 @@
 """Data sets as uint8 tensors, and their splits."""
 
 import hashlib
-import logging
 import math
 import zlib
 from dataclasses import dataclass
@@ -14,11 +13,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vit_train.base.log import logger
 from vit_train.base.memory import SPLIT_BYTES, gigabytes, require_images_fit
 from vit_train.base.text import counted
 from vit_train.data.config import DataConfig
-
-logger = logging.getLogger(__name__)
 
 # Share of a GPU's free memory that images may take; the rest is for the model and its activations.
 SHARE = 0.5
@@ -246,8 +244,7 @@ def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageS
     """
     if folds > len(images):
         raise ValueError(f"data.cv_folds={folds} needs as many images, found only {len(images)}")
-    generator = torch.Generator().manual_seed(seed)
-    shuffled = torch.randperm(len(images), generator=generator)
+    shuffled = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     by_class = shuffled[images.labels[shuffled].argsort(stable=True)]
     dealt = torch.arange(len(images)) % folds == fold
     train, val = (by_class[part].sort().values for part in (~dealt, dealt))

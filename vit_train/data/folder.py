@@ -1,6 +1,5 @@
 """The source `folder`: a tree of image files with one folder per class."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vit_train.base.log import logger
 from vit_train.base.memory import SPLIT_BYTES, require_images_fit
 from vit_train.base.text import printable
 from vit_train.data.config import FolderConfig
@@ -25,8 +25,6 @@ from vit_train.data.image_files import (
     walk,
     warn_of,
 )
-
-logger = logging.getLogger(__name__)
 
 # The folders of a root, and what each holds; of several for one part, the last one counts.
 PARTS = {"train": "train", "test": "test", "valid": "val", "validation": "val", "val": "val"}
@@ -91,8 +89,7 @@ def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
     """Decode the files; raise ValueError if so many images do not fit into memory."""
     size = config.image_size
     require_images_fit(len(paths), size, f"data.image_size={size}", SPLIT_BYTES)
-    how = decode_cached if config.cache else decode
-    return how(paths, size, config.max_pixels)
+    return (decode_cached if config.cache else decode)(paths, size, config.max_pixels)
 
 
 def find_parts(root: Path) -> dict[str, Tree]:

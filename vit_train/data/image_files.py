@@ -7,7 +7,6 @@ seen.
 import contextlib
 import glob
 import hashlib
-import logging
 import os
 import sys
 import warnings
@@ -24,10 +23,9 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from tqdm import tqdm
 
+from vit_train.base.log import logger
 from vit_train.base.text import counted, printable
 from vit_train.base.writing import replacing
-
-logger = logging.getLogger(__name__)
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
@@ -233,8 +231,7 @@ def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
     key = hashlib.sha256(f"{DECODER} {PIL.__version__} {size} {max_pixels}".encode())
     for path in paths:
         facts = path.stat() if path.exists() else None
-        known = path.absolute(), facts and (facts.st_size, facts.st_mtime_ns)
-        key.update(repr(known).encode())
+        key.update(repr((path.absolute(), facts and (facts.st_size, facts.st_mtime_ns))).encode())
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     entry = Path(base, "vit_train", "decoded", f"{key.hexdigest()[:32]}.pt")
     if entry.is_file():

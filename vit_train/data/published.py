@@ -4,7 +4,6 @@ Only the published archive, recognized by its MD5, is ever unpacked: a hostile o
 any of its headers is read.
 """
 
-import logging
 import shutil
 import sys
 import tarfile
@@ -21,11 +20,10 @@ from torchvision.datasets import CIFAR10, CIFAR100, STL10
 from torchvision.datasets.utils import check_integrity
 from tqdm import tqdm
 
+from vit_train.base.log import logger
 from vit_train.base.writing import exclusive, remove_partial, replacing
 from vit_train.data.config import ArchiveConfig, Cifar10Config, Stl10Config
 from vit_train.data.dataset import Dataset, ImageSet, resize
-
-logger = logging.getLogger(__name__)
 
 STALL_SECONDS = 10.0
 

@@ -83,8 +83,10 @@ def _draw_chunk(labels: Tensor, size: int, generator: torch.Generator) -> tuple[
     Labels (n,) give images uint8 (n,3,S,S) and masks bool (n,S,S).
     """
     canvas = _ground(len(labels), size, generator)
-    for _ in range(4):
-        canvas = _paint(canvas, _distractor(len(labels), size, generator), 0.35, 0.8, generator)
+    for _ in range(4):  # short strokes, smaller than any object
+        u, v, pixel = _coordinates(len(labels), size, math.pi, (0.06, 0.12), generator)
+        stroke = _coverage(torch.maximum(u.abs() - 1, v.abs() - 0.25), pixel)
+        canvas = _paint(canvas, stroke, 0.35, 0.8, generator)
     coverage = _object(labels, size, generator)
     canvas = _paint(canvas, coverage, 0.65, 1.0, generator)
     canvas += torch.randn(canvas.shape, generator=generator) * 0.04
@@ -136,12 +138,6 @@ def _object(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:
         members = labels == label
         distance[members] = figure(u[members], v[members])
     return _coverage(distance, pixel)
-
-
-def _distractor(count: int, size: int, generator: torch.Generator) -> Tensor:
-    """Draw a short stroke, smaller than any object: coverage (n,S,S)."""
-    u, v, pixel = _coordinates(count, size, math.pi, (0.06, 0.12), generator)
-    return _coverage(torch.maximum(u.abs() - 1, v.abs() - 0.25), pixel)
 
 
 def _paint(

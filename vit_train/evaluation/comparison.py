@@ -1,6 +1,5 @@
 """`vit-eval ckpt=[A,B]`: several checkpoints on the same images, compared pair by pair."""
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import chain, combinations
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vit_train.base.log import logger
 from vit_train.base.text import counted, csv_text, file_name, printable
 from vit_train.base.writing import require_own_folder, write_json, write_text
 from vit_train.engine.metrics import Classification, Paired, Predictions
@@ -23,8 +23,6 @@ from vit_train.results.summaries import settings_of
 from vit_train.runs.paths import CHECKPOINTS
 from vit_train.runs.settings import EvalConfig
 from vit_train.runs.trained import Meta
-
-logger = logging.getLogger(__name__)
 
 
 def compare_checkpoints(config: EvalConfig) -> None:
@@ -46,8 +44,11 @@ def compare_checkpoints(config: EvalConfig) -> None:
     require_own_folder(folder)
     folder.mkdir(exist_ok=True)
     names = [f"{letter} ({place})" for letter, place in zip(letters, places, strict=True)]
-    results = [run.result for run in runs if isinstance(run.result, Classification)]
-    found = {name: each.predictions for name, each in zip(names, results, strict=True)}
+    found = {
+        name: run.result.predictions
+        for name, run in zip(names, runs, strict=True)
+        if isinstance(run.result, Classification)
+    }
     pairs = compared(found)
     verdicts, pictures = [in_words(pair) for pair in pairs], {}
     logger.info("\n".join(verdicts))

@@ -29,8 +29,7 @@ def gaussian_blur(x: Tensor, std: float, generator: torch.Generator) -> Tensor:
     """Blur by a Gaussian that is cut off at four standard deviations."""
     std = std * x.shape[-1] / WIDTH
     reach = int(4 * std + 0.5)
-    places = torch.arange(-reach, reach + 1)
-    kernel = torch.exp(-(places**2) / (2 * std**2))
+    kernel = torch.exp(-(torch.arange(-reach, reach + 1) ** 2) / (2 * std**2))
     kernel = (kernel / kernel.sum()).view(1, 1, -1, 1)
     padded = F.pad(x, (reach, reach, reach, reach), mode="replicate").flatten(0, 1).unsqueeze(1)
     return F.conv2d(F.conv2d(padded, kernel), kernel.mT).view(x.shape)

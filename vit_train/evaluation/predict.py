@@ -1,21 +1,19 @@
 """`vit-predict`: classify image files, and print or write the predictions."""
 
 import json
-import logging
 import os
 import shlex
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from vit_train.base.log import logger
 from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shortened
 from vit_train.base.writing import replacing
 from vit_train.data.image_files import Doubts, image_files
 from vit_train.engine.precision import keep_freed_memory, pick_device
 from vit_train.runs.settings import PredictConfig
 from vit_train.runs.trained import Meta, PredictionOrError, load
-
-logger = logging.getLogger(__name__)
 
 # Lines on the terminal if everything also goes to a file.
 SHOWN = 10

@@ -154,13 +154,8 @@ def patches_of_half(maps: Tensor) -> Tensor:
 
     A map without any relevance counts as uniform.
     """
-    shares = as_shares(maps).flatten(1).sort(dim=1, descending=True).values
-    needed = (shares.cumsum(dim=1) < 0.5 - 1e-9).sum(dim=1) + 1
-    return needed / shares.shape[1]
-
-
-def as_shares(maps: Tensor) -> Tensor:
-    """Scale maps without negative values (N,G,G) to sum 1, in float64."""
-    maps = maps.double()
-    total = maps.sum(dim=(1, 2), keepdim=True)
-    return torch.where(total > 0, maps / total.clamp(min=1e-300), 1 / maps[0].numel())
+    values = maps.double().flatten(1)
+    total = values.sum(dim=1, keepdim=True)
+    shares = torch.where(total > 0, values / total.clamp(min=1e-300), 1 / values.shape[1])
+    half = shares.sort(dim=1, descending=True).values.cumsum(dim=1) < 0.5 - 1e-9
+    return (half.sum(dim=1) + 1) / values.shape[1]

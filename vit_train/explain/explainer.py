@@ -5,13 +5,13 @@ attention of its decoder from a hidden patch.
 """
 
 import difflib
-import logging
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vit_train.base.log import logger
 from vit_train.base.text import counted, listed, shortened
 from vit_train.data.batches import EvalBatches
 from vit_train.data.dataset import ImageSet
@@ -36,8 +36,6 @@ from vit_train.model.patches import PatchEmbed
 from vit_train.model.vit import VisionTransformer
 from vit_train.runs.trained import Meta, Trained
 from vit_train.tasks.pixels import Reconstruct
-
-logger = logging.getLogger(__name__)
 
 # Images that are explained at once, at most.
 BATCH = 64

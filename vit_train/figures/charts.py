@@ -150,8 +150,9 @@ def curves(
         for (_, runs), color in zip(groups, palette, strict=True):
             for split, style in STYLES.items():
                 draw_runs(axes, runs, f"{split}_{measure}", color, style)
-        label = {"acc": "accuracy, %"}.get(measure, measure)
-        axes.set(xlabel="images seen, thousands", ylabel=label)
+        axes.set(
+            xlabel="images seen, thousands", ylabel={"acc": "accuracy, %"}.get(measure, measure)
+        )
         axes.xaxis.set_major_locator(MaxNLocator(8))
         make_plain(axes)
     named = groups if len(groups) > 1 else []

@@ -197,10 +197,9 @@ def draw_coverage(predictions: Predictions, classes: Sequence[str]) -> Figure:
                 f"{100 * wanted:.0f} % right on {x:.0f} %", (x, y), (6, 4),
                 textcoords="offset points", fontsize=9,
             )  # fmt: skip
-    lowest = 100 * min(accuracy[len(accuracy) // 50 :])
     axes.set(
         xlabel="images kept, most certain first, %", ylabel="accuracy on them, %",
-        xlim=(0, 100), ylim=(max(0, lowest - 5), 101),
+        xlim=(0, 100), ylim=(max(0, 100 * min(accuracy[len(accuracy) // 50 :]) - 5), 101),
     )  # fmt: skip
     return figure
 

@@ -161,13 +161,12 @@ def draw_mistakes(
     A name that is a number leads to no file, and is left out.
     """
     best = np.sort(predictions.log_probabilities, axis=1)
-    anywhere = np.ones(len(best), dtype=bool)
     sections = {
         "Most wrong: the true class got the least probability": highest(
             predictions.losses, ~predictions.correct
         ),
         "Least sure: two classes are almost equally probable": highest(
-            best[:, -2] - best[:, -1], anywhere
+            best[:, -2] - best[:, -1], np.ones(len(best), dtype=bool)
         ),
     }
 

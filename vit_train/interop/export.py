@@ -1,6 +1,5 @@
 """`vit-export`: write a trained model in another format, check it, and write its card."""
 
-import logging
 from collections.abc import Iterator, Sequence
 from importlib import util
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vit_train.base.log import logger
 from vit_train.base.reading import read_json
 from vit_train.base.text import counted, markdown_cell, printable, reason
 from vit_train.base.writing import require_own_folder
@@ -19,8 +19,6 @@ from vit_train.runs.paths import run_folder, summary_file
 from vit_train.runs.provenance import today
 from vit_train.runs.settings import ExportConfig
 from vit_train.runs.trained import Meta, load
-
-logger = logging.getLogger(__name__)
 
 RANDOM_IMAGES, BATCH = 256, 50
 # The largest difference of logits that counts as rounding error, relative to the largest logit.

@@ -182,8 +182,7 @@ COLORS = 3  # of all images
 def channels_first(vectors: Tensor) -> Tensor:
     """Turn flattened patches, channels last, into images: (…,P²·C) → (…,C,P,P)."""
     side = math.isqrt(vectors.shape[-1] // COLORS)
-    cut: Tensor = vectors.unflatten(-1, (side, side, COLORS))
-    return cut.movedim(-1, -3)
+    return vectors.unflatten(-1, (side, side, COLORS)).movedim(-1, -3)  # type: ignore[no-any-return]
 
 
 def channels_last(patches: Tensor) -> Tensor:

@@ -84,8 +84,7 @@ class SmallResNet(nn.Module):
         layers, before = [], first
         for stage, width in enumerate(config.widths):
             for block in range(config.blocks):
-                stride = 2 if stage > 0 and block == 0 else 1
-                layers.append(ResidualBlock(before, width, stride))
+                layers.append(ResidualBlock(before, width, 2 if stage > 0 and block == 0 else 1))
                 before = width
         self.stages = nn.Sequential(*layers)
         self.head = Head(before, num_classes)

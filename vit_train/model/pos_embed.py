@@ -124,11 +124,10 @@ class LearnedTable2D(AbsolutePositions):
     def resized(self, state: State) -> State:
         # As rows: PyTorch's antialiased interpolation is wrong along a column of width 1.
         lines = {key: state[key].t()[None, :, None] for key in ("columns", "rows")}
-        grid = len(self.columns)
-        resized = {
-            key: interpolate(line, (1, grid)) for key, line in lines.items()
-        }  # (1,D/2,1,grid)
-        return state | {key: line[0, :, 0].t() for key, line in resized.items()}
+        return state | {
+            key: interpolate(line, (1, len(self.columns)))[0, :, 0].t()  # from (1,D/2,1,grid)
+            for key, line in lines.items()
+        }
 
 
 class Sinusoidal(Table):

@@ -152,11 +152,10 @@ class Encoder(nn.Module):
         tables = (make_positions(AbsolutePositions, config, self.grid) for _ in range(layers))
         self.pos_embed = nn.ModuleList(filter(None, tables))
         self.dropout = Dropout(config.dropout)
-        last = max(1, config.depth - 1)
         self.blocks = nn.ModuleList(
             Block(
                 config,
-                drop_path=config.drop_path * number / last,
+                drop_path=config.drop_path * number / max(1, config.depth - 1),
                 relative=make_positions(AttentionPositions, config, self.grid),
             )
             for number in range(config.depth)
@@ -228,8 +227,7 @@ def gather(x: Tensor, indices: Tensor | None) -> Tensor:
     """Return the tokens (B,V,D) of x (B or 1,T,D) at `indices` (B,V); x itself for None."""
     if indices is None:
         return x
-    index = indices.unsqueeze(2).expand(-1, -1, x.shape[2])
-    return x.expand(len(indices), -1, -1).gather(1, index)
+    return x.expand(len(indices), -1, -1).gather(1, indices.unsqueeze(2).expand(-1, -1, x.shape[2]))
 
 
 class VisionTransformer(Encoder):
@@ -259,15 +257,8 @@ class VisionTransformer(Encoder):
         x, attention = self.encode(
             self.tokens(images), return_attention, num_queries=1 if class_only else None
         )
-        logits = self.head(self.pre_head(self.pooled(x)))
+        # Features (B,D), normalized as in equation 4: the class token, or the mean of all patches.
+        # LayerNorm acts on each token separately, so the class token can be normalized alone.
+        features = self.norm(x[:, 0]) if self.config.has_class_token else self.norm(x).mean(dim=1)
+        logits = self.head(self.pre_head(features))
         return (logits, attention) if return_attention else logits
-
-    def pooled(self, x: Tensor) -> Tensor:
-        """Return the features (B,D) to classify: the class token, or the mean of all patches.
-
-        They are normalized as in equation 4. LayerNorm acts on each token separately, so
-        normalizing the class token alone gives the same result.
-        """
-        if self.config.has_class_token:
-            return self.norm(x[:, 0])  # type: ignore[no-any-return]
-        return self.norm(x).mean(dim=1)  # type: ignore[no-any-return]

@@ -2,18 +2,16 @@
 
 import csv
 import io
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vit_train.base.log import logger
 from vit_train.base.reading import Refused, flatten, read_json, read_text
 from vit_train.base.text import printable, shortened
 from vit_train.runs.config import INCIDENTAL, ROUNDING, default_settings, is_among
 from vit_train.runs.paths import SUMMARY, resume_command
-
-logger = logging.getLogger(__name__)
 
 # Runs that differ in these alone are repetitions of one another.
 REPEATED = ("seed", "data.cv_fold")
@@ -130,8 +128,7 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
 
     Return [] if there is no such file; raise ValueError if it is damaged or too large.
     """
-    named = "metrics.csv" if summary.name == SUMMARY else f"{summary.stem}.csv"
-    path = summary.with_name(named)
+    path = summary.with_name("metrics.csv" if summary.name == SUMMARY else f"{summary.stem}.csv")
     if not path.is_file():
         return []
     rows = csv.DictReader(io.StringIO(read_text(path, CSV_BYTES), newline=""))
@@ -156,11 +153,12 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
     Runs that differ in their seeds or folds alone are of one group.
     """
     flat = [settings_of(summary) for summary in summaries]
-    differing = []
-    for key in dict.fromkeys(key for settings in flat for key in settings):
-        present = {spelled(settings[key]) for settings in flat if key in settings}
-        if len(present) > 1 and key not in REPEATED:
-            differing.append(key)
+    differing = [
+        key
+        for key in dict.fromkeys(key for settings in flat for key in settings)
+        if key not in REPEATED
+        and len({spelled(settings[key]) for settings in flat if key in settings}) > 1
+    ]
     label_keys = smallest_key(flat, differing)
     groups: dict[tuple[str, ...], Group] = {}
     for settings, summary in zip(flat, summaries, strict=True):
@@ -228,8 +226,9 @@ def newest_of_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for run in sorted(runs, key=lambda run: str(run.get("date", ""))):
         place = run["config"]["seed"], run["config"]["data"].get("cv_fold")
         if place in newest:
-            skipped = newest[place]["file"]
-            logger.warning(printable(f"skipped, because {run['file']} repeats it: {skipped}"))
+            logger.warning(
+                printable(f"skipped, because {run['file']} repeats it: {newest[place]['file']}")
+            )
         newest[place] = run
     return [newest[place] for place in sorted(newest, key=lambda each: [*map(numbers_first, each)])]
 

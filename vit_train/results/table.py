@@ -90,8 +90,9 @@ def table(groups: Sequence[Group]) -> str:
     ]
     filled = [column for column in zip(*rows, strict=True) if any(text for _, text in column)]
     cells = [(column[0][0], "---", *(text for _, text in column)) for column in filled]
-    table_rows = zip(*cells, strict=True)
-    return "\n".join(f"| {' | '.join(map(markdown_cell, row))} |" for row in table_rows)
+    return "\n".join(
+        f"| {' | '.join(map(markdown_cell, row))} |" for row in zip(*cells, strict=True)
+    )
 
 
 def columns(group: Group, measure: Measure, is_precision_known: bool) -> dict[str, str]:

@@ -1,10 +1,10 @@
 """The images for `vit-eval`: those of the run, or others named on the command line."""
 
-import logging
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from vit_train.base.log import logger
 from vit_train.base.text import counted, listed
 from vit_train.data.config import (
     DATA_CONFIGS,
@@ -30,8 +30,6 @@ from vit_train.runs.config import preset_urls
 from vit_train.runs.paths import is_builtin
 from vit_train.runs.settings import EvalDataConfig
 from vit_train.runs.trained import Meta
-
-logger = logging.getLogger(__name__)
 
 
 class EvalImages(NamedTuple):

@@ -2,17 +2,15 @@
 
 import contextlib
 import itertools
-import logging
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from vit_train.base.log import logger
 from vit_train.base.reading import near_path, read_object
 from vit_train.base.writing import InUse, exclusive, generations
 from vit_train.engine.config import BEST, LAST
-
-logger = logging.getLogger(__name__)
 
 PREFIX, SUFFIX = "builtin:", ".safetensors"
 FOLDER = Path(__file__).parents[1] / "builtin"

@@ -45,11 +45,13 @@ def commit(top: Path = TOP) -> str | None:
     The first call is at a run's start, so that commits made during training do not count. Return
     None if there is no checkout, or if git fails.
     """
-    describe = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+changes"]
     if (top / ".git").exists():
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
             return subprocess.check_output(
-                describe, cwd=top, text=True, stderr=subprocess.DEVNULL
+                ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+changes"],
+                cwd=top,
+                text=True,
+                stderr=subprocess.DEVNULL,
             ).strip()
     return None
 
@@ -83,9 +85,8 @@ def cpu_model() -> str:
 def command_line(arguments: Sequence[str] | None = None) -> str:
     """Return this process's command, with other `arguments` if given, quoted for the shell."""
     module = getattr(sys.modules["__main__"].__spec__, "name", "")
-    programs = {
+    program = {
         "vit_train": ["python", "-m", module],  # which torchrun needs
         "submitit": ["vit-train"],  # a sweep's job on Slurm
-    }
-    program = programs.get(module.partition(".")[0], [Path(sys.argv[0]).name])
+    }.get(module.partition(".")[0], [Path(sys.argv[0]).name])
     return printable(shlex.join([*program, *(sys.argv[1:] if arguments is None else arguments)]))

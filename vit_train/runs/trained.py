@@ -349,8 +349,7 @@ def known_temperature(checkpoint: Checkpoint, meta: Meta) -> float | None:
     """
     noted = noted_temperatures(meta.path) or {}
     value = checkpoint.temperature or noted.get(temperature_key(meta), 0.0)
-    fits = meta.image_shape == checkpoint.image_shape
-    return value if fits and LEAST <= value <= MOST else None
+    return value if meta.image_shape == checkpoint.image_shape and LEAST <= value <= MOST else None
 
 
 def temperature_key(meta: Meta) -> str:

@@ -146,14 +146,11 @@ class Teacher(nn.Module):
     The images are normalized for the student; the teacher converts them to its own normalization.
     """
 
-    scale: Tensor  # (C,1,1)
-    shift: Tensor
-
     def __init__(self, model: nn.Module, own: Normalize, students: Normalize) -> None:
         super().__init__()
         self.model = model
-        self.register_buffer("scale", own.scale / students.scale)
-        self.register_buffer("shift", own.shift - students.shift * self.scale)
+        self.scale = nn.Buffer(own.scale / students.scale)  # (C,1,1)
+        self.shift = nn.Buffer(own.shift - students.shift * self.scale)
         self.requires_grad_(False).eval()
 
     @torch.no_grad()

@@ -31,7 +31,6 @@ class Task(Objective, Protocol):
 
     def prepare(self, labels: Tensor) -> None:
         """Compute what the loss needs from the training labels (N,), such as class weights."""
-        return None
 
     def train_loader(self, batches: DrawnBatches) -> TrainLoader:
         """Return batches of the same images with this task's targets, which may be the labels."""

@@ -160,8 +160,7 @@ def resample(images: Tensor, maps: Tensor) -> Tensor:
     along_x, along_y, shift = scaled.view(-1, 2, 3, 1, 1).unbind(2)  # each (N,2,1,1)
     source = along_x * place + (along_y * place.view(-1, 1) + shift)  # (N,2,S,S)
     source = source.permute(0, 2, 3, 1)
-    sampled: Tensor = F.grid_sample(images.float(), source, mode="nearest", align_corners=False)
-    return sampled.to(torch.uint8)
+    return F.grid_sample(images.float(), source, mode="nearest", align_corners=False).byte()
 
 
 def apply_round(images: Tensor, drawn: Round) -> Tensor:

@@ -24,7 +24,7 @@ class Policy:
     num_rounds = 0
 
     def __init__(self, size: int, config: AugmentConfig) -> None:
-        pass
+        """Make the policy for images of one size."""
 
     def rounds(self, rng: np.random.Generator, count: int) -> list[Round]:
         """Draw the rounds of operations for `count` images, in the order they are applied."""

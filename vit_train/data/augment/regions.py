@@ -72,8 +72,7 @@ def random_rectangles(
     height = np.where(found, height[first], size).astype(np.int64)
     width = np.where(found, width[first], size).astype(np.int64)
     top, left = rng.integers(size - height + 1), rng.integers(size - width + 1)
-    sides = map(torch.from_numpy, (top, left, height, width))
-    return Rectangles(*sides), torch.from_numpy(found)
+    return Rectangles(*map(torch.from_numpy, (top, left, height, width))), torch.from_numpy(found)
 
 
 CROP_ASPECTS = (3 / 4, 4 / 3)
@@ -102,8 +101,7 @@ class Cropper:
 
     def draw(self, rng: np.random.Generator, count: int) -> Cuts:
         dy, dx = torch.from_numpy(rng.integers(2 * self.padding + 1, size=(2, count)))
-        flip = torch.from_numpy(rng.random(count) < 0.5 * self.flip)
-        return Cuts(dy, dx, flip)
+        return Cuts(dy, dx, torch.from_numpy(rng.random(count) < 0.5 * self.flip))
 
     def cut(self, index: Tensor, cuts: Cuts) -> Tensor:
         """Return the images at `index` (B,), cropped as drawn: uint8 (B,C,S,S)."""
