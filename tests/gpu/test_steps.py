@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from card import CPU, GPU, IS_GPU, gpu_alone, marks
+from card import CPU, GPU, IS_GPU, compiles, gpu_alone, marks
 from torch import Tensor
 from torch.nn.functional import dropout
 from torch.torch_version import TorchVersion
@@ -14,7 +14,7 @@ from vit_train.data.batches import EvalBatches, Normalize
 from vit_train.data.config import AugmentConfig
 from vit_train.data.dataset import ImageSet, channel_statistics
 from vit_train.data.train_batches import TrainBatches
-from vit_train.engine.compile import WARM_UP, GraphedStep
+from vit_train.engine.compile import WARM_UP, GraphedStep, compile_batch
 from vit_train.engine.config import AdamWConfig, LoopConfig
 from vit_train.engine.precision import Precision
 from vit_train.engine.trainer import Trainer
@@ -32,7 +32,7 @@ def pictures(count: int = 300) -> ImageSet:
     return ImageSet(images, torch.arange(count) % 10)
 
 
-@pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize("how", ["fits", "does not", pytest.param("compiled", marks=compiles)])
 @pytest.mark.parametrize(
     "augment",
     [
@@ -43,10 +43,10 @@ def pictures(count: int = 300) -> ImageSet:
     ],
 )
 def test_a_gpu_sees_the_images_of_the_cpu(
-    augment: AugmentConfig, fits: bool, monkeypatch: pytest.MonkeyPatch
+    augment: AugmentConfig, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if the data set stays in main memory."""
-    monkeypatch.setattr(transfer, "SHARE", 0.5 if fits else 0.0)
+    monkeypatch.setattr(transfer, "SHARE", 0.0 if how == "does not" else 0.5)
     data = pictures()
     made = [
         TrainBatches(
@@ -54,9 +54,12 @@ def test_a_gpu_sees_the_images_of_the_cpu(
         )
         for device in (CPU, GPU)
     ]
-    for (images, targets), (others, their_targets) in zip(
-        made[0].epoch(0), made[1].epoch(0), strict=True
-    ):
+    make = made[1].batch
+    if how == "compiled":
+        make = compile_batch(make, [each.to(GPU) for each in next(made[1].draws(0))])
+        assert make != made[1].batch
+    for (images, targets), draws in zip(made[0].epoch(0), made[1].draws(0), strict=True):
+        others, their_targets = make(*(each.to(GPU) for each in draws))
         assert others.device.type == GPU.type
         different = (images - others.cpu()).abs().amax(1) > 1e-5
         # A place half way between two pixels, or between two gray levels, may round either way;
