@@ -33,19 +33,6 @@ def refuse(message: str) -> NoReturn:
     raise ValueError(message)
 
 
-def read_flags(typed: Sequence[str]) -> argparse.Namespace:
-    """Return Hydra's flags and, as `overrides`, the settings, which may stand anywhere among them.
-
-    Raise ValueError for an unknown flag.
-    """
-    parser: Any = get_args_parser()
-    parser.error = refuse
-    flags: argparse.Namespace = parser.parse_intermixed_args(typed)
-    if flags.experimental_rerun is not None:
-        raise ValueError("--experimental-rerun could run any code: repeat the run's command")
-    return flags
-
-
 def checked(settings: Sequence[str], paths: Sequence[str], groups: Collection[str]) -> list[str]:
     """Return the settings for Hydra's grammar, with quotes around the values of these `paths`.
 
@@ -109,7 +96,12 @@ def read_command(
     if "--version" in sys.argv:
         print(version_line())
         sys.exit()
-    flags = read_flags(sys.argv[1:])
+    parser: Any = get_args_parser()
+    parser.error = refuse
+    # The settings, `overrides`, may stand anywhere among the flags.
+    flags: argparse.Namespace = parser.parse_intermixed_args(sys.argv[1:])
+    if flags.experimental_rerun is not None:
+        raise ValueError("--experimental-rerun could run any code: repeat the run's command")
     for flag, value in vars(flags).items():
         if value and flag not in FLAGS and not any_flag:
             raise ValueError(f"--{flag.replace('_', '-')} is for vit-train alone")

@@ -9,7 +9,6 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any, get_type_hints
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -76,7 +75,7 @@ def describe(error: BaseException, kind: type) -> str:
             said = str(cause.msg).splitlines()[0].replace("is not Optional", "cannot be null")
             return f"{where}{cause.full_key}: {said}"
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        return f"{Path(str(error.filename2 or error.filename))}: {error.strerror}"
+        return f"{error.filename2 or error.filename}: {error.strerror}"
     return str(error)
 
 

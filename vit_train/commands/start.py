@@ -6,7 +6,6 @@ import signal
 from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
-from types import FrameType
 
 
 @contextlib.contextmanager
@@ -18,7 +17,7 @@ def ended_by_interrupt(command: str) -> Iterator[None]:
     stays ignored.
     """
 
-    def end(number: int, frame: FrameType | None) -> None:
+    def end(number: int, frame: object) -> None:
         os.write(2, f"{command}: interrupted\n".encode())  # sys.stderr may be in use right now
         os._exit(130)
 

@@ -1,7 +1,6 @@
 """Data sets as uint8 tensors, and their splits."""
 
 import hashlib
-import math
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -181,7 +179,9 @@ def resize(images: Tensor, size: int | None) -> Tensor:
     resized = images.new_empty(*images.shape[:2], size, size)
     chunk = max(1, CHUNK_PIXELS // max(size, images.shape[-1]) ** 2)
     for part, target in zip(images.split(chunk), resized.split(chunk), strict=True):
-        scaled = F.interpolate(part.float(), (size, size), mode="bilinear", antialias=True)
+        scaled = torch.nn.functional.interpolate(
+            part.float(), (size, size), mode="bilinear", antialias=True
+        )
         target.copy_(scaled.round_().clamp_(0, 255))
     return resized
 
@@ -303,6 +303,6 @@ def stratified(
         offset = torch.rand((), generator=generator, dtype=torch.float64)
         place[members] = (torch.arange(len(members)) + offset) / len(members)
         if leave_one:
-            place[members[-1]] = math.inf
+            place[members[-1]] = torch.inf
     order = place.argsort(stable=True)
     return order[:count].sort().values, order[count:].sort().values

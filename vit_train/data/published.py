@@ -15,7 +15,6 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import torch
-from torch import Tensor
 from torchvision.datasets import CIFAR10, CIFAR100, STL10
 from torchvision.datasets.utils import check_integrity
 from tqdm import tqdm
@@ -228,7 +227,7 @@ def read_part(folder: Path, part: str, image_size: int | None) -> ImageSet:
     return ImageSet(resize(images, image_size), torch.from_numpy(labels))
 
 
-def map_images(path: Path) -> Tensor:
+def map_images(path: Path) -> torch.Tensor:
     """Map a file, which has each channel column by column, as uint8 (N,3,96,96).
 
     The pixels stay on disk until they are read.

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vit_train.base.memory import SPLIT_BYTES, require_images_fit
@@ -102,7 +101,9 @@ def _ground(count: int, size: int, generator: torch.Generator) -> Tensor:
     """Draw a dark color with soft clouds and stripes: (n,3,S,S) in 0…1."""
     color = torch.rand(count, 3, 1, 1, generator=generator) * 0.35
     clouds = torch.randn(count, 3, 5, 5, generator=generator) * 0.09
-    canvas = color + F.interpolate(clouds, (size, size), mode="bilinear", align_corners=True)
+    canvas = color + torch.nn.functional.interpolate(
+        clouds, (size, size), mode="bilinear", align_corners=True
+    )
     u, _, _ = _coordinates(count, size, math.pi, (0.05, 0.5), generator)
     return canvas + 0.06 * torch.sin(math.pi * u).unsqueeze(1)
 

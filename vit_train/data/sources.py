@@ -1,7 +1,6 @@
 """The data sources by their settings: a new source adds its line to LOADERS."""
 
 from collections.abc import Callable
-from typing import Any
 
 from vit_train.base.setting import registered
 from vit_train.data.config import Cifar10Config, DataConfig, FolderConfig, ShapesConfig, Stl10Config
@@ -10,7 +9,7 @@ from vit_train.data.folder import load_folder
 from vit_train.data.published import load_cifar, load_stl10
 from vit_train.data.shapes import load_shapes
 
-LOADERS: dict[type, Callable[[Any], Dataset]] = {
+LOADERS: dict[type, Callable[..., Dataset]] = {
     Cifar10Config: load_cifar,
     Stl10Config: load_stl10,
     FolderConfig: load_folder,

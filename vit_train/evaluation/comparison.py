@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from vit_train.base.log import logger
 from vit_train.base.text import counted, csv_text, file_name, printable
@@ -118,7 +117,7 @@ def in_figures(p: float) -> str:
 
 
 def draw_differences(
-    found: dict[str, Predictions], images: Tensor, classes: Sequence[str]
+    found: dict[str, Predictions], images: torch.Tensor, classes: Sequence[str]
 ) -> Figure:
     """Draw uint8 images (N,3,S,S) that only one of two models gets right, with both predictions.
 

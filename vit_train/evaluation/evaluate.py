@@ -158,8 +158,12 @@ def temperature(
     Return None without such images, or if they are the evaluated ones. With `note`, also write the
     temperature into the run's folder.
     """
-    is_possible = meta.config.data.val == "split" and meta.task.needs_labels
-    if images is None or split == "val" or not is_possible:
+    if (
+        images is None
+        or split == "val"
+        or meta.config.data.val != "split"
+        or not meta.task.needs_labels
+    ):
         return None
     fitted = fitted_temperature(measure(images).predictions)
     if fitted <= COLDEST:
@@ -274,8 +278,10 @@ def write(evaluated: Evaluated, trained: Trained, explainer: Explainer | None) -
         save(figure, file := folder / f"{name}.png")
         pngs[name] = file.read_bytes()
     write_text(folder / "report.html", evaluation_page(content, result, run, pngs))
-    drawn = ", ".join(f"{name}.png" for name in pngs)
-    logger.info(f"written to {folder}/: report.html, results.json, {drawn}")
+    logger.info(
+        f"written to {folder}/: report.html, results.json, "
+        f"{', '.join(f'{name}.png' for name in pngs)}"
+    )
 
 
 def prediction_rows(

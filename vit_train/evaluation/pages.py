@@ -1,12 +1,10 @@
 """report.html of one model or several, for readers who have only this page.
 
-The templates beside this file hold the text; their numbers are those of results.json.
+The templates hold the text; their numbers are those of results.json.
 """
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -14,17 +12,16 @@ import numpy as np
 from vit_train.base.text import counted, printable
 from vit_train.engine.metrics import Classification, Evaluation, is_uneven
 
-TEMPLATES = Path(__file__).with_name("templates")
 # The number of confused pairs of classes that are named.
 PAIRS = 5
 
 
 def render(template: str, **content: object) -> str:
     """Return a page in which no text of `content` is markup or a control character."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # slow, and for pages alone
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # slow, and for pages alone
 
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=PackageLoader("vit_train.evaluation"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=lambda value: value if hasattr(value, "__html__") else printable(str(value)),
@@ -51,7 +48,7 @@ def evaluation_page(
         more["uneven"] = is_uneven(result.per_class_count)
     if "robustness" in content:
         accuracies = content["robustness"]["acc_by_severity"]
-        more["worst"] = min(accuracies, key=lambda name: mean(accuracies[name]))
+        more["worst"] = min(accuracies, key=lambda name: sum(accuracies[name]))
     return render(
         "evaluation.html",
         title=f"{content['title']}, {content['split']} images",

@@ -5,7 +5,6 @@ import os
 import shlex
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from vit_train.base.log import logger
 from vit_train.base.text import CLASS_NAME, counted, csv_text, printable, shortened
@@ -75,7 +74,7 @@ def csv_line(path: Path, prediction: PredictionOrError, topk: int) -> str:
 
 
 def json_line(path: Path, prediction: PredictionOrError) -> str:
-    content: dict[str, Any] = {"image": printable(str(path))}
+    content: dict[str, object] = {"image": printable(str(path))}
     if isinstance(prediction, str):
         content["error"] = printable(prediction)
     else:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -146,7 +145,9 @@ def without_patches(images: Tensor, patches: Tensor, patch_size: int) -> Tensor:
     """
     grid = images.shape[-1] // patch_size
     keep = images.new_ones(len(images), grid**2).scatter(1, patches, 0)
-    return images * F.interpolate(keep.view(-1, 1, grid, grid), scale_factor=patch_size)
+    return images * torch.nn.functional.interpolate(
+        keep.view(-1, 1, grid, grid), scale_factor=patch_size
+    )
 
 
 def patches_of_half(maps: Tensor) -> Tensor:

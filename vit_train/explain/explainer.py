@@ -8,7 +8,6 @@ import difflib
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vit_train.base.log import logger
@@ -231,7 +230,7 @@ def masked(images: Tensor, visible: Tensor, query: Tensor, patch_size: int) -> T
     grid = images.shape[-1] // patch_size
     kinds = torch.ones(len(images), grid**2).scatter(1, visible, 0)
     kinds = kinds.scatter(1, query.unsqueeze(1), 2).view(-1, 1, grid, grid)
-    kinds = F.interpolate(kinds, scale_factor=patch_size)
+    kinds = torch.nn.functional.interpolate(kinds, scale_factor=patch_size)
     red = torch.tensor([200, 40, 40], dtype=torch.uint8).view(3, 1, 1)
     return torch.where(kinds == 0, images, torch.where(kinds == 2, red, red.amax()))
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vit_train.base.text import CLASS_NAME, counted, shortened
@@ -12,6 +11,7 @@ from vit_train.engine.metrics import (
     Classification,
     Evaluation,
     Floats,
+    Integers,
     Predictions,
     log_softmax,
     of_label,
@@ -52,7 +52,7 @@ def draw_confusion(predictions: Predictions, classes: Sequence[str]) -> Figure:
     return figure
 
 
-def confusion_matrix(predictions: Predictions, together: int = 1) -> NDArray[np.int64]:
+def confusion_matrix(predictions: Predictions, together: int = 1) -> Integers:
     """Count the images of each true class (row) with each predicted class (column): (K,K).
 
     `together` is how many neighboring classes are one row or column; for ten thousands of classes

@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vit_train.base.text import printable
@@ -147,7 +146,7 @@ def label_lines(target: Tensor, classes: Sequence[str]) -> list[str]:
 COUNT = 12
 
 
-def highest(values: Floats, among: NDArray[np.bool_], count: int = COUNT) -> list[int]:
+def highest(values: Floats, among: np.ndarray, count: int = COUNT) -> list[int]:
     """Return the places of the highest values (N,) `among` some (N,), the highest first."""
     order: Integers = np.argsort(-values, kind="stable")
     return list(map(int, order[among[order]][:count]))

@@ -4,8 +4,7 @@ A new model adds its line to BUILDERS.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +29,8 @@ def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: i
     return registered(BUILDERS, config)(config, size, channels, num_classes)
 
 
-class Flops(NamedTuple):
+@dataclass(frozen=True)
+class Flops:
     """FLOPs for one image: of the forward pass, and of training: forward and backward."""
 
     forward: int

@@ -1,6 +1,5 @@
 """Two convolutional networks to compare a small ViT with: a plain one and a residual one."""
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vit_train.model.config import CnnConfig, ResNetConfig
@@ -66,7 +65,7 @@ class ResidualBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.shortcut(x) + self.residual(x))
+        return nn.functional.relu(self.shortcut(x) + self.residual(x))
 
 
 class SmallResNet(nn.Module):

@@ -1,7 +1,6 @@
 """Summaries and curves of finished runs, in groups that differ only in their seeds and folds."""
 
 import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,7 +130,7 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
     path = summary.with_name("metrics.csv" if summary.name == SUMMARY else f"{summary.stem}.csv")
     if not path.is_file():
         return []
-    rows = csv.DictReader(io.StringIO(read_text(path, CSV_BYTES), newline=""))
+    rows = csv.DictReader(read_text(path, CSV_BYTES).splitlines())
     try:
         curve = [{key: float(value) for key, value in row.items()} for row in rows]
     except (ValueError, TypeError, AttributeError, csv.Error) as error:

@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -82,7 +81,7 @@ def cpu_model() -> str:
     return platform.processor()
 
 
-def command_line(arguments: Sequence[str] | None = None) -> str:
+def command_line(arguments: list[str] | None = None) -> str:
     """Return this process's command, with other `arguments` if given, quoted for the shell."""
     module = getattr(sys.modules["__main__"].__spec__, "name", "")
     program = {

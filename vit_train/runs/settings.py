@@ -1,7 +1,6 @@
 """The settings of all commands except `vit-train`."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 from vit_train.base.setting import Settings, seed_setting, setting
@@ -126,7 +125,7 @@ class PredictConfig(TrainedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.out is not None and Path(self.out).suffix not in (".csv", ".jsonl"):
+        if self.out is not None and not self.out.endswith((".csv", ".jsonl")):
             raise ValueError(f"out={self.out} must end in .csv or .jsonl")
 
 

@@ -1,7 +1,6 @@
 """A trained model: rebuilt from a checkpoint file alone, it classifies images."""
 
 import math
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -98,8 +97,10 @@ class Trained(NamedTuple):
     def __repr__(self) -> str:
         """Return one line; that of a named tuple would be the whole model and its config."""
         count = sum(each.numel() for each in self.model.parameters())
-        classes = counted(len(self.meta.classes), "class")
-        return f"Trained('{self.meta.path}', {count:,} parameters, {classes})"
+        return (
+            f"Trained('{self.meta.path}', {count:,} parameters, "
+            f"{counted(len(self.meta.classes), 'class')})"
+        )
 
     def preprocess(self, image: Picture) -> Tensor:
         """Return an image as the model's input: normalized float32 (C,S,S).
@@ -206,7 +207,8 @@ class Trained(NamedTuple):
     def at_once(self) -> int:
         """Return the number of images whose forward pass fits into SHARE of the memory."""
         each = forward_bytes(self.meta.config.model, self.meta.image_shape)
-        return max(1, int(min(SHARE * memory_bytes(), sys.maxsize) // each))
+        # The memory of a system that does not report it is infinite.
+        return max(1, int(min(SHARE * memory_bytes() / each, 1e9)))
 
     @property
     def device(self) -> torch.device:

@@ -4,7 +4,6 @@ A new task is a config class, with a line in TASK_CONFIGS here and its construct
 make.py.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -49,7 +48,7 @@ class ClassifyConfig(LabelsConfig):
         super().__post_init__()
         weights = self.class_weights
         numbers = weights if isinstance(weights, list) else []
-        positive = [n for n in numbers if type(n) in (int, float) and 0 < n < math.inf]
+        positive = [n for n in numbers if type(n) in (int, float) and 0 < n < float("inf")]
         if weights not in (None, "auto") and (not numbers or positive != numbers):
             raise ValueError(
                 f"task.class_weights={weights} must be auto, null, or a list with one positive "

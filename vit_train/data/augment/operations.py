@@ -10,7 +10,6 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vit_train.data.augment.regions import per_image
@@ -160,7 +159,9 @@ def resample(images: Tensor, maps: Tensor) -> Tensor:
     along_x, along_y, shift = scaled.view(-1, 2, 3, 1, 1).unbind(2)  # each (N,2,1,1)
     source = along_x * place + (along_y * place.view(-1, 1) + shift)  # (N,2,S,S)
     source = source.permute(0, 2, 3, 1)
-    return F.grid_sample(images.float(), source, mode="nearest", align_corners=False).byte()
+    return torch.nn.functional.grid_sample(
+        images.float(), source, mode="nearest", align_corners=False
+    ).byte()
 
 
 def apply_round(images: Tensor, drawn: Round) -> Tensor:

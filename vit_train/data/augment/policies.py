@@ -4,8 +4,6 @@ A policy draws rounds of operations and magnitudes for a batch, distributed as i
 strength is the index of a magnitude, from 0 to the number of bins − 1.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -131,7 +129,7 @@ class AutoAugment(Policy):
         return rounds
 
 
-POLICIES: dict[str, Callable[[int, AugmentConfig], Policy]] = {
+POLICIES: dict[str, type[Policy]] = {
     "none": Policy,
     "randaugment": RandAugment,
     "trivialaugment": TrivialAugment,
