@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from importlib import util
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -166,7 +167,7 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
 def results(meta: Meta) -> list[str]:
     """Return the card's lines on training and test, from the run's summary; [] without one."""
     try:
-        summary = read_json(summary_file(meta.path))
+        summary: Any = read_json(summary_file(meta.path))
         command = printable(str(summary["command"])).replace("`", "'")
         precision = markdown_cell(str(summary["precision"]))
         ends = "{:.2%} to {:.2%}".format

@@ -10,6 +10,7 @@ import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from vit_train.base.reading import JSON_NODES, Refused, read_object, require_pla
 from vit_train.base.text import reason
 from vit_train.data.dataset import Seen, Statistics
 from vit_train.interop.layout import Facts, Layout, State, described
-from vit_train.interop.libraries import built_facts, layout_of
+from vit_train.interop.libraries import layout_of
+from vit_train.interop.library_configs import built_facts
 from vit_train.model.build import build, on_meta
 from vit_train.model.config import ViTConfig, require_vit
 from vit_train.runs.checkpoint import is_checkpoint
@@ -280,7 +282,7 @@ def require_whole(state: State, config: ViTConfig, image_size: int) -> None:
     """Raise Refused unless the weights are all that the model has; a head is not needed."""
     head, shape = state.get("head.weight"), (CHANNELS, image_size, image_size)
     classes = len(head) if head is not None and head.ndim else 1
-    model = on_meta(lambda: build(config, shape, classes), config)
+    model = on_meta(partial(build, config, shape, classes), config)
     if head is None:
         state = {key: each for key, each in model.state_dict().items() if "head." in key} | state
     try:

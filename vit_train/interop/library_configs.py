@@ -1,0 +1,183 @@
+"""The config files of timm and Hugging Face: facts about a model, read and written."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from vit_train.base.reading import Refused
+from vit_train.data.dataset import Statistics
+from vit_train.interop.layout import Facts, Files
+from vit_train.model.config import ViTConfig
+from vit_train.runs.trained import statistics_of
+
+# Names of activations and of their classes in the libraries, with this program's.
+ACTIVATIONS = {
+    **{"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"},
+    **{"gelu_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"},
+    **{"GELU": "gelu", "GELUTanh": "gelu_tanh"},
+}
+
+
+def our_activation(theirs: object) -> str:
+    if str(theirs) not in ACTIVATIONS:
+        raise Refused(f"its activation is {str(theirs)[:40]}, not one of: {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[str(theirs)]
+
+
+def known_statistics(mean: Any, std: Any) -> Statistics | None:
+    return None if mean is None or std is None else statistics_of(mean, std)
+
+
+# Attention heads by the size in an architecture's name, such as vit_small_patch16_224.
+HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16}
+# timm's names of the pooling before the head, with this program's names of the head.
+POOLING = {"token": "token", "avg": "gap"}
+# LayerNorm's eps in timm's models, and in those that follow CLIP.
+EPS, CLIP_EPS = 1e-6, 1e-5
+
+
+def timm_facts(files: Files) -> Facts:
+    """Return the facts in config.json, as in timm's models on the Hugging Face Hub."""
+    config = files["config.json"]
+    if not config:
+        return Facts()
+    given, architecture = config.get("model_args") or {}, str(config.get("architecture", ""))
+    usual = "quick_gelu" if "quickgelu" in architecture else "gelu"
+    settings = {
+        "activation": our_activation(given.get("act_layer", usual)),
+        "norm_eps": CLIP_EPS if "_clip_" in architecture else EPS,
+    }
+    by_size = next((heads for size, heads in HEADS.items() if f"_{size}_" in architecture), None)
+    if heads := given.get("num_heads") or by_size:
+        settings["num_heads"] = heads
+    if pooling := given.get("global_pool") or config.get("global_pool"):
+        settings["head"] = POOLING.get(pooling, "another")
+    images = config.get("pretrained_cfg") or config
+    names = config.get("label_names")
+    classes = list(map(str, names)) if isinstance(names, list) else None
+    return Facts(settings, classes, known_statistics(images.get("mean"), images.get("std")))
+
+
+def built_facts(model: nn.Module) -> Facts:
+    """Return the facts about a model that timm has built."""
+    block: Any = model.get_submodule("blocks.0")
+    images = vars(model).get("pretrained_cfg", {})
+    settings = {
+        "num_heads": block.attn.num_heads,
+        "norm_eps": block.norm1.eps,
+        "activation": our_activation(type(block.mlp.act).__name__),
+        "head": POOLING.get(str(vars(model).get("global_pool")), "another"),
+    }
+    statistics = known_statistics(images.get("mean"), images.get("std"))
+    return Facts(settings, images.get("label_names"), statistics)
+
+
+def timm_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
+    """Return the config.json with which timm.create_model("local-dir:…") builds a model."""
+    channels, size, _ = about["image_shape"]
+    # The architecture's name decides only LayerNorm's eps; all else is in model_args.
+    clip = "clip_" if config.eps == CLIP_EPS else ""
+    pooling = "token" if config.has_class_token else "avg"
+    model = {
+        "img_size": size,
+        "patch_size": config.patch_size,
+        "in_chans": channels,
+        "num_classes": len(about["classes"]),
+        "embed_dim": config.embed_dim,
+        "depth": config.depth,
+        "num_heads": config.num_heads,
+        # timm rounds width · ratio down.
+        "mlp_ratio": math.nextafter(config.hidden_dim / config.embed_dim, math.inf),
+        "qkv_bias": config.qkv_bias,
+        "qk_norm": config.qk_norm,
+        "init_values": config.layer_scale,
+        "class_token": config.has_class_token,
+        "global_pool": pooling,
+        "fc_norm": False,
+        "pre_norm": False,
+        "act_layer": config.activation,
+        "pos_embed": "none" if config.positions == "none" else "learn",
+    }
+    images = {
+        "input_size": about["image_shape"],
+        "fixed_input_size": True,
+        "mean": about["mean"],
+        "std": about["std"],
+        "interpolation": "bilinear",
+        "crop_pct": 1.0,
+        "first_conv": "patch_embed.proj",
+        "classifier": "head",
+    }
+    return {
+        "config.json": {
+            "architecture": f"vit_base_patch16_{clip}224",
+            "num_classes": len(about["classes"]),
+            "num_features": config.embed_dim,
+            "global_pool": pooling,
+            "label_names": about["classes"],
+            "model_args": model,
+            "pretrained_cfg": images,
+        }
+    }
+
+
+# Pillow's number of its bilinear filter.
+BILINEAR = 2
+
+
+def hf_facts(files: Files) -> Facts:
+    """Return the facts in config.json and preprocessor_config.json."""
+    config, images = files.get("config.json", {}), files.get("preprocessor_config.json", {})
+    given = {"num_heads": "num_attention_heads", "norm_eps": "layer_norm_eps"}
+    settings = {ours: config[theirs] for ours, theirs in given.items() if theirs in config}
+    if config:
+        settings["activation"] = our_activation(config.get("hidden_act", "gelu"))
+    labels = config.get("id2label") or {}
+    classes = [str(labels.get(str(number), "")) for number in range(len(labels))]
+    named = classes and all(classes) and not classes[0].startswith("LABEL_")
+    mean, std = images.get("image_mean"), images.get("image_std")
+    if images.get("do_normalize") is False and mean is not None:
+        mean, std = [0.0] * len(mean), [1.0] * len(mean)
+    return Facts(settings, classes if named else None, known_statistics(mean, std))
+
+
+def hf_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
+    """Return the two files with which from_pretrained builds a model and its preprocessing."""
+    channels, size, _ = about["image_shape"]
+    model = {
+        "architectures": ["ViTForImageClassification"],
+        "model_type": "vit",
+        "hidden_size": config.embed_dim,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.num_heads,
+        "intermediate_size": config.hidden_dim,
+        "hidden_act": "gelu" if config.activation == "gelu" else "gelu_pytorch_tanh",
+        "layer_norm_eps": config.eps,
+        "qkv_bias": config.qkv_bias,
+        "image_size": size,
+        "patch_size": config.patch_size,
+        "num_channels": channels,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "id2label": {str(number): name for number, name in enumerate(about["classes"])},
+        "label2id": {name: number for number, name in enumerate(about["classes"])},
+        "torch_dtype": "float32",
+    }
+    # ViT's own processor does not crop: it would squeeze images that are not square.
+    images = {
+        "image_processor_type": "CLIPImageProcessor",
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": {"shortest_edge": size},
+        "resample": BILINEAR,
+        "do_center_crop": True,
+        "crop_size": {"height": size, "width": size},
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": about["mean"],
+        "image_std": about["std"],
+    }
+    return {"config.json": model, "preprocessor_config.json": images}
