@@ -22,7 +22,7 @@ import vit_train
 from vit_train.base.reading import read_json
 from vit_train.engine import precision
 from vit_train.engine.precision import Precision
-from vit_train.evaluation import evaluate, predict
+from vit_train.evaluation import measuring, predict
 from vit_train.figures.sheet import Labeled
 from vit_train.runs.settings import PredictConfig
 from vit_train.runs.trained import Trained, temperature_key
@@ -67,7 +67,7 @@ def test_a_folder_of_photos_is_told_as_vit_eval_tells_it(
     # All of them are right, so that no temperature is too cold.
     words = "no temperature is fitted: too few validation images (5)"
     run.says(words, "vit-eval", "ckpt=run")
-    monkeypatch.setattr(evaluate, "COLDEST", 0.0)
+    monkeypatch.setattr(measuring, "COLDEST", 0.0)
     run.succeeds("vit-eval", "ckpt=run")
     evaluated = csv_rows("run/eval-test/predictions.csv")
     result = read_json(Path("run/eval-test/results.json"))

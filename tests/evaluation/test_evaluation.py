@@ -27,7 +27,8 @@ from vit_train.evaluation.comparison import (
     in_words,
     require_same_images,
 )
-from vit_train.evaluation.evaluate import Evaluated, numbers
+from vit_train.evaluation.evaluate import Evaluated
+from vit_train.evaluation.measuring import numbers
 from vit_train.evaluation.pages import comparison_page, evaluation_page
 from vit_train.figures.measures import result_dict
 

@@ -16,7 +16,7 @@ from vit_train.interop.libraries import (
     VIT_PYTORCH,
     layout_of,
 )
-from vit_train.interop.pretrained import unwrapped
+from vit_train.interop.weight_files import unwrapped
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 

@@ -30,7 +30,8 @@ from interop.models import (
     timm_model,
 )
 from vit_train.interop.libraries import layout_of
-from vit_train.interop.pretrained import pretrained, unwrapped
+from vit_train.interop.pretrained import pretrained
+from vit_train.interop.weight_files import unwrapped
 from vit_train.model.build import build
 from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer

@@ -1,17 +1,15 @@
 """Compiled training steps: torch.compile, and CUDA graphs on a GPU."""
 
 import gc
-import logging
 from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
+from vit_train.base.log import logger
 from vit_train.base.text import reason
 from vit_train.engine.objective import Batch, Objective
 from vit_train.engine.precision import Precision
-
-logger = logging.getLogger(__name__)
 
 # Models that one process compiles; PyTorch's limit of all recompilations is the same.
 MOST_MODELS = 256

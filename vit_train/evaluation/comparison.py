@@ -43,11 +43,8 @@ def compare_checkpoints(config: EvalConfig) -> None:
     require_own_folder(folder)
     folder.mkdir(exist_ok=True)
     names = [f"{letter} ({place})" for letter, place in zip(letters, places, strict=True)]
-    found = {
-        name: run.result.predictions
-        for name, run in zip(names, runs, strict=True)
-        if isinstance(run.result, Classification)
-    }
+    results = [run.result for run in runs if isinstance(run.result, Classification)]
+    found = {name: each.predictions for name, each in zip(names, results, strict=True)}
     pairs = compared(found)
     verdicts, pictures = [in_words(pair) for pair in pairs], {}
     logger.info("\n".join(verdicts))

@@ -150,9 +150,8 @@ def curves(
         for (_, runs), color in zip(groups, palette, strict=True):
             for split, style in STYLES.items():
                 draw_runs(axes, runs, f"{split}_{measure}", color, style)
-        axes.set(
-            xlabel="images seen, thousands", ylabel={"acc": "accuracy, %"}.get(measure, measure)
-        )
+        label = {"acc": "accuracy, %"}.get(measure, measure)
+        axes.set(xlabel="images seen, thousands", ylabel=label)
         axes.xaxis.set_major_locator(MaxNLocator(8))
         make_plain(axes)
     named = groups if len(groups) > 1 else []

@@ -26,12 +26,8 @@ def draw_maps(
 
     A map is scaled from 0 to its highest value, and each of its cells is shown as one color.
     """
-    return image_grid(
-        joined([images.cpu(), covered(images, maps)]),
-        lines,
-        min(columns, len(images)),
-        legend=legend,
-    )
+    pairs = joined([images.cpu(), covered(images, maps)])
+    return image_grid(pairs, lines, min(columns, len(images)), legend=legend)
 
 
 def covered(images: Tensor, maps: Tensor) -> Tensor:

@@ -22,7 +22,8 @@ from vit_train.base.writing import new_folder, replacing, write_text
 from vit_train.data.batches import Normalize
 from vit_train.interop.layout import Layout, State
 from vit_train.interop.libraries import HUGGING_FACE, TIMM
-from vit_train.interop.pretrained import OWN, WEIGHT_FILES, pretrained
+from vit_train.interop.pretrained import OWN, pretrained
+from vit_train.interop.weight_files import WEIGHT_FILES
 from vit_train.model.build import build
 from vit_train.model.config import NORM_EPS, ViTConfig
 from vit_train.model.layers import QueryKeyValue
@@ -170,9 +171,8 @@ def onnx_of(model: Deployed) -> bytes:
     )
     proto = program.model_proto
     for key, value in model.about.items():
-        proto.metadata_props.add(
-            key=key, value=value if isinstance(value, str) else json.dumps(value)
-        )
+        text = value if isinstance(value, str) else json.dumps(value)
+        proto.metadata_props.add(key=key, value=text)
     return bytes(proto.SerializeToString())
 
 

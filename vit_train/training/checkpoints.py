@@ -1,20 +1,18 @@
 """A run's checkpoints: when they are written, and what happens when the disk fails."""
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
+from vit_train.base.log import logger
 from vit_train.base.writing import replacing, save_archive
 from vit_train.engine.config import BEST, LAST, CheckpointConfig
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
 from vit_train.runs.checkpoint import Checkpoint
-
-logger = logging.getLogger(__name__)
 
 
 class TimeShare:

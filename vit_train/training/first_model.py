@@ -1,12 +1,12 @@
 """The model at the first step: its weights, and the images that it must not be tested on."""
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from vit_train.base.log import logger
 from vit_train.base.text import counted
 from vit_train.data.config import DataConfig, FolderConfig
 from vit_train.data.dataset import (
@@ -32,7 +32,6 @@ from vit_train.tasks.task import Task
 if TYPE_CHECKING:  # most runs do not import it
     from vit_train.interop.pretrained import Pretrained
 
-logger = logging.getLogger(__name__)
 
 HEAD = ("head.", "pre_head.")
 

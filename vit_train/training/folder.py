@@ -1,6 +1,5 @@
 """A run's folder and all its files, from the config to the summary."""
 
-import logging
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
+from vit_train.base.log import logger
 from vit_train.base.reading import read_object, typed
 from vit_train.base.writing import remove_partial, require_own_folder, write_json, write_text
 from vit_train.engine.metrics import Evaluation
@@ -35,8 +35,6 @@ from vit_train.training.terminal import (
     warn_of_uneven_classes,
     without_same,
 )
-
-logger = logging.getLogger(__name__)
 
 
 class RunFolder:

@@ -1,11 +1,11 @@
 """Previews of a run: `vit-augment` draws its images, `vit-inspect` describes its model."""
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from vit_train.base.log import logger
 from vit_train.base.memory import require_attention_fits, require_images_fit, require_memory
 from vit_train.base.text import counted
 from vit_train.data.batches import Normalize
@@ -25,8 +25,6 @@ from vit_train.model.build import (
 from vit_train.model.vit import Encoder, VisionTransformer
 from vit_train.runs.settings import InspectConfig, SheetConfig
 from vit_train.tasks.make import make_task
-
-logger = logging.getLogger(__name__)
 
 DRAWN_BYTES = 40  # per pixel of a picture, while matplotlib scales it
 

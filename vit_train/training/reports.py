@@ -2,7 +2,6 @@
 
 import csv
 import io
-import logging
 import os
 import re
 import socket
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 from torch.utils.tensorboard.summary import hparams, scalar, text
 
+from vit_train.base.log import logger
 from vit_train.base.reading import flatten, read_text
 from vit_train.base.text import csv_text, printable
 from vit_train.base.writing import write_from, write_text
@@ -31,8 +31,6 @@ from vit_train.figures.charts import Figure, ignore_missing_glyphs
 from vit_train.figures.measures import all_values
 from vit_train.results.summaries import CSV_BYTES, read_curve
 from vit_train.runs.paths import SUMMARY
-
-logger = logging.getLogger(__name__)
 
 
 def reports(folder: Path) -> list[Path]:

@@ -1,7 +1,6 @@
 """The lines that a run prints: its start, a progress bar with a line per epoch, its results."""
 
 import contextlib
-import logging
 import sys
 import textwrap
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from vit_train.base.log import logger
 from vit_train.base.text import counted
 from vit_train.engine.metrics import Evaluation, is_uneven
 from vit_train.engine.trainer import Callback, Trainer, TrainLog
@@ -19,8 +19,6 @@ from vit_train.model.build import parameter_breakdown
 from vit_train.runs.paths import for_shell
 from vit_train.tasks.config import ClassifyConfig
 from vit_train.training.setup import Setup, balances, class_counts
-
-logger = logging.getLogger(__name__)
 
 # The width of lines, and of the labels at their beginning.
 WIDTH, MARGIN = 80, 8
