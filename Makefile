@@ -26,6 +26,10 @@ help: ## list the targets
 	$(INSTALL) --editable '.[interop]'
 	touch $@
 
+.venv/installed-tour: .venv/installed
+	$(INSTALL) --editable '.[tour]'
+	touch $@
+
 .venv/installed-docs: .venv/installed
 	$(INSTALL) --editable '.[docs]'
 	touch $@
@@ -40,8 +44,8 @@ train: setup ## train ViT-Tiny on the built-in shapes (ARGS="train.epochs=2" add
 test: setup-dev ## run the tests (ARGS="-m slow" adds pytest options)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
-tour: setup-dev ## run the notebook docs/tour.ipynb again
-	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m tour tests/test_docs.py $(ARGS)
+tour: .venv/installed-tour ## open the notebook docs/tour.ipynb in Jupyter
+	$(BIN)/jupyter lab docs/tour.ipynb $(ARGS)
 
 docs: .venv/installed-docs ## build the site of the documents in build/site, and check its links
 	$(BIN)/mkdocs build --strict
