@@ -2,13 +2,12 @@
 "use strict";
 
 const $ = (id) => document.getElementById(id);
-const text = (id) => $(id).textContent;
-const model = JSON.parse(text("model"));
-const { grid, patch, size, depth, classes, classToken } = model, count = grid ** 2;
-const CLASS_TOKEN = -1, FRAME_MS = 900;
 const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
-const cells = all("#patches button"), bars = all("#classes button"), layers = all(".maps");
-const cards = all("#heads figure");
+const model = JSON.parse($("model").textContent);
+const { grid, patch, size, depth, classes, classToken } = model, count = grid ** 2;
+const cells = all("#patches button"), cards = all("#heads figure"), layers = all("#layers .maps");
+const bars = all("#classes button"), CLASS_TOKEN = -1, FRAME_MS = 900;
+const MARK = [70, 200, 255], COVER = [128, 128, 128]; // colors of the query and of hidden patches
 
 // `query` is the patch that is asked, `target` the explained class (null: the predicted one), and
 // `order` the place whose position each patch gets (null: its own).
@@ -16,17 +15,13 @@ const chosen = { query: classToken ? CLASS_TOKEN : 0, layer: 0, target: null, or
 const hidden = new Set(), off = new Set(); // patches, and heads as "layer,head"
 let image, result, similar; // `image.plain` is the result without changes, `result` the one shown
 
-const code = new Blob([text("worker")], { type: "text/javascript" });
+const code = new Blob([$("worker").textContent], { type: "text/javascript" });
 const worker = new Worker(URL.createObjectURL(code));
-
-function ask(question) {
-  return new Promise((resolve, reject) => {
-    worker.onmessage = ({ data }) => resolve(data);
-    worker.onerror = reject;
-    worker.postMessage(question);
-  });
-}
-
+const ask = (question) => new Promise((resolve, reject) => {
+  worker.onmessage = ({ data }) => resolve(data);
+  worker.onerror = reject;
+  worker.postMessage(question);
+});
 const isChanged = () => hidden.size > 0 || off.size > 0 || chosen.order !== null;
 let busy = false, again = false;
 
@@ -34,9 +29,8 @@ let busy = false, again = false;
 async function update() {
   again = busy;
   if (busy) return;
-  busy = true;
   do {
-    again = false;
+    [busy, again] = [true, false];
     const shown = image, { pixels } = image, { target, order } = chosen;
     shown.plain ??= await ask({ pixels });
     const heads = [...off].map((head) => head.split(",").map(Number));
@@ -47,30 +41,28 @@ async function update() {
   busy = false;
 }
 
-const percent = (share) => `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
+const percent = (share) => `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}\u00a0%`;
 const place = (n) => `row ${Math.floor(n / grid) + 1}, column ${(n % grid) + 1}`;
 const nameOf = (n) => (n === CLASS_TOKEN ? "the class token" : `the patch in ${place(n)}`);
 const highest = (values) => values.indexOf(values.reduce((a, b) => Math.max(a, b)));
 
 function probabilities(logits) {
-  const most = logits[highest(logits)], sum = (a, b) => a + b;
-  const powers = Array.from(logits, (each) => Math.exp((each - most) / model.temperature));
-  return powers.map((each) => each / powers.reduce(sum));
+  const most = logits[highest(logits)], power = (x) => Math.exp((x - most) / model.temperature);
+  const powers = Array.from(logits, power), whole = powers.reduce((a, b) => a + b);
+  return powers.map((each) => each / whole);
 }
 
 // Draw pixels: `color(n, x, y)` is the color (r, g, b) at the column x and row y of the patch n.
 function paint(canvas, color) {
   canvas.width = canvas.height = size;
   const context = canvas.getContext("2d"), picture = context.createImageData(size, size);
-  for (let y = 0, at = 0; y < size; y++)
-    for (let x = 0; x < size; x++, at += 4) {
-      const n = Math.floor(y / patch) * grid + Math.floor(x / patch);
-      picture.data.set([...color(n, x % patch, y % patch), 255], at);
-    }
+  for (let at = 0; at < size ** 2; at++) {
+    const y = Math.floor(at / size), x = at % size;
+    const n = Math.floor(y / patch) * grid + Math.floor(x / patch);
+    picture.data.set([...color(n, x % patch, y % patch), 255], 4 * at);
+  }
   context.putImageData(picture, 0, 0);
 }
-
-const MARK = [70, 200, 255], COVER = [128, 128, 128];
 
 function pixel(pixels, n, x, y) {
   const row = Math.floor(n / grid) * patch + y, at = 3 * (row * size + (n % grid) * patch + x);
@@ -91,31 +83,27 @@ function glow(canvas, values, label, query = CLASS_TOKEN, most = 1e-12) {
   canvas.setAttribute("aria-label", `${label}: highest at ${place(highest(values))}`);
 }
 
-// The attention from the query to all tokens in one head.
-function attention(layer, head) {
-  const tokens = count + classToken, start = head * tokens + chosen.query + classToken;
-  return result.layers[layer].subarray(start * tokens, (start + 1) * tokens);
-}
-
-// Even attention to all patches glows half.
+// Draw the attention from the query to all patches in one head, and return that to all tokens.
 function drawAttention(canvas, layer, head) {
-  const label = `Layer ${layer + 1}, head ${head + 1}`, isOff = off.has(`${layer},${head}`);
-  glow(canvas, attention(layer, head).subarray(classToken), label, chosen.query, 2 / count);
-  canvas.classList.toggle("off", isOff);
-  return isOff;
+  const tokens = count + classToken, row = head * tokens + chosen.query + classToken;
+  const shares = result.layers[layer].subarray(row * tokens, (row + 1) * tokens);
+  const label = `Layer ${layer + 1}, head ${head + 1}`; // even attention glows half
+  glow(canvas, shares.subarray(classToken), label, chosen.query, 2 / count);
+  canvas.classList.toggle("off", off.has(`${layer},${head}`));
+  return shares;
 }
 
 function drawHeads() {
-  const { layer } = chosen, name = `Layer ${layer + 1}`;
+  const { layer, query } = chosen;
   $("layer").value = layer + 1;
-  $("layer-name").textContent = `${name} of ${depth}`;
-  $("asking").textContent = nameOf(chosen.query);
+  $("layer-name").textContent = `Layer ${layer + 1} of ${depth}`;
+  $("asking").textContent = nameOf(query);
   for (const [head, card] of cards.entries()) {
     const [button, canvas, caption] = all("button, canvas, figcaption", card);
-    const shares = attention(layer, head), most = Math.max(...shares.subarray(classToken));
+    const shares = drawAttention(canvas, layer, head);
     const token = classToken ? ` · class token ${percent(shares[0])}` : "";
-    caption.textContent = `up to ${percent(most)} a patch${token}`;
-    button.setAttribute("aria-pressed", drawAttention(canvas, layer, head));
+    caption.textContent = `up to ${percent(Math.max(...shares.subarray(classToken)))}${token}`;
+    button.setAttribute("aria-pressed", off.has(`${layer},${head}`));
     button.setAttribute("aria-label", `Switch off head ${head + 1} of layer ${layer + 1}`);
   }
   for (const [each, row] of layers.entries()) {
@@ -137,22 +125,23 @@ function drawPatches() {
 // The bars show all classes in their order or, of many, the most probable ones.
 function drawAnswer() {
   const before = probabilities(image.plain.logits), now = probabilities(result.logits);
-  const best = highest(now), { order } = chosen, shown = classes.map((_, k) => k);
-  const answer = `${classes[best]} ${percent(now[best])}`, was = highest(before);
-  const unchanged = `${classes[was]} ${percent(before[was])}`;
+  const best = highest(now), was = highest(before), { order } = chosen, changed = isChanged();
+  const words = (k, shares) => `${classes[k]} ${percent(shares[k])}`;
+  const answer = words(best, now), unchanged = words(was, before);
   $("answer").textContent = answer;
-  $("truth").textContent = image.label === undefined ? "your photo" : `true class: ${image.label}`;
-  $("before").textContent = isChanged() ? `Lines: before your changes (${unchanged}).` : "";
+  $("truth").textContent = image.label ? `true class: ${image.label}` : "your photo";
+  $("before").textContent = changed ? `Lines: before your changes (${unchanged}).` : "";
   $("effect").textContent = order &&
     `With ${order[0] < 0 ? "no" : "shuffled"} positions: ${answer}. Unchanged: ${unchanged}.`;
-  document.body.classList.toggle("changed", isChanged());
+  document.body.classList.toggle("changed", changed);
+  const shown = classes.map((_, k) => k);
   if (bars.length < classes.length) shown.sort((a, b) => now[b] - now[a]);
-  for (const [row, button] of bars.entries()) {
-    const k = (button.k = shown[row]), [name, track, share] = button.children;
-    [name.textContent, share.textContent] = [classes[k], percent(now[k])];
+  for (const [row, bar] of bars.entries()) {
+    const k = shown[row], [name, track, share] = bar.children;
+    [bar.k, name.textContent, share.textContent] = [k, classes[k], percent(now[k])];
     track.style.cssText = `--now: ${now[k]}; --before: ${before[k]}`;
     name.classList.toggle("best", k === best);
-    button.setAttribute("aria-pressed", k === result.target);
+    bar.setAttribute("aria-pressed", k === result.target);
   }
 }
 
@@ -160,12 +149,13 @@ function drawAnswer() {
 function drawPositions() {
   if (!similar) return;
   const { order } = chosen, source = [], n = Math.max(chosen.query, 0);
-  for (let each = 0; each < count; each++) source[order ? order[each] : each] = each;
+  cells.forEach((_, each) => (source[order ? order[each] : each] = each));
   const isGone = (at) => source[at] === undefined || hidden.has(source[at]);
   paint($("believed"), (at, x, y) => (isGone(at) ? COVER : pixel(image.pixels, source[at], x, y)));
-  $("places").textContent = order?.[0] < 0 ? "No patch has a place"
+  const caption = order?.[0] < 0 ? "No patch has a place"
     : order ? "Where the model takes the patches to be" : "Each patch has its own place";
-  $("believed").setAttribute("aria-label", text("places"));
+  $("places").textContent = caption;
+  $("believed").setAttribute("aria-label", caption);
   const values = similar.subarray(n * count, (n + 1) * count), low = Math.min(...values);
   glow($("similar"), values.map((each) => (each - low) ** 2), "Similar positions", n);
   $("similar-to").textContent = nameOf(n);
@@ -181,23 +171,14 @@ function draw() {
 function choose(query, aloud = false) {
   if (query === chosen.query) return;
   chosen.query = query;
-  [drawPatches, drawHeads, drawPositions].forEach((each) => each());
-  const labels = all("#heads canvas").map((each) => each.getAttribute("aria-label"));
-  if (aloud) $("spoken").textContent = labels.join("; ");
+  [drawPatches, drawHeads, drawPositions].forEach((part) => part());
+  const label = (canvas) => canvas.getAttribute("aria-label");
+  if (aloud) $("spoken").textContent = all("#heads canvas").map(label).join("; ");
 }
 
-function toggle(set, key) {
-  if (!set.delete(key)) set.add(key);
-  return update();
-}
-
-function showLayer(layer) {
-  chosen.layer = layer;
-  drawHeads();
-}
-
+const showLayer = (layer) => drawHeads((chosen.layer = layer));
+const toggle = (set, key) => update(set.delete(key) || set.add(key));
 let playing = null;
-
 function play() {
   const next = () => showLayer((chosen.layer + 1) % depth);
   playing = playing === null ? setInterval(next, FRAME_MS) : clearInterval(playing) ?? null;
@@ -205,12 +186,8 @@ function play() {
 }
 
 function shuffled() {
-  const order = Array.from({ length: count }, (_, n) => n);
-  for (let n = count - 1; n > 0; n--) {
-    const other = Math.floor(Math.random() * (n + 1));
-    [order[n], order[other]] = [order[other], order[n]];
-  }
-  return order;
+  const drawn = cells.map((_, n) => [Math.random(), n]).sort(([a], [b]) => a - b);
+  return drawn.map(([, n]) => n);
 }
 
 function show(next) {
@@ -224,21 +201,21 @@ function show(next) {
   return update();
 }
 
-// Scale rows of pixels as Pillow's bilinear filter does: a new pixel is a mean of the old ones
-// around it, with weights that fall to 0 at the distance of one new pixel. The result is transposed.
-function scaled(pixels, from, to) {
-  const wide = Math.max(from / to, 1), height = pixels.length / (3 * from);
+// Scale the part of each row that begins at `start` as Pillow's bilinear filter does, transposed: a
+// new pixel is a mean of those around it, with weights that fall to 0 one new pixel away.
+function scaled(pixels, from, start, side, to) {
+  const wide = Math.max(side / to, 1), height = pixels.length / (3 * from);
   const made = new Uint8ClampedArray(height * to * 3);
   for (let x = 0; x < to; x++) {
-    const center = ((x + 0.5) * from) / to, first = Math.max(0, Math.trunc(center - wide + 0.5));
-    const last = Math.min(from, Math.trunc(center + wide + 0.5)), shares = [];
-    for (let i = first; i < last; i++)
+    const center = start + ((x + 0.5) * side) / to, shares = [];
+    const first = Math.max(0, Math.trunc(center - wide + 0.5));
+    for (let i = first; i < Math.min(from, Math.trunc(center + wide + 0.5)); i++)
       shares.push(Math.max(0, 1 - Math.abs(i - center + 0.5) / wide));
     const whole = shares.reduce((a, b) => a + b);
     for (let at = 0; at < 3 * height; at++) {
-      const start = Math.floor(at / 3) * from * 3 + (at % 3);
-      const sum = shares.reduce((so, each, i) => so + each * pixels[start + 3 * (first + i)], 0);
-      made[x * height * 3 + at] = sum / whole;
+      const begin = 3 * (Math.floor(at / 3) * from + first) + (at % 3);
+      const sum = shares.reduce((so, share, i) => so + share * pixels[begin + 3 * i], 0);
+      made[x * height * 3 + at] = Math.floor(sum / whole + 0.5);
     }
   }
   return made;
@@ -246,17 +223,17 @@ function scaled(pixels, from, to) {
 
 // The square in the middle of a photo, on white where it is transparent: uint8 (S,S,3).
 async function preprocess(file) {
-  const photo = await createImageBitmap(file), side = Math.min(photo.width, photo.height);
-  const [left, top] = [photo.width, photo.height].map((each) => Math.floor((each - side) / 2));
-  const canvas = document.createElement("canvas"), drawn = Math.min(side, 2048);
-  canvas.width = canvas.height = drawn;
-  const context = canvas.getContext("2d");
-  context.fillStyle = "#fff";
-  context.fillRect(0, 0, drawn, drawn);
-  context.drawImage(photo, left, top, side, side, 0, 0, drawn, drawn);
-  const { data } = context.getImageData(0, 0, drawn, drawn);
-  const colors = data.filter((_, i) => i % 4 < 3);
-  return scaled(scaled(colors, drawn, size), drawn, size);
+  const photo = await createImageBitmap(file), sides = [photo.width, photo.height];
+  const less = Math.min(1, 2048 / Math.min(...sides)); // a larger photo takes seconds
+  const [width, height] = sides.map((each) => Math.round(each * less));
+  const canvas = Object.assign(document.createElement("canvas"), { width, height });
+  const context = canvas.getContext("2d"), side = Math.min(width, height);
+  Object.assign(context, { fillStyle: "#fff", imageSmoothingQuality: "high" });
+  context.fillRect(0, 0, width, height);
+  context.drawImage(photo, 0, 0, width, height);
+  const colors = context.getImageData(0, 0, width, height).data.filter((_, i) => i % 4 < 3);
+  const [left, top] = [width, height].map((each) => Math.floor((each - side) / 2));
+  return scaled(scaled(colors, width, left, side, size), height, top, side, size);
 }
 
 async function open(file) {
@@ -265,71 +242,44 @@ async function open(file) {
   if (pixels) show({ pixels });
 }
 
-function element(tag, parent, attributes = {}, ...words) {
-  const made = parent.appendChild(document.createElement(tag));
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...words);
-  return made;
-}
-
 const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+
+function step([down, right], n) {
+  const row = Math.floor(n / grid) + down, column = (n % grid) + right, next = row * grid + column;
+  if (Math.min(row, column) < 0 || Math.max(row, column) >= grid) return;
+  [cells[n].tabIndex, cells[next].tabIndex] = [-1, 0];
+  cells[next].focus();
+  choose(next, true);
+}
 
 // Pointing asks a patch, a click hides it. The first tap on a touch screen only asks.
 function listenToPatches() {
   let asksOnly = false;
-  const on = (kind, act) => $("patches").addEventListener(kind, (event) => {
-    const n = cells.indexOf(event.target);
-    if (n >= 0) act(event, n);
-  });
-  on("pointerover", (event, n) => event.pointerType === "mouse" && choose(n));
-  on("pointerdown", ({ pointerType }, n) => {
-    asksOnly = pointerType !== "mouse" && chosen.query !== n;
-  });
-  on("click", ({ detail }, n) => {
-    if (asksOnly && detail) choose(n);
-    else toggle(hidden, n);
-    asksOnly = false;
-  });
-  on("keydown", (event, n) => {
-    if (!STEPS[event.key]) return;
-    event.preventDefault();
-    const [down, right] = STEPS[event.key], row = Math.floor(n / grid) + down;
-    const column = (n % grid) + right, next = row * grid + column;
-    if (Math.min(row, column) < 0 || Math.max(row, column) >= grid) return;
-    [cells[n].tabIndex, cells[next].tabIndex] = [-1, 0];
-    cells[next].focus();
-    choose(next, true);
-  });
-}
-
-function buildImages(pixels) {
-  const each = 3 * size * size;
-  return model.labels.map((number, index) => {
-    const label = classes[number];
-    const button = element("button", $("images"), { "aria-label": `Image ${index + 1}: ${label}` });
-    button.image = { pixels: pixels.slice(index * each, (index + 1) * each), label };
-    paint(element("canvas", button), (...at) => pixel(button.image.pixels, ...at));
-    button.onclick = () => show(button.image);
-    return button.image;
-  });
+  for (const [n, cell] of cells.entries()) {
+    cell.onpointerover = ({ pointerType }) => pointerType === "mouse" && choose(n);
+    cell.onpointerdown = () => (asksOnly = chosen.query !== n);
+    cell.onclick = ({ detail }) => (asksOnly && detail ? choose(n) : toggle(hidden, n));
+    cell.onkeydown = (event) => {
+      if (event.key in STEPS) step(STEPS[event.key], n, event.preventDefault());
+    };
+  }
 }
 
 function listen() {
-  listenToPatches();
   const on = (id, act) => $(id)?.addEventListener("click", act);
   on("class-token", () => choose(CLASS_TOKEN));
   on("play", play);
   on("restore", () => update(hidden.clear()));
   on("all-on", () => update(off.clear()));
   on("positions", ({ target: { value } }) => {
-    const orders = { "in place": null, shuffled: shuffled(), none: new Array(count).fill(-1) };
+    const orders = { "in place": null, shuffled: shuffled(), none: cells.map(() => -1) };
     if (value in orders) update((chosen.order = orders[value]));
   });
-  cards.forEach((card, head) => {
+  for (const [head, card] of cards.entries())
     all("button", card)[0].onclick = () => toggle(off, `${chosen.layer},${head}`);
-  });
-  layers.forEach((row, layer) => (row.onclick = () => showLayer(layer)));
-  bars.forEach((bar) => (bar.onclick = () => update((chosen.target = bar.k))));
+  for (const [layer, row] of layers.entries()) row.onclick = () => showLayer(layer);
+  for (const bar of bars) bar.onclick = () => update((chosen.target = bar.k));
+  for (const button of $("images").children) button.onclick = () => show(button.image);
   $("layer").oninput = () => showLayer($("layer").value - 1);
   $("file").onchange = () => $("file").files.length && open($("file").files[0]);
   for (const kind of ["dragover", "dragleave", "drop"])
@@ -343,31 +293,36 @@ function listen() {
 // For tests: #check=[{"image": 0, "hidden": [3]}, …] writes the worker's answers into the page.
 async function check(images, questions) {
   const answers = [];
-  for (const { image: index, photo, ...changes } of JSON.parse(questions)) {
+  for (const { image: index, photo, ...changes } of questions) {
     const bytes = Uint8Array.from(atob(photo ?? ""), (sign) => sign.charCodeAt(0));
     const pixels = photo ? await preprocess(new Blob([bytes])) : images[index].pixels;
     answers.push({ ...(await ask({ pixels, ...changes })), pixels });
   }
   const plain = (_, value) => (ArrayBuffer.isView(value) ? Array.from(value) : value);
-  element("pre", document.body, { id: "checked", hidden: "" }, JSON.stringify(answers, plain));
+  $("checked").textContent = JSON.stringify(answers, plain);
 }
 
 async function main() {
-  if (!window.DecompressionStream) throw new Error("it is too old, use one of 2023 or later");
-  const loaded = await ask({ description: model, weights: text("weights") });
+  const loaded = await ask({ model, weights: $("weights").textContent }), each = 3 * size ** 2;
+  const images = all("#images button").map((button, index) => {
+    const pixels = loaded.images.slice(index * each, (index + 1) * each);
+    const label = classes[model.labels[index]];
+    button.image = { pixels, label };
+    button.setAttribute("aria-label", `Image ${index + 1}: ${label}`);
+    paint(button.firstChild, (...at) => pixel(pixels, ...at));
+    return button.image;
+  });
   similar = loaded.similarity;
-  $("main").hidden = false;
   $(similar ? "without-positions" : "with-positions").hidden = true;
-  const images = buildImages(loaded.images);
-  listen();
+  $("main").hidden = false;
   await show(images[0]);
-  const [key, questions] = decodeURIComponent(location.hash).split("=");
-  if (key === "#check") await check(images, questions);
+  [listen, listenToPatches].forEach((start) => start());
+  const [, questions] = decodeURIComponent(location.hash).split("#check=");
+  if (questions) await check(images, JSON.parse(questions));
 }
 
-// Headless browsers write a page down when it has loaded: an open frame keeps it from that.
-const frame = element("iframe", document.body, { hidden: "" });
-frame.contentDocument.open();
+// Headless browsers write a page down when it has loaded, which an open frame delays.
+$("frame").contentDocument.open();
 main().catch(({ message }) => {
-  $("alert").textContent = `This page does not work in this browser: ${message}.`;
-}).finally(() => frame.contentDocument.close());
+  $("alert").textContent = `This browser cannot run the model (${message}): use a newer one.`;
+}).finally(() => $("frame").contentDocument.close());

@@ -7,9 +7,9 @@
 const weights = new Map(), transposes = new Map();
 let model, tokens, width, heads, headWidth; // its sizes and names; T, D, H, D/H
 
-// Numbers in half precision come as all their low bytes, then all high ones: it compresses better.
-const POWERS = Float64Array.from({ length: 32 }, (_, exponent) => 2 ** (Math.max(exponent, 1) - 25));
+const POWERS = Array.from({ length: 32 }, (_, exponent) => 2 ** (Math.max(exponent, 1) - 25));
 
+// Numbers in half precision come as all their low bytes, then all high ones: it compresses better.
 function fromHalf(bytes, count) {
   return Float32Array.from({ length: count }, (_, i) => {
     const high = bytes[count + i], exponent = (high >> 2) & 31;
@@ -20,13 +20,12 @@ function fromHalf(bytes, count) {
 }
 
 // Read the weights and return what follows them, the images.
-async function setUp(description, text) {
-  const packed = Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
+async function setUp(data) {
+  const packed = Uint8Array.from(atob(data.weights), (sign) => sign.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
-  model = description;
-  [width, heads, headWidth] = [model.width, model.heads, model.width / model.heads];
-  tokens = model.grid ** 2 + model.classToken;
+  ({ model, model: { width, heads } } = data);
+  [headWidth, tokens] = [width / heads, model.grid ** 2 + model.classToken];
   const numbers = fromHalf(bytes, model.tensors.reduce((sum, [, size]) => sum + size, 0));
   let start = 0;
   for (const [name, size] of model.tensors)
@@ -34,21 +33,25 @@ async function setUp(description, text) {
   return bytes.subarray(2 * start);
 }
 
+// Places in arrays are made integers by `| 0`, where a power or a division has made others: with
+// these, the loops take three times as long.
 function dot(a, i, b, j, count) {
   let sum = 0;
+  [i, j, count] = [i | 0, j | 0, count | 0];
   for (let n = 0; n < count; n++) sum += a[i + n] * b[j + n];
   return sum;
 }
 
 // a += factor · b
 function add(a, i, factor, b, j, count) {
+  [i, j, count] = [i | 0, j | 0, count | 0];
   for (let n = 0; n < count; n++) a[i + n] += factor * b[j + n];
 }
 
 // x (T,I) times the transpose of a matrix (O,I), plus a bias (O): (T,O). Four rows and two columns
 // of the result at a time share what is read; at the edges, some are computed several times.
-function product(x, inputs, matrix, bias) {
-  const rows = x.length / inputs, outputs = matrix.length / inputs;
+function product(x, width, matrix, bias) {
+  const inputs = width | 0, rows = (x.length / inputs) | 0, outputs = (matrix.length / inputs) | 0;
   const y = new Float32Array(rows * outputs), last = rows - 1;
   for (let t = 0; t < rows; t += 4) {
     const t1 = Math.min(t + 1, last), t2 = Math.min(t + 2, last), t3 = Math.min(t + 3, last);
@@ -72,17 +75,13 @@ function product(x, inputs, matrix, bias) {
   return y;
 }
 
-function transposed(name, inputs) {
-  const matrix = weights.get(name), outputs = matrix.length / inputs;
-  if (!transposes.has(name))
-    transposes.set(name, matrix.map((_, i) => matrix[(i % outputs) * inputs + Math.floor(i / outputs)]));
-  return transposes.get(name);
-}
-
 function linear(x, inputs, name) {
-  const y = product(x, inputs, weights.get(`${name}.weight`), weights.get(`${name}.bias`));
-  const outputs = (y.length * inputs) / x.length;
-  return [y, (dy) => product(dy, outputs, transposed(`${name}.weight`, inputs))];
+  const matrix = weights.get(`${name}.weight`), outputs = matrix.length / inputs;
+  const mirrored = (_, i) => matrix[(i % outputs) * inputs + Math.floor(i / outputs)];
+  return [product(x, inputs, matrix, weights.get(`${name}.bias`)), (dy) => {
+    if (!transposes.has(name)) transposes.set(name, matrix.map(mirrored));
+    return product(dy, outputs, transposes.get(name));
+  }];
 }
 
 // LayerNorm: each row minus its mean, divided by its standard deviation, then scaled and shifted.
@@ -102,15 +101,13 @@ function norm(x, name) {
   }
   // dx = (g − mean(g) − x̂ · mean(g · x̂)) / σ, where g = dy · scale
   return [y, (dy) => {
-    const g = dy.map((each, i) => each * (scale ? scale[i % width] : 1));
-    return g.map((each, i) => {
-      const row = Math.floor(i / width), at = row * width;
-      if (i === at) {
-        g.mean = g.subarray(at, at + width).reduce((a, b) => a + b) / width;
-        g.along = dot(g, at, normed, at, width) / width;
-      }
-      return (each - g.mean - normed[i] * g.along) * inverses[row];
-    });
+    const dx = dy.map((each, i) => each * (scale ? scale[i % width] : 1));
+    for (const [row, inverse] of inverses.entries()) {
+      const at = row * width, g = dx.subarray(at, at + width);
+      const mean = g.reduce((a, b) => a + b) / width, along = dot(g, 0, normed, at, width) / width;
+      g.forEach((each, i) => (g[i] = (each - mean - normed[at + i] * along) * inverse));
+    }
+    return dx;
   }];
 }
 
@@ -125,12 +122,13 @@ function erf(x) {
 // GELU: x · Φ(x), whose slope is Φ(x) + x · φ(x).
 function gelu(x) {
   const below = x.map((each) => (1 + erf(each * Math.SQRT1_2)) / 2);
-  const slope = (each, i) => below[i] + (each * Math.exp(-each * each / 2)) / Math.sqrt(2 * Math.PI);
-  return [x.map((each, i) => each * below[i]), (dy) => dy.map((each, i) => each * slope(x[i], i))];
+  const density = (each) => Math.exp((-each * each) / 2) / Math.sqrt(2 * Math.PI);
+  const back = (dy) => dy.map((each, i) => each * (below[i] + x[i] * density(x[i])));
+  return [x.map((each, i) => each * below[i]), back];
 }
 
 function softmax(row) {
-  const most = row.reduce((a, b) => Math.max(a, b));
+  const most = Math.max(...row);
   let sum = 0;
   for (let i = 0; i < row.length; i++) sum += row[i] = Math.exp(row[i] - most);
   for (let i = 0; i < row.length; i++) row[i] /= sum;
@@ -174,9 +172,8 @@ function attend(qkv, off, gradients) {
   }, shares];
 }
 
-const sum = (a, b) => a.map((each, i) => each + b[i]);
-
 function block(x, name, off, gradients) {
+  const sum = (a, b) => a.map((each, i) => each + b[i]);
   const [normed1, backNorm1] = norm(x, `${name}.norm1`);
   const [qkv, backQkv] = linear(normed1, width, `${name}.attn.qkv`);
   const [attended, backAttended, shares] = attend(qkv, off, gradients);
@@ -219,9 +216,7 @@ function forward(pixels, changes) {
   let x = embed(pixels, changes);
   for (let layer = 0; layer < model.depth; layer++) {
     const silent = new Set(off.filter(([each]) => each === layer).map(([, head]) => head));
-    const [y, back, shares] = block(x, `blocks.${layer}`, silent, gradients);
-    [x, layers[layer]] = [y, shares];
-    backs.unshift(back);
+    [x, backs[layer], layers[layer]] = block(x, `blocks.${layer}`, silent, gradients);
   }
   const read = model.classToken ? x.subarray(0, width) : x; // all patches without a class token
   const [normed, backNorm] = norm(read, "norm"), rows = read.length / width;
@@ -232,7 +227,7 @@ function forward(pixels, changes) {
     const dFeatures = backLogits(logits.map((_, k) => (k === target ? 1 : 0)));
     const dx = new Float32Array(x.length);
     dx.set(backNorm(normed.map((_, i) => dFeatures[i % width] / rows)));
-    backs.reduce((dy, back) => back(dy), dx);
+    backs.reduceRight((dy, back) => back(dy), dx);
     return gradients;
   }];
 }
@@ -259,12 +254,11 @@ function meanOfHeads(matrices) {
   return mean;
 }
 
-// All that the page shows of an image with changes. `target` is the explained class, by default
-// the predicted one.
+// All that the page shows of an image with changes. `target` is the explained class or null.
 function explain({ pixels, target, ...changes }) {
   const start = performance.now(), [logits, layers, gradientsOf] = forward(pixels, changes);
   const forwardMs = performance.now() - start;
-  target ??= logits.indexOf(logits.reduce((a, b) => Math.max(a, b)));
+  target ??= logits.indexOf(Math.max(...logits));
   const raised = gradientsOf(target).map((gradient, layer) =>
     meanOfHeads(gradient.map((each, i) => Math.max(0, each * layers[layer][i]))));
   const [rollout, relevance] = [through(layers.map(meanOfHeads), 0.5), through(raised, 1)];
@@ -282,7 +276,7 @@ function similarity() {
 }
 
 self.onmessage = async ({ data }) => {
-  if (!data.description) return self.postMessage(explain(data));
-  const images = await setUp(data.description, data.weights);
+  if (data.pixels) return self.postMessage(explain(data));
+  const images = await setUp(data);
   self.postMessage({ images, similarity: similarity() });
 };
