@@ -303,6 +303,7 @@ async function check(images, questions) {
 }
 
 async function main() {
+  if (!window.DecompressionStream) throw new Error("it cannot decompress");
   const loaded = await ask({ model, weights: $("weights").textContent }), each = 3 * size ** 2;
   const images = all("#images button").map((button, index) => {
     const pixels = loaded.images.slice(index * each, (index + 1) * each);
@@ -322,7 +323,7 @@ async function main() {
 }
 
 // Headless browsers write a page down when it has loaded, which an open frame delays.
-$("frame").contentDocument.open();
+$("frame").contentDocument?.open();
 main().catch(({ message }) => {
   $("alert").textContent = `This browser cannot run the model (${message}): use a newer one.`;
-}).finally(() => $("frame").contentDocument.close());
+}).finally(() => $("frame").contentDocument?.close());
