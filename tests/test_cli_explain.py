@@ -84,6 +84,10 @@ def test_an_image_is_never_replaced(run: Run) -> None:
         ("images=nowhere", "images=nowhere: there is no such file or folder"),
         ("ckpt=mae layer=7", "layer=7: the decoder has the layers 1 to"),
         ("ckpt=mae method=rollout", "method=, score=, target= are for classifiers"),
+        ("html=page.htm", "html=page.htm must end in .html"),
+        ("html=page.html score=9", "html= writes a page, and score= is for pictures"),
+        ("html=page.html ckpt=mae", "html= needs a Vision Transformer that classifies"),
+        ("html=page.html ckpt=builtin:cifar10", "cannot read CIFAR-10"),
     ],
 )
 def test_what_cannot_be_explained_is_said(

@@ -8,6 +8,7 @@ import hashlib
 import io
 import re
 import sys
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 
 # The bytes of a long name that are kept.
@@ -89,3 +90,21 @@ def reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = lines[:2] if lines and lines[0].endswith(":") else lines[:1]
     return " ".join(told)[:300] or type(error).__name__
+
+
+def render(room: str, template: str, **content: object) -> str:
+    """Return a page of a room, in which no text of `content` is markup or a control character."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # slow, and for pages alone
+
+    environment = Environment(
+        loader=PackageLoader(f"vit_train.{room}"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: value if hasattr(value, "__html__") else printable(str(value)),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["base64"] = lambda content: b64encode(content).decode()
+    environment.globals["counted"] = counted
+    return environment.get_template(template).render(content)

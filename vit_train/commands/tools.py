@@ -49,12 +49,13 @@ def vit_predict(config: PredictConfig) -> None:
     predict_images(config)
 
 
-@console_command(ExplainConfig, paths=("images", "ckpt", "data.root", "out"))
+@console_command(ExplainConfig, paths=("images", "ckpt", "data.root", "out", "html"))
 def vit_explain(config: ExplainConfig) -> None:
     """vit-explain: draw which parts of an image a prediction comes from.
 
     vit-explain ckpt=outputs/cifar10-tiny
     vit-explain ckpt=outputs/cifar10-tiny images=photo.jpg method=rollout
+    vit-explain ckpt=outputs/cifar10-tiny html=demo.html
     """
     from vit_train.explain.explain import explain_predictions
 

@@ -3,35 +3,16 @@
 The templates hold the text; their numbers are those of results.json.
 """
 
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from vit_train.base.text import counted, printable
+from vit_train.base.text import counted, render
 from vit_train.engine.metrics import Classification, Evaluation, is_uneven
 
 # The number of confused pairs of classes that are named.
 PAIRS = 5
-
-
-def render(template: str, **content: object) -> str:
-    """Return a page in which no text of `content` is markup or a control character."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # slow, and for pages alone
-
-    environment = Environment(
-        loader=PackageLoader("vit_train.evaluation"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=lambda value: value if hasattr(value, "__html__") else printable(str(value)),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["base64"] = lambda png: b64encode(png).decode()
-    environment.globals["counted"] = counted
-    return environment.get_template(template).render(content)
 
 
 def evaluation_page(
@@ -50,6 +31,7 @@ def evaluation_page(
         accuracies = content["robustness"]["acc_by_severity"]
         more["worst"] = min(accuracies, key=lambda name: sum(accuracies[name]))
     return render(
+        "evaluation",
         "evaluation.html",
         title=f"{content['title']}, {content['split']} images",
         content=content,
@@ -107,6 +89,7 @@ def comparison_page(
     `verdicts` compare them in words; `settings` are those that differ, with each model's value.
     """
     return render(
+        "evaluation",
         "comparison.html",
         title=f"{models[0]['title']}, {models[0]['split']} images: a comparison",
         models=models,

@@ -1,17 +1,18 @@
-"""`vit-explain`: draw where a model's predictions come from."""
+"""`vit-explain`: draw where a model's predictions come from, or write a page that shows it live."""
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from vit_train.base.log import logger
 from vit_train.base.text import file_name
 from vit_train.base.writing import require_own_folder
 from vit_train.data.dataset import sample
 from vit_train.data.image_files import BrokenImage, Doubts, image_files
 from vit_train.engine.precision import keep_freed_memory, pick_device
+from vit_train.explain.demo import write_demo
 from vit_train.explain.explainer import Explainer, decoder_figures, true_classes
 from vit_train.figures.charts import save
 from vit_train.model.autoencoder import Autoencoder
@@ -20,17 +21,18 @@ from vit_train.runs.paths import run_folder
 from vit_train.runs.settings import ExplainConfig
 from vit_train.runs.trained import Trained, load
 
-logger = logging.getLogger(__name__)
-
 
 def explain_predictions(config: ExplainConfig) -> None:
     """Draw the heat maps of predictions, the distances of heads, and the filters.
 
-    For a model that predicts pixels, draw the attention of its decoder from a hidden patch. Raise
-    ValueError for a model without attention, and for a layer or class that it does not have.
+    For a model that predicts pixels, draw the attention of its decoder from a hidden patch. With
+    html=, write the demo page instead. Raise ValueError for a model without attention, and for a
+    layer or class that it does not have.
     """
     keep_freed_memory()
     trained = load(config.ckpt, pick_device(config.device), config.weights, config.data.image_size)
+    if config.html is not None:
+        return write_demo(trained, config, Path(config.html))
     explainer = None
     if not isinstance(trained.model, Autoencoder):
         if config.layer != ExplainConfig.layer and config.method != "attention":

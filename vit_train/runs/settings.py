@@ -16,6 +16,8 @@ from vit_train.runs.config import TrainConfig
 
 # The choices of a checkpoint's weights; auto takes the averaged weights if there are any.
 WEIGHTS = ("auto", "ema", "raw")
+# The settings of vit-explain that are for its pictures alone.
+PICTURES = ("images", "method", "layer", "target", "score", "out")
 # Checkpoints that vit-eval compares.
 MOST_COMPARED = 8
 
@@ -158,12 +160,22 @@ class ExplainConfig(TrainedConfig):
         "The folder for maps.png, distances.png and filters.png; null: one in the run's folder, "
         "such as explain/.",
     )
+    html: str | None = setting(
+        None,
+        "Write this page instead of pictures: one .html file in which the model runs in a browser, "
+        "on the first `count` test images and on photos.",
+    )
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
     max_pixels: int = setting(MAX_PIXELS, MAX_PIXELS_TEXT, at_least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.html is not None and not self.html.endswith(".html"):
+            raise ValueError(f"html={self.html} must end in .html")
+        given = [key for key in PICTURES if getattr(self, key) != getattr(ExplainConfig, key)]
+        if self.html is not None and given:
+            raise ValueError(f"html= writes a page, and {given[0]}= is for pictures: leave out one")
         if self.target is not None and self.method != "relevance":
             raise ValueError(f"method={self.method} is the same for every class: leave out target=")
 

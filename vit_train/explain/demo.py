@@ -1,0 +1,92 @@
+"""The page in which a model runs in the reader's browser: vit-explain html=."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vit_train.base.log import logger
+from vit_train.base.text import printable, render
+from vit_train.base.writing import write_text
+from vit_train.model.vit import VisionTransformer
+from vit_train.runs.images import evaluated_images
+from vit_train.runs.paths import is_builtin
+from vit_train.runs.settings import ExplainConfig
+from vit_train.runs.trained import Trained
+
+# The settings of the models that templates/model.js computes.
+COMPUTED: dict[str, tuple[object, ...]] = {
+    "stem": ("patches",),
+    "patch_overlap": (0,),
+    "activation": ("gelu",),
+    "pre_norm": (True,),
+    "final_norm": (True,),
+    "qk_norm": (False,),
+    "layer_scale": (None,),
+    "positions": ("none", "learned", "learned_2d", "sinusoidal", "sincos_2d"),
+    "positions_at": ("stem",),
+    "head": ("token", "gap"),
+}
+# More patches take a browser seconds for an image; more parameters, tens of megabytes.
+MOST_PATCHES, MOST_PARAMETERS = 400, 10_000_000
+
+
+def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
+    """Write a page in which the model runs, on its first test images and on photos.
+
+    Raise ValueError for a model that the page's JavaScript does not compute.
+    """
+    model, meta = require_computed(trained), trained.meta
+    images = evaluated_images(config.data, "test", meta)[0].images
+    images = images.subset(torch.arange(min(config.count, len(images))))
+    tensors = {key: value for key, value in model.state_dict().items() if "pos_embed" not in key}
+    tensors |= zip(["positions"], (table() for table in model.pos_embed), strict=False)
+    halves = torch.cat([value.detach().cpu().flatten() for value in tensors.values()]).half()
+    meta.require_finite(halves)
+    # All low bytes, then all high ones, which compress better apart.
+    planes = halves.view(torch.uint8).view(-1, 2).t().contiguous()
+    pixels = images.images.permute(0, 2, 3, 1).contiguous()
+    content: dict[str, Any] = {
+        "title": printable(config.ckpt if is_builtin(meta.path) else meta.config.data.name),
+        "classes": [printable(name) for name in meta.classes],
+        "labels": images.labels.tolist(),
+        "tensors": [(name, value.numel()) for name, value in tensors.items()],
+        "parameters": sum(each.numel() for each in model.parameters()),
+        "size": model.image_shape[1],
+        "grid": model.grid,
+        "patch": model.config.patch_size,
+        "width": model.config.embed_dim,
+        "depth": model.config.depth,
+        "heads": model.config.num_heads,
+        "hidden": model.config.hidden_dim,
+        "eps": model.config.eps,
+        "classToken": int(model.config.has_class_token),
+        "temperature": meta.temperature or 1.0,
+        "scale": trained.normalize.scale.flatten().tolist(),
+        "shift": trained.normalize.shift.flatten().tolist(),
+    }
+    weights = gzip.compress(planes.numpy().tobytes() + pixels.numpy().tobytes(), mtime=0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, render("explain", "demo.html", model=content, weights=weights))
+    logger.info(f"written to {path}, which any browser opens ({path.stat().st_size / 1e6:.1f} MB)")
+
+
+def require_computed(trained: Trained) -> VisionTransformer:
+    """Return the model; raise ValueError if the demo page does not compute it."""
+    model, config = trained.model, trained.meta.config
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(
+            "html= needs a Vision Transformer that classifies: this is model.name="
+            f"{config.model.name} with task={config.task.name}"
+        )
+    for name, values in COMPUTED.items():
+        if (value := getattr(model.config, name)) not in values:
+            raise ValueError(f"html= does not support model.{name}={value}")
+    parameters = sum(each.numel() for each in model.parameters())
+    if model.grid**2 > MOST_PATCHES or parameters > MOST_PARAMETERS:
+        raise ValueError(
+            f"html= is for at most {MOST_PATCHES} patches and {MOST_PARAMETERS:,} parameters: this "
+            f"model has {model.grid**2} and {parameters:,}"
+        )
+    return model
