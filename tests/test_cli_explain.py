@@ -85,7 +85,6 @@ def test_an_image_is_never_replaced(run: Run) -> None:
         ("ckpt=mae layer=7", "layer=7: the decoder has the layers 1 to"),
         ("ckpt=mae method=rollout", "method=, score=, target= are for classifiers"),
         ("html=page.htm", "html=page.htm must end in .html"),
-        ("html=page.html score=9", "html= writes a page, and score= is for pictures"),
         ("html=page.html ckpt=mae", "html= needs a Vision Transformer that classifies"),
         ("html=page.html ckpt=builtin:cifar10", "cannot read CIFAR-10"),
     ],
@@ -176,6 +175,18 @@ def test_below_a_map_is_the_prediction_whatever_class_is_explained(
     heading, *drawn, _, _, legend = (text.get_text() for text in axes.texts)
     assert heading == "" and drawn == expected
     assert f"raised {target or 'the predicted class'}" in legend.replace("\n", " ")
+
+
+def test_all_methods_are_drawn_side_by_side_over_the_image(small_run: SmallRun) -> None:
+    explainer = Explainer(vit_train.load(small_run("finished")), "all")
+    images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
+    larger = torch.nn.functional.interpolate(images, scale_factor=7)
+    (axes,) = explainer.draw_maps(images, ["a", "b"], larger).axes
+    assert axes.images[0].get_array().shape[:2] == (224, 4 * 224 + 3 * 7)
+    legend = axes.texts[-1].get_text().replace("\n", " ")
+    assert (
+        legend.index("relevance") < legend.index("rollout") < legend.index("attention of layer 2")
+    )
 
 
 def test_what_takes_too_much_memory_is_not_drawn(

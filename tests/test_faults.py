@@ -290,7 +290,7 @@ def test_out_of_memory_in_evaluation_or_before_training_names_what_to_change(
     error = RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")
     with monkeypatch.context() as patch:
         patch.setattr(Classify, "sample_outputs", Mock(side_effect=error))
-        words = "out of memory in evaluation with 40 images at once: set train.eval_batch_size=20"
+        words = "out of memory with 40 images at once: set train.eval_batch_size=20"
         run.fails(words, "vit-train", *SMALL, "train.eval_batch_size=40", "hydra.run.dir=one")
     monkeypatch.setattr(Classify, "prepare", Mock(side_effect=error))
     words = "CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate): choose a smaller model"

@@ -18,7 +18,7 @@ from vit_train.base import memory as limits
 from vit_train.base.reading import read_json
 from vit_train.base.writing import write_json
 from vit_train.data.config import ShapesConfig
-from vit_train.engine.state import AveragesState
+from vit_train.engine.state import AveragesState, RandomState
 from vit_train.model.build import build, forward_bytes
 from vit_train.model.config import CnnConfig
 from vit_train.model.vit import VisionTransformer
@@ -67,6 +67,7 @@ WRONG: tuple[dict[str, Any], ...] = (
     {"optimizers": [[]]}, {"model": {"x": torch.zeros(1)}}, {"epoch": 99},
     {"epoch_averages": AveragesState(torch.zeros(9), 0, 0.0)},
     {"optimizers": [[{"step": torch.zeros(1)} for _ in range(29)]]},
+    {"random": RandomState(torch.zeros(9), [])},
 )  # fmt: skip
 
 

@@ -1,8 +1,6 @@
 """The machine's memory, checked before anything is allocated."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from vit_train.base.text import counted
 
@@ -42,21 +40,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Check for an error of Python, or of PyTorch on any device, that could not allocate memory."""
     phrases = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
     return isinstance(error, MemoryError) or any(phrase in str(error).lower() for phrase in phrases)
-
-
-class OutOfMemory(ValueError):
-    """There is too little memory for something that the user can make smaller."""
-
-
-@contextmanager
-def memory_advice(doing: str, advice: str) -> Iterator[None]:
-    """Raise OutOfMemory, which says what was done and what to do, if memory runs out."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise OutOfMemory(f"out of memory {doing}: {advice}") from error
 
 
 # Per pixel of a whole data set: RGB, and a copy while its training images are split.

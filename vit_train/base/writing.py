@@ -35,8 +35,7 @@ def replacing(path: Path, keep: int = 0) -> Iterator[IO[bytes]]:
     if not path.is_symlink() and path.exists() and not (path.is_file() or path.is_dir()):
         raise Refused(f"{path} is not a regular file, and would be replaced: name another")
     # One for each thread, so that two writers of the same file do not mix their bytes.
-    writer = f"{os.getpid()}-{threading.get_ident()}"
-    partial = path.with_name(f"{path.name}.{writer}.partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.partial")
     try:
         with partial.open("xb") as file:  # never through a link that was put there
             yield file
@@ -151,9 +150,9 @@ def require_own_folder(path: Path) -> None:
 def save_archive(path: Path, archive: bytes, keep: int = 0) -> None:
     """Write a file atomically, and keep up to `keep` older files.
 
-    These are NAME-1.pt, the newest of them, NAME-2.pt and so on. Between two renames, and if the
-    last one fails, there is no NAME.pt: NAME-1.pt is the newest. If writing fails with OSError,
-    everything stays as it was.
+    Of last.safetensors these are last-1.safetensors, the newest of them, and so on. Between two
+    renames, and if the last one fails, last-1.safetensors is the newest file. If writing fails
+    with OSError, everything stays as it was.
     """
     path.parent.mkdir(exist_ok=True)  # no parents=True: a vanished mount is not recreated
     with replacing(path, keep) as file:

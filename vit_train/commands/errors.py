@@ -57,8 +57,8 @@ def describe(error: BaseException, kind: type) -> str:
             return said
         if found := re.search(r"tried to allocate (\d+) bytes", said):  # PyTorch, on a CPU
             said = f"{gigabytes(int(found[1]))} more cannot be had"
-        advice = "choose a smaller model, or fewer or smaller images"
-        return f"out of memory ({said}): {advice}" if said else f"out of memory: {advice}"
+        which = f" ({said})" if said else ""
+        return f"out of memory{which}: choose a smaller model, or fewer or smaller images"
     # Hydra names the config file at fault.
     where = file[0] if (file := re.match(r"In '\w+/[^']+': ", str(error))) else ""
     context = None if error.__suppress_context__ else error.__context__

@@ -84,10 +84,10 @@ class Sweep:
         except Exception as error:
             if not isinstance(error, EXPECTED):
                 traceback.print_exc()
-            job = settings.job.override_dirname or settings.job.num
-            message = printable(f"{job}: {explain(error)}", keep="\n")
-            print(f"vit-train: job {settings.job.num} failed: {message}", file=sys.stderr)
-            self.failures.append(f"  job {settings.job.num}, {message}")
+            job = settings.job
+            message = printable(f"{job.override_dirname or job.num}: {explain(error)}", keep="\n")
+            print(f"vit-train: job {job.num} failed: {message}", file=sys.stderr)
+            self.failures.append(f"  job {job.num}, {message}")
 
     def report(self) -> None:
         """Print how many jobs finished, and those that stopped early or failed."""
@@ -99,8 +99,8 @@ class Sweep:
             runs = for_shell(Path(self.folder))
             say(f"next    vit-results {runs}\n        tensorboard --logdir {runs}")
         if self.stopped:
-            commands = "\n  ".join(map(resume_command, self.stopped))
-            say(f"stopped before their end; resume each with:\n  {commands}")
+            commands = map(resume_command, self.stopped)
+            say("\n  ".join(("stopped before their end; resume each with:", *commands)))
         if self.failures:
             print("vit-train: failed jobs:", *self.failures, sep="\n", file=sys.stderr)
 

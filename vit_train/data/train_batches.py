@@ -120,10 +120,10 @@ class TrainBatches(DrawnBatches):
     ) -> list[tuple[Tensor, ...]]:
         """Draw what each step of a batch's augmentation needs, in the order of the steps."""
         count = len(index)
-        before = (self.cropper, self.resized_cropper)
         return [
             (index,),
-            *(step.draw(rng, count) for step in before if step is not None),
+            self.cropper.draw(rng, count),
+            *([] if self.resized_cropper is None else [self.resized_cropper.draw(rng, count)]),
             *self.policy.rounds(rng, count),
             *([] if self.eraser is None else [self.eraser.draw(rng, count)]),
             *([] if self.mixer is None else [self.mixer.draw(rng, count, epoch)]),

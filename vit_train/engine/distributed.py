@@ -125,11 +125,16 @@ def join_processes(device: torch.device, config: DistributedConfig) -> Processes
         wait = timedelta(seconds=config.timeout_s)
         store, rank, count = next(rendezvous("env://", timeout=wait))
         # torchrun's store outlives a restart, with the addresses of processes that have ended.
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = PrefixStore(f"attempt {attempt}", store)
-        own = torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else None
+        store = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
         dist.init_process_group(
-            backend, store=store, rank=rank, world_size=count, timeout=wait, device_id=own
+            backend,
+            store=store,
+            rank=rank,
+            world_size=count,
+            timeout=wait,
+            device_id=torch.device("cuda", torch.cuda.current_device())
+            if device.type == "cuda"
+            else None,
         )
     except RuntimeError as error:
         raise ValueError(f"could not connect the training processes: {error}") from error

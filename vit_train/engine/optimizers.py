@@ -93,8 +93,9 @@ class Muon(Optimizer):
         momentum: float,
         weight_decay: float,
     ) -> None:
-        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        super().__init__(list(weights), defaults)
+        super().__init__(
+            list(weights), {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        )
         self.parts = weights
         for weight in weights:
             self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)

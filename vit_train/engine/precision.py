@@ -23,11 +23,10 @@ def pick_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     found = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": torch.mps.device_count()}
-    count = found[device.type]
-    if count <= (device.index or 0):
-        gpus = counted(count, "such GPU") if count else "no such GPU"
+    if found[device.type] <= (device.index or 0):
         raise ValueError(
-            f"device={name}, but PyTorch finds {gpus} here: use device=cpu or device=auto"
+            f"device={name}, but PyTorch finds {counted(found[device.type], 'such GPU')} here: use "
+            "device=cpu or device=auto"
         )
     if device.index is not None:
         torch.cuda.set_device(device)
@@ -125,8 +124,9 @@ def fastest(device: torch.device, model: nn.Module) -> str:
     if computes_in_bf16(device):
         return "bf16"
     # Volta and Turing (V100, T4) have matrix units for fp16 alone, older GPUs for none.
-    in_fp16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
-    return "fp16" if in_fp16 else "fp32"
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0):
+        return "fp16"
+    return "fp32"
 
 
 def set_precision(name: str, device: torch.device) -> Precision:

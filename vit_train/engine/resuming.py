@@ -10,9 +10,9 @@ from vit_train.engine.trainer import Trainer
 
 def set_random_state(state: RandomState) -> None:
     """Restore the random generators of the CPU and of the current GPU, if there is one."""
-    torch.set_rng_state(state.torch)
+    torch.set_rng_state(state.torch.byte())  # of bytes: a forged file may hold others
     if state.cuda and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state.cuda[0])
+        torch.cuda.set_rng_state(state.cuda[0].byte())
 
 
 def state_of(trainer: Trainer) -> TrainerState:

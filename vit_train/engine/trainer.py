@@ -11,9 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from vit_train.base.memory import memory_advice
 from vit_train.base.rng import per_image_generators
-from vit_train.base.text import counted
 from vit_train.engine.averages import Averages, WeightAverage
 from vit_train.engine.compile import GraphedStep, compile_batch, compile_model, compiles
 from vit_train.engine.config import LoopConfig, OptimConfig
@@ -126,7 +124,7 @@ class Trainer:
         self.log_seconds = LOG_SECONDS if on_gpu else 0.0
         self.ask_every = self.loop.log_every if on_gpu and processes.count > 1 else 1
         self.logged_at = -math.inf
-        self.stop_requested = False
+        self.stop_requested = self.evaluating = False
         self.began = self.ready = time.perf_counter()
 
     def choose_workers(self, compiled: bool) -> None:
@@ -177,6 +175,7 @@ class Trainer:
 
     def train_epoch(self) -> TrainLog | None:
         """Take the remaining steps of this epoch; return None if a stop is requested meanwhile."""
+        self.evaluating = False
         for draws in self.train_loader.draws(self.epoch, self.batch):
             if self.step % self.ask_every == 0 and self.processes.any(self.stop_requested):
                 return None
@@ -286,14 +285,8 @@ class Trainer:
 
     def evaluate(self, model: nn.Module, loader: Iterable[Batch]) -> Evaluation:
         """Evaluate a model on the images of all processes."""
-        images = self.loop.eval_batch_size
-        with memory_advice(
-            f"in evaluation with {counted(images, 'image')} at once",
-            f"set train.eval_batch_size={max(1, images // 2)}",
-        ):
-            return evaluate(
-                model, self.objective, loader, self.precision, self.workers, self.processes
-            )
+        self.evaluating = True
+        return evaluate(model, self.objective, loader, self.precision, self.workers, self.processes)
 
     def require_equal_weights(self) -> None:
         """Raise ValueError if the weights differ between the processes by more than rounding."""
@@ -339,8 +332,7 @@ class Trainer:
 
     def lr_at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
-        steps = len(self.train_loader)
-        return learning_rate(step, self.optim, steps, self.loop.epochs, self.start)
+        return learning_rate(step, self.optim, len(self.train_loader), self.loop.epochs, self.start)
 
     def read(self, averages: Averages) -> TrainLog:
         """Return the averages as a log; raise NonFinite if the guard does.
@@ -349,8 +341,14 @@ class Trainer:
         """
         self.nonfinite.check(self.step)
         values, speed = averages.read()
-        lr = self.lr_at(self.step - 1)  # of the last step, even if that was before resuming
-        return TrainLog(self.epoch + 1, self.step, self.images_seen, values, lr, speed)
+        return TrainLog(
+            self.epoch + 1,
+            self.step,
+            self.images_seen,
+            values,
+            self.lr_at(self.step - 1),  # of the last step, even if that was before resuming
+            speed,
+        )
 
     @property
     def seconds(self) -> float:

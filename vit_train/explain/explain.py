@@ -21,6 +21,9 @@ from vit_train.runs.paths import run_folder
 from vit_train.runs.settings import ExplainConfig
 from vit_train.runs.trained import Trained, load
 
+# A side at which a photo can be looked at, in pixels.
+LOOKED_AT = 224
+
 
 def explain_predictions(config: ExplainConfig) -> None:
     """Draw the heat maps of predictions, the distances of heads, and the filters.
@@ -35,7 +38,7 @@ def explain_predictions(config: ExplainConfig) -> None:
         return write_demo(trained, config, Path(config.html))
     explainer = None
     if not isinstance(trained.model, Autoencoder):
-        if config.layer != ExplainConfig.layer and config.method != "attention":
+        if config.layer != ExplainConfig.layer and config.method not in ("attention", "all"):
             raise ValueError(
                 f"layer={config.layer} is for method=attention: the others use all layers"
             )
@@ -48,14 +51,14 @@ def explain_predictions(config: ExplainConfig) -> None:
     if config.images is None or config.score:
         part = evaluated_images(config.data, "test", trained.meta)[0].images
     if config.images is None:
-        shown = sample(part, config.count)
-        images, titles = shown.images, true_classes(shown, trained.meta)
+        some = sample(part, config.count)
+        images, titles, shown = some.images, true_classes(some, trained.meta), None
     else:
         paths, doubts = image_files(config.images), Doubts()
-        images, titles = read_images(trained, paths, config.count, config.max_pixels, doubts)
+        images, titles, shown = read_images(trained, paths, config.count, config.max_pixels, doubts)
         doubts.warn()
     if explainer is not None:
-        figures = explainer.figures(images, titles)
+        figures = explainer.figures(images, titles, shown)
     else:
         figures = decoder_figures(trained, config.layer, images)
     files = {folder / f"{name}.png": figure for name, figure in figures.items()}
@@ -82,18 +85,21 @@ def folder_name(config: ExplainConfig) -> str:
 
 def read_images(
     trained: Trained, paths: Sequence[Path], count: int, max_pixels: int, doubts: Doubts
-) -> tuple[Tensor, list[str]]:
+) -> tuple[Tensor, list[str], Tensor]:
     """Return the first `count` images that can be read, uint8 (N,C,S,S), and their files' names.
 
-    Raise ValueError if none of them can.
+    The same images follow, large enough to be looked at. Raise ValueError if none can be read.
     """
-    found: dict[Path, Tensor] = {}
+    size = max(LOOKED_AT, trained.meta.image_shape[1])
+    found: dict[Path, tuple[Tensor, Tensor]] = {}
     for path in paths:
         if len(found) < count:
             try:
-                found[path] = trained.pixels(path, max_pixels, doubts)
+                pixels = trained.pixels(path, max_pixels, doubts)
+                found[path] = pixels, trained.pixels(path, max_pixels, size=size)
             except BrokenImage as error:
                 logger.warning(f"{path} cannot be read: {error}")
     if not found:
         raise ValueError("none of the images can be read")
-    return torch.stack(list(found.values())), [path.name for path in found]
+    images, shown = map(torch.stack, zip(*found.values(), strict=True))
+    return images, [path.name for path in found], shown

@@ -51,7 +51,7 @@ TITLE, NAME = 44, 30
 
 
 class Explainer:
-    """Explains the predictions of one model by one method.
+    """Explains the predictions of one model by one method or, with method="all", by each.
 
     `layer`, counted from 1, is for method="attention"; `target` is the explained class, None the
     predicted one. The predictions are computed in `precision`, by default the model's own.
@@ -76,7 +76,8 @@ class Explainer:
             hint = f"did you mean {near[0]}?" if near else listed(meta.classes)
             raise ValueError(f"target={target} is not a class of the model: {hint}")
         self.trained, self.model, self.classes = trained, model, meta.classes
-        self.precision, self.method = precision or trained.precision, method
+        self.precision = precision or trained.precision
+        self.methods = list(LEGENDS) if method == "all" else [method]
         self.layer = layer_index(layer, model.config.depth, "model")
         self.target = None if target is None else meta.classes.index(target)
         self.batch = min(BATCH, images_at_once(model), trained.at_once)
@@ -85,10 +86,15 @@ class Explainer:
                 "the attention for one image would take more than 1 GB: choose a smaller image size"
             )
 
-    def figures(self, images: Tensor, titles: Sequence[str]) -> dict[str, Figure]:
-        """Draw the maps of uint8 images (N,3,S,S), the heads' distances and the filters."""
+    def figures(
+        self, images: Tensor, titles: Sequence[str], shown: Tensor | None = None
+    ) -> dict[str, Figure]:
+        """Draw the maps of uint8 images (N,3,S,S), the heads' distances and the filters.
+
+        The maps are drawn over `shown`, the same images in another size, if these are given.
+        """
         found = {
-            "maps": self.draw_maps(images, titles),
+            "maps": self.draw_maps(images, titles, shown),
             "distances": draw_distances(
                 self.distances(images),
                 images.shape[-1],
@@ -100,29 +106,37 @@ class Explainer:
             found["filters"] = draw_filters(*filters)
         return found
 
-    def draw_maps(self, images: Tensor, titles: Sequence[str]) -> Figure:
+    def draw_maps(
+        self, images: Tensor, titles: Sequence[str], shown: Tensor | None = None
+    ) -> Figure:
         """Draw uint8 images (N,3,S,S) with their maps.
 
         Below each are its title, such as its true class, and the predicted and explained classes.
         """
-        maps, probabilities = self.explained(images)
+        found = [self.explained(images, method) for method in self.methods]
         named = [shortened(name, NAME) for name in self.classes]
         lines = []
-        for title, chances in zip(titles, probabilities, strict=True):
+        for title, chances in zip(titles, found[0][1], strict=True):
             predicted = int(chances.argmax())
-            shown = [f"predicted: {named[predicted]} {100 * chances[predicted]:.0f} %"]
+            said = [f"predicted: {named[predicted]} {100 * chances[predicted]:.0f} %"]
             if self.target not in (None, predicted):
-                shown.append(f"{named[self.target]} {100 * chances[self.target]:.0f} %")
-            lines.append([shortened(title, TITLE), *shown])
+                said.append(f"{named[self.target]} {100 * chances[self.target]:.0f} %")
+            lines.append([shortened(title, TITLE), *said])
         raised = "the predicted class" if self.target is None else named[self.target]
-        legend = LEGENDS[self.method].format(layer=self.layer + 1, raised=raised)
-        return draw_maps(images, maps, lines, legend)
+        legends = (
+            LEGENDS[method].format(layer=self.layer + 1, raised=raised) for method in self.methods
+        )
+        maps = torch.stack([maps for maps, _ in found], dim=1)
+        return draw_maps(images if shown is None else shown, maps, lines, "; ".join(legends))
 
     def normalized(self, images: Tensor) -> Tensor:
         return self.trained.normalize.forward(images.to(self.trained.device))
 
-    def explained(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return maps (N,G,G) and probabilities (N,K), those of vit-predict, of uint8 images."""
+    def explained(self, images: Tensor, method: str | None = None) -> tuple[Tensor, Tensor]:
+        """Return maps (N,G,G) and probabilities (N,K), those of vit-predict, of uint8 images.
+
+        The maps are those of the explainer's only method, unless another one is given.
+        """
         has_class, parts = self.model.config.has_class_token, []
         for each in images.split(self.batch):
             pixels = self.normalized(each)
@@ -130,7 +144,7 @@ class Explainer:
             predicted = chances.argmax(1)
             target = predicted if self.target is None else torch.full_like(predicted, self.target)
             maps, *_ = prediction_maps(
-                self.model, pixels, has_class, self.method, self.layer, target
+                self.model, pixels, has_class, method or self.methods[0], self.layer, target
             )
             parts.append((maps.cpu(), chances.cpu()))
         maps, probabilities = map(torch.cat, zip(*parts, strict=True))
@@ -144,9 +158,13 @@ class Explainer:
         return [attention_distances(each, has_class, size).tolist() for each in layers]
 
     def score(self, part: ImageSet) -> None:
-        """Measure the method on these images, with the score of chance."""
-        maps, probabilities = self.explained(part.images)
-        name, images = self.method, counted(len(part), "image")
+        """Measure the methods on these images, with the score of chance."""
+        for method in self.methods:
+            self.score_method(part, method)
+
+    def score_method(self, part: ImageSet, name: str) -> None:
+        maps, probabilities = self.explained(part.images, name)
+        images = counted(len(part), "image")
         if part.masks is not None:
             hits, chance = pointing_hits(maps, part.masks)
             low, high = wilson_interval(int(hits.sum()), len(part))

@@ -22,12 +22,14 @@ COVER, MORE = 0.3, 0.5
 def draw_maps(
     images: Tensor, maps: Tensor, lines: Sequence[Sequence[str]], legend: str, columns: int = 4
 ) -> Figure:
-    """Draw uint8 images (N,3,S,S), each beside a copy overlaid with its map (N,G,G).
+    """Draw uint8 images (N,3,S,S), each beside copies overlaid with its maps, (N,G,G) or (N,M,G,G).
 
     A map is scaled from 0 to its highest value, and each of its cells is shown as one color.
     """
-    pairs = joined([images.cpu(), covered(images, maps)])
-    return image_grid(pairs, lines, min(columns, len(images)), legend=legend)
+    maps = maps.reshape(len(maps), -1, *maps.shape[-2:])
+    shown = joined([images.cpu(), *(covered(images, each) for each in maps.unbind(1))])
+    columns = max(1, 2 * columns // (1 + maps.shape[1]))
+    return image_grid(shown, lines, min(columns, len(images)), legend=legend)
 
 
 def covered(images: Tensor, maps: Tensor) -> Tensor:

@@ -137,8 +137,10 @@ def draw_calibration(predictions: Predictions, classes: Sequence[str]) -> Figure
     title = f"expected calibration error {100 * calibration_error(predictions):.1f} %"
     above.set(title=title, ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
     above.legend(loc="upper left", frameon=False)
-    share = 100 * count / max(1, count.sum())
-    below.bar(left, share, width, align="edge", color=PALETTE[5], edgecolor="white")
+    below.bar(
+        left, 100 * count / max(1, count.sum()), width, align="edge", color=PALETTE[5],
+        edgecolor="white",
+    )  # fmt: skip
     below.set(xlabel="confidence: probability of the predicted class", ylabel="images, %")
     for axes in (above, below):
         axes.spines[["top", "right"]].set_visible(False)

@@ -16,8 +16,6 @@ from vit_train.runs.config import TrainConfig
 
 # The choices of a checkpoint's weights; auto takes the averaged weights if there are any.
 WEIGHTS = ("auto", "ema", "raw")
-# The settings of vit-explain that are for its pictures alone.
-PICTURES = ("images", "method", "layer", "target", "score", "out")
 # Checkpoints that vit-eval compares.
 MOST_COMPARED = 8
 
@@ -142,8 +140,8 @@ class ExplainConfig(TrainedConfig):
     method: str = setting(
         "relevance",
         "relevance: regions that raised the class's logit; rollout: attention through all layers; "
-        "attention: that of one layer.",
-        choices=("relevance", "rollout", "attention"),
+        "attention: that of one layer; all: the three side by side.",
+        choices=("relevance", "rollout", "attention", "all"),
     )
     layer: int = setting(
         -1, "With method=attention: the layer, counted from 1, or from the end if negative."
@@ -173,10 +171,7 @@ class ExplainConfig(TrainedConfig):
         super().__post_init__()
         if self.html is not None and not self.html.endswith(".html"):
             raise ValueError(f"html={self.html} must end in .html")
-        given = [key for key in PICTURES if getattr(self, key) != getattr(ExplainConfig, key)]
-        if self.html is not None and given:
-            raise ValueError(f"html= writes a page, and {given[0]}= is for pictures: leave out one")
-        if self.target is not None and self.method != "relevance":
+        if self.target is not None and self.method not in ("relevance", "all"):
             raise ValueError(f"method={self.method} is the same for every class: leave out target=")
 
 

@@ -96,9 +96,9 @@ class Trained(NamedTuple):
 
     def __repr__(self) -> str:
         """Return one line; that of a named tuple would be the whole model and its config."""
-        count = sum(each.numel() for each in self.model.parameters())
         return (
-            f"Trained('{self.meta.path}', {count:,} parameters, "
+            f"Trained('{self.meta.path}', "
+            f"{sum(each.numel() for each in self.model.parameters()):,} parameters, "
             f"{counted(len(self.meta.classes), 'class')})"
         )
 
@@ -158,10 +158,17 @@ class Trained(NamedTuple):
             yield from (each if isinstance(each, str) else next(predictions) for each in read)
 
     def pixels(
-        self, image: Picture, max_pixels: int = MAX_PIXELS, doubts: Doubts | None = None
+        self,
+        image: Picture,
+        max_pixels: int = MAX_PIXELS,
+        doubts: Doubts | None = None,
+        size: int | None = None,
     ) -> Tensor:
-        """Return an image at the model's size, uint8 (C,S,S); raise BrokenImage if that fails."""
-        size = self.meta.image_shape[1]
+        """Return an image, uint8 (C,S,S), at the model's size or another one.
+
+        Raise BrokenImage if it cannot be decoded.
+        """
+        size = size or self.meta.image_shape[1]
         with decoding():
             if isinstance(image, str | Path):
                 pixels, lost = read_image(Path(image), size, max_pixels)

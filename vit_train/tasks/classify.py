@@ -48,7 +48,7 @@ class Classify(Task):
         self.weights: Tensor | None = None  # (K,)
         self.model, self.image_shape, self.num_classes = model, image_shape, num_classes
         if isinstance(model, ViTConfig) and model.has_class_token:
-            heads = (f"head {number + 1}" for number in range(model.num_heads))
+            heads = (f"head {number}" for number in range(1, model.num_heads + 1))
             self.columns = ("image", "mean of the heads", *heads)
             self.legend = "attention of the class token in the last layer"
 

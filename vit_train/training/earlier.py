@@ -57,8 +57,10 @@ class Earlier:
             raise self.refusal(str(error)) from error
 
     def refusal(self, reason: str) -> ValueError:
-        argument = "extend" if self.folder else "resume"
-        return ValueError(f"{argument}: this checkpoint is not from this run: {reason}")
+        return ValueError(
+            f"{'extend' if self.folder else 'resume'}: this checkpoint is not from this run: "
+            f"{reason}"
+        )
 
 
 def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None:

@@ -118,8 +118,7 @@ def with_norm_eps(config: TrainConfig, found: "Pretrained | None") -> TrainConfi
     model = config.model
     if not isinstance(model, ViTConfig) or model.norm_eps is not None:
         return config
-    eps = (found.config if found else model).eps
-    return replace(config, model=replace(model, norm_eps=eps))
+    return replace(config, model=replace(model, norm_eps=(found.config if found else model).eps))
 
 
 def first_model(

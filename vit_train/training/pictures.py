@@ -60,11 +60,12 @@ class Pictures(Callback):
             return
         classes, names = setup.data.classes, images.all_names.tolist()
         self.board.figure("val/confusion", FIGURES["confusion"](val.predictions, classes), step)
-        mistakes = draw_mistakes(val.predictions, images.images, classes, names)
-        self.board.figure("val/mistakes", mistakes, step)
+        self.board.figure(
+            "val/mistakes", draw_mistakes(val.predictions, images.images, classes, names), step
+        )
         if isinstance(model, VisionTransformer) and (most := images_at_once(model)):
-            relevance = draw_relevance(setup, model, sample(images, min(SHOWN, most)))
-            self.board.figure("val/relevance", relevance, step)
+            some = sample(images, min(SHOWN, most))
+            self.board.figure("val/relevance", draw_relevance(setup, model, some), step)
 
     def flush(self) -> None:
         """Write the gallery; after an OSError, which this raises, it stays pending."""
@@ -80,8 +81,10 @@ def draw_first_images(setup: Setup) -> Figure:
     index = batches.order(batches.generator(0))[:FIRST]
     draws = batches.draw(index, batches.generator(0, 0))
     pixels, targets = batches.batch(*(to_device(each, batches.device) for each in draws))
-    labels = [label_lines(target, setup.data.classes) for target in targets]
-    return image_grid(setup.normalize.undo(pixels), labels)
+    return image_grid(
+        setup.normalize.undo(pixels),
+        [label_lines(target, setup.data.classes) for target in targets],
+    )
 
 
 def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> Figure:

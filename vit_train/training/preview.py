@@ -75,10 +75,11 @@ def inspect_model(config: InspectConfig) -> None:
     """Print a new model's parameters, arithmetic and symmetry, and draw its position table."""
     image_shape, classes = subject(config)
     task = make_task(config.task, config.model, image_shape, classes)
-    # Below, a second one is built, in float64.
-    shapes = on_meta(task.build_model, config.model)
     require_memory(
-        3 * bytes_of(shapes.parameters()), config.model.size_settings, "choose a smaller model"
+        # Below, a second one is built, in float64.
+        3 * bytes_of(on_meta(task.build_model, config.model).parameters()),
+        config.model.size_settings,
+        "choose a smaller model",
     )
     require_attention_fits(counting_bytes(config.model, image_shape[-1]), image_shape[-1])
     torch.manual_seed(config.seed)

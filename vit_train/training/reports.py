@@ -159,8 +159,8 @@ class TensorBoard(Callback):
     def begin(self, config: str) -> None:
         """Add the settings."""
         # A code block by indentation, because a setting's value could end a fenced one.
-        block = textwrap.indent(printable(config, keep="\n"), " " * 4)
-        self.add(Event(summary=text("config", block)))
+        code = textwrap.indent(printable(config, keep="\n"), " " * 4)
+        self.add(Event(summary=text("config", code)))
 
     def figure(self, tag: str, figure: Figure, step: int = 0) -> bytes:
         """Add a figure, and return it as PNG."""

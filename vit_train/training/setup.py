@@ -113,8 +113,8 @@ class Setup:
         if self.flops is None:
             return None
         # A frozen encoder needs no gradient, and the head's is next to nothing.
-        frozen = self.config.train.freeze is not None
-        return images * (self.flops.forward if frozen else self.flops.training) / 1e12
+        flops = self.flops.forward if self.config.train.freeze else self.flops.training
+        return images * flops / 1e12
 
     def unaugmented(self, part: ImageSet) -> Iterable[Batch]:
         """Return this process's share of a split as batches for the task."""
@@ -197,8 +197,7 @@ def with_unlabeled(train_set: ImageSet, images: Tensor | None) -> ImageSet:
     """Add images without labels, (N,C,S,S), if there are any, to the training images."""
     if images is None:
         return train_set
-    count = len(train_set) + len(images)
-    require_images_fit(count, images.shape[-1], "data.unlabeled=true")
+    require_images_fit(len(train_set) + len(images), images.shape[-1], "data.unlabeled=true")
     return train_set.with_others(ImageSet(images, torch.full((len(images),), -1)))
 
 
@@ -285,10 +284,10 @@ def require_room(config: TrainConfig, task: Task, image_size: int) -> None:
     """Raise ValueError, before taking memory, if this machine cannot train the model."""
     require_few_patches(config.model, image_size)
     model = on_meta(task.build_model, config.model)
-    # Weights, gradients, AdamW's two moments and, if there is one, the average of the weights.
-    copies = 4 + bool(config.train.ema_decay)
     require_memory(
-        copies * bytes_of(model.parameters()) + bytes_of(model.buffers()),
+        # Weights, gradients, AdamW's two moments and, if there is one, the average of the weights.
+        (4 + bool(config.train.ema_decay)) * bytes_of(model.parameters())
+        + bytes_of(model.buffers()),
         f"{config.model.size_settings}: training such a model",
         "choose a smaller model",
     )

@@ -162,6 +162,9 @@ def next_steps(setup: Setup, path: Path) -> str:
     use = f"vit-predict ckpt={run} images=PHOTO.jpg"
     if not setup.task.needs_labels:
         use = f"vit-train data=DATA init_from={run}  # a classifier from its encoder"
-    evaluation = f"vit-eval ckpt={run}  # report.html: what it gets wrong"
-    commands = (evaluation, use, f"tensorboard --logdir {run}")
+    commands = (
+        f"vit-eval ckpt={run}  # report.html: what it gets wrong",
+        use,
+        f"tensorboard --logdir {run}",
+    )
     return f"{'next':<{MARGIN}}" + f"\n{' ' * MARGIN}".join(commands)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from vit_train.base.log import logged_to, shown_on_terminal
-from vit_train.base.memory import OutOfMemory, is_out_of_memory
+from vit_train.base.memory import is_out_of_memory
 from vit_train.base.text import counted
 from vit_train.engine.compile import compiles
 from vit_train.engine.distributed import join_processes, leave_processes
@@ -147,8 +147,8 @@ def with_named_runs(config: TrainConfig) -> TrainConfig:
     if config.init_from is not None:
         config = replace(config, init_from=str(run_at(Path(config.init_from))))
     if isinstance(config.task, DistillConfig):
-        teacher = str(run_at(Path(config.task.teacher)))
-        config = replace(config, task=replace(config.task, teacher=teacher))
+        task = replace(config.task, teacher=str(run_at(Path(config.task.teacher))))
+        config = replace(config, task=task)
     return config
 
 
@@ -226,13 +226,13 @@ def with_advice(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> Ite
         raise
     except OSError as error:
         raise OSError(f"{error}{folder.advice() if folder else ''}") from error
-    except OutOfMemory as error:
-        raise ValueError(f"{error}{folder.advice() if folder else ''}") from error
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         tried = trainer.workers.micro_batch or trainer.loop.batch_size
         key = "train.batch_size" if batch_norms(setup.model) else "train.micro_batch"
+        if trainer.evaluating:
+            tried, key = trainer.loop.eval_batch_size, "train.eval_batch_size"
         less = f"{key}={tried // 2}" if tried > 1 else "a smaller model or image size"
         raise ValueError(
             f"out of memory with {counted(tried, 'image')} at once: set {less}"

@@ -190,8 +190,8 @@ class Mixer:
         kind = rng.integers(len(kinds), size=count)
         cuts = (kind == len(kinds) - 1) & (cutmix is not None)
         alpha = np.asarray(kinds)[kind]
-        mixing = self.config.mix_epochs is None or epoch < self.config.mix_epochs
-        mixed = mixing & (rng.random(count) < self.config.mix_prob)
+        chance = self.config.mix_prob * (epoch < (self.config.mix_epochs or math.inf))
+        mixed = rng.random(count) < chance
         share = np.where(mixed, rng.beta(alpha, alpha), 1.0)
         half = (0.5 * np.sqrt(1 - share) * self.size).astype(np.int64)
         center = rng.integers(self.size, size=(2, count))
