@@ -26,6 +26,7 @@ from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig, typed
 from vit_train.runs.paths import Outcome
 from vit_train.tasks.config import DistillConfig
 
+FEW = "data.train_images=60 data.test_images=20"
 TRAIN = {
     # numbers out of range
     "data.train_images=9 data.test_images=9 model.patch_size=64 task=reconstruct": "must divide",
@@ -34,22 +35,18 @@ TRAIN = {
     "model.mlp_ratio=0.001": "the MLP has no hidden unit",
     "model.mlp_ratio=nan": "model.mlp_ratio=nan must be a finite number",
     "model.dropout=1": "model.dropout=1.0 must be at least 0 and less than 1",
-    "model.positions=learned_2d model.embed_dim=5 model.num_heads=1": "to be a multiple of 2",
-    "model.positions=sincos_2d model.embed_dim=6 model.num_heads=2": "to be a multiple of 4",
-    "model.positions=none model.positions_at=layers": "use positions_at=stem",
+    f"{FEW} model.positions=learned_2d model.embed_dim=5 model.num_heads=1": (
+        "to be a multiple of 2"
+    ),
+    f"{FEW} model.positions=sincos_2d model.embed_dim=6 model.num_heads=2": "to be a multiple of 4",
+    f"{FEW} model.positions=none model.positions_at=layers": "use positions_at=stem",
     **{f"task.class_weights={weights}": "must be auto, null, or a list with one positive number"
        for weights in ("even", "3", "[]", "[1,0]", "[1,-2.0]", "[1,true]", "[1,x]")},
     "task.class_weights=auto data.sampler=balanced": "choose one of them",
     "checkpoint.metric=f1": "must be one of: auto, acc, balanced_acc",
-    "data.train_images=9 data.test_images=9 task=reconstruct checkpoint.metric=acc": (
-        "acc needs labels: task=reconstruct"
-    ),
-    "data.train_images=9 data.test_images=9 train.freeze=encoder": (
-        "with pretrained weights to keep: init_from=RUN"
-    ),
-    "data.train_images=9 data.test_images=9 train.freeze=encoder model=cnn": (
-        "train.freeze=encoder needs a Vision Transformer"
-    ),
+    f"{FEW} task=reconstruct checkpoint.metric=acc": "acc needs labels: task=reconstruct",
+    f"{FEW} train.freeze=encoder": "with pretrained weights to keep: init_from=RUN",
+    f"{FEW} train.freeze=encoder model=cnn": "train.freeze=encoder needs a Vision Transformer",
     "optim.lr=0": "optim.lr=0.0 must be greater than 0",
     "optim.min_lr=1": "optim.min_lr=1.0 must be at most optim.lr=0.001",
     "optim.clip_norm=0": "optim.clip_norm=0.0 must be greater than 0, or null",
@@ -67,9 +64,9 @@ TRAIN = {
     "data.test_images=20000000000": "20,000,010,000 images of 32 by 32 would take 122,880 GB",
     "data.train_images=9 data.test_images=9 augment.crop_padding=100000000000": "at most 32",
     # models that are too large
-    "model.embed_dim=200000": "choose a smaller model",
+    f"{FEW} model.embed_dim=200000": "choose a smaller model",
     "model.depth=10000000": "must be at least 1 and at most 1000",
-    "model.patch_size=1 data.image_size=2000 data.train_images=2 data.test_images=1": (
+    "model.patch_size=1 data.image_size=200 data.train_images=2 data.test_images=1": (
         "more than 32,768 patches of 1"
     ),
     "data.train_images=20 data.test_images=10 model.kernels=scratch model.num_heads=64 "
@@ -79,13 +76,9 @@ TRAIN = {
     ),
     "task=reconstruct task.decoder_depth=1000000": "at most 1000, or null",
     # what does not go together
-    "data.train_images=9 data.test_images=9 model=cnn optim=muon": "use optim=adamw",
-    "data.train_images=9 data.test_images=9 model=cnn optim.layer_decay=0.5": (
-        "optim.layer_decay needs a Vision Transformer"
-    ),
-    "data.train_images=9 data.test_images=9 task=reconstruct optim.head_lr_scale=2": (
-        "head_lr_scale=2.0 needs a model with a head"
-    ),
+    f"{FEW} model=cnn optim=muon": "use optim=adamw",
+    f"{FEW} model=cnn optim.layer_decay=0.5": "optim.layer_decay needs a Vision Transformer",
+    f"{FEW} task=reconstruct optim.head_lr_scale=2": "head_lr_scale=2.0 needs a model with a head",
     # data that cannot be drawn
     "data.train_images=0": "data.train_images=0 must be at least 1",
     "data.image_size=8": "data.image_size=8 must be at least",
@@ -100,7 +93,7 @@ TRAIN = {
     "data.sampler=even": "data.sampler=even must be one of: shuffled, balanced",
     # words that are no choice
     "model.activation=relu": "gelu, gelu_tanh",
-    "model.positions=rotary": "none, learned, learned_2d, relative",
+    f"{FEW} model.positions=rotary": "none, learned, learned_2d, relative",
     "device=cpu precision=fp16": "precision=fp32",
     "optim=lion": "there is no optim=lion: choose from adamw, muon",
     "optim.name=lion": "optim.name=lion cannot be set: choose with optim=",
@@ -172,7 +165,6 @@ def test_a_device_that_is_not_there_is_said_with_what_to_do(run: Run) -> None:
 
 
 OWN = "vit-train --config-dir some"
-FEW = "data.train_images=60 data.test_images=20"
 NEW = f"vit-train {' '.join(SMALL)}"
 MANY = ",".join(f"IMG_{number:05}.jpg" for number in range(60))
 DEEP, LONG = "is nested too deeply", "Exceeds the limit (4300 digits)"
