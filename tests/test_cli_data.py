@@ -9,7 +9,7 @@ from pathlib import Path
 import loopback as server
 import numpy as np
 import pytest
-from conftest import SMALL, SMALL_MODEL, Run, SmallRun, csv_rows, write_images
+from conftest import SMALL_MODEL, Run, csv_rows, write_images
 from PIL import Image
 from small_sets import small_cifar, tar_gz
 from torchvision.datasets import CIFAR10
@@ -183,17 +183,6 @@ def test_the_best_epoch_of_uneven_classes_has_the_best_balanced_accuracy(
     assert best[metric] == better(float(row[f"val_{metric}"]) for row in rows)
     same = [row for row in rows if float(row[f"val_{metric}"]) == best[metric]]
     assert best["loss"] == min(float(row["val_loss"]) for row in same)
-
-
-def test_a_metric_that_cannot_be_is_refused(run: Run, small_run: SmallRun) -> None:
-    small_run("interrupted", "even")
-    few = ["vit-train", *SMALL, "train.max_minutes=1e-9"]
-    for words, *arguments in (
-        ("acc needs labels: task=reconstruct", "task=reconstruct", "checkpoint.metric=acc"),
-        ("must be one of: auto, acc, balanced_acc", "checkpoint.metric=f1"),
-        ("cannot change checkpoint.metric", "resume=even", "checkpoint.metric=loss"),
-    ):
-        run.fails(words, *(few if arguments[0][:3] == "tas" else few[:1]), *arguments)
 
 
 def photos(numbers: range) -> list[str]:

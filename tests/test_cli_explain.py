@@ -71,32 +71,6 @@ def test_an_image_is_never_replaced(run: Run) -> None:
     assert len(list(Path("mine").iterdir())) == 2
 
 
-@pytest.mark.parametrize(
-    "wrong, message",
-    [
-        ("method=attention layer=3", "layer=3: the model has the layers 1 to 2"),
-        ("method=attention layer=0", "layer=0: the model has the layers 1 to 2"),
-        ("layer=1", "layer=1 is for method=attention"),
-        ("target=square method=rollout", "method=rollout is the same for every class"),
-        ("target=cat", "target=cat is not a class of the model: "),
-        ("target=squares", "is not a class of the model: did you mean square?"),
-        ("method=magic", "must be one of: relevance, rollout, attention"),
-        ("images=nowhere", "images=nowhere: there is no such file or folder"),
-        ("ckpt=mae layer=7", "layer=7: the decoder has the layers 1 to"),
-        ("ckpt=mae method=rollout", "method=, score=, target= are for classifiers"),
-        ("html=page.htm", "html=page.htm must end in .html"),
-        ("html=page.html ckpt=mae", "html= needs a Vision Transformer that classifies"),
-        ("html=page.html ckpt=builtin:cifar10", "cannot read CIFAR-10"),
-    ],
-)
-def test_what_cannot_be_explained_is_said(
-    run: Run, small_run: SmallRun, wrong: str, message: str
-) -> None:
-    small_run("reconstruct", "mae") if "mae" in wrong else small_run("finished")
-    ckpt = [] if "ckpt" in wrong else ["ckpt=run"]
-    run.fails(message, "vit-explain", *ckpt, *wrong.split())
-
-
 def test_a_model_without_attention_is_not_explained(small_run: SmallRun) -> None:
     cnn, meta = build(CnnConfig(), (3, 32, 32), 10), vit_train.load(small_run("finished")).meta
     with pytest.raises(ValueError, match="needs a classifier with attention"):

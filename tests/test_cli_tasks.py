@@ -45,15 +45,6 @@ def test_a_run_reports_its_loss_and_shows_pictures(
     assert evaluated == summary["test"]["best"]
 
 
-def test_what_is_for_classifiers_is_refused_before_anything_is_evaluated(
-    run: Run, small_run: SmallRun
-) -> None:
-    small_run("reconstruct"), small_run("autoregress", "other")
-    for refused in ("ckpt=run tta=flip", "ckpt=run robustness=true", "ckpt=[run,other]"):
-        outcome = run.fails("classifiers", "vit-eval", *refused.split())
-        assert "evaluating" not in outcome.out and not list(Path("run").glob("eval-*"))
-
-
 def test_a_post_ln_model_without_a_final_norm_is_used_like_any_other(run: Run) -> None:
     post_ln = ["model.pre_norm=false", "model.final_norm=false"]
     train(run, "run", *post_ln)
@@ -103,28 +94,6 @@ def test_a_classifier_begins_with_the_encoder_and_a_fresh_head(
     again, key = vit_train.load("again")[0].encoder.state_dict(), "blocks.0.attn.qkv.weight"
     torch.testing.assert_close(again[key], encoder[key], rtol=0, atol=1e-7)
     assert again["pos_embed.0.weight"].shape == (1, 101, 16)
-
-
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        ("task=reconstruct model.positions=none", "a decoder needs absolute positions"),
-        ("task=reconstruct task.given_rows=3", "there is no setting task.given_rows"),
-        ("task=reconstruct model=resnet", "but model.name=resnet"),
-        ("task=autoregress task.given_rows=8", "leaves nothing to predict"),
-        # An encoder that does not fit is refused by what differs.
-        ("init_from=mae model.depth=1", "to match it, set model.depth=2\n"),
-        ("init_from=mae model.head=gap", "to match it, set model.head=token\n"),
-        ("init_from=mae model=cnn", "needs a Vision Transformer"),
-        ("init_from=nowhere", "no checkpoint at nowhere"),
-    ],
-)
-def test_what_a_task_or_an_encoder_cannot_do_is_refused(
-    run: Run, small_run: SmallRun, change: str, words: str
-) -> None:
-    small_run("reconstruct", "mae")
-    few = SMALL[:2] if "model=" in change or "task" in change else SMALL
-    run.fails(words, "vit-train", *few, *change.split())
 
 
 DATA = ["data.train_images=200", "data.test_images=60"]
@@ -179,21 +148,3 @@ def test_a_student_learns_from_a_finished_run(run: Run) -> None:
     run.succeeds("vit-predict", "ckpt=student", "images=photo.png")
     weights = Checkpoint.load(Path("student/checkpoints/last.safetensors")).model
     assert weights.keys() == vit_train.load("student")[0].state_dict().keys()
-
-
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        ("", "missing: task.teacher=RUN, a trained classifier"),
-        ("task.teacher=nowhere", "no checkpoint at nowhere"),
-        ("task.teacher=builtin:cifar10", "task.teacher=builtin:cifar10: its classes are airplane"),
-        ("task.teacher=run data.image_size=40", "40 by 40: set data.image_size=32"),
-    ],
-)
-def test_what_cannot_teach_is_refused(
-    run: Run, small_run: SmallRun, arguments: str, words: str
-) -> None:
-    small_run("interrupted")
-    distill = [*SMALL, "task=distill", *arguments.split(), "hydra.run.dir=new"]
-    run.fails(words, "vit-train", *distill)
-    assert not Path("new").exists()

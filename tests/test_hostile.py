@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import forge, rewrite
-from conftest import SMALL, Run, SmallRun, posix
+from conftest import SMALL, Run, SmallRun, posix, write_images
 from torch import Tensor
 
 import vit_train
@@ -201,7 +201,10 @@ def test_weights_that_are_not_numbers_are_said_and_nothing_is_written(
         weight.fill_(float("nan")) for name, weight in tensors.items() if name.startswith("model.")
     ])  # fmt: skip
     run.fails("its weights are damaged, or its training", "vit-eval", "ckpt=crafted.pt")
-    run.fails("outputs are NaN: its weights are damaged", "vit-explain", "ckpt=crafted.pt")
+    write_images(".", ["photo.png"])
+    for command in ("vit-explain", "vit-predict"):
+        chosen = ["ckpt=crafted.pt", "images=photo.png"]
+        run.fails("outputs are NaN: its weights are damaged", command, *chosen)
     assert not list(Path().glob("eval-*"))
 
 

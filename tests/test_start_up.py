@@ -125,27 +125,6 @@ def test_the_handler_of_whoever_called_is_back_afterwards(run: Run) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-TOO_LARGE = {
-    "model.embed_dim=200000": "choose a smaller model",
-    "model.depth=10000000": "must be at least 1 and at most 1000",
-    "model.patch_size=1 data.image_size=2000 data.train_images=2 data.test_images=1": (
-        "more than 32,768 patches of 1"
-    ),
-    "model.kernels=scratch model.num_heads=64 model.patch_size=1 data.image_size=180": "attention",
-    "model=cnn model.widths=[100000,100000]": "model.widths=[100000,100000]",
-    "task=reconstruct task.decoder_depth=1000000": "at most 1000, or null",
-}
-
-
-@pytest.mark.parametrize("typed", TOO_LARGE)
-def test_a_model_that_is_too_large_is_refused_by_name_before_it_is_built(
-    typed: str, run: Run
-) -> None:
-    small = ["data.train_images=20", "data.test_images=10", "hydra.run.dir=run"]
-    run.fails(TOO_LARGE[typed], "vit-train", *small, *typed.split())
-    assert not Path("run").exists()
-
-
 def test_what_needs_more_memory_than_there_is_is_refused_with_both_figures() -> None:
     require_memory(memory_bytes(), "this", "that")
     with pytest.raises(ValueError, match=r"x would take 1,000,000 GB of memory, .* GB: do y"):

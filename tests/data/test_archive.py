@@ -1,6 +1,5 @@
 import errno
 import gzip
-import hashlib
 import io
 import random
 import subprocess
@@ -12,15 +11,12 @@ from typing import IO
 import loopback as server
 import pytest
 from loopback import Loopback
+from small_sets import md5
 
 from vit_train.data.config import ArchiveConfig
 from vit_train.data.published import Archive, obtain
 
 FILES = {"one.bin": random.Random(1).randbytes(5000), "two.bin": random.Random(2).randbytes(6000)}
-
-
-def md5(content: bytes) -> str:
-    return hashlib.md5(content).hexdigest()
 
 
 def tar_gz(members: list[tuple[tarfile.TarInfo | str, bytes]]) -> bytes:

@@ -156,22 +156,6 @@ def test_a_fold_needs_an_image() -> None:
         make_splits(few, DataConfig(cv_folds=5, cv_fold=0))
 
 
-@pytest.mark.parametrize(
-    "settings, words",
-    [
-        ({"cv_fold": 0}, "data.cv_fold=0, data.cv_folds=None: set both"),
-        ({"cv_folds": 5}, "data.cv_fold=None, data.cv_folds=5: set both"),
-        ({"cv_folds": 1, "cv_fold": 0}, "data.cv_folds=1 must be at least 2"),
-        ({"cv_folds": 5, "cv_fold": -1}, "data.cv_fold=-1 must be at least 0"),
-        ({"cv_folds": 5, "cv_fold": 1, "val": "test"}, "data.val=test does not"),
-        ({"sampler": "even"}, "data.sampler=even must be one of: shuffled, balanced"),
-    ],
-)
-def test_what_is_no_split_is_refused(settings: dict, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        DataConfig(**settings)
-
-
 def test_the_folds_of_a_sweep_are_one_row(run: Run) -> None:
     data = ["data.train_images=61", "data.test_images=20", "data.cv_folds=2", "train.epochs=1"]
     sweep = ["-m", "data.cv_fold=0,1", "hydra.sweep.dir=runs", "model.head=gap"]

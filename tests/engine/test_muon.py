@@ -11,8 +11,7 @@ from vit_train.engine.optimizers import Muon, make_muon, newton_schulz
 from vit_train.engine.precision import Precision
 from vit_train.engine.stepping import Optimizers
 from vit_train.engine.workers import Workers
-from vit_train.model.build import build
-from vit_train.model.config import CnnConfig, ViTConfig
+from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 
 TINY = ViTConfig(embed_dim=16, depth=2, num_heads=2)
@@ -97,12 +96,6 @@ def test_it_has_the_blocks_matrices_and_adamw_the_rest() -> None:
     groups = (*matrix_wise.param_groups, decayed, others)
     assert [group["weight_decay"] for group in groups] == [0.3, 0.3, 0]
     Optimizers([matrix_wise, adamw], model.parameters(), {})  # each weight belongs to one of them
-
-
-def test_a_model_without_such_matrices_is_refused() -> None:
-    cnn = build(CnnConfig(widths=[4]), (3, 8, 8), 2)
-    with pytest.raises(ValueError, match="use optim=adamw"):
-        make_muon(cnn, MuonConfig())
 
 
 def test_a_step_that_is_not_finite_changes_nothing() -> None:

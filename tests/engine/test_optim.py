@@ -14,8 +14,7 @@ from vit_train.engine.schedule import learning_rate
 from vit_train.engine.state import Start
 from vit_train.engine.stepping import Optimizers, rate_scales
 from vit_train.model.autoencoder import MaskedAutoencoder
-from vit_train.model.cnn import SimpleCnn
-from vit_train.model.config import CnnConfig, ViTConfig
+from vit_train.model.config import ViTConfig
 from vit_train.model.vit import VisionTransformer
 
 
@@ -169,10 +168,3 @@ def test_a_scaled_weight_takes_the_step_of_another_learning_rate(config: OptimCo
         for name, value in stepped(False, 0.1 * scale).named_parameters():
             if name.startswith(part):
                 torch.testing.assert_close(together[name], value, rtol=1e-5, atol=1e-6)
-
-
-def test_a_model_without_layers_or_head_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"optim\.layer_decay needs a Vision Transformer"):
-        rate_scales(SimpleCnn(CnnConfig(), 32, 3, 10), AdamWConfig(layer_decay=0.5))
-    with pytest.raises(ValueError, match="head_lr_scale=2 needs a model with a head"):
-        rate_scales(MaskedAutoencoder(TINY, 1, 32, 3), AdamWConfig(head_lr_scale=2))

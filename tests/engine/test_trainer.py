@@ -276,13 +276,6 @@ def test_a_step_that_is_left_out_has_no_part_in_the_curves_and_the_weights() -> 
     assert math.isnan(every_step.logs[2].values["loss"])
 
 
-def test_so_many_steps_may_be_left_out_and_no_more() -> None:
-    settings = {"on_nonfinite": "skip", "epochs": 1, "log_every": 1}
-    assert train(data([1, 2, 4]), max_skips=3, **settings).nonfinite.skipped == 3
-    with pytest.raises(NonFinite, match="3 steps had NaN or infinity"):
-        train(data([1, 2, 4]), max_skips=2, **settings)
-
-
 def test_a_saved_state_counts_the_steps_left_out_so_far() -> None:
     saved: list[int] = []
     recorder = Recorder(lambda trainer: saved.append(resuming.state_of(trainer).skipped))

@@ -118,21 +118,6 @@ def test_no_shape_of_a_weight_ends_in_an_error_of_torch(
             assert len(str(error)) < 200
 
 
-@pytest.mark.parametrize(
-    "name, words",
-    [
-        ("dist_token", "Vision Transformer lacks: dist_token"),
-        (
-            "blocks.0.layer_scale1.lambda1",
-            "Vision Transformer lacks: blocks.0.layer_scale1.lambda1",
-        ),
-    ],
-)
-def test_weights_that_have_no_place_are_refused_with_what_they_are(name: str, words: str) -> None:
-    with pytest.raises(Refused, match=words):
-        TIMM.to_ours(STATE | {name: torch.ones(1)})
-
-
 def test_timms_config_says_the_activation() -> None:
     for activation in ("gelu", "gelu_tanh"):
         config = replace(SMALL, activation=activation, norm_eps=1e-6)

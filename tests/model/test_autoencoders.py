@@ -76,12 +76,6 @@ def test_all_patches_visible_is_the_encoder_of_the_classifier() -> None:
     torch.testing.assert_close(memory, encoder.norm(expected), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("positions", ["none", "relative"])
-def test_a_decoder_needs_absolute_positions(positions: str) -> None:
-    with pytest.raises(ValueError, match=f"model.positions={positions}: a decoder needs absolute"):
-        MaskedAutoencoder(replace(CONFIG, positions=positions), 1, 16, 3)
-
-
 # autoregressor ----------------------------------------------------------------------------------
 
 
@@ -115,11 +109,6 @@ def test_generation_looks_at_nothing_but_the_given_rows() -> None:
     assert torch.equal(generated[:, :, :4], images()[:, :, :4])
     # Each patch is the one predicted from the given ones and the generated ones before it.
     torch.testing.assert_close(patchify(generated, 4)[:, 4:], model(generated))
-
-
-def test_some_patches_must_be_left_to_predict() -> None:
-    with pytest.raises(ValueError, match="given_rows=4 leaves nothing to predict"):
-        autoregressor(4)
 
 
 # attention --------------------------------------------------------------------------------------

@@ -60,12 +60,6 @@ def test_the_two_dimensional_table_is_that_formula_for_column_and_row(has_class:
             assert got == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("has_class", [True, False])
-@pytest.mark.parametrize("kind", ABSOLUTE)
-def test_a_table_has_a_row_for_each_token(kind: str, has_class: bool) -> None:
-    assert POSITIONS[kind](3, 8, has_class)().shape == (1, 9 + has_class, 8)
-
-
 @pytest.mark.parametrize("head", ["token", "gap"])
 @pytest.mark.parametrize("positions", ["none", "relative", "rotary_2d", *ABSOLUTE])
 def test_only_without_positions_the_order_of_the_patches_is_nothing(
@@ -197,9 +191,3 @@ def test_resized_positions_are_interpolated_bicubically(size: int) -> None:
     expected = torch.einsum("yi,xj,ijd->yxd", line, line, old)
     resized = resize_positions(model.state_dict(), VisionTransformer(model.config, size))
     torch.testing.assert_close(resized["pos_embed.0.weight"][0, 1:], expected.flatten(0, 1))
-
-
-def test_relative_positions_refuse_another_size() -> None:
-    model = build(positions="relative")
-    with pytest.raises(ValueError, match="another image size"):
-        resize_positions(model.state_dict(), VisionTransformer(model.config, 32))

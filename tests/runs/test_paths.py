@@ -52,12 +52,6 @@ def test_a_run_a_file_and_nothing_stand_for_themselves(tmp_path: Path) -> None:
         assert run_at(path) == path
 
 
-def test_no_finished_run_is_said(tmp_path: Path) -> None:
-    made(tmp_path / "runs" / "a", "running", 10)
-    with pytest.raises(ValueError, match=r"none of the runs in .*runs is finished: name one"):
-        run_at(tmp_path / "runs")
-
-
 def test_vit_eval_load_and_init_from_take_a_folder_of_runs(run: Run, small_run: SmallRun) -> None:
     small_run("finished", "runs/one")
     small_run("interrupted", "runs/two")

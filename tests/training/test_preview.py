@@ -67,24 +67,6 @@ def test_a_model_is_counted_without_its_images(arguments: str, words: str, run: 
     assert arguments != "model=cnn" or "permutation" not in outcome.out  # it has no patches
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ("image_size=33", "must divide the image size 33"),
-        ("image_size=0", "image_size=0 must be at least 1"),
-        ("image_size=4096", "the attention between all patches of an image of 4096"),
-        ("out=table.txt", "Format 'txt' is not supported (supported formats: "),
-        ("model.positions=rotary", "must be one of: none, learned"),
-        ("model.depth=100000000", "must be at least 1 and at most 1000"),
-        ("data=folder data.root=photos", "data=folder is not loaded: set classes=N"),
-        ("resume=run", "resume=run is for vit-train"),
-    ],
-)
-def test_what_is_wrong_is_said(run: Run, arguments: str, message: str) -> None:
-    run.fails(message, "vit-inspect", *arguments.split())
-    assert not Path("positions.png").exists()
-
-
 def test_a_row_is_an_image_as_it_is_and_then_in_other_variants(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
