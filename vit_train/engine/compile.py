@@ -56,7 +56,7 @@ def compile_model(
 def compile_batch(make: Callable[..., Batch], draws: Iterable[Tensor]) -> Callable[..., Batch]:
     """Compile the making of a batch from its draws; return it as it is, with a warning, on failure.
 
-    Op by op, strong augmentation is 261 kernels, each of which reads and writes all pixels.
+    Op by op, strong augmentation is over 300 kernels, each of which reads and writes all pixels.
     """
     compiled = torch.compile(make, dynamic=False)
     return compiled if works(lambda: compiled(*draws)) else make
@@ -79,7 +79,7 @@ def works(compiled: Callable[[], object]) -> bool:
 WARM_UP = 3
 # Before this version, an invalid capture leaves PyTorch's allocator and random generator in a state
 # in which training cannot continue (pytorch/pytorch#180395 and #176752).
-MENDED = "2.13"
+RECOVERS_SINCE = "2.13"
 
 
 class GraphedStep:
@@ -143,9 +143,9 @@ class GraphedStep:
             torch.cuda.set_stream(stream)  # which a capture that cannot be ended does not do
             # If the capture's end failed too, the cause is the operation that failed before it.
             cause = error.__context__ if isinstance(error.__context__, Exception) else error
-            if "StreamCapture" in f"{error} {cause}" and torch.__version__ < MENDED:
+            if "StreamCapture" in f"{error} {cause}" and torch.__version__ < RECOVERS_SINCE:
                 raise ValueError(
-                    f"a step cannot be captured as a CUDA graph: set train.cuda_graph=false "
+                    "a step cannot be captured as a CUDA graph: set train.cuda_graph=false "
                     f"({reason(cause)})"
                 ) from error
             logger.warning(

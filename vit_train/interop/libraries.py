@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from vit_train.base.reading import Refused
-from vit_train.interop.layout import Layout, State
-from vit_train.interop.library_configs import (
+from vit_train.interop.config_files import (
     CLIP_EPS,
     EPS,
     hf_facts,
@@ -18,6 +17,7 @@ from vit_train.interop.library_configs import (
     timm_facts,
     timm_files,
 )
+from vit_train.interop.layout import Layout, State
 
 # Settings that are fixed in all libraries, with their values there.
 PLAIN: Mapping[str, tuple[Any, ...]] = {

@@ -23,9 +23,9 @@ from vit_train.base.reading import (
 )
 from vit_train.base.text import reason
 from vit_train.data.dataset import Seen, Statistics
+from vit_train.interop.config_files import built_facts
 from vit_train.interop.layout import Facts, Layout, State, described
 from vit_train.interop.libraries import layout_of
-from vit_train.interop.library_configs import built_facts
 from vit_train.interop.weight_files import CONFIG_FILES, read_weights, unwrapped, weights_file
 from vit_train.model.build import build, on_meta
 from vit_train.model.config import ViTConfig, require_vit
