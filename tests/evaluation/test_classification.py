@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from matplotlib.text import Text
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from sklearn import metrics as sk
@@ -25,6 +26,7 @@ from vit_train.figures.measures import (
     calibration_error,
     class_reports,
     confusion_matrix,
+    draw_calibration,
     draw_confusion,
     draw_coverage,
     fitted_temperature,
@@ -155,12 +157,27 @@ def test_coverage_counts_the_surest_images_whatever_their_order(kind: str) -> No
 
 def test_a_mark_rests_on_enough_images() -> None:
     """The first images of the highest confidence are right, all others wrong."""
-    for right, marks in ((17, 0), (20, 3)):
+    for right, marks in ((17, 0), (20, 3), (97, 1)):
         confidence = np.linspace(3, 1, 100)
         labels = (np.arange(100) >= right).astype(int)
         found = Predictions(labels, np.stack([confidence, np.zeros(100)], axis=1))
         (axes,) = draw_coverage(found, ["a", "b"]).axes
         assert len(axes.texts) == marks
+        axes.figure.draw_without_rendering()
+        for text in axes.texts:  # none reaches out of the chart
+            assert axes.bbox.x0 < text.get_window_extent().x0
+            assert text.get_window_extent().x1 < axes.bbox.x1
+
+
+def test_an_empty_bin_has_no_bar_and_the_legend_hides_none() -> None:
+    found = answers("random")
+    figure = draw_calibration(found, NAMES)
+    figure.draw_without_rendering()
+    filled = int((binned(found)[0] > 0).sum())
+    assert filled < BINS
+    assert [len(bars) for axes in figure.axes for bars in axes.containers] == [filled] * 3
+    (legend,) = figure.legends
+    assert not any(legend.get_window_extent().overlaps(axes.bbox) for axes in figure.axes)
 
 
 def test_every_image_has_a_row_with_what_was_said_of_it() -> None:
@@ -204,9 +221,11 @@ def test_the_figures_can_be_drawn_of_any_answers(classes: int) -> None:
     names = ["$a_b$ <x>", "long " * 9, *map(str, range(classes))][:classes]
     for logits in (np.eye(classes)[labels] * 9, np.zeros((5, classes))):
         found = Predictions(labels, logits)
-        for draw in FIGURES.values():
-            draw(found, names).draw_without_rendering()
-        draw_mistakes(found, images, names).draw_without_rendering()
+        drawn = [draw(found, names) for draw in FIGURES.values()]
+        for figure in (*drawn, draw_mistakes(found, images, names)):
+            figure.draw_without_rendering()
+            texts = [text for text in figure.findobj(Text) if text.get_text()]
+            assert min(text.get_fontsize() for text in texts) * figure.dpi / 72 > 11  # pixels
 
 
 def drawn_answers(count: int, classes: list[int]) -> Predictions:

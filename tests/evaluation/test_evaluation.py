@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import re
+from base64 import b64decode
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from scipy.stats import binomtest
 
 from vit_train.base.text import csv_text
@@ -87,9 +89,17 @@ def html_of(
     pictures: dict[str, bytes] | None = None,
     **more: object,
 ) -> str:
-    classes = NAMES[: result.predictions.classes] if isinstance(result, Classification) else []
+    count = result.predictions.classes if isinstance(result, Classification) else 0
+    classes = [*NAMES, *map(str, range(3, count))][:count]
     content = FACTS | {"classes": classes} | numbers(result, classes, temperature) | more
-    return evaluation_page(content, result, run or {}, pictures or {})
+    return evaluation_page(content, result, gray_images(result.count), run or {}, pictures or {})
+
+
+def gray_images(count: int) -> ImageSet:
+    """Images of one gray each, from black on."""
+    pixels = torch.arange(count).view(-1, 1, 1, 1).expand(-1, 3, 8, 8).byte()
+    names = np.array([f"<i>{number}</i>.png" for number in range(count)], dtype=object)
+    return ImageSet(pixels, torch.zeros(count), names=names)
 
 
 def words_of(*what: Any, **more: Any) -> str:
@@ -102,7 +112,7 @@ def test_no_text_is_markup_and_nothing_is_loaded() -> None:
         "commit": "<svg onload=1>",
         "machine": {"cpu": "A&B\x1b[1m"},
     }
-    pictures = {"confusion": b"png", "maps": b"png"}
+    pictures = {"coverage": b"png", "maps": b"png"}
     one = html_of(run=run, pictures=pictures, focus=FOCUS)
     (pair,) = compared(dict.fromkeys(NAMES[:2], RESULT.predictions))
     models = [FACTS | {"name": name} | numbers(RESULT, NAMES, None) for name in NAMES[:2]]
@@ -114,8 +124,8 @@ def test_no_text_is_markup_and_nothing_is_loaded() -> None:
         for _, attributes in page.tags:
             assert not any(name.startswith("on") for name in attributes)
             for name in ("src", "href"):
-                assert attributes.get(name, PNG) == PNG
-        assert tags.count("img") == 2
+                assert str(attributes.get(name, PNG)).startswith("data:image/")
+        assert [attributes.get("src") for _, attributes in page.tags].count(PNG) == 2
         assert all(name in page.words for name in NAMES)
     for words in ("vit-train <i>x</i>", "<svg onload=1>", "A&B\\x1b[1m"):
         assert words in Page(one).words
@@ -133,9 +143,33 @@ def test_it_says_in_words_what_was_found() -> None:
         "0.714",  # the precision of dog & co, 10 of 14
     ):
         assert said in words
+    order = ("Worst mistakes", "Position embeddings", "Training accuracy may lie below validation")
+    pictures = dict.fromkeys(("mistakes", "positions", "curves"), b"png")
+    assert re.search(".*".join(order), words_of(pictures=pictures))
     # Of three classes with ten images each.
     assert "five most probable" not in words and "every class counted alike" not in words
     assert float(change(words)[1]) < float(change(words)[2])
+
+
+@pytest.mark.parametrize("classes", [3, 20, 21])
+def test_a_cell_of_the_matrix_opens_its_surest_images(classes: int) -> None:
+    """So do the most confused pairs; of many classes, which have no such matrix, only these."""
+    rng, numbers = np.random.default_rng(0), np.arange(240)
+    labels, predicted = numbers % classes, (numbers + rng.integers(0, 10, 240)) % classes
+    logits = rng.uniform(5, 6, (240, 1)) * np.eye(classes)[predicted]
+    html = html_of(Classification.of(Predictions(labels, logits)), pictures={"confusion": b"png"})
+    opened = re.findall(r'<section popover id="cell-(\d+)-(\d+)"(.*?)</section>', html, re.S)
+    buttons = [tag["popovertarget"] for name, tag in Page(html).tags if name == "button"]
+    assert {f"cell-{row}-{column}" for row, column, _ in opened} == set(buttons)
+    assert len(opened) == (5 if classes > 20 else len({*zip(labels, predicted, strict=True)}))
+    assert (PNG in html) == (classes > 20)
+    for row, column, section in opened:
+        own = np.flatnonzero((labels == int(row)) & (predicted == int(column)))
+        surest = own[np.argsort(-logits[own].max(axis=1))][: min(12, 800 // len(opened))]
+        names = re.findall(r'alt="image &lt;i&gt;(\d+)&lt;/i&gt;.png"', section)
+        assert names == list(map(str, surest))
+        for name, webp in zip(names, re.findall(r"webp;base64,([^\"]+)", section), strict=True):
+            assert abs(np.asarray(Image.open(io.BytesIO(b64decode(webp)))) - float(name)).max() <= 3
 
 
 @pytest.mark.parametrize("right, sure, verdict", [(0.5, 5.0, "less"), (0.9, 0.5, "more")])

@@ -41,7 +41,6 @@ def compare_checkpoints(config: EvalConfig) -> None:
     beside, against = runs[0].folder, file_name("-".join(places[1:]).replace("/", "-"))
     folder = Path(config.out or beside.with_name(f"{beside.name}-vs-{against}"))
     require_own_folder(folder)
-    folder.mkdir(exist_ok=True)
     names = [f"{letter} ({place})" for letter, place in zip(letters, places, strict=True)]
     results = [run.result for run in runs if isinstance(run.result, Classification)]
     found = {name: each.predictions for name, each in zip(names, results, strict=True)}
@@ -50,9 +49,8 @@ def compare_checkpoints(config: EvalConfig) -> None:
     logger.info("\n".join(verdicts))
     images, classes = runs[0].images, runs[0].meta.classes
     for pair in combinations(names, 2):
-        file = folder / f"{pair[0][0]}-{pair[1][0]}.png"
-        save(draw_differences({name: found[name] for name in pair}, images.images, classes), file)
-        pictures[" and ".join(pair)] = file.read_bytes()
+        figure = draw_differences({name: found[name] for name in pair}, images.images, classes)
+        pictures[" and ".join(pair)] = save(figure, folder / f"{pair[0][0]}-{pair[1][0]}.png")
     contents = [{"name": name, **run.content} for name, run in zip(names, runs, strict=True)]
     verdicts += [f"{each['name']}: {each['caveat']}" for each in contents if each["caveat"]]
     write_json(folder / "results.json", {"models": contents, "pairs": pairs})
@@ -134,11 +132,15 @@ def draw_differences(
         )
         return images[index], list(lines)
 
-    sections = {}
-    for (name, right), wrong in zip(found.items(), reversed(found.values()), strict=True):
-        chosen = highest(wrong.losses, right.correct & ~wrong.correct)
-        sections[f"Only {printable(name)} is right"] = list(map(labeled, chosen))
-    return draw_sheet(sections)
+    both = zip(found.items(), reversed(found.values()), strict=True)
+    return draw_sheet(
+        {
+            f"Only {printable(name)} is right": [
+                labeled(index) for index in highest(other.losses, own.correct & ~other.correct)
+            ]
+            for (name, own), other in both
+        }
+    )
 
 
 def differences(

@@ -166,11 +166,9 @@ def write(evaluated: Evaluated, trained: Trained, explainer: Explainer | None) -
     if isinstance(result, Classification):
         rows = prediction_rows(result.predictions, images.all_names.tolist(), meta.classes)
         write_text(folder / "predictions.csv", csv_text(rows))
-    pngs = {}
-    for name, figure in pictures(evaluated, trained, explainer, run, curve):
-        save(figure, file := folder / f"{name}.png")
-        pngs[name] = file.read_bytes()
-    write_text(folder / "report.html", evaluation_page(content, result, run, pngs))
+    drawn = pictures(evaluated, trained, explainer, run, curve)
+    pngs = {name: save(figure, folder / f"{name}.png") for name, figure in drawn}
+    write_text(folder / "report.html", evaluation_page(content, result, images, run, pngs))
     logger.info(
         f"written to {folder}/: report.html, results.json, "
         f"{', '.join(f'{name}.png' for name in pngs)}"
@@ -187,16 +185,20 @@ def prediction_rows(
     """
     named = [printable(name) for name in classes]
     top = predictions.top(min(TOP, predictions.classes))
-    others = range(2, top.shape[1] + 1)
-    header = ["image", "true", "predicted", "correct", "probability", "true_probability"]
-    yield [*header, *chain(*((f"predicted_{place}", f"probability_{place}") for place in others))]
+    places = range(2, top.shape[1] + 1)
+    yield [
+        *("image", "true", "predicted", "correct", "probability", "true_probability"),
+        *chain(*((f"predicted_{place}", f"probability_{place}") for place in places)),
+    ]
     for name, label, best, chances in zip(
         names, predictions.labels, top, np.exp(predictions.log_probabilities), strict=True
     ):
         first, *next_ones = best
-        row = [printable(str(name)), named[label], named[first], int(first == label)]
-        row += [f"{chances[first]:.6f}", f"{chances[label]:.6f}"]
-        yield [*row, *chain(*((named[other], f"{chances[other]:.6f}") for other in next_ones))]
+        yield [
+            *(printable(str(name)), named[label], named[first], int(first == label)),
+            *(f"{chances[first]:.6f}", f"{chances[label]:.6f}"),
+            *chain(*((named[other], f"{chances[other]:.6f}") for other in next_ones)),
+        ]
 
 
 def pictures(

@@ -4,29 +4,41 @@ The templates hold the text; their numbers are those of results.json.
 """
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from typing import Any
 
 import numpy as np
+from PIL import Image
+from torch import Tensor
 
-from vit_train.base.text import counted, render
-from vit_train.engine.metrics import Classification, Evaluation, is_uneven
+from vit_train.base.text import render
+from vit_train.data.dataset import ImageSet
+from vit_train.engine.metrics import Classification, Evaluation, Predictions, is_uneven
+from vit_train.figures.measures import MOST_NAMED
 
 # The number of confused pairs of classes that are named.
 PAIRS = 5
+# The most pictures on a page and in a cell of its confusion matrix, and a picture's side in pixels.
+PICTURES, EACH, SIDE = 800, 12, 96
 
 
 def evaluation_page(
-    content: dict[str, Any], result: Evaluation, run: dict[str, Any], pictures: Mapping[str, bytes]
+    content: dict[str, Any],
+    result: Evaluation,
+    images: ImageSet,
+    run: dict[str, Any],
+    pictures: Mapping[str, bytes],
 ) -> str:
-    """Return the page of one model.
+    """Return the page of one model, evaluated on `images`.
 
     `content` is that of its results.json, `run` its run's summary, `pictures` are PNG by name.
     """
     more: dict[str, Any] = {}
     if isinstance(result, Classification):
-        more["confusions"] = confusions(result, content["classes"])
-        more["confidence"] = result.predictions.confidence.mean()
-        more["uneven"] = is_uneven(result.per_class_count)
+        more = classified(result.predictions, images) | {
+            "confidence": result.predictions.confidence.mean(),
+            "uneven": is_uneven(result.per_class_count),
+        }
     if "robustness" in content:
         accuracies = content["robustness"]["acc_by_severity"]
         more["worst"] = min(accuracies, key=lambda name: sum(accuracies[name]))
@@ -42,18 +54,40 @@ def evaluation_page(
     )
 
 
-def confusions(result: Classification, classes: Sequence[str]) -> list[str]:
-    """Return the most frequent confusions in words."""
-    predictions, support = result.predictions, result.per_class_count
-    wrong = predictions.predicted != predictions.labels
-    both = np.stack((predictions.labels[wrong], predictions.predicted[wrong]))
-    pairs, counts = np.unique(both, axis=1, return_counts=True)
-    most = np.argsort(-counts, kind="stable")[:PAIRS]
-    return [
-        f"{classes[i]} mistaken for {classes[j]}: {counted(count, 'image')}, "
-        f"{100 * count / support[i]:.1f} % of {classes[i]}"
-        for i, j, count in zip(*pairs[:, most], counts[most], strict=True)
-    ]
+def classified(predictions: Predictions, images: ImageSet) -> dict[str, Any]:
+    """Return the cells of the confusion matrix, the most confused pairs, and pictures of cells.
+
+    They are those of the whole matrix or, if it has too many cells, of the pairs. A cell's pictures
+    are of the images with the highest confidence: name, confidence and WebP of each.
+    """
+    cells: dict[tuple[int, int], list[int]] = {}
+    for index in np.argsort(-predictions.confidence, kind="stable").tolist():
+        cell = int(predictions.labels[index]), int(predictions.predicted[index])
+        cells.setdefault(cell, []).append(index)
+    mistakes = (cell for cell in cells if cell[0] != cell[1])
+    pairs = sorted(mistakes, key=lambda cell: (-len(cells[cell]), cell))[:PAIRS]
+    shown = sorted(cells) if predictions.classes <= MOST_NAMED else pairs
+    each = min(EACH, PICTURES // max(1, len(shown)))
+    names = images.all_names
+    return {
+        "cells": cells,
+        "pairs": pairs,
+        "shown": {
+            cell: [
+                (names[index], predictions.confidence[index], webp(images.images[index]))
+                for index in cells[cell][:each]
+            ]
+            for cell in shown
+        },
+    }
+
+
+def webp(pixels: Tensor) -> bytes:
+    """Return a uint8 image (3,S,S) as a small picture for a page."""
+    image, file = Image.fromarray(pixels.permute(1, 2, 0).cpu().numpy()), BytesIO()
+    image.thumbnail((SIDE, SIDE))
+    image.save(file, "webp", quality=90)
+    return file.getvalue()
 
 
 def origin(content: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, object]]:
@@ -67,7 +101,7 @@ def origin(content: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, obje
         "commit": run.get("commit"),
         "training images": images.get("train"),
         "images seen": content["images_seen"],
-        "seed": config.get("seed"),
+        "seed": str(config.get("seed", "")),  # to be copied: without separators
         "parameters": run.get("parameters"),
         "minutes": f"{seconds / 60:.1f}" if isinstance(seconds, int | float) else None,
         "machine": machine.get("gpu") or machine.get("cpu"),

@@ -64,7 +64,6 @@ def explain_predictions(config: ExplainConfig) -> None:
     files = {folder / f"{name}.png": figure for name, figure in figures.items()}
     if replaced := {path.resolve() for path in paths} & {file.resolve() for file in files}:
         raise ValueError(f"this would replace the image {min(replaced)}: choose another out=")
-    folder.mkdir(parents=True, exist_ok=True)
     for file, figure in files.items():
         save(figure, file)
     logger.info(f"written to {folder}/: {', '.join(file.name for file in files)}")

@@ -102,8 +102,9 @@ class Explainer:
             ),
         }
         if isinstance(self.model.patch_embed, PatchEmbed):
-            filters = principal_filters(self.model.patch_embed.proj.weight.cpu(), FILTERS)
-            found["filters"] = draw_filters(*filters)
+            found["filters"] = draw_filters(
+                *principal_filters(self.model.patch_embed.proj.weight.cpu(), FILTERS)
+            )
         return found
 
     def draw_maps(
@@ -127,7 +128,9 @@ class Explainer:
             LEGENDS[method].format(layer=self.layer + 1, raised=raised) for method in self.methods
         )
         maps = torch.stack([maps for maps, _ in found], dim=1)
-        return draw_maps(images if shown is None else shown, maps, lines, "; ".join(legends))
+        order = "from left to right: " if len(self.methods) > 1 else ""
+        legend = order + "; ".join(legends)
+        return draw_maps(images if shown is None else shown, maps, lines, legend)
 
     def normalized(self, images: Tensor) -> Tensor:
         return self.trained.normalize.forward(images.to(self.trained.device))

@@ -33,10 +33,12 @@ def ignore_missing_glyphs() -> Iterator[None]:
         yield
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure, in the format of the file's suffix."""
+def save(figure: Figure, path: Path) -> bytes:
+    """Write a figure, in the format of the file's suffix, and return the file's content."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file, ignore_missing_glyphs():
         figure.savefig(file, format=path.suffix[1:])
+    return path.read_bytes()
 
 
 def literal(text: str) -> str:
@@ -145,7 +147,7 @@ def curves(
     """
     palette, columns = colors(len(groups)), len(measures)
     size = 5 * columns, 3.5 + 0.17 * len(groups) / columns
-    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    figure = Figure(figsize=size, dpi=110, layout="constrained")
     for axes, measure in zip(figure.subplots(1, columns, squeeze=False)[0], measures, strict=True):
         for (_, runs), color in zip(groups, palette, strict=True):
             for split, style in STYLES.items():
@@ -153,6 +155,7 @@ def curves(
         label = {"acc": "accuracy, %"}.get(measure, measure)
         axes.set(xlabel="images seen, thousands", ylabel=label)
         axes.xaxis.set_major_locator(MaxNLocator(8))
+        axes.xaxis.set_major_formatter("{x:,g}")
         make_plain(axes)
     named = groups if len(groups) > 1 else []
     figure.legend(

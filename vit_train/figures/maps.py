@@ -20,7 +20,7 @@ COVER, MORE = 0.3, 0.5
 
 
 def draw_maps(
-    images: Tensor, maps: Tensor, lines: Sequence[Sequence[str]], legend: str, columns: int = 4
+    images: Tensor, maps: Tensor, lines: Sequence[Sequence[str]], legend: str, columns: int = 3
 ) -> Figure:
     """Draw uint8 images (N,3,S,S), each beside copies overlaid with its maps, (N,G,G) or (N,M,G,G).
 
@@ -28,7 +28,7 @@ def draw_maps(
     """
     maps = maps.reshape(len(maps), -1, *maps.shape[-2:])
     shown = joined([images.cpu(), *(covered(images, each) for each in maps.unbind(1))])
-    columns = max(1, 2 * columns // (1 + maps.shape[1]))
+    columns = -(-2 * columns // (1 + maps.shape[1]))  # with one map, two pictures make a column
     return image_grid(shown, lines, min(columns, len(images)), legend=legend)
 
 
@@ -50,7 +50,7 @@ def joined(pictures: Sequence[Tensor]) -> Tensor:
 
 
 # The most images, pictures in a row and rows that fit on a page, and a picture's side in inches.
-IMAGES, ACROSS, ROWS, PICTURE = 12, 12, 4, 0.9
+IMAGES, ACROSS, ROWS, PICTURE = 12, 12, 4, 0.77
 
 
 def gallery_size(task: Task, model: nn.Module) -> int:
@@ -104,7 +104,7 @@ def draw_filters(filters: Tensor, shares: Sequence[float]) -> Figure:
     most = filters.abs().amax(dim=(1, 2, 3), keepdim=True).clamp(min=1e-12)
     pixels = (127.5 * (1 + filters / most)).round().byte()
     labels = [[f"{100 * share:.1f} %"] for share in shares]
-    title = "The share of the variance of all filters that each component explains"
+    title = "Each component's share of the variance of all filters"
     return image_grid(pixels, labels, columns=7, side=PICTURE, title=title)
 
 
@@ -133,7 +133,7 @@ def draw_positions(encoder: Encoder) -> Figure:
     """
     table = encoder.pos_embed[0]()[0].float().cpu()  # (T,D)
     alike = mosaic(table[-(encoder.grid**2) :])
-    figure = Figure(figsize=(10, 4.6), dpi=120, layout="constrained")
+    figure = Figure(figsize=(10, 4.6), dpi=110, layout="constrained")
     values, places = figure.subplots(1, 2)
     most = table.abs().quantile(0.99).item()
     image = values.imshow(

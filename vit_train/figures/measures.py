@@ -45,10 +45,10 @@ def draw_confusion(predictions: Predictions, classes: Sequence[str]) -> Figure:
         axes.set_yticks(range(len(names)), names)
         for row, column in np.argwhere(matrix):
             share = shares[row, column]
-            color = "white" if share > 55 else "black"
             axes.text(
-                column, row, f"{share:.0f}", ha="center", va="center", fontsize=9, color=color
-            )
+                column, row, f"{share:.0f}", ha="center", va="center", fontsize=9,
+                color="white" if share > 55 else "black",
+            )  # fmt: skip
     return figure
 
 
@@ -121,27 +121,22 @@ def calibration_error(predictions: Predictions) -> float:
 
 def draw_calibration(predictions: Predictions, classes: Sequence[str]) -> Figure:
     """Draw accuracy against confidence, and below it how many images have which confidence."""
-    count, confidence, accuracy = binned(predictions)
-    left, width = np.arange(BINS) / BINS, 1 / BINS
-    figure = Figure(figsize=(5.2, 5.6), dpi=110, layout="constrained")
+    parts = np.arange(BINS) / BINS, *binned(predictions)
+    left, count, confidence, accuracy = (each[parts[1] > 0] for each in parts)  # empty stays empty
+    place = {"width": 1 / BINS, "align": "edge"}
+    figure = Figure(figsize=(5.2, 5.8), dpi=110, layout="constrained")
     above, below = figure.subplots(2, 1, height_ratios=(4, 1), sharex=True)
+    above.bar(left, accuracy, **place, color=PALETTE[0], edgecolor="white", label="accuracy")
     above.bar(
-        left, accuracy, width, align="edge", color=PALETTE[0], edgecolor="white", label="accuracy"
-    )
-    filled = count > 0
-    above.bar(
-        left[filled], (confidence - accuracy)[filled], width, bottom=accuracy[filled], align="edge",
-        color=PALETTE[3], alpha=0.3, edgecolor=PALETTE[3], hatch="//", label="gap",
+        left, confidence - accuracy, **place, bottom=accuracy, color=PALETTE[3], alpha=0.3,
+        edgecolor=PALETTE[3], hatch="//", label="gap to the confidence",
     )  # fmt: skip
     above.plot((0, 1), (0, 1), "--", color="gray", linewidth=1)
     title = f"expected calibration error {100 * calibration_error(predictions):.1f} %"
     above.set(title=title, ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
-    above.legend(loc="upper left", frameon=False)
-    below.bar(
-        left, 100 * count / max(1, count.sum()), width, align="edge", color=PALETTE[5],
-        edgecolor="white",
-    )  # fmt: skip
+    below.bar(left, 100 * count / count.sum(), **place, color=PALETTE[5], edgecolor="white")
     below.set(xlabel="confidence: probability of the predicted class", ylabel="images, %")
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
     for axes in (above, below):
         axes.spines[["top", "right"]].set_visible(False)
     return figure
@@ -195,8 +190,10 @@ def draw_coverage(predictions: Predictions, classes: Sequence[str]) -> Figure:
         if len(reached) and 0.02 < reached[-1] < 1:
             x, y = 100 * reached[-1], 100 * wanted
             axes.plot(x, y, "o", color=PALETTE[1], markersize=5)
+            # Beside the falling curve, on the side with more room.
+            side, offset = ("right", (-7, -11)) if x > 50 else ("left", (6, 4))
             axes.annotate(
-                f"{100 * wanted:.0f} % right on {x:.0f} %", (x, y), (6, 4),
+                f"{100 * wanted:.0f} % right on {x:.0f} %", (x, y), offset, ha=side,
                 textcoords="offset points", fontsize=9,
             )  # fmt: skip
     axes.set(

@@ -54,8 +54,9 @@ class Pictures(Callback):
     def show(self, model: nn.Module, val: Evaluation | None, step: int) -> None:
         setup, images = self.setup, self.setup.splits.val
         if self.batch is not None and len(self.batch[0]):  # this process may have no image
-            gallery = draw_gallery(setup.task, model, self.batch, setup.normalize)
-            self.unwritten = self.board.figure("val/pictures", gallery, step)
+            self.unwritten = self.board.figure(
+                "val/pictures", draw_gallery(setup.task, model, self.batch, setup.normalize), step
+            )
         if images is None or not isinstance(val, Classification):
             return
         classes, names = setup.data.classes, images.all_names.tolist()

@@ -12,7 +12,7 @@ from vit_train.data.batches import Normalize
 from vit_train.data.dataset import channel_statistics, make_splits
 from vit_train.data.sources import load_dataset
 from vit_train.data.train_batches import TrainBatches
-from vit_train.figures.charts import Figure, save
+from vit_train.figures.charts import save
 from vit_train.figures.maps import MOST_PLACES, draw_positions
 from vit_train.figures.sheet import image_grid, label_lines
 from vit_train.model.build import (
@@ -33,9 +33,11 @@ def draw_contact_sheet(config: SheetConfig) -> None:
     """Draw one row per image: the original, then `variants` augmented versions."""
     data = load_dataset(config.data)
     train = make_splits(data, config.data).train
-    pictures, size = config.images * (1 + config.variants), data.image_shape[1]
     require_images_fit(
-        pictures, size, f"images={config.images}, variants={config.variants}", DRAWN_BYTES
+        config.images * (1 + config.variants),
+        data.image_shape[1],
+        f"images={config.images}, variants={config.variants}",
+        DRAWN_BYTES,
     )
     normalize = Normalize(channel_statistics(train.images))
     batches = TrainBatches(
@@ -62,13 +64,8 @@ def draw_contact_sheet(config: SheetConfig) -> None:
         for row in range(len(chosen))
         for _, targets in columns
     ]
-    save_into(image_grid(images, labels, columns=len(columns)), Path(config.out))
+    save(image_grid(images, labels, columns=len(columns)), Path(config.out))
     logger.info(f"{counted(len(chosen), 'image')} of {config.data.title} written to {config.out}")
-
-
-def save_into(figure: Figure, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save(figure, path)
 
 
 def inspect_model(config: InspectConfig) -> None:
@@ -99,7 +96,7 @@ def inspect_model(config: InspectConfig) -> None:
         f"with model.positions={model.config.positions}"
     )
     if len(model.pos_embed) and model.grid**2 <= MOST_PLACES:
-        save_into(draw_positions(model), Path(config.out))
+        save(draw_positions(model), Path(config.out))
         logger.info(f"positions in {config.out}")
 
 
@@ -129,8 +126,7 @@ def order_error(encoder: Encoder) -> float:
     config = encoder.config
     patches, first = encoder.grid**2, int(config.has_class_token)
     x = torch.randn(1, patches + first, config.embed_dim, generator=generator, dtype=torch.float64)
-    order = torch.randperm(patches, generator=generator) + first
-    order = torch.cat((torch.arange(first), order))
+    order = torch.cat((torch.arange(first), first + torch.randperm(patches, generator=generator)))
     encoder.double().eval()
     permuted, _ = encoder.encode(x[:, order])
     straight, _ = encoder.encode(x)
