@@ -68,7 +68,7 @@ def draw_sheet(
         top += row * -(-len(part) // columns)
     if legend:
         draw_scale(axes, across, top, legend)
-        top += 0.6
+        top += 0.75  # enough for three lines
     figure.set_size_inches(across, top)
     axes.set(xlim=(0, across), ylim=(top, 0))
     return figure
@@ -76,15 +76,15 @@ def draw_sheet(
 
 def draw_scale(axes: Axes, across: float, top: float, legend: str) -> None:
     """Draw the colors of maps, from 0 to the highest value, in the middle of a sheet."""
-    middle, reach = across / 2, min(1.5, across / 7)
+    middle, reach = across / 2, min(1.5, across / 9)
     extent = (middle - reach, middle + reach, top + 0.17, top + 0.05)
     axes.imshow(np.arange(256)[None], cmap=COLORS, extent=extent)
-    for x, y, text, align in (
-        (middle - reach - 0.06, 0.11, "0", "right"),
-        (middle + reach + 0.06, 0.11, "highest of each map", "left"),
-        (middle, 0.35, fill(literal(legend), int(13 * across)), "center"),
+    for x, y, text, across_at, down_at in (
+        (middle - reach - 0.06, 0.11, "0", "right", "center"),
+        (middle + reach + 0.06, 0.11, "highest of each map", "left", "center"),
+        (middle, 0.24, fill(literal(legend), int(13 * across)), "center", "top"),
     ):
-        axes.text(x, top + y, text, fontsize=8, ha=align, va="center")
+        axes.text(x, top + y, text, fontsize=8, ha=across_at, va=down_at)
 
 
 def class_line(who: str, name: str, chance: float, color: str = "black") -> tuple[str, str]:
