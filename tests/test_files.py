@@ -347,7 +347,7 @@ def test_a_summarys_words_do_nothing_to_the_table(run: Run, small_run: SmallRun)
     assert r"\| \<b>" in harmless(run.succeeds("vit-results", "runs"))
     for broken in ({"test": None}, {"config": 3}, {"parameters": "many"}, {"seconds": {}}):
         write_json(path, summary | broken)
-        run.fails("is not a summary written by vit-train", "vit-results", "runs")
+        run.fails("was not written by vit-train", "vit-results", "runs")
 
 
 def test_counts_are_in_the_singular_or_the_plural() -> None:

@@ -212,8 +212,8 @@ def test_an_encoder_without_a_classifier_is_taken_without_its_pooler(run: Run) -
     theirs = perturbed(ViTModel(hf_config(), add_pooling_layer=True)).float()
     theirs.save_pretrained("theirs")
     _, _, said = began(run, "theirs")
-    assert "its head is not reused: one of the two models has none" in said
-    assert "2 weights left out, such as pooler.dense.bias" in said
+    assert "its head is not reused: one of the two models has no head" in said
+    assert "2 weights not used, such as pooler.dense.bias" in said
 
 
 def test_a_distilled_deit_is_refused_with_its_reason(run: Run) -> None:

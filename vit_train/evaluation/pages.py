@@ -1,6 +1,6 @@
-"""report.html of one model or several, for readers who have only this page.
+"""report.html for one model or several; the page must be readable without other files.
 
-The templates hold the text; their numbers are those of results.json.
+The text is in the templates; the numbers are those of results.json.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,16 +11,17 @@ import numpy as np
 from vit_train.base.text import counted, render
 from vit_train.engine.metrics import Classification, Evaluation, is_uneven
 
-# The number of confused pairs of classes that are named.
+# The number of confused pairs of classes to name.
 PAIRS = 5
 
 
 def evaluation_page(
     content: dict[str, Any], result: Evaluation, run: dict[str, Any], pictures: Mapping[str, bytes]
 ) -> str:
-    """Return the page of one model.
+    """Return the page for one model.
 
-    `content` is that of its results.json, `run` its run's summary, `pictures` are PNG by name.
+    `content` is the content of its results.json, `run` the summary of its run, and `pictures` holds
+    PNG files by name.
     """
     more: dict[str, Any] = {}
     if isinstance(result, Classification):
@@ -43,7 +44,7 @@ def evaluation_page(
 
 
 def confusions(result: Classification, classes: Sequence[str]) -> list[str]:
-    """Return the most frequent confusions in words."""
+    """Describe the most frequent confusions in words."""
     predictions, support = result.predictions, result.per_class_count
     wrong = predictions.predicted != predictions.labels
     both = np.stack((predictions.labels[wrong], predictions.predicted[wrong]))
@@ -57,8 +58,8 @@ def confusions(result: Classification, classes: Sequence[str]) -> list[str]:
 
 
 def origin(content: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, object]]:
-    """Return the provenance of the figures: names and values."""
-    # The summary may be somebody else's.
+    """Return the provenance of the results: names and values."""
+    # The summary may have been written by somebody else.
     parts = (run.get(name) for name in ("config", "machine", "images"))
     config, machine, images = (each if isinstance(each, dict) else {} for each in parts)
     seconds = run.get("seconds")
@@ -84,9 +85,10 @@ def comparison_page(
     settings: Sequence[Sequence[str]],
     pictures: Mapping[str, bytes],
 ) -> str:
-    """Return the page of several models, each with a name and the content of its results.json.
+    """Return the page for several models, each with a name and the content of its results.json.
 
-    `verdicts` compare them in words; `settings` are those that differ, with each model's value.
+    `verdicts` compare them in words; `settings` lists settings that differ, with each model's
+    value.
     """
     return render(
         "evaluation",
