@@ -39,7 +39,7 @@ TRAIN = {
         "to be a multiple of 2"
     ),
     f"{FEW} model.positions=sincos_2d model.embed_dim=6 model.num_heads=2": "to be a multiple of 4",
-    f"{FEW} model.positions=none model.positions_at=layers": "use positions_at=stem",
+    f"{FEW} model.positions=none model.positions_at=layers": "use model.positions_at=stem",
     **{f"task.class_weights={weights}": "must be auto, null, or a list with one positive number"
        for weights in ("even", "3", "[]", "[1,0]", "[1,-2.0]", "[1,true]", "[1,x]")},
     "task.class_weights=auto data.sampler=balanced": "choose one of them",
@@ -242,7 +242,7 @@ TYPED = {
     "vit-train resume=run checkpoint.metric=loss": "cannot change checkpoint.metric",
     "vit-explain ckpt=run method=attention layer=3": "layer=3: the model has layers 1 to 2",
     "vit-explain ckpt=run method=attention layer=0": "layer=0: the model has layers 1 to 2",
-    "vit-explain ckpt=run layer=1": "layer=1 is for method=attention",
+    "vit-explain ckpt=run layer=1": "layer=1 is only for method=attention",
     "vit-explain ckpt=run target=square method=rollout": "method=rollout is the same for every",
     "vit-explain ckpt=run target=cat": "target=cat is not a class of the model: ",
     "vit-explain ckpt=run target=squares": "is not a class of the model: did you mean square?",

@@ -169,15 +169,15 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     ),
     "a distilled DeiT": (
         *(HF | {"vit.embeddings.distillation_token": torch.ones(1, 1, 16)}, "{}"),
-        "Vision Transformer lacks: embeddings.distillation_token",
+        "do not exist in this program's Vision Transformer: embeddings.distillation_token",
     ),
     "a distilled DeiT of timm": (
         *(STATE | {"dist_token": ONE}, None),
-        "Vision Transformer lacks: dist_token",
+        "do not exist in this program's Vision Transformer: dist_token",
     ),
     "parallel branches": (
         *(STATE | {"blocks.0.layer_scale1.lambda1": ONE}, None),
-        "Vision Transformer lacks: blocks.0.layer_scale1.lambda1",
+        "do not exist in this program's Vision Transformer: blocks.0.layer_scale1.lambda1",
     ),
     "an odd config": (HF, '{"num_attention_heads": "x"}', "lacks the number of heads"),
     "another activation": (HF, '{"hidden_act": "relu"}', "its activation is relu, not"),

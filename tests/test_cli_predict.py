@@ -268,7 +268,7 @@ def test_the_advice_on_calibration_can_be_followed(caplog: pytest.LogCaptureFixt
             predict.report(config, 1, 0, meta)
     calibrated, advice, never_said = caplog.messages
     assert f"calibrated with a temperature of {known.temperature:.2f}" in calibrated
-    assert "vit-eval 'ckpt=my run' weights=raw calibrates them, once" in advice
+    assert "vit-eval 'ckpt=my run' weights=raw calibrates them on" in advice
     assert "the run held out no validation images" in never_said
 
 

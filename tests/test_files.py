@@ -137,8 +137,8 @@ def doubled(depth: int, width: int = 2) -> object:
         (doubled(31), "too many values"),
         ([0] * 101, "too many values"),
         ({1.5: 0}, "a key"),
-        ({"a": {1, 2}}, "holds a set"),
-        ([b"x"], "holds a bytes"),
+        ({"a": {1, 2}}, "contains a set"),
+        ([b"x"], "contains a bytes"),
     ],
 )
 def test_what_is_not_plain_is_refused(value: object, words: str) -> None:
@@ -181,7 +181,7 @@ LAUGHS = "a: &a [x, x]\n" + "".join(
 )
 
 
-ALIAS = "has an alias"
+ALIAS = "contains an alias"
 
 
 @pytest.mark.parametrize(

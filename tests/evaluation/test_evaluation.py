@@ -125,7 +125,7 @@ def test_no_text_is_markup_and_nothing_is_loaded() -> None:
 def test_it_says_in_words_what_was_found() -> None:
     words = words_of(temperature=2.0, tta_flip=result_dict(RESULT))
     for said in (
-        *("83.33 %", "most frequent class would be right in 33.3 %"),
+        *("83.33 %", "most frequent class would give an accuracy of 33.3 %"),
         "<b>cat</b> mistaken for dog & co: 4 images, 40.0 % of <b>cat</b>",
         "On average, yes, as far as these images can tell",  # 90.9 of 66.4 to 92.7 %
         "Temperature scaling (T = 2.00, fitted on validation images)",

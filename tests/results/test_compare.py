@@ -262,7 +262,7 @@ def test_runs_without_labels_are_compared_by_their_loss(tmp_path: Path) -> None:
     text, _ = gather([folder], tmp_path / "out")
     assert "test loss, final weights" in text and "0.3000 ± 0.0707" in text
     assert "interval" not in text
-    with pytest.raises(ValueError, match="compare them separately"):
+    with pytest.raises(ValueError, match="compare classifiers and others separately"):
         gather([folder, written(tmp_path / "more", summary(0.5))], tmp_path / "out")
 
 

@@ -56,7 +56,7 @@ def describe(error: BaseException, kind: type) -> str:
         if said.startswith("out of memory"):
             return said
         if found := re.search(r"tried to allocate (\d+) bytes", said):  # PyTorch, on a CPU
-            said = f"{gigabytes(int(found[1]))} more are not available"
+            said = f"{gigabytes(int(found[1]))} more is not available"
         which = f" ({said})" if said else ""
         return f"out of memory{which}: choose a smaller model, or fewer or smaller images"
     # Hydra names the config file with the error.

@@ -64,7 +64,7 @@ def compile_batch(make: Callable[..., Batch], draws: Iterable[Tensor]) -> Callab
 
 
 def works(compiled: Callable[[], object]) -> bool:
-    """Call compiled code, which compiles it; return False, with a warning, if that fails."""
+    """Trigger compilation by a first call; return False, with a warning, if that fails."""
     try:
         compiled()
         return True

@@ -45,7 +45,7 @@ def state_of(trainer: Trainer) -> TrainerState:
 
 
 def restore(trainer: Trainer, state: TrainerState) -> None:
-    """Continue a run from this state of it, even in the middle of an epoch.
+    """Continue the run that had this state, even in the middle of an epoch.
 
     Raise ValueError or RuntimeError for the state of another run.
     """

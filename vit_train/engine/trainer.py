@@ -168,7 +168,7 @@ class Trainer:
                 self.report("on_epoch", log, val)
 
     def leave_out(self, began: float) -> None:
-        """Exclude the time since `began`, which was not spent on training, from the speed."""
+        """Leave the time since `began`, which was not spent on training, out of the speed."""
         seconds = time.perf_counter() - began
         for averages in (self.epoch_averages, self.log_averages):
             averages.leave_out(seconds)
@@ -328,7 +328,7 @@ class Trainer:
             getattr(callback, event)(self, *what)
 
     def report(self, event: str, *what: Any) -> None:
-        """Notify the callbacks, and exclude their time from the training speed."""
+        """Notify the callbacks, and leave their time out of the training speed."""
         began = time.perf_counter()
         self.notify(event, *what)
         self.leave_out(began)

@@ -192,8 +192,8 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     Settings newer than the run get their default; the precision is the one that was used, or
     several if the run was resumed in another precision.
 
-    For a run that extends another, its number of epochs and its recipe count, but not its folder,
-    which differs by seed.
+    If the run extends another, the other's number of epochs and recipe are included, but not its
+    folder, which differs by seed.
     """
     config = summary["config"]
     settings = dict(flatten(default_settings(config, needed=()))) | dict(flatten(config))

@@ -257,7 +257,7 @@ def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
-    """Return the settings in the run's folder or, if that file is lost, in the checkpoint.
+    """Return the settings in the run's config.yaml or, if it is lost, in the checkpoint.
 
     Raise ValueError if they cannot be read.
     """

@@ -295,7 +295,7 @@ def checked_task(
 ) -> Task:
     """Return the checkpoint's task, for images of `image_size` if given.
 
-    Raise ValueError unless its model has the shapes of `state` and needs hardly more memory. This
+    Raise ValueError unless its model has the shapes of `state` and needs about as much memory. This
     is checked before allocating memory, so that a small file cannot ask for a huge model.
     """
     channels, trained_size, _ = checkpoint.image_shape

@@ -43,7 +43,7 @@ class Earlier:
         if self.state.fingerprint != setup.data.fingerprint:
             raise self.refusal("the images on disk are not those that it was trained on")
         if then.get("fingerprint") != now.get("fingerprint"):
-            raise self.refusal(f"its teacher was a different one from {now.get('checkpoint')}")
+            raise self.refusal(f"its teacher was not {now.get('checkpoint')}")
 
     def restore(self, trainer: Trainer) -> None:
         """Load the state into a trainer; raise ValueError if it does not fit.

@@ -211,7 +211,7 @@ class RunFolder:
 
 
 def test_tag(weights: str) -> str:
-    """Return the prefix of the tags of the "final" or "best" weights' test results."""
+    """Return the tag prefix for the test results of the "final" or "best" weights."""
     return "test" if weights == "final" else f"test/{weights}"
 
 
