@@ -29,7 +29,7 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch only when needed, so that the commands answer `--help` without it."""
+    """Import torch only when needed, so that the commands print `--help` without it."""
     if name in HOMES:
         return getattr(import_module(HOMES[name]), name)
     if name == "__version__":

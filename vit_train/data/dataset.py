@@ -100,7 +100,7 @@ class Source(NamedTuple):
     # The `image_keys` of the training and validation images (unless they are a fixed part of the
     # source) and of the images seen by the models from which this one learns.
     seen: Tensor | None = None
-    # Those seen by the other models only.
+    # The `image_keys` seen by those models only.
     seen_before: Tensor | None = None
 
 

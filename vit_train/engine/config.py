@@ -8,7 +8,7 @@ from vit_train.base.setting import Settings, setting
 # The largest machines have 8 GPUs; mps is Apple's GPU, on which nothing has been tested yet.
 DEVICES = ("auto", "cpu", "cuda", *(f"cuda:{number}" for number in range(8)), "mps")
 DEVICE_TEXT = "auto (a GPU if there is one), cpu, cuda, one GPU of several (cuda:1) or mps (Apple)."
-# Whether to compile; auto: only on a GPU.
+# True to compile, false not to; auto: only on a GPU.
 COMPILE = ("auto", True, False)
 PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16")
 

@@ -28,7 +28,7 @@ class Optimizer(torch.optim.Optimizer):
     moments: ClassVar[frozenset[str]]
     # Worker threads for independent parts of a step.
     workers = ONE_WORKER
-    # Whether matrix products may use bf16, where that is precise enough.
+    # If true, matrix products use bf16 where that is precise enough.
     in_bf16 = False
 
 

@@ -23,8 +23,8 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Return softmax(q kᵀ/√Dh + bias) v, and the softmax probabilities.
 
-    q (B,H,Q,Dh), k and v (B,H,T,Dh), bias broadcast to (B,H,Q,T) → (B,H,Q,Dh), (B,H,Q,T).
-    `is_causal` hides from each token those after it.
+    q (B,H,Q,Dh), k and v (B,H,T,Dh), bias broadcast to (B,H,Q,T) → (B,H,Q,Dh), (B,H,Q,T). With
+    `is_causal`, no token attends to later tokens.
     """
     # Scaling q costs Q·Dh multiplications; scaling the logits would cost Q·T.
     logits = product(q * q.shape[-1] ** -0.5, k.transpose(-2, -1))

@@ -199,8 +199,8 @@ class ExportConfig(TrainedConfig):
     )
     normalize: bool = setting(
         True,
-        "For onnx and torch, the input of the exported model: true, uint8 images, which it "
-        "normalizes; false, normalized floats.",
+        "With onnx and torch: if true, the exported model takes uint8 images and normalizes "
+        "them; if false, it takes normalized floats.",
     )
     # Test images on which the export is also checked, if they are present.
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
