@@ -33,7 +33,7 @@ def test_download_train_evaluate(run: Run, tmp_path: Path, monkeypatch: pytest.M
         down, up = web.url("/down", server.failing(503)), web.url("/up", server.whole(content))
         fetching = [*TRAIN, "train.epochs=1", "data=cifar10", "data.download=true"]
         error = run.fails("could not download", *fetching, f"data.urls=[{down}]").err
-        assert f"{down}: HTTP Error 503" in error and "by hand" in error
+        assert f"{down}: HTTP Error 503" in error and "download it yourself" in error
         run.succeeds(*fetching, f"data.urls=[{down},{up}]", "data.root=new")
     assert Path("new", CIFAR10.base_folder, "test_batch").exists()
     # The data is found again without a download, and elsewhere if it is said where.
@@ -218,7 +218,7 @@ def test_a_folder_that_has_grown_is_tested_on_held_out_and_new_images(
         found = evaluated(run, "larger", f"split={split}", "data.image_size=24")
         assert found[1] == words and (found[0] == trained) == (split == "test")
     new = write_images("photos", photos(range(10, 14)))
-    words = "27 images left out, seen in the training or validation of this model"
+    words = "27 images left out because this model, or one that it learned from"
     for more in ([], ["data.image_size=24"], ["data.image_size=24", "data.root=photos"]):
         images, caveat = evaluated(run, "grown", *more)
         assert images == trained | set(new) and words in caveat
@@ -230,9 +230,9 @@ def test_copies_of_an_image_on_both_sides_are_said(run: Run) -> None:
     for name in write_images("photos", photos(range(10))):
         shutil.copy(Path("photos", name), Path("photos", name).with_suffix(".copy.png"))
     outcome = run.succeeds(*RUN, "data.test_fraction=0.4")
-    said = re.search(r"copies of (\d+) test images are among the images to train", outcome.out)
+    said = re.search(r"copies of (\d+) test images are among the training", outcome.out)
     _, caveat = evaluated(run, "own")
-    assert caveat == f"The run trained or validated on copies of {said[1]} images."
+    assert caveat == f"The run was trained or validated on copies of {said[1]} images."
 
 
 def test_in_another_folder_the_images_of_training_are_left_out(run: Run, trained: set[str]) -> None:
@@ -248,7 +248,7 @@ def test_in_another_folder_the_images_of_training_are_left_out(run: Run, trained
     # Nothing is tested on if all was seen.
     for name in trained:
         Path("photos", name).unlink()
-    words = "all 3 test images were seen in the training or validation of a model"
+    words = "all 3 test images were used to train or validate a model"
     run.fails(words, *LEARN, "init_from=run", "hydra.run.dir=x")
 
 
@@ -309,7 +309,7 @@ def test_what_a_model_learned_from_has_seen_is_no_test_image(
     new = set(write_images("photos", photos(range(10, 20))))
     train = [*LEARN, "data.test_fraction=0.5"]
     outcome = run.succeeds(*train, *LATER[later], "hydra.run.dir=later")
-    said = re.search(r"(\d+) test images left out, seen in the training", outcome.out)
+    said = re.search(r"(\d+) test images left out because a model", outcome.out)
     tested, caveat = evaluated(run, "later/eval", ckpt="later")
     assert tested and tested <= trained | new and len(tested) + int(said[1]) == 30
     assert f"{said[1]} images left out" in caveat

@@ -70,7 +70,7 @@ def test_weights_are_taken_and_layers_learn_at_their_own_rates(run: Run) -> None
     rates += ["optim.weight_decay=0", "optim.warmup_epochs=0", "train.batch_size=54"]
     said = run.succeeds("vit-train", *TRAIN, *rates, "init_from=theirs").said
     assert "the encoder of theirs (timm's layout), its 101 positions resized to 65;" in said
-    assert "its head is reused, for the same number of classes, whose names are not known" in said
+    assert "its head is reused, for the same number of classes (their names are unknown)" in said
     assert "images are normalized as for that model" in said
     model, meta = vit_train.load("run/checkpoints/last.safetensors")
     assert (list(meta.statistics.mean), list(meta.statistics.std)) == (MEAN, STD)
@@ -169,17 +169,17 @@ BAD: dict[str, tuple[State | bytes | None, str | None, str]] = {
     ),
     "a distilled DeiT": (
         *(HF | {"vit.embeddings.distillation_token": torch.ones(1, 1, 16)}, "{}"),
-        "Vision Transformer lacks: embeddings.distillation_token",
+        "do not exist in this program's Vision Transformer: embeddings.distillation_token",
     ),
     "a distilled DeiT of timm": (
         *(STATE | {"dist_token": ONE}, None),
-        "Vision Transformer lacks: dist_token",
+        "do not exist in this program's Vision Transformer: dist_token",
     ),
     "parallel branches": (
         *(STATE | {"blocks.0.layer_scale1.lambda1": ONE}, None),
-        "Vision Transformer lacks: blocks.0.layer_scale1.lambda1",
+        "do not exist in this program's Vision Transformer: blocks.0.layer_scale1.lambda1",
     ),
-    "an odd config": (HF, '{"num_attention_heads": "x"}', "has no number of heads"),
+    "an odd config": (HF, '{"num_attention_heads": "x"}', "lacks the number of heads"),
     "another activation": (HF, '{"hidden_act": "relu"}', "its activation is relu, not"),
     "another kind": (
         *({"beit.encoder.layer.0.lambda_1": ONE}, '{"model_type": "beit"}'),
@@ -234,7 +234,7 @@ def test_eps_is_that_of_the_weights_unless_it_is_set(run: Run) -> None:
         noted = read_json(Path(folder, "summary.json"))["config"]["model"]["norm_eps"]
         assert noted == meta.config.model.norm_eps == model.norm.eps == eps
         assumed = (
-            "assumed, because the file does not say it: model.num_heads=4 "
+            "assumed, because the file does not state them: model.num_heads=4 "
             f"model.norm_eps={eps} model.activation=gelu model.head=token"
         )
         assert (assumed in outcome.said) == ("init_from=x.safetensors" in more)
@@ -376,7 +376,7 @@ def test_what_a_format_cannot_hold_is_refused_with_those_that_can(
 def test_only_classifiers_are_exported(few_images: None) -> None:
     model, meta = vit_train.load("builtin:cifar10")
     task: Task = make_task(ReconstructConfig(), meta.config.model, meta.image_shape, 10)
-    with pytest.raises(ValueError, match="only classifiers are exported"):
+    with pytest.raises(ValueError, match="only classifiers can be exported"):
         deployed(Trained(model, replace(meta, task=task)), True)
 
 

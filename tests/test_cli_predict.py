@@ -159,7 +159,7 @@ def test_names_on_standard_input_end_with_their_line_alone(
     assert len({row["probability"] for row in rows[:3]}) == 1 and rows[3]["image"] == "gone.png"
     for nothing in (None, typed(b"")):
         monkeypatch.setattr("sys.stdin", nothing)
-        run.fails("images=- names no file", *predict)
+        run.fails("images=- does not name any file", *predict)
 
 
 @pytest.mark.usefixtures("colors")
@@ -238,7 +238,7 @@ def test_another_programs_calibration_json_is_left_alone(run: Run, small_run: Sm
     shutil.copy("run/checkpoints/best.safetensors", "mine.pt")
     for ckpt, folder, text in (("run", "run", '{"mine": 1}'), ("mine.pt", ".", "[]")):
         (note := Path(folder, "calibration.json")).write_text(text, encoding="utf-8")
-        run.says("the temperature is not noted", "vit-eval", f"ckpt={ckpt}")
+        run.says("the temperature is not saved", "vit-eval", f"ckpt={ckpt}")
         assert note.read_text(encoding="utf-8") == text
     note.unlink()
     run.succeeds("vit-eval", "ckpt=mine.pt")
@@ -268,7 +268,7 @@ def test_the_advice_on_calibration_can_be_followed(caplog: pytest.LogCaptureFixt
             predict.report(config, 1, 0, meta)
     calibrated, advice, never_said = caplog.messages
     assert f"calibrated with a temperature of {known.temperature:.2f}" in calibrated
-    assert "vit-eval 'ckpt=my run' weights=raw calibrates them, once" in advice
+    assert "vit-eval 'ckpt=my run' weights=raw calibrates them on" in advice
     assert "the run held out no validation images" in never_said
 
 

@@ -100,7 +100,7 @@ def test_a_process_whose_partner_fails_dies_or_hangs_ends_with_a_message(
     assert refused.endswith("statuses 1 1 \n") and "BatchNorm" in errors
     assert endless.endswith("statuses 1 -9 \n"), endless
     assert silent.endswith("statuses 1 -9 \n"), silent
-    lost = "another process of this training has ended, or has not answered within distributed."
+    lost = "another training process has ended, or did not respond within distributed."
     assert errors.count(lost) == 2
 
 

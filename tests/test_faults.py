@@ -161,7 +161,7 @@ def test_a_report_on_a_full_disk_is_complete_after_resuming_or_once_there_is_spa
         with monkeypatch.context() as patch:
             failing_writes(patch, pattern, lambda count, last=last: last.exists())
             outcome = run.fails("is intact; resume with", *train, f"hydra.run.dir={place}")
-        assert outcome.out.count("training continues: [Errno 28] No space left on device") == 1
+        assert outcome.out.count(". Training continues, but no checkpoint is saved") == 1
         assert Path(pattern).stem in outcome.err
         run.succeeds("vit-train", f"resume={place}")
     for pattern in REPORTS:
@@ -241,7 +241,7 @@ def test_steps_with_nan_are_skipped_up_to_max_skips(
     weights = Checkpoint.load(Path("run/checkpoints/last.safetensors")).model.values()
     assert all(weight.isfinite().all() for weight in weights)
     not_a_number_at(monkeypatch, {2, 4, 8})
-    run.fails("3 steps had NaN or infinity", "vit-train", *skip, "hydra.run.dir=again")
+    run.fails("3 steps had a NaN or infinite loss", "vit-train", *skip, "hydra.run.dir=again")
 
 
 @pytest.mark.parametrize(

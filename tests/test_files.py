@@ -137,8 +137,8 @@ def doubled(depth: int, width: int = 2) -> object:
         (doubled(31), "too many values"),
         ([0] * 101, "too many values"),
         ({1.5: 0}, "a key"),
-        ({"a": {1, 2}}, "holds a set"),
-        ([b"x"], "holds a bytes"),
+        ({"a": {1, 2}}, "contains a set"),
+        ([b"x"], "contains a bytes"),
     ],
 )
 def test_what_is_not_plain_is_refused(value: object, words: str) -> None:
@@ -181,7 +181,7 @@ LAUGHS = "a: &a [x, x]\n" + "".join(
 )
 
 
-ALIAS = "has an alias"
+ALIAS = "contains an alias"
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_a_summarys_words_do_nothing_to_the_table(run: Run, small_run: SmallRun)
     assert r"\| \<b>" in harmless(run.succeeds("vit-results", "runs"))
     for broken in ({"test": None}, {"config": 3}, {"parameters": "many"}, {"seconds": {}}):
         write_json(path, summary | broken)
-        run.fails("is not a summary written by vit-train", "vit-results", "runs")
+        run.fails("was not written by vit-train", "vit-results", "runs")
 
 
 def test_counts_are_in_the_singular_or_the_plural() -> None:

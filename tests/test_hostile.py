@@ -106,7 +106,7 @@ HARMFUL: dict[str, tuple[str, Any, str]] = {
     "shared in the config": ("config.data.urls", nested(40), "cannot read crafted.pt"),
     "the environment": ("config.data.root", "${oc.env:SECRET}", "an interpolation"),
     "normalized by zero": ("std", [0.0, 0.0, 0.0], "cannot normalize images"),
-    "normalized by words": ("mean", ["x", "y", "z"], "mean[0] must be of the type float"),
+    "normalized by words": ("mean", ["x", "y", "z"], "mean[0] must be of type float"),
 }
 
 
@@ -168,7 +168,7 @@ def test_images_of_other_channels_are_refused(checkpoint: bytes, run: Run) -> No
     rewrite(path, image_shape=(4, 32, 32), mean=half, std=half, model=model)
     predict, export = "vit-predict images=image.png", "vit-export format=torch"
     for command in ("vit-eval", "vit-explain", predict, export):
-        outcome = run.fails("images with 4 channel", *command.split(), "ckpt=crafted.pt")
+        outcome = run.fails("with 4 channels: it must", *command.split(), "ckpt=crafted.pt")
         assert outcome.err.count("\n") == 1
 
 
@@ -204,7 +204,7 @@ def test_weights_that_are_not_numbers_are_said_and_nothing_is_written(
     write_images(".", ["photo.png"])
     for command in ("vit-explain", "vit-predict"):
         chosen = ["ckpt=crafted.pt", "images=photo.png"]
-        run.fails("outputs are NaN: its weights are damaged", command, *chosen)
+        run.fails("outputs are NaN, so its weights must be damaged", command, *chosen)
     assert not list(Path().glob("eval-*"))
 
 

@@ -166,7 +166,7 @@ def test_a_run_stops_in_time_and_resumes(run: Run, small_run: SmallRun) -> None:
     assert summary["status"] == "interrupted" and summary["steps"] == 1
     outcome = run.succeeds("vit-train", "resume=run")  # with the same limit: again one step
     assert "resuming after step 1" in outcome.out
-    assert "its time is up (train.max_minutes counts anew from each start" in outcome.out
+    assert "its time is up (train.max_minutes, counted from each start" in outcome.out
     assert "Resume with: vit-train resume=run\n" in outcome.out
     run.says("resuming after step 2", "vit-train", "resume=run", "train.max_minutes=60")
     assert_same_run(small_run("finished", "undisturbed"), Path("run"))
@@ -293,7 +293,7 @@ def test_what_cannot_go_on_is_refused(run: Run, small_run: SmallRun) -> None:
     for words, *arguments in (
         ("there is no run in empty", "resume=empty"),
         ("there is no run in nowhere", "resume=nowhere"),
-        ("resume continues a single run", "-m", "resume=runs/b"),
+        ("resume= continues a single run", "-m", "resume=runs/b"),
         ("Ambiguous value for argument 'resume=runs/a,runs/b'", "resume=runs/a,runs/b"),
         ("there is no run in runs; vit-results lists the unfinished runs", "resume=runs"),
     ):
@@ -449,7 +449,7 @@ def test_what_cannot_be_extended_is_refused(run: Run, small_run: SmallRun) -> No
         run.fails(words, *more, *arguments)
     kept = last.read_bytes()
     for key, value, words in (
-        ("fingerprint", "0", "the images on disk are not those it was trained on"),
+        ("fingerprint", "0", "the images on disk are not those that it was trained on"),
         ("batch", 3, "its last checkpoint is not from the end of an epoch"),
     ):
         last.write_bytes(kept)

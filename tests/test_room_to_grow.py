@@ -167,7 +167,7 @@ def test_predictions_need_no_optimizer_and_no_data_source(
         ["vit-train", *SMALL, "model.patch_size=4", "init_from=runs/own", "hydra.run.dir=next"],
     ):
         run.succeeds(*command)
-    run.fails("only the program that registers another source", "vit-eval", "ckpt=runs/own")
+    run.fails("only by the program that registers it", "vit-eval", "ckpt=runs/own")
     assert run.succeeds("vit-results", "runs").out.count("| sgd |") == 1
 
 
@@ -185,7 +185,7 @@ def test_what_could_not_be_read_back_is_not_trained(
     config = TrainConfig(model=model, data=data, train=LoopConfig(epochs=1, batch_size=20))
     config = replace(config, **{group: part})
     kind = type(part).__name__
-    with pytest.raises(ValueError, match=rf"register it first, {group.upper()}_CONFIGS.* = {kind}"):
+    with pytest.raises(ValueError, match=rf"register it first: {group.upper()}_CONFIGS.* = {kind}"):
         vit_train.train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     monkeypatch.setitem(CHOSEN_BY_NAME[group], part.name, type(part))
@@ -247,7 +247,7 @@ def test_an_own_model_that_draws_what_threads_share_is_refused(
     """With several threads, PyTorch's generator would be drawn from in whatever order they take."""
     monkeypatch.setattr(workers, "CORES", 2)
     shared = ["vit-train", *STRIPES, *LOOP, "model=mlp", "model.noise=shared"]
-    run.fails("draw by vit_train.base.rng.bernoulli", *shared)
+    run.fails("use vit_train.base.rng.bernoulli", *shared)
     monkeypatch.setattr(workers, "CORES", 1)
     run.succeeds(*shared)
 

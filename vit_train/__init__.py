@@ -1,6 +1,6 @@
 """Train and understand Vision Transformers on small images.
 
-`model, meta = load("outputs/…")` gives the model of a run and its metadata. To train one:
+`model, meta = load("outputs/…")` returns a run's model and its metadata. To train one:
 
     from vit_train import TrainConfig, ViTConfig, train
 
@@ -29,16 +29,18 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch only when it is needed: the commands answer `--help` without it."""
+    """Import torch only when needed, so that the commands print `--help` without it."""
     if name in HOMES:
         return getattr(import_module(HOMES[name]), name)
     if name == "__version__":
-        from importlib.metadata import version  # not for every command: this takes a while
+        from importlib.metadata import (
+            version,
+        )  # not for every command, because importing torch takes a while
 
         return version("vit-train")
     raise AttributeError(f"module 'vit_train' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """Return also the names that are imported when they are needed."""
+    """Also return the names that are imported on first use."""
     return sorted({*globals(), *HOMES, "__version__"})

@@ -144,7 +144,7 @@ def test_broken_files_are_named_and_refused_or_skipped(
     data = load_dataset(config(tmp_path, on_error="skip"))
     assert data.classes == ("cat", "dog") and len(data.train) + len(data.test) == 8
     reasons = ("not a JPEG, PNG, WebP or BMP image", "there is no such file", "not a regular file")
-    for words in (*BROKEN, "6 of 14 image files cannot be used", *reasons):
+    for words in (*BROKEN, "6 of 14 image files cannot be decoded", *reasons):
         assert words in str(caught.value) and words in caplog.text
     assert "2 files passed over" in caplog.text and "nothing here" in caplog.text
 
@@ -174,29 +174,29 @@ def test_a_file_too_long_for_its_pixels_is_not_read(
     os.truncate(path, 10**13)  # with holes: it takes no room
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
     broken = decode_cached([path, zero], 8, LIMIT).broken
-    assert broken[0] == f"more bytes than an image of max_pixels={LIMIT} takes"
+    assert broken[0] == f"the file is larger than an image of max_pixels={LIMIT} can be"
     assert broken[1] == "not a regular file"
 
 
 BAD_TREES = {
     "nothing there": ([], {}, "is not a folder"),
-    "empty": (["train/"], {}, "has no folder of images"),
-    "no classes": (["1.png", "2.png"], {}, "has no folder of images"),
+    "empty": (["train/"], {}, "has no folders with images"),
+    "no classes": (["1.png", "2.png"], {}, "has no folders with images"),
     "class only in test": (
         ["train/a/1.png", "train/b/1.png", "test/a/1.png", "test/c/1.png"], {}, "has classes that"
     ),
     "empty test": (["train/a/1.png", "train/b/1.png", "test/a/"], {}, "has no images"),
     "loose training images": (
-        ["train/1.png", "train/2.png", "test/1.png"], {}, "no folders of classes"
+        ["train/1.png", "train/2.png", "test/1.png"], {}, "no class folders"
     ),
     "images to train on elsewhere": (
-        ["training/a/1.png", "training/b/1.png", "test/a/1.png"], {}, "no folders of classes"
+        ["training/a/1.png", "training/b/1.png", "test/a/1.png"], {}, "no class folders"
     ),
     "one image": (
-        ["a/1.png"], {}, "=0.1 of 1 image leaves none for training: add images"
+        ["a/1.png"], {}, "=0.1 of 1 image leaves no image for training: add"
     ),
     "all for testing": (
-        ["a/1.png", "b/1.png"], {"test_fraction": 0.9}, "=0.9 of 2 images leaves none.*a smaller"
+        ["a/1.png", "b/1.png"], {"test_fraction": 0.9}, "=0.9 of 2 images leaves no image.*smaller"
     ),
     "too large": (["a/1.png", "b/1.png"], {"image_size": 10**7}, "data.image_size=.*: 2 images"),
 }  # fmt: skip
@@ -236,11 +236,11 @@ def test_what_is_not_read_is_named(
     assert len(data.train) == 5  # links of files are read
     assert len(data.test) == 4 and data.val is None  # valid/ is for testing without test/
     for words in (
-        f"beside train/:\n  - {root}/evaluation",
-        f"1 file passed over, in no class's folder, {root}/train/loose.png",
+        f"next to train/:\n  - {root}/evaluation",
+        f"1 file passed over, not in a class folder, {root}/train/loose.png",
         f"1 file {WRONG_FORMAT}, {root}/train/notes.txt",
-        f"linked folders that are not read:\n  - {root}/train/cat/more",
-        f"cannot be read: {locked}: Permission denied",
+        f"ignored links to folders:\n  - {root}/train/cat/more",
+        f"unreadable folder: {locked}: Permission denied",
     ):
         assert words in caplog.text
 
@@ -257,7 +257,7 @@ def test_gray_images_of_any_depth_keep_their_brightness_or_are_refused(
 ) -> None:
     image = Image.fromarray(np.full((8, 8), value, dtype))
     if gray is None:
-        with pytest.raises(BrokenImage, match="integers of 16 bits"):
+        with pytest.raises(BrokenImage, match="neither 8-bit nor 16-bit integers"):
             square(image, 4)
     else:
         assert (square(image, 4) == gray).all()
@@ -273,7 +273,7 @@ def test_a_part_that_loses_all_images_is_refused(tmp_path: Path) -> None:
     tree(tmp_path, "train", "test")
     for path in (tmp_path / "test").rglob("*.png"):
         path.write_bytes(b"no image")
-    with pytest.raises(ValueError, match="8 of 8 image files cannot be used"):
+    with pytest.raises(ValueError, match="8 of 8 image files cannot be decoded"):
         load_dataset(config(tmp_path, on_error="skip"))
 
 
@@ -440,7 +440,7 @@ def test_an_entry_that_cannot_be_written_leaves_nothing(
     monkeypatch.setattr(module.torch, "save", Mock(side_effect=failing))
     decoded = decode_cached([save(tmp_path / "a.png")], 8, LIMIT)
     assert decoded.images.shape == (1, 3, 8, 8) and entries(cache) == []
-    assert "the decoded images are not kept: " in caplog.text
+    assert "the decoded images could not be cached: " in caplog.text
 
 
 def test_what_is_left_after_broken_files_has_its_own_labels(tmp_path: Path) -> None:

@@ -152,7 +152,9 @@ def test_every_image_is_validated_on_in_exactly_one_fold(folds: int, own: bool) 
 
 def test_a_fold_needs_an_image() -> None:
     few = Dataset(numbered(4, 0), numbered(4, 1000), DATA.classes)
-    with pytest.raises(ValueError, match="cv_folds=5 needs as many images, found only 4"):
+    with pytest.raises(
+        ValueError, match="cv_folds=5 needs at least 5 images, but there are only 4"
+    ):
         make_splits(few, DataConfig(cv_folds=5, cv_fold=0))
 
 

@@ -67,7 +67,7 @@ def result(processes: Processes) -> dict:
     if processes.rank == 1:
         nn.init.ones_(trainer.parameters[0])
     if processes.count > 1:
-        with pytest.raises(ValueError, match="weights have drifted apart"):
+        with pytest.raises(ValueError, match="weights of the processes have drifted apart"):
             trainer.require_equal_weights()
     return {"steps": trainer.step, "seen": trainer.images_seen, "weights": weights,
             "count": evaluated.count, "acc": evaluated.acc, "loss": evaluated.loss,
@@ -125,7 +125,7 @@ def test_whatever_an_exchange_fails_with_another_process_is_gone(
         lambda: two.copy_from_main(nn.Linear(1, 1)),
     ]
     for exchange in exchanges:
-        with pytest.raises(ValueError, match="another process of this training has ended"):
+        with pytest.raises(ValueError, match="another training process has ended"):
             exchange()
 
 

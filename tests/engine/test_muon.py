@@ -140,5 +140,5 @@ def test_moments_that_are_not_there_are_refused() -> None:
     weight = nn.Parameter(torch.ones(4, 4))
     optimizers = Optimizers([Muon({weight: 1}, 0.1, 0.9, 0.0)], [weight], {})
     optimizers.restore([[{"momentum_buffer": torch.ones(4, 4)}]])
-    with pytest.raises(ValueError, match="belong to another kind of optimizer"):
+    with pytest.raises(ValueError, match="belong to a different optimizer"):
         optimizers.restore([[{}]])

@@ -135,11 +135,11 @@ def test_no_text_is_markup_and_nothing_is_loaded() -> None:
 def test_it_says_in_words_what_was_found() -> None:
     words = words_of(temperature=2.0, tta_flip=result_dict(RESULT))
     for said in (
-        *("83.33 %", "most frequent class would be right in 33.3 %"),
+        *("83.33 %", "most frequent class would give an accuracy of 33.3 %"),
         "<b>cat</b> mistaken for dog & co: 4 images, 40.0 % of <b>cat</b>",
-        "On average, as far as these images tell",  # 90.9 of 66.4 to 92.7 %
+        "On average, yes, as far as these images can tell",  # 90.9 of 66.4 to 92.7 %
         "Temperature scaling (T = 2.00, fitted on validation images)",
-        "mirror image it is right in 83.33 %",
+        "for the mirror image gives 83.33 %",
         "0.714",  # the precision of dog & co, 10 of 14
     ):
         assert said in words
@@ -147,7 +147,7 @@ def test_it_says_in_words_what_was_found() -> None:
     pictures = dict.fromkeys(("mistakes", "positions", "curves"), b"png")
     assert re.search(".*".join(order), words_of(pictures=pictures))
     # Of three classes with ten images each.
-    assert "five most probable" not in words and "every class counted alike" not in words
+    assert "five most probable" not in words and "If every class counts equally" not in words
     assert float(change(words)[1]) < float(change(words)[2])
 
 
@@ -179,7 +179,7 @@ def test_with_many_images_it_says_on_which_side_confidence_errs(
     labels = np.arange(400) % 2
     predicted = np.where(np.arange(400) < 400 * right, labels, 1 - labels)
     words = words_of(result_of(labels, predicted, sure), 20.0)
-    assert f"Not as they are: it is right {verdict} often than its probabilities say." in words
+    assert f"Not as it is: predictions are correct {verdict} often than their" in words
     before, now = map(float, change(words).groups())
     assert (now < before) == (sure > right)  # a temperature of 20 makes it less sure
 
@@ -193,16 +193,16 @@ def change(words: str) -> re.Match[str]:
 def test_uneven_classes_are_also_counted_alike() -> None:
     words = words_of(result_of(np.arange(40) // 30, np.zeros(40, dtype=int)))
     assert "75.00 %" in words
-    assert "With every class counted alike, the model is right in 50.00 %." in words
+    assert "If every class counts equally, the accuracy is 50.00 %" in words
 
 
 @pytest.mark.parametrize(
     "images, changed, p_value, verdict",
     [
-        (256, 0.33, 1e-9, "So the maps show what the predictions depend on."),
-        (256, 0.1, 0.4, "That may be chance: these images do not tell"),
-        (256, 0.01, 1e-9, "So the maps hardly show what the predictions depend on."),
-        (12, 0.9, 1e-3, "So few images do not tell whether"),
+        (256, 0.33, 1e-9, "So the maps show patches that the predictions depend on."),
+        (256, 0.1, 0.4, "may be due to chance, so these images cannot tell"),
+        (256, 0.01, 1e-9, "So the maps do not show the patches that the predictions depend on."),
+        (12, 0.9, 1e-3, "These are too few images to tell whether"),
     ],
 )
 def test_it_says_where_the_model_looks_and_whether_that_means_anything(
@@ -300,7 +300,7 @@ def test_the_words_say_whether_it_may_be_chance(a: int, b: int, verdict: str) ->
     words = in_words(pair)
     assert verdict in words and f"{(a - b) / 10:+.2f} points" in words and "adjusted" not in words
     of_many = in_words(pair | {"mcnemar_p_adjusted": 0.5})
-    assert "p = 0.5 when adjusted for all pairs). That may be chance." in of_many
+    assert "p = 0.5 adjusted for all pairs). That may be chance." in of_many
 
 
 def evaluated(name: str, images: ImageSet, data: str = "cifar10") -> Evaluated:

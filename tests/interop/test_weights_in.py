@@ -111,9 +111,7 @@ def test_other_kinds_of_hugging_face_are_refused(run: Run, kind: str) -> None:
     config.update({key: value for key, value in small.items() if hasattr(config, key)})
     getattr(transformers, f"{kind}Model")(config).save_pretrained("theirs")
     outcome = run("vit-train", *FITTING, "init_from=theirs")
-    words = (
-        "Vision Transformer lacks: enc" if kind == "Beit" else "are not those of a Vision Transf"
-    )
+    words = "Vision Transformer: enc" if kind == "Beit" else "are not those of a Vision Transf"
     assert outcome.status == 1 and words in outcome.err
 
 
@@ -212,8 +210,8 @@ def test_an_encoder_without_a_classifier_is_taken_without_its_pooler(run: Run) -
     theirs = perturbed(ViTModel(hf_config(), add_pooling_layer=True)).float()
     theirs.save_pretrained("theirs")
     _, _, said = began(run, "theirs")
-    assert "its head is not reused: one of the two models has none" in said
-    assert "2 weights left out, such as pooler.dense.bias" in said
+    assert "its head is not reused: one of the two models has no head" in said
+    assert "2 weights not used, such as pooler.dense.bias" in said
 
 
 def test_a_distilled_deit_is_refused_with_its_reason(run: Run) -> None:
@@ -225,4 +223,9 @@ def test_a_distilled_deit_is_refused_with_its_reason(run: Run) -> None:
     theirs = VisionTransformerDistilled(img_size=SIZE, patch_size=4, embed_dim=DIM, depth=2)
     torch.save(theirs.state_dict(), "distilled.pth")
     for source in ("theirs", "distilled.pth"):
-        run.fails("Vision Transformer lacks: ", "vit-train", *FITTING, f"init_from={source}")
+        run.fails(
+            "do not exist in this program's Vision Transf",
+            "vit-train",
+            *FITTING,
+            f"init_from={source}",
+        )

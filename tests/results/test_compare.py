@@ -189,7 +189,7 @@ def test_summaries_without_numbers_are_refused_by_their_file(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
     both = [summary(0.5, seed, change) for seed in (0, 1)]
-    with pytest.raises(ValueError, match=r"summary\.json is not a summary written by vit-train"):
+    with pytest.raises(ValueError, match=r"summary\.json was not written by vit-train"):
         gather([written(tmp_path, *both)], tmp_path / "out")
 
 
@@ -262,7 +262,7 @@ def test_runs_without_labels_are_compared_by_their_loss(tmp_path: Path) -> None:
     text, _ = gather([folder], tmp_path / "out")
     assert "test loss, final weights" in text and "0.3000 ± 0.0707" in text
     assert "interval" not in text
-    with pytest.raises(ValueError, match="compare them separately"):
+    with pytest.raises(ValueError, match="compare classifiers and others separately"):
         gather([folder, written(tmp_path / "more", summary(0.5))], tmp_path / "out")
 
 
@@ -291,7 +291,7 @@ def test_an_unfinished_run_is_said_with_how_to_finish_it(
     small_run("interrupted", "runs/1")
     # On stderr but for Hydra's logging, which the runs of this process may have set up.
     said = run.succeeds("vit-results", "runs").said + caplog.text
-    assert "left out, because unfinished (interrupted): runs/1. " in said
+    assert "left out because it is unfinished (interrupted): runs/1. " in said
     assert "finish it with: vit-train resume=runs/1" in said
 
 
@@ -306,7 +306,7 @@ def test_results_stand_beside_what_was_given(tmp_path: Path, run: Run) -> None:
     ):
         run.succeeds("vit-results", *arguments)
         assert Path(place, "results.md").exists()
-    run.fails("say where to write with --out", "vit-results", "all", "c")
+    run.fails("choose where to write with --out", "vit-results", "all", "c")
 
 
 def cells(text: str) -> list[dict[str, str]]:

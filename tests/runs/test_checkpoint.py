@@ -93,7 +93,7 @@ def test_a_file_that_is_no_checkpoint_runs_no_code(tmp_path: Path) -> None:
     }.items():
         (tmp_path / name).write_bytes(content)
     for path in tmp_path.iterdir():
-        with pytest.raises(ValueError, match="not a checkpoint of this version of vit-train: give"):
+        with pytest.raises(ValueError, match="not a checkpoint of this version of vit-train: name"):
             Checkpoint.load(path)
     assert not (tmp_path / "attacked").exists()
 
@@ -102,11 +102,11 @@ def test_what_is_missing_or_of_another_type_is_named(tmp_path: Path) -> None:
     path = tmp_path / "last.safetensors"
     for change, words in (
         (lambda content, tensors: content.pop("model"), "model is missing"),
-        (lambda content, tensors: content.update(epoch="1"), "epoch must be of the type int"),
-        (lambda content, tensors: content.update(epoch=True), "epoch must be of the type int"),
+        (lambda content, tensors: content.update(epoch="1"), "epoch must be of type int"),
+        (lambda content, tensors: content.update(epoch=True), "epoch must be of type int"),
         (lambda content, tensors: content.update(image_shape=[3, 8]), "image_shape must have 3"),
-        (lambda content, tensors: content["classes"].append(1), r"classes\[2\] must be of the ty"),
-        (lambda content, tensors: content["model"].update(w=0.5), "model.w must be of the type T"),
+        (lambda content, tensors: content["classes"].append(1), r"classes\[2\] must be of ty"),
+        (lambda content, tensors: content["model"].update(w=0.5), "model.w must be of type T"),
         (lambda content, tensors: tensors.pop("model.w"), "it has no tensor model.w"),
         (lambda content, tensors: content.update(start={"step": 1.5}), "start.step must be of"),
     ):
@@ -403,7 +403,7 @@ def test_after_a_failure_there_is_a_pause_and_then_another_try(
         reports.full, trainer.epoch = full, trainer.epoch + 1
         manager.on_epoch(trainer, LOG, None)
     messages = [record.getMessage() for record in caplog.records]
-    assert len(messages) == 4 and "training continues" in messages[0]
+    assert len(messages) == 4 and "Training continues" in messages[0]
     assert messages[1] == messages[3] == "the disk is writable again"
     reports.full = trainer.finished = True
     for event in (manager.on_stop, lambda trainer: manager.on_epoch(trainer, LOG, None)):

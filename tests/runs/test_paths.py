@@ -63,7 +63,9 @@ def test_vit_eval_load_and_init_from_take_a_folder_of_runs(run: Run, small_run: 
     run.says(words, "vit-train", *SMALL, *start)
     assert words in Path("new/train.log").read_text(encoding="utf-8")
     Path("runs/one/summary.json").write_text('{"status": "diverged"}', encoding="utf-8")
-    words = "vit-eval: none of the runs in runs is finished: name one of them\n"
+    words = (
+        "vit-eval: none of the runs in runs is finished: name an unfinished one to use it anyway\n"
+    )
     run.fails(words, "vit-eval", "ckpt=runs")
 
 

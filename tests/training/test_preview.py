@@ -25,7 +25,7 @@ def test_a_model_is_described_before_it_is_trained(run: Run, positions: str) -> 
     """Only without positions does the order of the patches make no difference."""
     outcome = run.says("parameters = ", "vit-inspect", *SMALL_VIT, f"model.positions={positions}")
     assert "GFLOP" in outcome.out
-    errors = re.search(r"patches: (\S+) without positions, (\S+) with", outcome.out)
+    errors = re.search(r"patches\): (\S+) without positions, (\S+) with", outcome.out)
     without, with_positions = map(float, errors.groups())
     assert without < 1e-12 and (with_positions < 1e-12) == (positions == "none")
     assert Path("positions.png").exists() == (positions == "sinusoidal")

@@ -173,8 +173,16 @@ def test_training_in_python_is_as_the_package_says(
     assert (config.model.depth, config.task.name, config.data.name) == (4, "classify", "shapes")
     for change, folder, words in (
         ({}, "mine", "already contains a run: choose another folder, or resume"),
-        ({"resume": "outputs/mine"}, "other", "is for the command: vit-train resume=RUN"),
-        ({"extend": "outputs/mine"}, "other", "is for the command: vit-train extend=RUN"),
+        (
+            {"resume": "outputs/mine"},
+            "other",
+            "works only on the command line: vit-train resume=RUN",
+        ),
+        (
+            {"extend": "outputs/mine"},
+            "other",
+            "works only on the command line: vit-train extend=RUN",
+        ),
     ):
         with pytest.raises(ValueError, match=words):
             vit_train.train(replace(config, **change), f"outputs/{folder}")

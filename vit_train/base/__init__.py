@@ -1,1 +1,1 @@
-"""The foundations of the package: settings, text, files, memory and random numbers."""
+"""Foundations of the package: settings, text, files, memory and random numbers."""

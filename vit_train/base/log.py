@@ -1,4 +1,4 @@
-"""Log lines, on the terminal and in a file."""
+"""Logging on the terminal and to a file."""
 
 import contextlib
 import logging
@@ -9,19 +9,19 @@ from pathlib import Path
 from vit_train.base.text import printable
 from vit_train.base.writing import open_to_append
 
-# What the package has to say to its user.
+# The package's messages to its user.
 logger = logging.getLogger("vit_train")
 
 
 def shown_on_terminal() -> contextlib.AbstractContextManager[None]:
-    """Print the package's log lines within the block, and other libraries' warnings."""
+    """Print the package's log lines, and other libraries' warnings, within the block."""
     logger.setLevel(logging.INFO)
     return logged_by(logging.StreamHandler(sys.stdout), "%(message)s")
 
 
 @contextlib.contextmanager
 def logged_to(path: Path) -> Iterator[None]:
-    """Append all log lines within the block, with their times, to this file."""
+    """Append all log lines, with their times, to this file within the block."""
     with (
         open_to_append(path) as file,
         logged_by(logging.StreamHandler(file), "%(asctime)s %(message)s"),

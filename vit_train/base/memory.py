@@ -14,7 +14,7 @@ def memory_bytes() -> float:
 
 
 def require_memory(needed: float, what: str, advice: str) -> None:
-    """Raise ValueError if `what` needs more bytes than this machine has."""
+    """Raise ValueError if `what` needs more bytes of memory than this machine has."""
     available = memory_bytes()
     if needed > available:
         raise ValueError(
@@ -24,7 +24,7 @@ def require_memory(needed: float, what: str, advice: str) -> None:
 
 
 def require_attention_fits(needed: float, image_size: int) -> None:
-    """Raise ValueError if the attention of such an image needs more bytes than this machine has."""
+    """Raise ValueError if the attention for an image of this size needs too much memory."""
     require_memory(
         needed,
         f"the attention between all patches of an image of {image_size} by {image_size}",
@@ -37,19 +37,19 @@ def gigabytes(count: float) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Check for an error of Python, or of PyTorch on any device, that could not allocate memory."""
+    """Return True if Python, or PyTorch on any device, could not allocate memory."""
     phrases = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
     return isinstance(error, MemoryError) or any(phrase in str(error).lower() for phrase in phrases)
 
 
-# Per pixel of a whole data set: RGB, and a copy while its training images are split.
+# Bytes per pixel of a whole data set: RGB, and a copy while its training images are split.
 SPLIT_BYTES = 6
 
 
 def require_images_fit(images: int, size: int, settings: str, bytes_per_pixel: int = 3) -> None:
-    """Raise ValueError, naming the settings, if images of `size` by `size` exceed the memory."""
+    """Raise ValueError if images of `size` by `size` exceed the memory; name the `settings`."""
     require_memory(
         images * size**2 * bytes_per_pixel,
         f"{settings}: {counted(images, 'image')} of {size:,} by {size:,}",
-        "choose fewer or smaller ones",
+        "choose fewer or smaller images",
     )

@@ -1,7 +1,7 @@
-"""Plain values from untrusted files, bounded before any other code walks them.
+"""Reading plain values from untrusted files, bounded before any other code walks them.
 
-A few hundred bytes can describe a value that takes forever to walk: mappings that hold the next
-one twice, forty levels deep; YAML's aliases; a list that contains itself.
+A few hundred bytes can describe a value that takes forever to walk: nested mappings that each
+contain the next one twice, forty levels deep; YAML's aliases; a list that contains itself.
 """
 
 import difflib
@@ -13,7 +13,7 @@ from typing import IO, Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-# Ample for a config with its 100 settings.
+# Ample for a config, which has 100 settings.
 CONFIG_NODES = 2_000
 DEPTH = 32
 PLAIN = (bool, int, float, str, type(None))
@@ -26,15 +26,15 @@ class Refused(ValueError):
 def require_plain(value: Any, what: str, nodes: int) -> None:
     """Raise Refused unless a value is plain: nested mappings and sequences of bounded size.
 
-    Their single values are numbers, strings and None. A shared part counts wherever it occurs, so
-    that any later walk of the value takes at most `nodes` steps and is at most `DEPTH` deep.
+    Their single values are numbers, strings and None. A shared part counts each time it occurs, so
+    that a later walk of the value takes at most `nodes` steps and is at most `DEPTH` deep.
     """
     count, waiting = 0, [(value, 0)]
     while waiting:
         node, depth = waiting.pop()
         count += 1
         if count > nodes or depth > DEPTH:
-            raise Refused(f"{what} holds too many values, or too deeply nested ones")
+            raise Refused(f"{what} contains too many values, or values nested too deeply")
         if isinstance(node, dict):
             if not all(isinstance(key, str | int) for key in node):
                 raise Refused(f"{what} has a key that is neither a string nor an integer")
@@ -42,19 +42,19 @@ def require_plain(value: Any, what: str, nodes: int) -> None:
         elif isinstance(node, list | tuple):
             waiting += [(child, depth + 1) for child in node]
         elif not isinstance(node, PLAIN):
-            raise Refused(f"{what} holds a {type(node).__name__}, which is not a plain value")
+            raise Refused(f"{what} contains a {type(node).__name__}, which is not a plain value")
 
 
 def require_config(stored: Any, what: str) -> None:
-    """Raise Refused for settings that are not plain or that hold an interpolation.
+    """Raise Refused for settings that are not plain or that contain an interpolation.
 
-    Resolving `${oc.env:NAME}` would put the environment's secrets into a message.
+    Resolving `${oc.env:NAME}` would put secrets from the environment into a message.
     """
     require_plain(stored, what, CONFIG_NODES)
     if not isinstance(stored, dict):
-        raise Refused(f"{what} holds no settings")
+        raise Refused(f"{what} contains no settings")
     if "${" in repr(stored):
-        raise Refused(f"{what} holds an interpolation, ${{…}}: a run's settings are plain values")
+        raise Refused(f"{what} contains an interpolation, ${{…}}, which a run's settings must not")
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
@@ -85,7 +85,7 @@ def open_regular(path: Path) -> IO[bytes]:
 
 
 def near_path(path: Path) -> str:
-    """Return ", did you mean …?" with the path most like a missing one in its folder, or ""."""
+    """Return ", did you mean …?" with the most similar path in a missing path's folder, or ""."""
     others = [each.name for each in path.parent.glob("*") if each != path]
     near = difflib.get_close_matches(path.name, others, 1)
     return f", did you mean {path.with_name(near[0])}?" if near else ""
@@ -94,7 +94,7 @@ def near_path(path: Path) -> str:
 def read_text(path: Path, limit: int) -> str:
     """Return a file's text; raise Refused if it is not regular, or larger than `limit` bytes.
 
-    A device may never end, and opening a pipe blocks until something writes into it. Bytes that are
+    A device may never end, and opening a pipe blocks until something writes to it. Bytes that are
     not UTF-8 become "�".
     """
     with open_regular(path) as file:
@@ -109,14 +109,14 @@ def read_json(path: Path) -> Any:
     text = read_text(path, JSON_BYTES)
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError) as error:  # such as an integer of thousands of digits
+    except (ValueError, RecursionError) as error:  # such as an integer with thousands of digits
         raise Refused(f"{path} is damaged: {error}") from error
     require_plain(value, str(path), JSON_NODES)
     return value
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, empty if there is no such file; raise Refused as above."""
+    """Return the JSON object in a file, {} if there is no file; raise Refused if it is damaged."""
     content = read_json(path) if path.exists() else {}
     if not isinstance(content, dict):
         raise Refused(f"{path} is not a JSON object")
@@ -126,20 +126,20 @@ def read_object(path: Path) -> dict[str, Any]:
 def read_config(path: Path) -> str:
     """Return the text of a run's config.yaml.
 
-    Raise Refused for aliases, through which a short text can describe a value of any size.
+    Raise Refused for aliases, because they let a short text describe a value of any size.
     """
     text = read_text(path, CONFIG_BYTES)
     if any(getattr(event, "anchor", None) for event in yaml.parse(text, yaml.SafeLoader)):
-        raise Refused("it has an alias (& or *)")
+        raise Refused("it contains an alias (& or *)")
     return text
 
 
 def typed(kind: Any, value: Any, name: str = "") -> Any:
-    """Return a value if it has a type, parts included; else raise Refused, naming the part.
+    """Check a value and all its parts against a type; raise Refused, naming the wrong part.
 
     `kind` may be a dataclass, list[…], dict[str, …], tuple[…], a union, Any or a class. A dataclass
-    is made from a dict of its fields; those with a default may be absent. A float may be given as
-    an int, a tuple as a list.
+    is made from a dict of its fields; fields with a default may be missing. An int is accepted as a
+    float, and a list as a tuple.
     """
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if kind is Any:
@@ -166,7 +166,7 @@ def typed(kind: Any, value: Any, name: str = "") -> Any:
 
 
 def dataclass_from(kind: Any, values: dict[str, Any], name: str) -> Any:
-    """Return a dataclass made from its fields' values; raise Refused if one is missing."""
+    """Return a dataclass made from the values of its fields; raise Refused if one is missing."""
     for field in fields(kind):
         if field.name not in values and field.default is field.default_factory is MISSING:
             raise Refused(f"{name}.{field.name} is missing".removeprefix("."))
@@ -180,8 +180,8 @@ def dataclass_from(kind: Any, values: dict[str, Any], name: str) -> Any:
 
 
 def instance(value: Any, kind: Any, name: str) -> Any:
-    """Return a value if it is of a class; raise Refused otherwise, and for a bool as an int."""
+    """Return a value if it is an instance of a class (a bool is not an int); else raise Refused."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         wanted = getattr(kind, "__name__", "list")
-        raise Refused(f"{name[:80]} must be of the type {wanted}, not {type(value).__name__}")
+        raise Refused(f"{name[:80]} must be of type {wanted}, not {type(value).__name__}")
     return value

@@ -11,9 +11,9 @@ from torch import Tensor
 
 
 class ThreadGenerators(threading.local):
-    """The function that makes this thread's generators, one per image, when it is first called.
+    """A function that makes this thread's generators, one per image, at its first call.
 
-    None stands for PyTorch's global generator, which all threads share.
+    None means PyTorch's global generator, which all threads share.
     """
 
     generators: Callable[[], list[torch.Generator]] | None = None
@@ -24,13 +24,13 @@ PER_IMAGE = ThreadGenerators()
 
 @contextlib.contextmanager
 def per_image_generators(seed: int, step: int, indices: Iterable[int]) -> Iterator[None]:
-    """Give each of this thread's images its own generator within the block.
+    """Within the block, give each of this thread's images its own generator.
 
     `indices` are the images' indices in the whole batch. A generator is a pure function of the
-    seed, the step and the image's index, so that an image has the same dropout however the batch is
-    split.
+    seed, the step and the image's index, so that an image gets the same dropout no matter how the
+    batch is split.
     """
-    # Making them takes time, which most models need not spend.
+    # Making generators takes time, and most models do not need them.
     PER_IMAGE.generators = functools.cache(
         lambda: [seeded_generator(seed, step, index) for index in indices]
     )
@@ -47,7 +47,7 @@ def seeded_generator(seed: int, *key: int) -> torch.Generator:
 
 
 def bernoulli(like: Tensor, probability: float) -> Tensor:
-    """Draw ones with this probability, else zeros, in the shape of `like` (B,…)."""
+    """Draw ones with this probability, otherwise zeros, in the shape of `like` (B,…)."""
     drawn = torch.empty_like(like)
     if PER_IMAGE.generators is None:
         return drawn.bernoulli_(probability)

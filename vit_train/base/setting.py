@@ -1,4 +1,4 @@
-"""Settings as data: dataclass fields with a help text and bounds, checked when one is made."""
+"""Settings as data: dataclass fields with a help text and bounds, checked on creation."""
 
 import math
 import operator
@@ -24,10 +24,10 @@ Entry = TypeVar("Entry")
 
 
 def setting(default: Any, text: str, *, choices: tuple[object, ...] = (), **bounds: float) -> Any:
-    """Return a field of a dataclass with its help text and the values that it may have.
+    """Return a dataclass field with its help text and its allowed values.
 
-    BOUNDS names the bounds, which hold for each number of a list, and not for None. A callable
-    default makes the value.
+    `bounds` are named as in BOUNDS; they apply to each number in a list, but not to None. A
+    callable default is called to make the value.
     """
     metadata = {"help": text, "choices": choices, "bounds": bounds}
     if callable(default):
@@ -36,15 +36,15 @@ def setting(default: Any, text: str, *, choices: tuple[object, ...] = (), **boun
 
 
 def seed_setting(default: int, text: str) -> Any:
-    """Return the field of a seed."""
+    """Return a field for a seed."""
     return setting(default, text, at_least=0, at_most=LARGEST_SEED)
 
 
 @dataclass
 class Settings:
-    """Base of all settings, which raises ValueError for values that a field may not have."""
+    """Base of all settings; raises ValueError for values that are not allowed."""
 
-    # What precedes the names of these settings on the command line; "" for nothing.
+    # The prefix of these settings' names on the command line; "" for none.
     group: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
@@ -79,12 +79,14 @@ def what_is_allowed(value: Any, metadata: Mapping[str, Any]) -> str:
 
 
 def registered(table: Mapping[type, Entry], settings: object) -> Entry:
-    """Return the entry of the settings' class, or else of its nearest base that has one.
+    """Return the table's entry for the settings' class or, failing that, for its nearest base.
 
-    Raise ValueError if there is no entry for any of them.
+    Raise ValueError if none of them has an entry.
     """
     kind = type(settings)
     for base in kind.__mro__:
         if base in table:
             return table[base]
-    raise ValueError(f"{kind.__name__} has no constructor: register one beside those of the others")
+    raise ValueError(
+        f"{kind.__name__} has no constructor: register one in the table of constructors"
+    )

@@ -24,20 +24,20 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def replacing(path: Path, keep: int = 0) -> Iterator[IO[bytes]]:
-    """Open a new file that takes the name `path` when the block has ended and it is on disk.
+    """Open a new file that replaces `path` once the block has ended and the file is on disk.
 
     Up to `keep` older files are renamed, as listed by `generations`.
 
-    A reader sees the old file or the complete new one; a link of that name is replaced, not
-    followed. After a failure everything is as it was. Raise Refused for a device or a pipe, which
-    a file would replace, too.
+    A reader sees either the old file or the complete new one; a link of that name is replaced, not
+    followed. After a failure, everything is as before. Raise Refused for a device or a pipe, which
+    would also be replaced.
     """
     if not path.is_symlink() and path.exists() and not (path.is_file() or path.is_dir()):
-        raise Refused(f"{path} is not a regular file, and would be replaced: name another")
-    # One for each thread, so that two writers of the same file do not mix their bytes.
+        raise Refused(f"{path} is not a regular file, and would be replaced: choose another name")
+    # A name for each thread, so that two writers of the same file do not mix their bytes.
     partial = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.partial")
     try:
-        with partial.open("xb") as file:  # never through a link that was put there
+        with partial.open("xb") as file:  # never through a link that somebody put there
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -45,8 +45,8 @@ def replacing(path: Path, keep: int = 0) -> Iterator[IO[bytes]]:
             younger.replace(path.with_stem(f"{path.stem}-{age}"))
         partial.replace(path)
     except BaseException as error:
-        partial.unlink(missing_ok=True)  # on a full disk every byte counts
-        # An error of writing, as on a full disk, names no file.
+        partial.unlink(missing_ok=True)  # on a full disk, every byte counts
+        # A write error, as on a full disk, does not name the file.
         if isinstance(error, OSError) and error.filename in (None, str(partial)):
             error.filename = str(path)
         raise
@@ -54,7 +54,7 @@ def replacing(path: Path, keep: int = 0) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Make a folder that does not exist yet, and remove it if the block fails."""
+    """Make a new folder, and remove it if the block fails."""
     path.mkdir()
     try:
         yield path
@@ -66,7 +66,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 def remove_partial(folder: Path, seconds: float = 0) -> None:
     """Remove unfinished files, left by killed processes, that are at least `seconds` old."""
     for path in folder.glob("*.partial"):
-        with contextlib.suppress(OSError):  # its writer has just finished it
+        with contextlib.suppress(OSError):  # another process has just finished it
             if time.time() - path.lstat().st_mtime >= seconds:
                 path.unlink()
 
@@ -77,7 +77,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON, with null for NaN and infinity, which JSON does not have."""
+    """Write JSON, with null for NaN and infinity, which JSON cannot represent."""
     plain = json.loads(json.dumps(content), parse_constant=lambda name: None)
     write_text(path, json.dumps(plain, indent=2) + "\n")
 
@@ -91,7 +91,7 @@ def open_to_append(path: Path) -> IO[str]:
 def write_from(path: Path, start: int, content: bytes | bytearray) -> None:
     """Replace everything after the first `start` bytes of a regular file; at 0, it may be new.
 
-    Raise Refused for anything else, and FileNotFoundError for a file that is no longer there.
+    Raise Refused for anything else, and FileNotFoundError for a file that no longer exists.
     """
     require_own_file(path)
     with path.open("r+b" if start else "wb") as file:
@@ -106,10 +106,10 @@ class InUse(ValueError):
 
 @contextlib.contextmanager
 def exclusive(path: Path, waiting: str = "") -> Iterator[None]:
-    """Hold a lock file within the block; the process's end releases it, too.
+    """Hold a lock file within the block; it is also released when the process ends.
 
-    If another process holds it, log the message `waiting` and wait or, without one, raise InUse. If
-    the file system has no locks, log a warning.
+    If another process holds the lock, log the message `waiting` and wait; without a message, raise
+    InUse. If the file system does not support locks, log a warning.
     """
     with open_to_append(path) as file:
         try:
@@ -117,7 +117,7 @@ def exclusive(path: Path, waiting: str = "") -> Iterator[None]:
         except BlockingIOError as taken:
             if not waiting:
                 raise InUse(
-                    f"another process is writing into {path.parent}: end it first"
+                    f"another process is writing into {path.parent}: stop it first"
                 ) from taken
             logger.info(waiting)
             lock(file, wait=True)
@@ -136,13 +136,13 @@ def lock(file: IO[str], wait: bool) -> None:
 
 
 def require_own_file(path: Path) -> None:
-    """Raise Refused for a link or anything else but a regular file, such as a pipe or device."""
+    """Raise Refused for anything that is not a regular file: a link, a pipe or a device."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise Refused(f"{path} is a symbolic link or not a regular file: remove it")
 
 
 def require_own_folder(path: Path) -> None:
-    """Raise Refused for a link, or for anything that exists and is not a folder."""
+    """Raise Refused for a link, and for anything that exists but is not a folder."""
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise Refused(f"{path} is a symbolic link or not a folder: remove it")
 
@@ -150,11 +150,13 @@ def require_own_folder(path: Path) -> None:
 def save_archive(path: Path, archive: bytes, keep: int = 0) -> None:
     """Write a file atomically, and keep up to `keep` older files.
 
-    Of last.safetensors these are last-1.safetensors, the newest of them, and so on. Between two
-    renames, and if the last one fails, last-1.safetensors is the newest file. If writing fails
-    with OSError, everything stays as it was.
+    The older files of last.safetensors are last-1.safetensors, the newest of them, and so on.
+    Between two renames, and if the last one fails, last-1.safetensors is the newest file. If
+    writing fails with OSError, nothing changes.
     """
-    path.parent.mkdir(exist_ok=True)  # no parents=True: a vanished mount is not recreated
+    path.parent.mkdir(
+        exist_ok=True
+    )  # without parents=True, so that a vanished mount is not recreated
     with replacing(path, keep) as file:
         file.write(archive)
     for old in generations(path)[keep + 1 :]:
@@ -162,7 +164,7 @@ def save_archive(path: Path, archive: bytes, keep: int = 0) -> None:
 
 
 def generations(path: Path) -> list[Path]:
-    """Return this file and its older versions, those that exist, newest first."""
+    """Return this file and its older versions, as far as they exist, newest first."""
     pattern = re.compile(rf"{re.escape(path.stem)}(-[1-9]\d*)?{re.escape(path.suffix)}")
     found = [file for file in path.parent.glob("*") if pattern.fullmatch(file.name)]
     return sorted(found, key=lambda file: (len(file.name), file.name))  # last-10 after last-9

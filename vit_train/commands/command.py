@@ -1,4 +1,4 @@
-"""What is typed, for Hydra: a console command whose settings are a dataclass, and its help."""
+"""Console commands whose settings are a dataclass: reading the command line, and the help text."""
 
 import argparse
 import re
@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from importlib.metadata import version
 from inspect import getdoc
-from os.path import exists  # false for a list that is too long for a path
+from os.path import exists  # false for a list that is too long to be a path
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,20 +24,20 @@ from vit_train.runs.config import CHOSEN_BY_NAME, CONF_DIR, GROUPS, Config, regi
 
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@-]*=.*", re.DOTALL)
 WIDTH = 96
-# Hydra's flags that commands without a sweep have, too.
+# Hydra's flags that also make sense for commands without sweeps.
 FLAGS = ("overrides", "help", "config_dir", "cfg")
 
 
 def refuse(message: str) -> NoReturn:
-    """Replace `error` of argparse, which would print the usage and end the process."""
+    """Replace argparse's `error`, which would print the usage and end the process."""
     raise ValueError(message)
 
 
 def checked(settings: Sequence[str], paths: Sequence[str], groups: Collection[str]) -> list[str]:
-    """Return the settings for Hydra's grammar, with quotes around the values of these `paths`.
+    """Return the settings in Hydra's grammar, with quotes around the values of these `paths`.
 
-    The first of `paths` is suggested for an existing path without a key. Raise ValueError for an
-    argument that is not a setting, and for a group that is not among the command's own `groups`.
+    If an existing path is given without a key, suggest the first of `paths`. Raise ValueError for
+    an argument that is not a setting, and for a group that is not one of the command's `groups`.
     """
     for each in settings:
         if not SETTING.fullmatch(each):
@@ -55,7 +55,7 @@ def checked(settings: Sequence[str], paths: Sequence[str], groups: Collection[st
 def quote_path(setting: str, paths: Sequence[str]) -> str:
     """Quote the value of a setting for Hydra's grammar if it is one of `paths` and exists.
 
-    A ~ in front means the home folder, which shells leave as it is behind a key with a dot.
+    A leading ~ means the home folder; shells do not expand it after a key with a dot.
     """
     key, _, value = setting.partition("=")
     is_path = key in paths and (value.startswith("~") or exists(value))
@@ -68,7 +68,7 @@ def quoted(path: Path | str) -> str:
 
 
 def composed(config_name: str, flags: argparse.Namespace) -> DictConfig:
-    """Return the config that Hydra composes, with the user's own folder of presets, if any."""
+    """Return the config that Hydra composes, including any presets in the user's own folder."""
     settings = list(flags.overrides)
     if flags.config_dir:
         own = quoted(f"file://{Path(flags.config_dir).absolute()}")
@@ -90,21 +90,21 @@ def read_command(
 ) -> argparse.Namespace:
     """Return the flags and settings that were typed, or print the version or the help and exit.
 
-    Raise ValueError for mistakes in them and, unless the command takes `any_flag` of Hydra, for
-    flags of sweeps.
+    Raise ValueError for invalid flags and settings and, unless the command accepts `any_flag` of
+    Hydra, for flags of sweeps.
     """
     if "--version" in sys.argv:
         print(version_line())
         sys.exit()
     parser: Any = get_args_parser()
     parser.error = refuse
-    # The settings, `overrides`, may stand anywhere among the flags.
+    # Settings (`overrides`) may stand anywhere among the flags.
     flags: argparse.Namespace = parser.parse_intermixed_args(sys.argv[1:])
     if flags.experimental_rerun is not None:
         raise ValueError("--experimental-rerun could run any code: repeat the run's command")
     for flag, value in vars(flags).items():
         if value and flag not in FLAGS and not any_flag:
-            raise ValueError(f"--{flag.replace('_', '-')} is for vit-train alone")
+            raise ValueError(f"--{flag.replace('_', '-')} is only for vit-train")
     flags.overrides = checked(flags.overrides, paths, groups)
     if flags.help:
         config = composed(config_name, flags)
@@ -116,7 +116,7 @@ def read_command(
             print(f"{group}: {', '.join(choices(group, folders))}")
         print("\n== Current settings (change them with key=value) ==")
         print(*described(config), sep="\n")
-        print("\nAdd --cfg job to print the settings alone.")
+        print("\nAdd --cfg job to print only the settings.")
         sys.exit()
     return flags
 
@@ -124,7 +124,7 @@ def read_command(
 def choices(group: str, folders: Sequence[Path]) -> list[str]:
     """Return the choices of a group: presets in these folders, and registered names.
 
-    Hydra takes 40 ms to list those of each group.
+    Hydra takes 40 ms to list the choices of each group.
     """
     files = (file for folder in folders for file in (folder / group).glob("*.yaml"))
     return sorted({*CHOSEN_BY_NAME.get(group, {}), *(file.stem for file in files)})
@@ -150,12 +150,12 @@ def described(config: DictConfig, indent: str = "") -> Iterator[str]:
 def console_command(
     settings: type[Config], groups: Mapping[str, str | None] = {}, paths: Sequence[str] = ()
 ) -> Callable[[Callable[[Config], object]], Callable[[], None]]:
-    """Turn a function of settings into a console command, which reads them from the command line.
+    """Turn a function of settings into a console command that reads them from the command line.
 
-    `vit_eval` becomes `vit-eval`; its docstring begins the help. `groups` are the command's groups
-    of conf/, each with its default. `paths` are the settings that are paths, beginning with the one
-    that a bare path most likely means. The function itself imports torch, so that mistakes are
-    answered at once.
+    `vit_eval` becomes `vit-eval`, and its docstring the beginning of the help. `groups` are the
+    command's groups in conf/, each with its default. `paths` are the settings that hold paths; the
+    first is the most likely meaning of a path without a key. The function itself imports torch, so
+    that mistakes are reported at once.
     """
 
     def decorate(work: Callable[[Config], object]) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""Errors as one short message on stderr and an exit status."""
+"""Errors as a short message on stderr and an exit status."""
 
 import contextlib
 import difflib
@@ -22,9 +22,9 @@ from vit_train.commands.start import ended_by_interrupt
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 
 GRAMMAR = "key=value; quote a value with special characters: key='a, b'"
-# Hydra, its plugins, and what they stand on.
+# Hydra, its plugins, and the libraries that they use.
 HYDRA = ("hydra", "hydra_plugins", "omegaconf", "submitit", "optuna", "sqlalchemy")
-# Settings that have other names in other libraries, where no similar name is the same setting.
+# Settings whose names differ in other libraries, where no similar name is the same setting.
 OTHER_NAMES = {
     "model.drop_rate": "model.dropout",
     "model.drop_path_rate": "model.drop_path",
@@ -37,13 +37,13 @@ OTHER_NAMES = {
 
 
 def from_hydra(error: BaseException) -> bool:
-    """Check for an error of Hydra or a plugin, such as a missing Slurm or database."""
+    """Return True for an error of Hydra or a plugin, such as a missing Slurm or database."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals["__name__"].partition(".")[0] in HYDRA
 
 
 def explain(error: BaseException, kind: type = TrainConfig) -> str:
-    """Describe an error in a few lines; a very long line is shortened to its two ends.
+    """Describe an error in a few lines; the middle of a very long line is left out.
 
     `kind` is the dataclass of the command's settings.
     """
@@ -56,10 +56,10 @@ def describe(error: BaseException, kind: type) -> str:
         if said.startswith("out of memory"):
             return said
         if found := re.search(r"tried to allocate (\d+) bytes", said):  # PyTorch, on a CPU
-            said = f"{gigabytes(int(found[1]))} more cannot be had"
+            said = f"{gigabytes(int(found[1]))} more is not available"
         which = f" ({said})" if said else ""
         return f"out of memory{which}: choose a smaller model, or fewer or smaller images"
-    # Hydra names the config file at fault.
+    # Hydra names the config file with the error.
     where = file[0] if (file := re.match(r"In '\w+/[^']+': ", str(error))) else ""
     context = None if error.__suppress_context__ else error.__context__
     for cause in (error, error.__cause__, context):
@@ -80,7 +80,7 @@ def describe(error: BaseException, kind: type) -> str:
 
 
 def no_such_setting(asked: str, kind: type) -> str:
-    """Return the message for a setting that does not exist, with the one that may be meant."""
+    """Return the message for a setting that does not exist, suggesting the closest one."""
     group, _, name = asked.rpartition(".")
     having = [
         choice
@@ -98,7 +98,7 @@ def no_such_setting(asked: str, kind: type) -> str:
 
 
 def all_settings(kind: type, prefix: str = "") -> set[str]:
-    """Return all settings by their dotted names, whichever choices the groups have."""
+    """Return the dotted names of all settings, for every choice in every group."""
     found, hints = set[str](), get_type_hints(kind)
     for name in (each.name for each in fields(kind)):
         found.add(prefix + name)
@@ -111,7 +111,7 @@ def all_settings(kind: type, prefix: str = "") -> set[str]:
 
 
 def require_known(config: DictConfig, kind: type) -> None:
-    """Raise ValueError for a setting that was added by + but does not exist."""
+    """Raise ValueError for a setting that was added with + but does not exist."""
     settings: Any = OmegaConf.to_container(config)
     for key in sorted({key for key, _ in flatten(settings)} - all_settings(kind)):
         raise ValueError(no_such_setting(key, kind))
@@ -128,7 +128,7 @@ def no_such_choice(error: MissingConfigException) -> str:
 
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
-# Read before `short_errors` sets the variable for Hydra.
+# Read before `short_errors` sets this variable for Hydra.
 SHOW_TRACEBACKS = os.environ.get(FULL_ERROR) == "1"
 EXPECTED = (
     *(ValueError, OSError, ArithmeticError, RecursionError),
@@ -140,15 +140,15 @@ EXPECTED = (
 def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
     """Turn errors that the user can fix into one message; HYDRA_FULL_ERROR=1 shows the traceback.
 
-    The same variable keeps Hydra from printing errors itself, so it is set here. `kind` is the
-    dataclass of the command's settings.
+    The same variable keeps Hydra from printing errors itself, so this function sets it. `kind` is
+    the dataclass of the command's settings.
     """
     print_signs_in_any_encoding()
     if SHOW_TRACEBACKS:
         yield
         return
     os.environ[FULL_ERROR] = "1"
-    logging.raiseExceptions = False  # `vit-eval … | head` closes the pipe, which is no error
+    logging.raiseExceptions = False  # `vit-eval … | head` closes the pipe, which is not an error
     try:
         with ended_by_interrupt(command), lost_output_is_said(command):
             yield
@@ -160,7 +160,7 @@ def short_errors(command: str, kind: type = TrainConfig) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lost_output_is_said(command: str) -> Iterator[None]:
-    """Exit with status 1 if stdout cannot be written; silently if its reader has gone.
+    """Exit with status 1 if stdout cannot be written; do so silently if its reader has gone.
 
     Logging hides such errors, so they do not end training.
     """
@@ -185,7 +185,7 @@ def lost_output_is_said(command: str) -> Iterator[None]:
             sys.stdout.flush()
         except OSError as error:
             lost.append(error)
-        if lost:  # Python would complain at its end about what is still to be written
+        if lost:  # at exit, Python would complain about unwritten output
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         for each in lost:
             if not isinstance(each, BrokenPipeError):

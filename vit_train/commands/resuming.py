@@ -1,4 +1,4 @@
-"""`vit-train resume=RUN` and `extend=RUN`: its own settings, and what may be changed of them."""
+"""`vit-train resume=RUN` and `extend=RUN`: the run's own settings, and the changes allowed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -22,8 +22,9 @@ from vit_train.runs.config import (
 )
 from vit_train.runs.paths import finished_run, last_checkpoint
 
-# What an extended run may change. The optimizer's kind and groups and the average of the weights
-# cannot, because their state goes on, nor what an epoch is (the batch size).
+# Settings that an extended run may change. The optimizer, its parameter groups and the moving
+# average may not change, because their state is carried over, nor may the length of an epoch (the
+# batch size).
 EXTENDED = (
     *("train", "train.", "optim", "optim.", "augment", "augment."),
     *("task.label_smoothing", "task.class_weights", "data.sampler", "checkpoint.metric"),
@@ -35,9 +36,9 @@ KEPT = (
 
 
 def begun_config(folder: Path, config: TrainConfig) -> TrainConfig | None:
-    """Return these settings with what the run in the folder has found out for itself.
+    """Return these settings, completed with values that the run in the folder has determined.
 
-    None means that it is a run with other settings.
+    Return None if that run has other settings.
     """
     from vit_train.training.train import with_named_runs
 
@@ -54,8 +55,8 @@ def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
     """Return the settings of the run that `extend=` names, with the changes from the command line.
 
     Unless optim.warmup_epochs is given, scale the warm-up with the number of epochs, to at most
-    half of them. Raise ValueError if that run is not finished, or for a change that its state rules
-    out.
+    half of them. Raise ValueError if that run is not finished, or if its state does not allow a
+    change.
     """
     folder = finished_run(composed.extend)
     settings = own_settings(folder, None) | {"extend": str(folder)}
@@ -72,7 +73,8 @@ def changed(
 ) -> TrainConfig:
     """Return a run's settings with the changes from the command line, if `argument` allows them.
 
-    That is resume, or extend. Raise ValueError for a change that would make it a different run.
+    `argument` is "resume" or "extend". Raise ValueError for a change that would make it a different
+    run.
     """
     settings = OmegaConf.create(stored)
     OmegaConf.resolve(composed)
@@ -97,17 +99,17 @@ def changed(
 
 
 def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) -> None:
-    """Take from a run's settings what would make this machine download from its addresses.
+    """Remove from a run's settings any addresses from which this machine would download.
 
-    The run may be somebody else's; the user's own finds its images where it downloaded them. Raise
-    ValueError for a raised limit of an image's pixels that is not among the `keys` given.
+    The run may be somebody else's; for the user's own runs, the images are already on disk. Raise
+    ValueError for a raised limit on an image's pixels that is not among the `keys` given.
     """
     usual, data = default_settings(stored)["data"], settings.data
     limit, most = data.get("max_pixels", 0), usual.get("max_pixels", 0)
     if "data.max_pixels" not in keys and isinstance(limit, int) and limit > most:
         raise ValueError(
-            f"this run reads images of up to {limit:,} pixels: if they can be trusted, add "
-            f"data={data.name} data.max_pixels={limit}, and its other settings of data"
+            f"this run reads images of up to {limit:,} pixels: if you trust them, add "
+            f"data={data.name} data.max_pixels={limit}, and the run's other data settings"
         )
     data.download = False
     if "urls" in usual:
@@ -115,13 +117,13 @@ def distrust(settings: DictConfig, stored: dict[str, Any], keys: Sequence[str]) 
 
 
 def keys_of(overrides: Sequence[str]) -> list[str]:
-    """Return the settings and groups that these arguments name, such as a.b for a={b: 1}."""
+    """Return the settings and groups that these arguments name; for a={b: 1}, return a.b."""
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     return [key for key, _ in flatten({each.key_or_group: each.value() for each in parsed})]
 
 
 def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
-    """Return those settings that a key or a group sets and that may not change.
+    """Return the settings that a key or a group sets and that may not change.
 
     An `experiment` may set any of them, so all are returned for it.
     """
@@ -131,10 +133,11 @@ def concerned(key: str, settings: Iterable[str], argument: str) -> list[str]:
 
 
 def may_change(key: str, argument: str) -> bool:
-    """Check for a setting that may differ from the run that `argument` names.
+    """Return True if a setting may differ from the run that `argument` names.
 
-    When resuming, it may if that changes no result, or changes it by rounding only. The precision
-    may, because another machine may lack the run's own; the summary says which steps had which.
+    When resuming, a setting may differ if it does not change results, or only by rounding. The
+    precision may differ because another machine may lack the run's own; the summary records the
+    precision of every step.
     """
     if key == "precision" or is_among(key, (*INCIDENTAL, *ROUNDING)):
         return True

@@ -1,4 +1,4 @@
-"""The console scripts, which Ctrl-C ends at once, even before Hydra is imported."""
+"""Entry points of the commands; Ctrl-C ends them at once, even before Hydra is imported."""
 
 import contextlib
 import os
@@ -12,13 +12,13 @@ from importlib import import_module
 def ended_by_interrupt(command: str) -> Iterator[None]:
     """Let Ctrl-C end the process at once, until training takes over and stops after a step.
 
-    KeyboardInterrupt is not used: an import, a destructor or a callback could catch and ignore it,
-    and the command would continue. Where Ctrl-C is ignored, as in the background of a script, it
-    stays ignored.
+    KeyboardInterrupt is not used, because an import, a destructor or a callback could catch it and
+    the command would continue. Where Ctrl-C is ignored, as in the background of a script, it stays
+    ignored.
     """
 
     def end(number: int, frame: object) -> None:
-        os.write(2, f"{command}: interrupted\n".encode())  # sys.stderr may be in use right now
+        os.write(2, f"{command}: interrupted\n".encode())  # sys.stderr may be in use at this moment
         os._exit(130)
 
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,6 +1,6 @@
-"""All commands but vit-train.
+"""All commands except vit-train.
 
-The functions import what they call, so that mistakes are answered without torch.
+The functions import the code that they call, so that mistakes are reported without loading torch.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from vit_train.runs.settings import (
 
 @console_command(EvalConfig, paths=("ckpt", "data.root"))
 def vit_eval(config: EvalConfig) -> None:
-    """vit-eval: evaluate a checkpoint, a run's best one, or the newest finished run in a folder.
+    """vit-eval: evaluate a checkpoint, a run's best checkpoint, or a folder's newest finished run.
 
     vit-eval ckpt=outputs/cifar10-tiny split=test
     vit-eval 'ckpt=[outputs/cifar10-tiny,outputs/cifar10-small]'
@@ -51,7 +51,7 @@ def vit_predict(config: PredictConfig) -> None:
 
 @console_command(ExplainConfig, paths=("images", "ckpt", "data.root", "out", "html"))
 def vit_explain(config: ExplainConfig) -> None:
-    """vit-explain: draw which parts of an image a prediction comes from.
+    """vit-explain: draw the regions of an image behind a prediction.
 
     vit-explain ckpt=outputs/cifar10-tiny
     vit-explain ckpt=outputs/cifar10-tiny images=photo.jpg method=rollout
@@ -78,7 +78,7 @@ def vit_export(config: ExportConfig) -> None:
     SheetConfig, groups={"data": "shapes", "augment": "strong"}, paths=("data.root", "out")
 )
 def vit_augment(config: SheetConfig) -> None:
-    """vit-augment: draw some training images as they are, and augmented.
+    """vit-augment: draw some training images, original and augmented.
 
     vit-augment data=cifar10 augment=strong out=augmented.png
     """
@@ -105,7 +105,7 @@ def vit_inspect(config: InspectConfig) -> None:
       vit-inspect model=tiny model.positions=sinusoidal image_size=32 out=positions.png
       vit-inspect experiment=stl10_vit
 
-    It takes the settings of vit-train, and reads no images.
+    It takes the settings of vit-train, and does not read images.
     """
     from vit_train.training.preview import inspect_model
 
@@ -117,8 +117,8 @@ def vit_results() -> None:
         prog="vit-results",
         description="Gather finished runs into one Markdown table and plots.",
         epilog="""\
-It writes into the folder given, or the one that holds all that are given:
-  results.md    the table; runs that differ only in seed or fold are one row
+Files are written into the folder given, or the one that contains all folders given:
+  results.md    the table; runs that differ only in seed or fold share a row
   results.png   the final results
   curves.png    the training curves, if every run has its metrics.csv
   images.png    the results by number of training images, if there are three or more such numbers

@@ -1,4 +1,4 @@
-"""vit-train: a run, or a sweep that continues after a job fails and reports all at its end."""
+"""vit-train: a run, or a sweep that continues after failed jobs and reports them at its end."""
 
 import contextlib
 import os
@@ -49,14 +49,14 @@ class Sweep:
         self.failures: list[str] = []
 
     def run(self, composed: DictConfig) -> float | None:
-        """Start or resume a run; return its best validation score, which some sweepers optimize."""
+        """Start or resume a run; return its best validation score, for sweepers to optimize."""
         settings = HydraConfig.get()
         in_sweep = settings.mode == RunMode.MULTIRUN
         with self.errors(settings) if in_sweep else short_errors("vit-train"):
             if OmegaConf.get_type(composed) is not TrainConfig:
                 raise ValueError(
                     f"--config-name={settings.job.config_name}: such a file must begin with "
-                    "'defaults: [train, _self_]'; to repeat a run, use the command in its "
+                    "'defaults: [train, _self_]'. To repeat a run, use the command in its "
                     "summary.json, not its config.yaml"
                 )
             if in_sweep and os.environ.get("WORLD_SIZE", "1") != "1":
@@ -73,7 +73,7 @@ class Sweep:
     def errors(self, settings: HydraConf) -> Iterator[None]:
         """Print and record an error in one job, so that the sweep continues.
 
-        Other launchers run their jobs in other processes and keep track of errors themselves.
+        Other launchers run jobs in other processes and keep track of errors themselves.
         """
         if not str(settings.launcher._target_).endswith("BasicLauncher"):
             yield
@@ -90,8 +90,8 @@ class Sweep:
             self.failures.append(f"  job {job.num}, {message}")
 
     def report(self) -> None:
-        """Print how many jobs finished, and those that stopped early or failed."""
-        if not self.jobs:  # a single run reports itself
+        """Print the number of finished jobs, and list the jobs that stopped early or failed."""
+        if not self.jobs:  # a single run reports its own end
             return
         finished = self.jobs - len(self.failures) - len(self.stopped)
         print(f"{finished} of {self.jobs} jobs finished")
@@ -109,28 +109,28 @@ def say(text: str) -> None:
     print(printable(text, keep="\n"))
 
 
-# The settings that are paths; the first is the one that a bare path may mean.
+# The settings that hold paths; a path without a key most likely means the first.
 PATHS = ("resume", "extend", "init_from", "data.root", "task.teacher")
 ABOUT = """\
 vit-train: train a Vision Transformer on small images.
 
 vit-train model=tiny data=cifar10 data.root=FOLDER train.epochs=8"""
-# Of the processes that torchrun starts, only the first one writes files.
+# Among the processes that torchrun starts, only the first one writes files.
 IS_MAIN = os.environ.get("RANK", "0") == "0"
-# Where it notes the run's folder for a restart: in the folder of torchrun's launch, which has the
-# errors of a process in attempt_N/RANK/error.json.
+# The file that records the run's folder for a restart, in torchrun's launch folder, where
+# attempt_N/RANK/error.json are.
 ERRORS = os.environ.get("TORCHELASTIC_ERROR_FILE")
 LAUNCH = Path(ERRORS).parents[2] / "vit_train" if ERRORS and IS_MAIN else None
 
 
 def start(composed: DictConfig, settings: HydraConf) -> Outcome:
-    """Start a new run, which may extend another, in a folder of its own.
+    """Start a new run, which may extend another, in a new folder.
 
-    One that was begun before with these settings is resumed: by the same sweep, or by torchrun.
+    If the same sweep or torchrun has already begun a run with these settings, resume that run.
     """
     folder = Path(settings.runtime.output_dir)
     is_named = any(each.startswith("hydra.run.dir=") for each in settings.overrides.hydra)
-    # The run's folder if torchrun started its processes before (--max-restarts).
+    # The run's folder if torchrun has started these processes before (--max-restarts).
     restarted = Path(LAUNCH.read_text(encoding="utf-8")) if LAUNCH and LAUNCH.exists() else None
     before = folder if settings.mode == RunMode.MULTIRUN else restarted
     if before is not None and holds_run(before):
@@ -173,7 +173,7 @@ def continue_run(
 ) -> Outcome:
     """Continue a run from its last checkpoint, or the one `named`, unless it is finished.
 
-    `config_of` returns its settings, given that checkpoint.
+    `config_of` returns the run's settings, given that checkpoint.
     """
     from vit_train.runs.checkpoint import Checkpoint
     from vit_train.training.train import train_in_held_folder
@@ -184,9 +184,8 @@ def continue_run(
         if not is_finished(folder):
             return train_in_held_folder(config, folder, checkpoint, resumed=True)
         say(
-            f"{folder} is finished: its results are in {folder / SUMMARY}; "
-            f"extend={for_shell(folder)} train.epochs=N trains it for N more epochs, in a new "
-            "folder"
+            f"{folder} is finished: its results are in {folder / SUMMARY}; to train it for N "
+            f"more epochs in a new folder, use extend={for_shell(folder)} train.epochs=N"
         )
         best = None if checkpoint is None else Checkpoint.load(checkpoint).best
         return Outcome(folder, None if best is None else best.score)
@@ -197,11 +196,11 @@ def run_folder(
 ) -> str:
     """Return the folder of a new run, such as outputs/cifar10-tiny/TIME, for conf/train.yaml.
 
-    It is named by its experiment, the run that it extends, or the `choices` of the groups; the name
-    of a folder of one's own images, `root`, stands for the data.
+    The name is that of its experiment, of the run that it extends, or of its `choices` of groups.
+    For a folder of the user's images, the folder's name, from `root`, stands for the data.
     """
     data, task = choices["data"], choices["task"]
-    if resume is not None:  # into that run's own folder, which is found later
+    if resume is not None:  # the real folder, the run's own, is found later
         return "."
     if data == "folder" and root:
         data = file_name(Path(root).expanduser().resolve().name) or data
@@ -220,13 +219,13 @@ def main() -> None:
     with short_errors("vit-train"):
         flags = read_command("train", ABOUT, GROUPS, PATHS, any_flag=True)
         if flags.multirun and any(each.startswith("resume=") for each in flags.overrides):
-            raise ValueError("resume continues a single run: leave out -m")
-        if not IS_MAIN:  # which writes nothing
+            raise ValueError("resume= continues a single run: leave out -m")
+        if not IS_MAIN:  # it writes nothing
             flags.overrides += ["hydra.run.dir=.", "hydra/job_logging=disabled"]
         try:
             _run_hydra(flags, get_args_parser(), sweep.run, str(CONF_DIR), "train")
         except ValueError:
-            if not sweep.failures:  # else they are why a search found nothing
+            if not sweep.failures:  # otherwise they are the reason why a search found nothing
                 raise
         finally:
             sweep.report()

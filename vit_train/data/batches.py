@@ -1,4 +1,4 @@
-"""Batches of an epoch: normalized images, drawn on the CPU and made on the device."""
+"""The batches of an epoch: random draws are made on the CPU, normalized images on the device."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from vit_train.data.dataset import ImageSet, Statistics, place, to_device
 
 Batch = tuple[Tensor, Tensor]
-# What is drawn for a batch, on the CPU, before it is made on the device.
+# The random draws for a batch, made on the CPU before the batch is made on the device.
 Draws = tuple[Tensor, ...]
 
 
 class Normalize(nn.Module):
-    """Normalizes uint8 (B,C,S,S) to float32, by the mean and std of each channel."""
+    """Normalizes uint8 (B,C,S,S) to float32 with the mean and std of each channel."""
 
     def __init__(self, statistics: Statistics, device: torch.device | str = "cpu") -> None:
         super().__init__()
@@ -33,8 +33,8 @@ class Normalize(nn.Module):
 class DrawnBatches(ABC):
     """Base of training batches, which are made in two steps.
 
-    `draws` draws all random numbers on the CPU, so that every device sees the same images. `batch`
-    makes the images from them on the device, without waiting for it and always with the same
+    `draws` draws all random numbers on the CPU, so that every device sees the same images. From
+    these, `batch` makes the images on the device, without waiting for it and always with the same
     shapes, so that a GPU can replay the work as a CUDA graph.
     """
 
@@ -42,7 +42,7 @@ class DrawnBatches(ABC):
     # Images per step, over all processes.
     batch_size: int
     seed: int
-    # This process among all of them.
+    # This process's rank.
     rank: int
     ranks: int
 
@@ -57,7 +57,7 @@ class DrawnBatches(ABC):
         return slice(self.rank * count // self.ranks, (self.rank + 1) * count // self.ranks)
 
     def generator(self, *place: int) -> np.random.Generator:
-        """Return the generator of an epoch, or of a batch in it; no two give the same numbers."""
+        """Return the random generator of an epoch or of a batch in it; all are independent."""
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=place))
 
     @abstractmethod
@@ -75,7 +75,7 @@ class DrawnBatches(ABC):
 
 
 class EvalBatches:
-    """Every image once, in order and unaugmented; with several processes, each has its share."""
+    """Yields every image once, in order and unaugmented; each process gets its share."""
 
     def __init__(
         self,

@@ -32,41 +32,43 @@ class AugmentConfig(Settings):
     )
     # RandAugment's authors tried up to 3; each costs as much as all other augmentation together.
     num_ops: int = setting(
-        2, "Operations per image; only for randaugment.", at_least=1, at_most=100
+        2, "Number of operations per image; only for randaugment.", at_least=1, at_most=100
     )
     magnitude: int = setting(
         9, "Strength of the operations, 0 to 30; only for randaugment.", at_least=0, at_most=30
     )
     erase_prob: float = setting(
         0.0,
-        "Probability that a rectangle is replaced by the mean color.",
+        "Probability of replacing a rectangle with the mean color.",
         at_least=0,
         at_most=1,
     )
     erase_area: float = setting(
-        0.33, "Largest share of the image's area that is erased.", at_least=0.02, below=1
+        0.33, "Largest share of the image's area to erase.", at_least=0.02, below=1
     )
     mixup_alpha: float | None = setting(
         None,
-        "Mixup: α of the Beta distribution; null: off. With cutmix_alpha, too, each image draws "
-        "one of the two.",
+        "Mixup: α of the Beta distribution; null: off. If cutmix_alpha is set, too, each "
+        "image uses one of the two.",
         above=0,
     )
     cutmix_alpha: float | None = setting(
         None, "CutMix: α of the Beta distribution; null: off.", above=0
     )
     mix_prob: float = setting(
-        1.0, "Probability that an image is mixed with another.", at_least=0, at_most=1
+        1.0, "Probability of mixing an image with another.", at_least=0, at_most=1
     )
     mix_epochs: int | None = setting(
-        None, "Mix images in the first so many epochs only; null: in all.", at_least=1
+        None,
+        "Mix images only in the first epochs, up to this number; null: in all epochs.",
+        at_least=1,
     )
 
 
-# The default limit of an image's pixels.
+# The default limit on an image's pixels.
 MAX_PIXELS = 64_000_000
-MAX_PIXELS_TEXT = "Images with more pixels than this count as undecodable."
-# What to do about files that cannot be decoded.
+MAX_PIXELS_TEXT = "Images with more pixels than this are treated as undecodable."
+# How to handle files that cannot be decoded.
 ON_ERROR_CHOICES = ("stop", "skip")
 
 
@@ -75,7 +77,7 @@ class DataConfig(Settings):
     """Settings common to all sources. `name` selects the source."""
 
     group: ClassVar[str] = "data"
-    # The original image size and the number of classes, if they are known before loading.
+    # The original image size and the number of classes, if known before loading.
     own_size: ClassVar[int | None] = None
     own_classes: ClassVar[int | None] = None
 
@@ -93,21 +95,24 @@ class DataConfig(Settings):
     )
     mean: list[float] | None = setting(
         None,
-        "Mean of each channel, of pixels from 0 to 1, subtracted to normalize images; null: that "
-        "of the pretrained model (init_from=) where it is known, else of the training images.",
+        "Mean of each channel, for pixels from 0 to 1, subtracted to normalize images; null: "
+        "that of the pretrained model (init_from=) if known, else that of the training "
+        "images.",
     )
     std: list[float] | None = setting(
-        None, "Standard deviation of each channel, which divides; null: as for mean.", above=0
+        None,
+        "Standard deviation of each channel, by which images are divided; null: as for mean.",
+        above=0,
     )
     val: str = setting(
         "split",
-        "Validation images: split, the source's own or else a share of the training set; none, "
-        "which selects no best checkpoint; test, the test set, to follow published protocols "
-        "(results are labeled as such).",
+        "Validation images. split: the source's own or else a share of the training set; "
+        "none: no validation, so no best checkpoint; test: the test set, to follow published "
+        "protocols (results are labeled as such).",
         choices=("split", "none", "test"),
     )
     val_fraction: float = setting(
-        0.1, "Share of the training set that is split off for validation.", above=0, below=1
+        0.1, "Share of the training set to split off for validation.", above=0, below=1
     )
     cv_folds: int | None = setting(
         None,
@@ -118,8 +123,8 @@ class DataConfig(Settings):
     cv_fold: int | None = setting(None, "The fold to validate on, counted from 0.", at_least=0)
     train_subset: int | None = setting(
         None,
-        "Use only this many training images, a stratified random subset taken after validation "
-        "images are split off.",
+        "Use only this many training images, a stratified random subset drawn after the "
+        "validation split.",
         at_least=1,
     )
     val_subset: int | None = setting(
@@ -135,12 +140,14 @@ class DataConfig(Settings):
         choices=("shuffled", "balanced"),
     )
     split_seed: int = seed_setting(
-        0, "Seed of the splits and subsets, not of training, so that runs stay comparable."
+        0,
+        "Seed of the splits and subsets; it is separate from the training seed, so that runs "
+        "stay comparable.",
     )
 
     @property
     def title(self) -> str:
-        """Return the data's name in reports."""
+        """Return the name of the data in reports."""
         return self.name
 
     @property
@@ -157,13 +164,13 @@ class DataConfig(Settings):
         folds, fold = self.cv_folds, self.cv_fold
         if (folds is None) != (fold is None) or (fold or 0) >= (folds or 1):
             raise ValueError(
-                f"data.cv_fold={fold}, data.cv_folds={folds}: set both, the number of folds and "
-                "the one to validate on, from 0 to that number minus 1"
+                f"data.cv_fold={fold}, data.cv_folds={folds}: set both, the number of folds "
+                "and the fold to validate on, counted from 0"
             )
         if folds is not None and self.val != "split":
             raise ValueError(
-                f"data.cv_folds={folds} validates on a part of the training images, but "
-                f"data.val={self.val} does not"
+                f"data.cv_folds={folds} takes validation images from the training images, "
+                f"but data.val={self.val} does not"
             )
 
     @property
@@ -174,10 +181,10 @@ class DataConfig(Settings):
 
 @dataclass
 class ArchiveConfig(DataConfig):
-    """A source that is downloaded as one archive; the preset's YAML lists the mirrors."""
+    """A source that is downloaded as one archive; its YAML preset lists the mirrors."""
 
     urls: list[str] = setting(
-        list, "Mirrors, tried in this order; every copy is checked against the same MD5."
+        list, "Mirrors, tried in this order; each download is checked against the same MD5."
     )
 
 
@@ -215,13 +222,13 @@ class Stl10Config(ArchiveConfig):
         at_most=9,
     )
     unlabeled: bool = setting(
-        False, "Add the 100,000 unlabeled images (2.8 GB on disk), for tasks that need no labels."
+        False, "Add the 100,000 unlabeled images (2.8 GB on disk), for tasks without labels."
     )
 
 
 @dataclass
 class FolderConfig(DataConfig):
-    """Your own images: root/train/CLASS/* and root/test/CLASS/*, or root/CLASS/* alone."""
+    """Your own images: root/train/CLASS/* and root/test/CLASS/*, or only root/CLASS/*."""
 
     name: str = "folder"
     root: str = setting("", "The folder that holds your images, one folder per class.")
@@ -230,18 +237,18 @@ class FolderConfig(DataConfig):
     )
     test_fraction: float = setting(
         0.1,
-        "Share split off for testing if the folder has neither test/ nor val/.",
+        "Share to split off for testing if the folder has neither test/ nor val/.",
         above=0,
         below=1,
     )
     on_error: str = setting(
         "stop",
-        "Files that cannot be decoded: stop and name them, or skip them.",
+        "Files that cannot be decoded: stop and list them, or skip them.",
         choices=ON_ERROR_CHOICES,
     )
     max_pixels: int = setting(MAX_PIXELS, MAX_PIXELS_TEXT, at_least=1)
     cache: bool = setting(
-        False, "Keep the decoded images in the user's cache folder, for the next run."
+        False, "Keep the decoded images in the user's cache folder for later runs."
     )
 
     @property
@@ -252,29 +259,29 @@ class FolderConfig(DataConfig):
         super().__post_init__()
         if not self.root:
             raise ValueError("data.root=FOLDER must name the folder that holds your images")
-        if self.image_size is None:  # OmegaConf accepts null here
-            raise ValueError("data.image_size must be a number for data=folder, for example 64")
+        if self.image_size is None:  # OmegaConf accepts null for it
+            raise ValueError("data.image_size must be a number for data=folder, such as 64")
 
 
 @dataclass
 class ShapesConfig(DataConfig):
-    """The built-in data: geometric shapes drawn from a seed."""
+    """The built-in data: geometric shapes, drawn from a seed."""
 
     own_size: ClassVar[int] = 32
 
     name: str = "shapes"
-    image_size: int | None = setting(None, "Draw images of this size; null: 32.", at_least=16)
-    num_classes: int = setting(10, "Kinds of shapes, 2 to 10.", at_least=2, at_most=10)
-    train_images: int = setting(10_000, "Training images to draw.", at_least=1)
-    test_images: int = setting(2_000, "Test images to draw.", at_least=1)
-    draw_seed: int = seed_setting(0, "Seed of the drawing.")
+    image_size: int | None = setting(None, "Size of the images to draw; null: 32.", at_least=16)
+    num_classes: int = setting(10, "Number of kinds of shapes, 2 to 10.", at_least=2, at_most=10)
+    train_images: int = setting(10_000, "Number of training images to draw.", at_least=1)
+    test_images: int = setting(2_000, "Number of test images to draw.", at_least=1)
+    draw_seed: int = seed_setting(0, "Seed for drawing the shapes.")
 
     @property
     def class_count(self) -> int:
         return self.num_classes
 
 
-# All that data= can choose.
+# All choices of data=.
 DATA_CONFIGS: dict[str, type[DataConfig]] = {
     "cifar10": Cifar10Config,
     "cifar100": Cifar100Config,

@@ -16,14 +16,14 @@ from vit_train.base.memory import SPLIT_BYTES, gigabytes, require_images_fit
 from vit_train.base.text import counted
 from vit_train.data.config import DataConfig
 
-# Share of a GPU's free memory that images may take; the rest is for the model and its activations.
+# The share of a GPU's free memory for images; the rest is for the model and its activations.
 SHARE = 0.5
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor to the device.
 
-    The copy to a GPU is made from pinned memory, so that the CPU does not wait for it.
+    Copies to a GPU are made from pinned memory, so that the CPU does not wait.
     """
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
@@ -31,29 +31,29 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def place(images: Tensor, device: torch.device, purpose: str) -> Tensor:
-    """Move a set's images to the device; leave them, with a warning, if they do not fit there."""
+    """Move a set's images to the device; if they do not fit there, warn and return them unmoved."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        # PyTorch reuses the memory that an earlier run in this process has freed.
+        # memory that an earlier run in this process has freed; PyTorch reuses it
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         if images.nbytes > SHARE * free:
             logger.warning(
-                f"the images for {purpose} take {gigabytes(images.nbytes)}, too much for "
-                f"{gigabytes(free)} of free GPU memory: they stay in main memory, and each batch "
-                "is copied to the GPU"
+                f"the images for {purpose} take {gigabytes(images.nbytes)}, too much for the "
+                f"{gigabytes(free)} of free GPU memory: they stay in main memory, and each "
+                "batch is copied to the GPU"
             )
             return images
     return images.to(device)
 
 
-CHUNK_PIXELS = 1_000_000  # bounds the memory at any image size
+CHUNK_PIXELS = 1_000_000  # limits the memory at any image size
 
 
 @dataclass(frozen=True)
 class ImageSet:
     """Images uint8 (N,C,S,S), labels int64 (N,) and, for drawn data, object masks (N,S,S).
 
-    `names` (N,) tell images apart: their files, or by default their numbers in the source.
+    `names` (N,) identify images: their files or, by default, their numbers in the source.
     """
 
     images: Tensor
@@ -69,7 +69,7 @@ class ImageSet:
         return np.arange(len(self)) if self.names is None else self.names
 
     def with_others(self, others: "ImageSet") -> "ImageSet":
-        """Return these images and others of the same size, without masks."""
+        """Return these images together with others of the same size, without masks."""
         return ImageSet(
             torch.cat((self.images, others.images)),
             torch.cat((self.labels, others.labels)),
@@ -91,21 +91,21 @@ class Statistics(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The metadata of a data set, without its images."""
+    """Facts about a data set, without its images."""
 
     classes: tuple[str, ...]
     image_shape: tuple[int, int, int]
     # A checksum of all images and labels.
     fingerprint: str
-    # The `image_keys` of the training and validation images, unless they are a fixed part of the
-    # source, and of those of the models from which this one learns.
+    # The `image_keys` of the training and validation images (unless they are a fixed part of the
+    # source) and of the images seen by the models from which this one learns.
     seen: Tensor | None = None
-    # Those of the models alone.
+    # The `image_keys` seen by those models only.
     seen_before: Tensor | None = None
 
 
 class Seen(NamedTuple):
-    """The `image_keys` of images that a model was trained or validated on, at its image size."""
+    """The `image_keys` of a model's training and validation images, at its image size."""
 
     keys: Tensor
     image_size: int
@@ -138,8 +138,8 @@ class Dataset:
     def fingerprint(self) -> str:
         """Return a checksum of images, labels and classes.
 
-        The same data has the same fingerprint wherever it is stored. Of the unlabeled images only
-        the shape counts.
+        The same data has the same fingerprint wherever it is stored. For unlabeled images, only the
+        shape counts.
         """
         unlabeled = () if self.unlabeled is None else tuple(self.unlabeled.shape)
         crc = zlib.crc32(repr((self.classes, unlabeled)).encode())
@@ -151,27 +151,28 @@ class Dataset:
 
 
 def image_keys(images: Tensor) -> Tensor:
-    """Return a key of each uint8 image (N,C,S,S), int64 (N,): equal pixels have equal keys."""
+    """Return a key for each uint8 image (N,C,S,S), int64 (N,): equal pixels give equal keys."""
     digests = (hashlib.blake2b(image, digest_size=8).digest() for image in images.numpy())
     return torch.from_numpy(np.frombuffer(b"".join(digests), np.int64).copy())
 
 
 def are_among(images: Tensor, keys: Tensor) -> Tensor:
-    """Check for each uint8 image (N,C,S,S) if its key is among these: bool (N,)."""
+    """Return, for each uint8 image (N,C,S,S), True if its key is among these: bool (N,)."""
     return torch.isin(image_keys(images), keys)
 
 
 def without(images: ImageSet, keys: Tensor | None) -> ImageSet:
-    """Return the images whose key is not among these; without keys, all images."""
+    """Return the images whose key is not among these or, without keys, all images."""
     if keys is None:
         return images
     return images.subset((~are_among(images.images, keys)).nonzero().squeeze(1))
 
 
 def resize(images: Tensor, size: int | None) -> Tensor:
-    """Resize uint8 (N,C,S,S) to uint8 (N,C,size,size), bilinear and antialiased.
+    """Resize uint8 (N,C,S,S) to uint8 (N,C,size,size), bilinearly with antialiasing.
 
-    Works in chunks to save memory. Raise ValueError if the result does not fit into memory.
+    Images are resized in chunks to save memory. Raise ValueError if the result does not fit into
+    memory.
     """
     if size is None or images.shape[-1] == size:
         return images
@@ -189,7 +190,7 @@ def resize(images: Tensor, size: int | None) -> Tensor:
 def channel_statistics(images: Tensor) -> Statistics:
     """Compute the exact statistics of uint8 (N,C,S,S) from each channel's histogram.
 
-    A constant channel gets the std of one gray level, so that dividing by the std is possible.
+    A constant channel gets a std of one gray level, to avoid dividing by zero.
     """
     counts = torch.stack(
         [channel.flatten().bincount(minlength=256) for channel in images.unbind(1)]
@@ -208,7 +209,7 @@ class Splits:
     test: ImageSet
 
     def named(self, name: str) -> ImageSet:
-        """Return the split called train, val or test; raise ValueError if it does not exist."""
+        """Return the split named train, val or test; raise ValueError if it does not exist."""
         chosen = {"train": self.train, "val": self.val, "test": self.test}.get(name)
         if chosen is None:
             raise ValueError(f"this run has no split called {name!r}")
@@ -218,8 +219,8 @@ class Splits:
 def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
     """Split validation images off the training set if the source has none, then take the subsets.
 
-    With data.cv_folds, one fold of all images but the test images is for validation. All splits and
-    subsets are stratified and seeded.
+    With data.cv_folds, validation uses one fold of all images other than the test images. All
+    splits and subsets are stratified and seeded.
     """
     train, test = dataset.train, subset(dataset.test, "test_subset", config)
     val = dataset.val if config.val == "split" else None
@@ -238,12 +239,14 @@ def make_splits(dataset: Dataset, config: DataConfig) -> Splits:
 def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageSet, ImageSet]:
     """Return the images of all other folds, for training, and those of this fold.
 
-    Every image is in exactly one fold. The images are shuffled and dealt out in turn, class after
-    class, so that the sizes of the folds, and of a class in them, differ by one at most. Raise
-    ValueError if there are fewer images than folds.
+    Every image is in exactly one fold. The images are shuffled and dealt out in turn, class by
+    class, so that the sizes of the folds, and of each class within them, differ by at most one.
+    Raise ValueError if there are fewer images than folds.
     """
     if folds > len(images):
-        raise ValueError(f"data.cv_folds={folds} needs as many images, found only {len(images)}")
+        raise ValueError(
+            f"data.cv_folds={folds} needs at least {folds} images, but there are only {len(images)}"
+        )
     shuffled = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     by_class = shuffled[images.labels[shuffled].argsort(stable=True)]
     dealt = torch.arange(len(images)) % folds == fold
@@ -252,34 +255,34 @@ def one_fold(images: ImageSet, folds: int, fold: int, seed: int) -> tuple[ImageS
 
 
 def subset(images: ImageSet, field: str, config: DataConfig) -> ImageSet:
-    """Return a stratified subset, of the size in the config's `field`; null keeps all images."""
+    """Return a stratified subset of the size in the config's `field`; null keeps all images."""
     count = getattr(config, field)
     if count is None:
         return images
     if count > len(images):
         raise ValueError(
-            f"data.{field}={count} is more than there are: choose at most {len(images)}"
+            f"data.{field}={count} is more than the number of images: choose at most {len(images)}"
         )
     return images.subset(stratified(images.labels, count, config.split_seed)[0])
 
 
 def sample(images: ImageSet, count: int) -> ImageSet:
-    """Return a stratified sample of `count` images, always the same, or all if they are fewer."""
+    """Return a fixed, stratified sample of `count` images, or all images if there are fewer."""
     return images.subset(stratified(images.labels, min(count, len(images)), seed=0)[0])
 
 
 def set_apart(images: ImageSet, field: str, config: DataConfig) -> tuple[ImageSet, ImageSet]:
-    """Split off the share in the config's `field`; return the other images and that share.
+    """Split off the share that the config's `field` gives; return the other images and that share.
 
-    At least one image of each class is left, as long as others can be set apart. Raise ValueError
-    if no image would be left.
+    At least one image of each class remains, as long as others can be split off. Raise ValueError
+    if no image would remain.
     """
     fraction = getattr(config, field)
     count = max(1, round(len(images) * fraction))
     if count >= len(images):
         raise ValueError(
-            f"data.{field}={fraction} of {counted(len(images), 'image')} leaves none for training: "
-            f"add images or set a smaller data.{field}"
+            f"data.{field}={fraction} of {counted(len(images), 'image')} leaves no image for "
+            f"training: add images or set a smaller data.{field}"
         )
     index, rest = stratified(images.labels, count, config.split_seed, leave_one=True)
     return images.subset(rest), images.subset(index)
@@ -291,9 +294,9 @@ def stratified(
     """Return the sorted indices of `count` images, and of the rest.
 
     Each class keeps about its share: its images are shuffled and spread evenly over 0…1 from a
-    random offset, and the first `count` of all images are taken. Classes of one size differ by one
-    image at most; beside many classes of a few images, a large one can be off by several.
-    With `leave_one`, one image of each class is taken only after all others.
+    random offset, and the first `count` of all images are taken. Classes of equal size differ by at
+    most one image; next to many classes with few images, a large class can be off by several. With
+    `leave_one`, one image of each class is taken only after all others.
     """
     generator = torch.Generator().manual_seed(seed)
     place = torch.empty(len(labels), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The source `folder`: a tree of image files with one folder per class."""
+"""The source `folder`: a tree of image files, with one folder per class."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,13 +26,13 @@ from vit_train.data.image_files import (
     warn_of,
 )
 
-# The folders of a root, and what each holds; of several for one part, the last one counts.
+# The split names of folders; if several folders give the same split, the last one counts.
 PARTS = {"train": "train", "test": "test", "valid": "val", "validation": "val", "val": "val"}
 
 
 @dataclass(frozen=True)
 class Tree:
-    """One part of the data on disk: its image files, sorted, each with its class name."""
+    """One split on disk: its image files, sorted, each with the name of its class."""
 
     root: Path
     classes: list[str]
@@ -41,16 +41,16 @@ class Tree:
 
 
 def load_folder(config: FolderConfig) -> Dataset:
-    """Load root/train with root/test or root/val, or split one tree of classes by the seed.
+    """Load root/train with root/test or root/val, or split a single tree of classes by the seed.
 
-    With both test/ and val/, validation uses val/. Raise ValueError for a tree without images, for
-    a class that the training set lacks, for a part without any file that can be decoded and, unless
-    config.on_error is skip, for any file that cannot be decoded.
+    If there are both test/ and val/, validation uses val/. Raise ValueError for a tree without
+    images, for a class that the training set lacks, for a split in which no file can be decoded
+    and, unless config.on_error is skip, for any file that cannot be decoded.
     """
     trees = find_parts(Path(config.root))
     classes = class_names(trees)
     sets = {part: image_set(tree, classes, config) for part, tree in trees.items()}
-    # Taken from the table, so that a set is not kept in memory beside its parts.
+    # Indexed from the table, so that the whole set is not kept in memory beside its splits.
     train, test, val = sets.pop("train"), sets.pop("test", None), sets.pop("val", None)
     if test is None:
         train, test = set_apart(train, "test_fraction", config)
@@ -61,7 +61,7 @@ def load_part(config: FolderConfig, split: str, classes: Sequence[str]) -> Image
     """Load only the test or validation images; return None if they have no folder of their own.
 
     A root that holds only folders of classes is the test set. `classes` are the names of all
-    classes. Raise ValueError for a folder of another class, and as `load_folder` does.
+    classes. Raise ValueError for a folder of an unknown class, and in the cases of `load_folder`.
     """
     trees = find_parts(Path(config.root))
     if len(trees) == 1:
@@ -74,7 +74,7 @@ def load_part(config: FolderConfig, split: str, classes: Sequence[str]) -> Image
 
 
 def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
-    """Read images of config.root again, at its image size.
+    """Read these images of config.root again, at its image size.
 
     Raise ValueError if one can no longer be read.
     """
@@ -86,17 +86,17 @@ def reread(images: ImageSet, config: FolderConfig) -> ImageSet:
 
 
 def decode_all(paths: Sequence[Path], config: FolderConfig) -> Decoded:
-    """Decode the files; raise ValueError if so many images do not fit into memory."""
+    """Decode the files; raise ValueError if the images do not fit into memory."""
     size = config.image_size
     require_images_fit(len(paths), size, f"data.image_size={size}", SPLIT_BYTES)
     return (decode_cached if config.cache else decode)(paths, size, config.max_pixels)
 
 
 def find_parts(root: Path) -> dict[str, Tree]:
-    """Return the trees train, test and val; without class folders in train/, the root is train.
+    """Return the trees train, test and val; if train/ has no class folders, the root is train.
 
-    Without test/, val/ is for testing. Raise ValueError if only other parts have class folders, or
-    if train/ holds images without class folders beside another part.
+    If there is no test/, val/ is used for testing. Raise ValueError if only other splits have class
+    folders, or if train/ holds images without class folders next to another split.
     """
     if not root.is_dir():
         raise ValueError(f"data.root={root} is not a folder")
@@ -106,14 +106,14 @@ def find_parts(root: Path) -> dict[str, Tree]:
         nested = any(child.is_dir() for place in places.values() for child in visible(place))
         if nested or (len(places) > 1 and by_suffix(inside)[0]):
             raise ValueError(
-                f"{root / 'train'} has no folders of classes: put the images to train on into "
-                "train/CLASS/, into a single folder if they have no classes (to evaluate those of "
-                "another folder, name it in data.root=)"
+                f"{root / 'train'} has no class folders: put the training images into "
+                "train/CLASS/, or into one such folder if they have no classes (to evaluate "
+                "the images of another folder, set data.root= to it)"
             )
         return {"train": scan(root)}
     others = [each for each in visible(root) if each.is_dir() and each not in places.values()]
     if others:
-        logger.warning(f"folders that are not read, beside train/:{listed(others)}")
+        logger.warning(f"ignored folders next to train/:{listed(others)}")
     if "test" not in places and "val" in places:
         places["test"] = places.pop("val")
     return {part: scan(place) for part, place in places.items()}
@@ -133,13 +133,13 @@ def scan(root: Path) -> Tree:
 def class_names(trees: dict[str, Tree]) -> list[str]:
     """Return the training tree's classes, without those that have no images.
 
-    Raise ValueError if none is left, or if another tree has further classes.
+    Raise ValueError if no class remains, or if another tree has classes that this one lacks.
     """
     tree = trees["train"]
     names = sorted({name for _, name in tree.files})
     if not names:
         raise ValueError(
-            f"{tree.root} has no folder of images: put JPEG, PNG, WebP or BMP files into "
+            f"{tree.root} has no folders with images: put JPEG, PNG, WebP or BMP files into "
             f"{tree.root / 'CLASS'}/, one folder per class"
         )
     if empty := [tree.root / name for name in tree.classes if name not in names]:
@@ -161,7 +161,7 @@ def require_known(tree: Tree, classes: Sequence[str], owner: str) -> None:
 
 def image_set(tree: Tree, classes: Sequence[str], config: FolderConfig) -> ImageSet:
     loose, others = by_suffix(tree.other_files)
-    warn_of(loose, "file", "passed over, in no class's folder")
+    warn_of(loose, "file", "passed over, not in a class folder")
     warn_of(others, "file", WRONG_FORMAT)
     if not tree.files:
         raise ValueError(f"{tree.root} has no images in folders named after the classes")
@@ -169,11 +169,11 @@ def image_set(tree: Tree, classes: Sequence[str], config: FolderConfig) -> Image
     images, broken, lost = decode_all(paths, config)
     if broken:
         reasons = [f"{paths[index]}: {why}" for index, why in broken.items()]
-        report = f"{len(broken)} of {len(paths)} image files cannot be used:{listed(reasons)}"
+        report = f"{len(broken)} of {len(paths)} image files cannot be decoded:{listed(reasons)}"
         if config.on_error == "stop" or len(broken) == len(paths):
             raise ValueError(
                 f"{report}\n"
-                "Repair or remove them, or set data.on_error=skip to go on with the others"
+                "Repair or remove them, or set data.on_error=skip to continue without them"
             )
         logger.warning(report)
         kept = [index for index in range(len(paths)) if index not in broken]

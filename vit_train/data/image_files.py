@@ -1,7 +1,7 @@
-"""Image files as a user names them, and their decoding to square RGB arrays, cached if asked.
+"""Finding the image files that a user names, and decoding them to square RGB arrays.
 
-A file that cannot be decoded is reported with the reason; a warning names those that are hardly
-seen.
+Files that cannot be decoded are reported with the reason; a warning names files whose content is
+hardly visible.
 """
 
 import contextlib
@@ -31,17 +31,17 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 WRONG_FORMAT = "passed over, not JPEG, PNG, WebP or BMP"
 NAMED_AT_MOST = 10
-# Limit of a file's size: the bytes per pixel of uncompressed 16-bit RGBA, and some metadata.
+# Limit on a file's size: the bytes per pixel of uncompressed 16-bit RGBA, and some metadata.
 # Decoders read each part of a file into memory whole.
 BYTES_PER_PIXEL, METADATA = 8, 1 << 24
 
-warnings.filterwarnings("ignore", module="PIL")  # about odd metadata
+warnings.filterwarnings("ignore", module="PIL")  # about unusual metadata
 
 
 def image_files(images: Any) -> list[Path]:
     """Return the image files that a setting names; raise ValueError if no file matches.
 
-    "-" names the file on each line of standard input.
+    "-" reads file names from standard input, one per line.
     """
     names = images if isinstance(images, list) else [images]
     if names == ["-"]:
@@ -50,13 +50,13 @@ def image_files(images: Any) -> list[Path]:
     else:
         found = [path for name in names for path in files_at(str(name))]
     if not found:
-        raise ValueError(f"images={images} names no file")
+        raise ValueError(f"images={images} does not name any file")
     return found
 
 
 def files_at(name: str) -> Sequence[Path]:
     """Return a file, the images below a folder, or the files that match a pattern."""
-    path = Path(os.path.expanduser(name))  # Path's own fails for ~photo.jpg
+    path = Path(os.path.expanduser(name))  # Path's own method fails for ~photo.jpg
     if path.is_dir():
         found, others = by_suffix(walk(path))
         warn_of(others, "file", WRONG_FORMAT)
@@ -67,52 +67,52 @@ def files_at(name: str) -> Sequence[Path]:
         found = [match for match in matches if not match.is_dir()]
     if not found:
         raise ValueError(
-            f"images={name}: there is no such file or folder, or no image ({', '.join(SUFFIXES)}) "
-            "in it"
+            f"images={name}: there is no such file or folder, or it contains no image "
+            f"({', '.join(SUFFIXES)})"
         )
     return found
 
 
 def by_suffix(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the files with the suffix of an image, and the others."""
+    """Split files into those with an image suffix and the others."""
     named = [path for path in files if path.suffix.lower() in SUFFIXES]
     return named, [path for path in files if path.suffix.lower() not in SUFFIXES]
 
 
 def visible(folder: Path) -> list[Path]:
-    """Return a folder's entries, sorted, without hidden ones; none if there is no such folder."""
+    """Return a folder's entries, sorted, without hidden ones; [] if the folder does not exist."""
     return sorted(child for child in folder.glob("*") if not child.name.startswith("."))
 
 
 def walk(folder: Path) -> list[Path]:
     """Return all visible files below the folder, sorted.
 
-    Warn of linked folders, which are never entered, and of those that cannot be read.
+    Warn about linked folders, which are never entered, and about unreadable folders.
     """
     files, links = [], []
     for place, folders, names in os.walk(
         folder,
         onerror=lambda error: logger.warning(
-            f"folder that cannot be read: {error.filename}: {error.strerror}"
+            f"unreadable folder: {error.filename}: {error.strerror}"
         ),
     ):
         folders[:] = [name for name in folders if not name.startswith(".")]
         links += [path for name in folders if (path := Path(place) / name).is_symlink()]
         files += [Path(place) / name for name in names if not name.startswith(".")]
     if links:
-        logger.warning(f"linked folders that are not read:{listed(sorted(links))}")
+        logger.warning(f"ignored links to folders:{listed(sorted(links))}")
     return sorted(files)
 
 
 def listed(lines: Sequence[object]) -> str:
-    """List the first NAMED_AT_MOST, one per line, then say how many more there are."""
+    """List the first NAMED_AT_MOST lines, then the number of the others."""
     more = len(lines) - NAMED_AT_MOST
     named = "".join(f"\n  - {printable(str(line))}" for line in lines[:NAMED_AT_MOST])
     return named + (f"\n  and {more} more" if more > 0 else "")
 
 
 def warn_of(paths: list[Path], noun: str, fault: str, why: str = "") -> None:
-    """Log how many files have a fault, if any, with the name of the first one."""
+    """Log the number of files with a fault, if any, and the first of them."""
     if paths:
         first = f"{'such as ' if len(paths) > 1 else ''}{printable(str(paths[0]))}"
         logger.warning(f"{counted(len(paths), noun)} {fault}, {first}{why}")
@@ -124,10 +124,10 @@ class BrokenImage(Exception):
 
 @contextlib.contextmanager
 def decoding() -> Iterator[None]:
-    """Raise BrokenImage for every error of decoders in the block, which raise any kind of error."""
+    """Raise BrokenImage for any error of a decoder in the block."""
     try:
         yield
-    except MemoryError:  # no fault of the file
+    except MemoryError:  # not the file's fault
         raise
     except UnidentifiedImageError:
         raise BrokenImage("not a JPEG, PNG, WebP or BMP image") from None
@@ -136,17 +136,17 @@ def decoding() -> Iterator[None]:
 
 
 def read_image(path: Path, size: int, max_pixels: int) -> tuple[np.ndarray, float]:
-    """Return a file as uint8 (size,size,3): rotated per its EXIF, scaled and center-cropped.
+    """Decode a file to uint8 (size,size,3): rotated per its EXIF, scaled and center-cropped.
 
-    Also return the share of it that the crop leaves out. Transparent parts become white. Scaling is
-    bilinear and antialiased, as for the other sources. Raise BrokenImage if anything is wrong with
-    the file.
+    Also return the share of its area that the crop leaves out. Transparent parts become white.
+    Scaling is bilinear with antialiasing, as for the other sources. Raise BrokenImage if the file
+    cannot be decoded.
     """
     with decoding():
-        if not path.is_file():  # a pipe could block forever, and a device might never end
+        if not path.is_file():  # opening a pipe could block forever, and a device might never end
             raise BrokenImage("not a regular file" if path.exists() else "there is no such file")
         if path.stat().st_size > BYTES_PER_PIXEL * max_pixels + METADATA:
-            raise BrokenImage(f"more bytes than an image of max_pixels={max_pixels} takes")
+            raise BrokenImage(f"the file is larger than an image of max_pixels={max_pixels} can be")
         with Image.open(path, formats=FORMATS) as image:
             width, height = image.size
             if width * height > max_pixels:
@@ -169,14 +169,17 @@ def square(image: Image.Image, size: int) -> np.ndarray:
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """Return an image as RGB; raise BrokenImage for pixels whose range is not known.
+    """Return an image as RGB; raise BrokenImage if the range of its pixels is unknown.
 
-    Transparent parts of other than 16-bit grayscale images become white.
+    Transparent parts become white, except in 16-bit grayscale images.
     """
-    if image.mode.startswith(("F", "I")):  # which convert() would clip at 255
+    if image.mode.startswith(("F", "I")):  # convert() would clip these at 255
         values = np.asarray(image)
         if image.mode == "F" or values.min() < 0 or values.max() > 65535:
-            raise BrokenImage("its pixels are not integers of 16 bits: convert them to 0 to 255")
+            raise BrokenImage(
+                "its pixels are neither 8-bit nor 16-bit integers: convert them to the range 0 "
+                "to 255"
+            )
         shift = 8 if image.mode != "I" or values.max() > 255 else 0
         image = Image.fromarray((values >> shift).astype(np.uint8))
     if image.has_transparency_data:
@@ -188,7 +191,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
 class Decoded(NamedTuple):
     """Images uint8 (N,3,S,S), one per file; black for the files in `broken` (index → reason).
 
-    `lost` (N,) is the share of each that is outside the square in its center.
+    `lost` (N,) is the share of each image that lies outside its central square.
     """
 
     images: Tensor
@@ -197,7 +200,7 @@ class Decoded(NamedTuple):
 
 
 def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
-    """Decode all files in threads: Pillow releases the GIL while it decodes and resizes."""
+    """Decode all files in threads: Pillow releases the GIL while decoding and resizing."""
     count, broken = len(paths), {}
     pixels, lost = np.zeros((count, 3, size, size), np.uint8), np.zeros(count, np.float32)
 
@@ -218,15 +221,15 @@ def decode(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
     return Decoded(torch.from_numpy(pixels), dict(sorted(broken.items())), torch.from_numpy(lost))
 
 
-# Part of every key: increase it when `decode` returns something else for the same file.
+# Part of every key; increase it when `decode` returns something different for the same file.
 DECODER = 3
 
 
 def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
-    """Decode the files, or load the result if the same ones were decoded the same way before.
+    """Decode the files, or load the cached result of decoding the same files the same way.
 
-    Files are the same if their paths, sizes and times are. A result with broken files is not kept:
-    the fault may have been the machine's.
+    Files count as the same if their paths, sizes and times are. A result with broken files is not
+    kept: the machine may have been at fault.
     """
     key = hashlib.sha256(f"{DECODER} {PIL.__version__} {size} {max_pixels}".encode())
     for path in paths:
@@ -237,8 +240,10 @@ def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
     if entry.is_file():
         try:
             return Decoded(*torch.load(entry, weights_only=True, mmap=True))
-        except Exception as error:  # of a damaged file, any kind
-            logger.warning(f"{entry} is damaged ({type(error).__name__}): decoding again")
+        except Exception as error:  # any error, if the file is damaged
+            logger.warning(
+                f"{entry} is damaged ({type(error).__name__}): decoding the images again"
+            )
     decoded = decode(paths, size, max_pixels)
     if decoded.broken:
         return decoded
@@ -246,13 +251,12 @@ def decode_cached(paths: Sequence[Path], size: int, max_pixels: int) -> Decoded:
         entry.parent.mkdir(parents=True, exist_ok=True)
         with replacing(entry) as file:
             torch.save(tuple(decoded), file)
-    except (OSError, RuntimeError) as error:  # PyTorch's, if the disk is full
-        logger.warning(f"the decoded images are not kept: {error}")
+    except (OSError, RuntimeError) as error:  # raised by PyTorch if the disk is full
+        logger.warning(f"the decoded images could not be cached: {error}")
     return decoded
 
 
-# Gray levels between the darkest and the brightest pixel of a channel: the most of 12-bit values
-# in a 16-bit file.
+# An image counts as flat if no channel spans more gray levels: 12-bit values in a 16-bit file.
 FLAT = 15
 # The share of an image's area outside the square in its center.
 MUCH = 0.2
@@ -260,20 +264,20 @@ MUCH = 0.2
 
 @dataclass
 class Doubts:
-    """Files that can be read, but whose content is hardly seen."""
+    """Files that can be read, but whose content is hardly visible."""
 
     flat: list[Path] = field(default_factory=list)
     cropped: list[Path] = field(default_factory=list)
 
     def note(self, paths: Sequence[Path], images: Tensor, lost: Sequence[float]) -> None:
-        """Note files, their images (N,C,S,S) and the share of each that was cut off."""
+        """Record files, given their images (N,C,S,S) and the share of each that was cut off."""
         values = images.flatten(2)
         contrast = (values.amax(2) - values.amin(2)).amax(1).tolist()
         self.flat += [path for path, each in zip(paths, contrast, strict=True) if each <= FLAT]
         self.cropped += [path for path, share in zip(paths, lost, strict=True) if share > MUCH]
 
     def warn(self) -> None:
-        advice = ": 16-bit files must use all of their range, 0 to 65,535"
+        advice = ": 16-bit files must use the whole range, 0 to 65,535"
         warn_of(self.flat, "image", "of nearly one color", advice)
         center = ": only the center square is read"
         warn_of(self.cropped, "image", "cropped by more than a fifth", center)

@@ -1,7 +1,7 @@
-"""Published data sets: CIFAR-10, CIFAR-100 and STL-10, each obtained once as one .tar.gz.
+"""Published data sets: CIFAR-10, CIFAR-100 and STL-10, each downloaded once, as a .tar.gz.
 
 Only the published archive, recognized by its MD5, is ever unpacked: a hostile one is refused before
-any of its headers is read.
+its headers are read.
 """
 
 import shutil
@@ -29,22 +29,22 @@ STALL_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Archive:
-    """A published archive; `members` are the files needed from its `folder`."""
+    """A published archive; `members` are the files that are needed from its `folder`."""
 
     title: str
     filename: str
     md5: str
-    size: str  # for people
+    size: str  # human-readable
     folder: str
     members: dict[str, str]  # name → MD5
-    max_bytes: int  # the archive is not larger
+    max_bytes: int  # an upper bound
 
 
 def obtain(archive: Archive, config: ArchiveConfig) -> Path:
     """Return the folder that holds the archive's members, each with the right MD5.
 
     Missing or damaged members are unpacked from the archive in config.root or, if config.download
-    is set, from one that is downloaded and then deleted. One process at a time does this. Raise
+    is set, from one that is downloaded and then deleted. Other processes wait meanwhile. Raise
     ValueError with advice if it fails.
     """
     root = Path(config.root)
@@ -58,7 +58,7 @@ def obtain(archive: Archive, config: ArchiveConfig) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     lock = root / f".{archive.folder}.lock"
     with exclusive(lock, f"another process is fetching {archive.title}: waiting"):
-        if missing(archive, root):  # no other process has fetched them during the wait
+        if missing(archive, root):  # unless another process has fetched them during the wait
             if not has_archive:
                 download(config.urls, local, archive.md5, archive.max_bytes)
             unpack(archive, root)
@@ -78,8 +78,8 @@ def missing(archive: Archive, root: Path) -> list[str]:
 def unpack(archive: Archive, root: Path) -> None:
     """Write the missing members below `root`, each complete or not at all.
 
-    Only regular files whose path is wanted are written, so that links, devices and paths that
-    climb out of root have no effect.
+    Only the expected regular files are written, so that links, devices and paths that lead out of
+    the root have no effect.
     """
     path, folder = root / archive.filename, root / archive.folder
     logger.info(f"unpacking {path}")
@@ -97,8 +97,8 @@ def unpack(archive: Archive, root: Path) -> None:
 def download(urls: list[str], target: Path, md5: str, max_bytes: int) -> None:
     """Download `target` from the first of `urls` that delivers the bytes with this MD5.
 
-    Each mirror is tried twice. Incomplete bytes stay in `target`.part, where the next attempt or
-    the next call continues. Raise ValueError if every mirror fails.
+    Each mirror is tried twice. An incomplete download stays in `target`.part, and the next attempt
+    or call continues it. Raise ValueError if every mirror fails.
     """
     part = target.with_name(f"{target.name}.part")
     failures: dict[str, str] = {}
@@ -107,22 +107,23 @@ def download(urls: list[str], target: Path, md5: str, max_bytes: int) -> None:
             append_rest(url, part, max_bytes)
         except (OSError, HTTPException, ValueError) as error:
             failures[url] = str(error)
-            if not (isinstance(error, HTTPError) and error.code == 416):  # else nothing is left
+            if not (isinstance(error, HTTPError) and error.code == 416):  # 416: nothing is left
                 continue
         if check_integrity(part, md5):
             part.replace(target)
             return
         part.unlink(missing_ok=True)
-        failures[url] = f"sent another file: its MD5 is not {md5}"
+        failures[url] = f"sent a different file: its MD5 is not {md5}"
     raise ValueError(
         f"could not download {target.name} from any of the {len(urls)} mirrors in data.urls\n"
         + "".join(f"  - {url}: {failure}\n" for url, failure in failures.items())
-        + f"Or put it (MD5 {md5}) at {target.resolve()} by hand, and run the same command again"
+        + f"Or download it yourself to {target.resolve()} (MD5 {md5}), and run the same "
+        "command again"
     )
 
 
 def append_rest(url: str, part: Path, max_bytes: int) -> None:
-    """Append to a partial file what a mirror sends beyond its end, or replace it by the whole.
+    """Download the rest of a partial file, or all of it if the mirror cannot send only the rest.
 
     Stop after `max_bytes`. Raise OSError if the mirror ends too early.
     """
@@ -144,15 +145,15 @@ def append_rest(url: str, part: Path, max_bytes: int) -> None:
 
 
 def how_to_get(archive: Archive, root: Path, lacking: list[str]) -> str:
-    """Describe missing or damaged members and the ways to get them."""
+    """Describe the missing or damaged members, and the ways to get them."""
     folder = root.resolve() / archive.folder
     fault = f"{', '.join(lacking)} missing or damaged" if folder.is_dir() else "no such folder"
     return (
         f"cannot read {archive.title} from {folder}: {fault}\n"
         f"  - data.download=true downloads it there ({archive.size})\n"
-        f"  - data.root=FOLDER (without a run also $VIT_TRAIN_DATA) names the folder that holds "
-        f"{archive.folder}/ or {archive.filename} (MD5 {archive.md5})\n"
-        "  - vit-train data=shapes needs none: its data are built in"
+        "  - data.root=FOLDER (without a run also $VIT_TRAIN_DATA) names the folder that "
+        f"holds {archive.folder}/ or {archive.filename} (MD5 {archive.md5})\n"
+        "  - vit-train data=shapes needs no download: its data are built in"
     )
 
 
@@ -193,9 +194,9 @@ UNLABELED = {"unlabeled_X.bin": "5242ba1fed5e4be9e1e742405eb56ca4"}
 
 
 def load_stl10(config: Stl10Config) -> Dataset:
-    """Load 5,000 training images, or one fold's 1,000, and 8,000 test images.
+    """Load 5,000 training images, or the 1,000 of one fold, and 8,000 test images.
 
-    With config.unlabeled also map the unlabeled images.
+    With config.unlabeled, also map the unlabeled images into memory.
     """
     archive = Archive(
         title="STL-10",
@@ -228,10 +229,10 @@ def read_part(folder: Path, part: str, image_size: int | None) -> ImageSet:
 
 
 def map_images(path: Path) -> torch.Tensor:
-    """Map a file, which has each channel column by column, as uint8 (N,3,96,96).
+    """Map a file, which stores each channel column by column, as uint8 (N,3,96,96).
 
-    The pixels stay on disk until they are read.
+    Pixels stay on disk until they are read.
     """
-    # Copy-on-write: a tensor must be writable, and the file must stay as it is.
+    # Copy-on-write, because a tensor must be writable but the file must not change.
     pixels = np.memmap(path, dtype=np.uint8, mode="c").reshape(-1, 3, 96, 96)
     return torch.from_numpy(pixels).transpose(2, 3)

@@ -1,7 +1,7 @@
 """The built-in data set `shapes`: bright figures on dark textured backgrounds, drawn from a seed.
 
-The class is the figure's form alone: position, size, rotation, colors, background and distractors
-are drawn independently of it. All drawing is done on batched tensors.
+The class depends only on the figure's form: position, size, rotation, colors, background and
+distractors are drawn independently of it. All drawing is done on batched tensors.
 """
 
 import math
@@ -37,12 +37,12 @@ FIGURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "pair": lambda u, v: torch.hypot(u.abs() - 0.62, v) - 0.42,
 }
 
-RADIUS = (0.22, 0.34)  # shares of the image's side
+RADIUS = (0.22, 0.34)  # relative to the image's side
 ROTATION = math.pi / 8  # in either direction
 
 
 def load_shapes(config: ShapesConfig) -> Dataset:
-    """Draw the built-in data; the test images have their own seed."""
+    """Draw the built-in data; the test images use a separate seed."""
     size = config.image_size or config.own_size
     counts = config.train_images, config.test_images
     settings = "data.train_images={}, data.test_images={}, data.image_size={}"
@@ -53,7 +53,7 @@ def load_shapes(config: ShapesConfig) -> Dataset:
     )
     return Dataset(
         train=ImageSet(*train[:2]),
-        test=ImageSet(*test),  # with masks, for explaining answers to test images
+        test=ImageSet(*test),  # test images have masks, to explain predictions for them
         classes=tuple(FIGURES)[: config.num_classes],
     )
 
@@ -79,7 +79,7 @@ def draw(
 def _draw_chunk(labels: Tensor, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Paint background, distractors, figure and grain, in this order.
 
-    Labels (n,) give images uint8 (n,3,S,S) and masks bool (n,S,S).
+    Labels (n,) determine images uint8 (n,3,S,S) and masks bool (n,S,S).
     """
     canvas = _ground(len(labels), size, generator)
     for _ in range(4):  # short strokes, smaller than any object
@@ -111,10 +111,10 @@ def _ground(count: int, size: int, generator: torch.Generator) -> Tensor:
 def _coordinates(
     count: int, size: int, rotation: float, radius: tuple[float, float], generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the pixel centers relative to a randomly placed, rotated and scaled figure.
+    """Return the pixel centers relative to a figure with random position, rotation and size.
 
     The result is u and v (v points down), both (n,S,S) in units of the figure's radius, and the
-    width of a pixel in the same unit (n,1,1). The circle of that radius stays inside the image.
+    width of a pixel in the same unit (n,1,1). The circle with that radius stays inside the image.
     """
     scale = _uniform(count, *radius, generator) * size
     angle = _uniform(count, -rotation, rotation, generator)
@@ -127,7 +127,7 @@ def _coordinates(
 
 
 def _coverage(distance: Tensor, pixel: Tensor) -> Tensor:
-    """Return how much of each pixel is inside, with an edge one pixel wide."""
+    """Return the covered share of each pixel, with an edge one pixel wide."""
     return (0.5 - distance / pixel).clamp_(0, 1)
 
 
@@ -144,7 +144,7 @@ def _object(labels: Tensor, size: int, generator: torch.Generator) -> Tensor:
 def _paint(
     canvas: Tensor, coverage: Tensor, darkest: float, brightest: float, generator: torch.Generator
 ) -> Tensor:
-    """Paint one random color per image; its brightest channel is in `darkest`…`brightest`."""
+    """Paint one random color per image; its largest channel is in `darkest`…`brightest`."""
     color = torch.rand(len(canvas), 3, 1, 1, generator=generator)
     peak = _uniform(len(canvas), darkest, brightest, generator).unsqueeze(1)
     color = (0.3 + 0.7 * color / color.amax(1, keepdim=True)) * peak

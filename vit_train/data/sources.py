@@ -1,4 +1,4 @@
-"""The data sources by their settings: a new source adds its line to LOADERS."""
+"""The data sources, by the class of their settings; to add a source, add a line to LOADERS."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Training batches: each epoch in a new order, augmented."""
+"""Training batches: augmented images, in a new order in each epoch."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -32,10 +32,10 @@ def shuffled(labels: Tensor, rng: np.random.Generator) -> Tensor:
 
 
 def balanced(labels: Tensor, rng: np.random.Generator) -> Tensor:
-    """Return as many indices as there are labels (N,), every class equally often, to within one.
+    """Return N indices for labels (N,), with an equal number from each class, give or take one.
 
-    The images of a small class are repeated, each as often as the others of its class to within
-    one; a large class contributes a random part.
+    Images of a small class are repeated equally often, give or take one; a large class contributes
+    a random part of its images.
     """
     classes = [np.flatnonzero(labels.numpy() == label) for label in labels.unique().tolist()]
     counts = np.full(len(classes), len(labels) // len(classes))
@@ -55,9 +55,9 @@ class TrainBatches(DrawnBatches):
     """Shuffled, augmented batches; batch b of epoch e is a pure function of the seed, e and b.
 
     A batch is images (B,C,S,S) float32 and labels (B,) or mixed targets (B,K). With several
-    processes, each makes its share, `rank` of `ranks`, of one batch. An incomplete last batch is
-    dropped (another epoch's order will include its images), unless the whole set is smaller than
-    one batch. `sampler` names one of ORDERS.
+    processes, each makes its share of a batch, number `rank` of `ranks`. An incomplete last batch
+    is dropped (other epochs will include its images), unless the whole set is smaller than one
+    batch. `sampler` names one of ORDERS.
     """
 
     def __init__(
@@ -99,13 +99,13 @@ class TrainBatches(DrawnBatches):
             yield self.draw(index, self.generator(epoch, number), epoch)
 
     def draw(self, index: Tensor, rng: np.random.Generator, epoch: int = 0) -> Draws:
-        """Draw this process's share of an epoch's batch of images at `index` (B,).
+        """Make the random draws for this process's share of a batch, the images at `index` (B,).
 
         Return the packed numbers (F,b) and, if the data set does not fit on the device, the crops
         uint8 (b,C,S,S) themselves.
         """
-        # Each image is mixed with the one before it, so the one before this share is made, too; the
-        # batch's first image is mixed with its last one (−1).
+        # Each image is mixed with the one before it, so the image before this share is made, too;
+        # the batch's first image is mixed with its last one (−1).
         columns = torch.arange(len(index))[self.share]
         if self.mixer is not None:
             columns = torch.cat((columns[:1] - 1, columns))
@@ -118,7 +118,7 @@ class TrainBatches(DrawnBatches):
     def drawn(
         self, index: Tensor, rng: np.random.Generator, epoch: int
     ) -> list[tuple[Tensor, ...]]:
-        """Draw what each step of a batch's augmentation needs, in the order of the steps."""
+        """Make the random draws for each step of the augmentation, in the order of the steps."""
         count = len(index)
         return [
             (index,),

@@ -1,4 +1,4 @@
-"""Averages over training steps: of the training curves and of the weights."""
+"""Averages over training steps, for the training curves and for the weights."""
 
 import copy
 import time
@@ -14,7 +14,7 @@ from vit_train.engine.state import AveragesState
 class Averages:
     """Sums kept on the device, so that the loop never waits for it between two logs.
 
-    They are always the same tensors, so that a CUDA graph can add to them.
+    The tensors are never replaced, so that a CUDA graph can add to them.
     """
 
     def __init__(self, measures: Sequence[str], device: torch.device) -> None:
@@ -33,7 +33,7 @@ class Averages:
         self.started = time.perf_counter()
 
     def leave_out(self, seconds: float) -> None:
-        """Exclude time that was not spent on training from the speed."""
+        """Leave time that was not spent on training out of the speed."""
         self.started += seconds
 
     def read(self) -> tuple[dict[str, float], float]:
@@ -68,14 +68,14 @@ class WeightAverage:
         self.statistics = list(zip(statistics_of(self.model), statistics_of(model), strict=True))
 
     def rate(self, step: int) -> float:
-        """Return the share of the weights in the averages after this step, counted from 1."""
+        """Return the weights' share in the averages after this step, counted from 1."""
         return 1 - min(self.decay, (1 + step) / (10 + step))
 
     @torch.no_grad()
     def update(self, rate: Tensor) -> None:
         """Move the averages by the share `rate` () towards the model's weights."""
         moves = torch._foreach_sub(self.weights, self.averages)
-        # Of their type, or each would need a launch of its own.
+        # In the averages' own type: otherwise each would need a launch of its own.
         torch._foreach_mul_(moves, rate.to(self.averages[0].dtype))
         torch._foreach_add_(self.averages, moves)
         for average, value in self.statistics:

@@ -11,12 +11,12 @@ from vit_train.base.text import reason
 from vit_train.engine.objective import Batch, Objective
 from vit_train.engine.precision import Precision
 
-# Models that one process compiles; PyTorch's limit of all recompilations is the same.
+# The most models that one process compiles; PyTorch's limit on recompilations is set to the same.
 MOST_MODELS = 256
 
 
 def compiles(setting: bool | str, device: torch.device) -> bool:
-    """Decide about compiling on this device, for compile=true, false or auto."""
+    """Return True if training on this device is compiled, for compile=true, false or auto."""
     return device.type == "cuda" if setting == "auto" else bool(setting)
 
 
@@ -26,15 +26,15 @@ def compile_model(
     """Compile the model's forward and backward in place; return False, with a warning, on failure.
 
     `piece` is one micro-batch, images and targets. The compiled code is run on it at once, because
-    a missing C++ compiler or Triton shows only then. Weights, buffers and random states are left
+    only this reveals a missing C++ compiler or Triton. Weights, buffers and random states are left
     unchanged. Evaluation does not use the compiled code: its batches have other shapes, and each
     would have to be compiled again.
     """
     devices = [precision.device] if precision.device.type == "cuda" else []
     torch._inductor.config.deterministic = torch.are_deterministic_algorithms_enabled()
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    # Beyond the limit, which counts all models of a process (a sweep's), PyTorch would silently not
-    # compile.
+    # Beyond this limit, which counts all models of a process (in a sweep), PyTorch would silently
+    # stop compiling.
     torch._dynamo.config.recompile_limit = MOST_MODELS
     model.compile(dynamic=False)  # on a GPU, the whole step becomes a CUDA graph later
 
@@ -54,28 +54,29 @@ def compile_model(
 
 
 def compile_batch(make: Callable[..., Batch], draws: Iterable[Tensor]) -> Callable[..., Batch]:
-    """Compile the making of a batch from its draws; return it as it is, with a warning, on failure.
+    """Compile the function that makes a batch; on failure, warn and return it unchanged.
 
-    Op by op, strong augmentation is over 300 kernels, each of which reads and writes all pixels.
+    Uncompiled, strong augmentation takes over 300 kernels, each of which reads and writes all
+    pixels.
     """
     compiled = torch.compile(make, dynamic=False)
     return compiled if works(lambda: compiled(*draws)) else make
 
 
 def works(compiled: Callable[[], object]) -> bool:
-    """Call compiled code, which compiles it; return False, with a warning, if that fails."""
+    """Trigger compilation by a first call; return False, with a warning, if that fails."""
     try:
         compiled()
         return True
-    except torch.OutOfMemoryError:  # which training would run into, too
+    except torch.OutOfMemoryError:  # which training would meet, too
         raise
     except Exception as error:  # a compiler may raise anything; training works without it
         logger.warning(f"compiling does not work here, continuing without it: {reason(error)}")
         return False
 
 
-# Steps taken one operation at a time before the capture: they allocate lasting tensors, such as the
-# optimizer's moments, and load the kernels.
+# Steps that run normally before the capture: they allocate lasting tensors, such as the optimizer's
+# moments, and load the kernels.
 WARM_UP = 3
 # Before this version, an invalid capture leaves PyTorch's allocator and random generator in a state
 # in which training cannot continue (pytorch/pytorch#180395 and #176752).
@@ -85,11 +86,11 @@ RECOVERS_SINCE = "2.13"
 class GraphedStep:
     """Calls `function` with tensors on the device, given tensors (of equal shapes) on the CPU.
 
-    With `replay`, on a GPU, what the function does is captured after the first few calls, and then
-    replayed: a single launch instead of several hundred, each of which costs more of the CPU's time
-    than its arithmetic takes. The function must therefore do all its work on the device, without
-    waiting for it, and keep its results in tensors that stay where they are. If it cannot be
-    captured, a warning says why and it is called as before.
+    With `replay`, on a GPU, the function's work is captured after the first few calls, and then
+    replayed: a single launch instead of several hundred, each of which costs the CPU more time than
+    the GPU's arithmetic. The function must therefore do all its work on the device, without waiting
+    for it, and keep its results in tensors that are never moved. If it cannot be captured, a
+    warning gives the reason and it is called as before.
     """
 
     def __init__(
@@ -129,33 +130,33 @@ class GraphedStep:
         torch.cuda.current_stream().wait_stream(self.side_stream)
 
     def capture(self, inputs: tuple[Tensor, ...]) -> None:
-        """Capture the function's work on buffers for these inputs, without doing any of it."""
+        """Capture the function's work on buffers for these inputs, without executing it."""
         self.buffers = self.moved(packed(inputs))
-        gc.collect()  # the memory of an earlier run in this process cannot be freed meanwhile
+        gc.collect()  # an earlier run's memory cannot be freed during the capture
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
         try:
-            # Other threads may use the GPU meanwhile: NCCL's asks it how far its messages are.
+            # Other threads may use the GPU meanwhile: NCCL's asks it how far its messages have got.
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self.function(*unpacked(self.buffers, inputs))
             self.graph = graph
-        except Exception as error:  # whatever cannot be captured; training works without it
+        except Exception as error:  # anything that cannot be captured; training works without it
             self.replay = False
-            torch.cuda.set_stream(stream)  # which a capture that cannot be ended does not do
-            # If the capture's end failed too, the cause is the operation that failed before it.
+            torch.cuda.set_stream(stream)  # which a failed capture does not do itself
+            # If ending the capture failed too, the cause is the operation that failed first.
             cause = error.__context__ if isinstance(error.__context__, Exception) else error
             if "StreamCapture" in f"{error} {cause}" and torch.__version__ < RECOVERS_SINCE:
                 raise ValueError(
-                    "a step cannot be captured as a CUDA graph: set train.cuda_graph=false "
-                    f"({reason(cause)})"
+                    "a training step cannot be captured as a CUDA graph: set "
+                    f"train.cuda_graph=false ({reason(cause)})"
                 ) from error
             logger.warning(
-                "train.cuda_graph=true does not work here, continuing without it (should that "
-                f"fail, set train.cuda_graph=false): {reason(cause)}"
+                "train.cuda_graph=true does not work here, continuing without it (if that "
+                f"fails too, set train.cuda_graph=false): {reason(cause)}"
             )
 
 
 def packed(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Join the values of all tensors of one type, so that they need one copy: one per type."""
+    """Concatenate all tensors of each type, so that each type needs only one copy."""
     by_type: dict[torch.dtype, list[Tensor]] = {}
     for tensor in tensors:
         by_type.setdefault(tensor.dtype, []).append(tensor.flatten())
@@ -163,7 +164,7 @@ def packed(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def unpacked(buffers: Iterable[Tensor], like: Iterable[Tensor]) -> list[Tensor]:
-    """Return views of what was packed, in the order and the shapes of the tensors `like`."""
+    """Return views of the packed buffers, in the order and the shapes of the tensors `like`."""
     rest = {buffer.dtype: buffer for buffer in buffers}
     views = []
     for tensor in like:

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from vit_train.base.setting import Settings, setting
 
-# The largest machines have 8 GPUs; mps is Apple's, on which nothing was tested yet.
+# The largest machines have 8 GPUs; mps is Apple's GPU, on which nothing has been tested yet.
 DEVICES = ("auto", "cpu", "cuda", *(f"cuda:{number}" for number in range(8)), "mps")
 DEVICE_TEXT = "auto (a GPU if there is one), cpu, cuda, one GPU of several (cuda:1) or mps (Apple)."
-# Whether to compile; auto: on a GPU.
+# True to compile, false not to; auto: only on a GPU.
 COMPILE = ("auto", True, False)
 PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16")
 
@@ -30,8 +30,8 @@ class OptimConfig(Settings):
     warmup_epochs: float = setting(1.0, "Epochs of linear warm-up to the peak.", at_least=0)
     lr_every: str = setting(
         "step",
-        "Change the learning rate after every step or, as PyTorch's schedulers often are used, "
-        "after every epoch.",
+        "Change the learning rate after every step or after every epoch (as often done with "
+        "PyTorch's schedulers).",
         choices=("step", "epoch"),
     )
     clip_norm: float | None = setting(
@@ -60,10 +60,14 @@ class AdamWConfig(OptimConfig):
     name: str = "adamw"
     weight_decay: float = setting(
         0.05,
-        "Weight decay of matrices: not of biases, LayerNorms, the class token and positions.",
+        "Weight decay of matrices; biases, LayerNorms, the class token and positions are not "
+        "decayed.",
         at_least=0,
     )
-    decay_all: bool = setting(False, "Decay those, too, as PyTorch's AdamW does.")
+    decay_all: bool = setting(
+        False,
+        "Also decay biases, LayerNorms, the class token and positions, as PyTorch's AdamW does.",
+    )
     beta1: float = setting(0.9, "Decay rate of the gradient's moving average.", at_least=0, below=1)
     beta2: float = setting(
         0.999, "Decay rate of the squared gradient's moving average.", at_least=0, below=1
@@ -90,18 +94,19 @@ BEST, LAST = "best.safetensors", "last.safetensors"
 
 @dataclass
 class CheckpointConfig(Settings):
-    """Checkpoints besides those when a run is stopped and after epochs.
+    """Settings of checkpoints, which are saved after epochs and when a run is stopped.
 
-    Epochs are left out where saving them all would take more than 1 % of the time.
+    Some epochs are not saved if saving them all would take more than 1 % of the time.
     """
 
     group: ClassVar[str] = "checkpoint"
 
     metric: str = setting(
         "auto",
-        "The validation metric that selects the best epoch: acc (accuracy), balanced_acc (mean of "
-        "the classes' accuracies) or loss. auto: balanced_acc with uneven classes, "
-        "task.class_weights or data.sampler=balanced, else acc; loss without labels.",
+        "The validation metric that selects the best epoch: acc (accuracy), balanced_acc "
+        "(mean of the classes' accuracies) or loss. auto: balanced_acc with uneven classes, "
+        "task.class_weights or data.sampler=balanced; loss for tasks without labels; "
+        "otherwise acc.",
         choices=("auto", "acc", "balanced_acc", "loss"),
     )
     every_steps: int | None = setting(
@@ -112,21 +117,21 @@ class CheckpointConfig(Settings):
     )
     keep: int = setting(
         1,
-        "Older checkpoints kept beside last.safetensors, in case it is damaged. Of short epochs "
-        "only some are saved; every_steps= saves at even distances.",
+        "Number of older checkpoints to keep beside last.safetensors, in case it is damaged. "
+        "Short epochs are not all saved; every_steps= saves at regular intervals.",
         at_least=0,
     )
     on_error: str = setting(
         "stop",
         "If the disk is full or fails: stop, or continue training and try again at the next "
-        "checkpoint; the end of training must be saved.",
+        "checkpoint. The last checkpoint of a run must be saved in either case.",
         choices=("stop", "continue"),
     )
 
 
 @dataclass
 class DistributedConfig(Settings):
-    """Several processes that train one model, as torchrun starts them."""
+    """Several processes that train one model, started by torchrun."""
 
     group: ClassVar[str] = "distributed"
 
@@ -144,45 +149,50 @@ class LoopConfig(Settings):
     epochs: int = setting(30, "Passes over the training images.", at_least=1)
     patience: int | None = setting(
         None,
-        "Stop early after this many epochs in a row without a better validation result; null: "
-        "never. The learning rate's schedule remains that of train.epochs.",
+        "Stop early after this many epochs in a row without a better validation result; "
+        "null: never. The learning rate still follows the schedule for train.epochs.",
         at_least=1,
     )
     batch_size: int = setting(64, "Images per optimizer step.", at_least=1)
     micro_batch: int | None = setting(
         None,
-        "Images computed at once; their gradients are summed. null: the fastest number for the "
-        "device. A model with BatchNorm always takes the entire batch, whose statistics it needs.",
+        "Images computed at once; their gradients are summed. null: the fastest number for "
+        "the device. A model with BatchNorm always processes the entire batch, because it "
+        "needs the batch's statistics.",
         at_least=1,
     )
     eval_batch_size: int = setting(256, "Images per batch in validation and testing.", at_least=1)
     freeze: str | None = setting(
         None,
-        "encoder: train only the head, a linear probe of pretrained weights (init_from=); null: "
-        "train everything.",
+        "encoder: train only the head, as a linear probe of pretrained weights (init_from=); "
+        "null: train everything.",
         choices=("encoder",),
     )
     ema_decay: float | None = setting(
         None,
-        "Evaluate an exponential moving average of the weights with this decay; null: no average.",
+        "Decay of an exponential moving average of the weights, which is then evaluated; "
+        "null: no average.",
         above=0,
         below=1,
     )
     log_every: int = setting(
         20,
-        "Steps between two points of the training curves, on a GPU at least a second.",
+        "Steps between two points of the training curves; on a GPU, points are at least a "
+        "second apart.",
         at_least=1,
     )
     cuda_graph: bool = setting(
         True, "On a GPU, replay each step as one CUDA graph instead of launching every operation."
     )
     max_minutes: float | None = setting(
-        None, "Stop after this time, with a checkpoint, for queues that limit jobs.", above=0
+        None,
+        "Stop with a checkpoint after this many minutes, for job queues with a time limit.",
+        above=0,
     )
     on_nonfinite: str = setting(
         "stop",
-        "If a loss or gradient is NaN or infinite: stop, or skip the step. Checked at each point "
-        "of the curves, so as not to wait for a GPU after each step.",
+        "If a loss or gradient is NaN or infinite: stop, or skip the step. Checked at each "
+        "point of the training curves, to avoid waiting for a GPU after each step.",
         choices=("stop", "skip"),
     )
-    max_skips: int = setting(10, "Most steps skipped in a run before it stops.", at_least=0)
+    max_skips: int = setting(10, "The run stops after skipping more steps than this.", at_least=0)

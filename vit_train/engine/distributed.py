@@ -1,8 +1,8 @@
 """Training of one model in several processes, each computing its share of every batch.
 
-The number of processes changes nothing but rounding: the batch size in the config is that of all
-processes together, and gradients and results are summed over the whole batch. There is no wrapper
-around the model: once a step's gradients are computed, they are summed in a single message.
+The number of processes affects results only by rounding: the batch size in the config covers all
+processes, and gradients and results are summed over the whole batch. The model is not wrapped: once
+a step's gradients are computed, they are summed in a single message.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ Content = TypeVar("Content")
 
 
 class ProcessLost(ValueError):
-    """An exchange with the other processes failed, so that this one cannot continue."""
+    """An exchange with the other processes failed, so this one cannot continue."""
 
 
 @contextlib.contextmanager
@@ -32,11 +32,11 @@ def exchanging() -> Iterator[None]:
     """Raise ProcessLost if an exchange between processes fails within the block."""
     try:
         yield
-    except (torch.OutOfMemoryError, torch.AcceleratorError):  # of earlier work on the GPU
+    except (torch.OutOfMemoryError, torch.AcceleratorError):  # an error of earlier work on the GPU
         raise
     except RuntimeError as error:
         raise ProcessLost(
-            "another process of this training has ended, or has not answered within "
+            "another training process has ended, or did not respond within "
             f"distributed.timeout_s: {reason(error)}"
         ) from error
 
@@ -49,7 +49,7 @@ class Processes:
 
     @property
     def is_main(self) -> bool:
-        """Check for the process that writes files and reports."""
+        """Return True for the process that writes files and reports."""
         return self.rank == 0
 
     def all_reduce(self, tensor: Tensor) -> None:
@@ -59,7 +59,7 @@ class Processes:
                 dist.all_reduce(tensor)
 
     def any(self, flag: bool) -> bool:
-        """Combine a flag of all processes: true if any of them is.
+        """Return True in every process if `flag` is true in any of them.
 
         The exchange uses the CPU, so that it does not wait for a GPU.
         """
@@ -80,7 +80,7 @@ class Processes:
         return torch.cat([torch.from_numpy(part) for part in gathered])
 
     def copy_from_main(self, model: nn.Module) -> None:
-        """Replace the model's weights and buffers by the main process's."""
+        """Replace the model's weights and buffers with those of the main process."""
         if self.count > 1:
             with exchanging():
                 for tensor in model.state_dict().values():
@@ -100,9 +100,9 @@ ALONE = Processes()
 
 
 def join_processes(device: torch.device, config: DistributedConfig) -> Processes:
-    """Join the other processes that torchrun started, if any; on GPUs each process uses its own.
+    """Join the other processes that torchrun started, if any; each process uses its own GPU.
 
-    Raise ValueError if there are too few GPUs, or if the others are not reached.
+    Raise ValueError if there are too few GPUs, or if the other processes cannot be reached.
     """
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
@@ -112,7 +112,7 @@ def join_processes(device: torch.device, config: DistributedConfig) -> Processes
             raise ValueError(f"device={device} is one GPU for several processes: use device=cuda")
         number, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
         if gpus == 1 and os.environ.get("CUDA_VISIBLE_DEVICES"):
-            number = 0  # a launcher shows each process its own GPU alone
+            number = 0  # a launcher may show each process only its own GPU
         if number >= gpus:
             raise ValueError(
                 f"process {number} of this machine has no GPU of its own: start at most {gpus} "
@@ -124,7 +124,7 @@ def join_processes(device: torch.device, config: DistributedConfig) -> Processes
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         wait = timedelta(seconds=config.timeout_s)
         store, rank, count = next(rendezvous("env://", timeout=wait))
-        # torchrun's store outlives a restart, with the addresses of processes that have ended.
+        # After a restart, torchrun's store still has the addresses of processes that have ended.
         store = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
         dist.init_process_group(
             backend,
@@ -142,7 +142,7 @@ def join_processes(device: torch.device, config: DistributedConfig) -> Processes
 
 
 def joined_zeros(like: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """Return zeros in the shape of each tensor, and the one tensor of which all are views."""
+    """Return zeros in the shape of each tensor, and the single tensor that they are views of."""
     multiple = 64  # so that each view begins at a full vector of the device
     sizes = [-(-tensor.numel() // multiple) * multiple for tensor in like]
     joined = like[0].new_zeros(sum(sizes), requires_grad=False)

@@ -32,7 +32,7 @@ class Predictions:
 
     @cached_property
     def predicted(self) -> Integers:
-        """Return the class with the highest logit, (N,); of equal ones the first."""
+        """Return the class with the highest logit, (N,); among equal logits, the first."""
         return self.logits.argmax(axis=1)  # type: ignore[no-any-return]
 
     @cached_property
@@ -49,7 +49,7 @@ class Predictions:
     def ranks(self) -> Integers:
         """Return the rank of the true class in `top`, counted from 0, (N,).
 
-        It is the last if its logit is NaN; other classes whose logit is NaN rank before it.
+        If its logit is NaN, it ranks last; other classes with a NaN logit rank before it.
         """
         own, label = of_label(self.logits, self.labels)[:, None], self.labels[:, None]
         later = np.arange(self.classes) > label  # of equal logits the first class comes first
@@ -58,11 +58,11 @@ class Predictions:
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """Compare the predicted class with the true one: bool (N,)."""
+        """Return True where the predicted class is the true one, (N,)."""
         return self.ranks == 0  # type: ignore[no-any-return]
 
     def counts(self, classes: Integers) -> Integers:
-        """Count each class among these, (K,)."""
+        """Count the images of each class, given one class per image: (K,)."""
         return np.bincount(classes, minlength=self.classes)
 
     @property
@@ -82,13 +82,13 @@ def log_softmax(logits: Floats) -> Floats:
 
 
 def of_label(values: Floats, labels: Integers) -> Floats:
-    """Return the value (N,) of each row's label: (N,K), (N,)."""
+    """Return the value of each row's label, (N,), from values (N,K) and labels (N,)."""
     return np.take_along_axis(values, labels[:, None], axis=1)[:, 0]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Means over a whole split. The epoch with the highest `score` is the best."""
+    """Means over a whole split. The best epoch is the one with the highest `score`."""
 
     count: int
     loss: float
@@ -114,7 +114,7 @@ class Classification(Evaluation):
 
     acc: float
     top5: float
-    # The mean of the accuracies of the classes that occur.
+    # The mean of the accuracies of all classes that have images.
     balanced_acc: float
     per_class_correct: list[int]
     per_class_count: list[int]
@@ -149,7 +149,7 @@ class Classification(Evaluation):
 
 
 def is_uneven(counts: Sequence[int]) -> bool:
-    """Check for a largest class with at least three times as many images as the smallest."""
+    """Return True if the largest class has at least three times as many images as the smallest."""
     return max(counts) >= 3 * min(counts)
 
 
@@ -165,7 +165,7 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 
 
 def wilson_interval(successes: int, count: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a proportion; unlike ±z·σ it stays within 0…1."""
+    """Return Wilson's 95 % interval of a proportion; unlike ±z·σ, it stays within 0…1."""
     center, spread = wilson(successes / count, count)
     return max(0.0, center - Z * spread), min(1.0, center + Z * spread)
 
@@ -193,7 +193,7 @@ def student_quantile(freedom: float) -> float:
     The distribution has ν = `freedom` degrees of freedom. With t = √ν tan θ its density becomes
     cos(θ)^(ν − 1), up to a constant factor, which is easy to integrate numerically.
     """
-    freedom = min(freedom, 1e4)  # beyond this it is practically the normal distribution's
+    freedom = min(freedom, 1e4)  # beyond this, it is practically the normal distribution's
     angle = np.linspace(0, math.pi / 2, 20_001)
     density = np.cos(angle) ** (freedom - 1)
     area = np.cumsum(density[1:] + density[:-1])
@@ -205,7 +205,7 @@ class Paired:
     """The differences between two classifiers' predictions for the same images."""
 
     images: int
-    # Images on which only the first, and only the second, is right.
+    # The numbers of images that only the first, and only the second, gets right.
     only_first: int
     only_second: int
 
@@ -217,7 +217,7 @@ class Paired:
 
     @property
     def difference(self) -> float:
-        """Return the accuracy of the first less that of the second."""
+        """Return the accuracy of the first minus that of the second."""
         return (self.only_first - self.only_second) / self.images
 
     @property
@@ -230,10 +230,10 @@ class Paired:
 
     @property
     def p_value(self) -> float:
-        """Return the probability of counts at least as unequal if both are equally good.
+        """Return the probability of a difference at least this large if both are equally good.
 
-        It is the two-sided exact test of McNemar (1947): each image that only one gets right is
-        the toss of a coin.
+        This is the exact two-sided test of McNemar (1947): each image that only one of them gets
+        right is a coin toss.
         """
         tosses, fewer = self.only_first + self.only_second, min(self.only_first, self.only_second)
         logs = [

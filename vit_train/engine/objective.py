@@ -11,7 +11,7 @@ from vit_train.engine.metrics import Evaluation
 from vit_train.engine.precision import Precision
 from vit_train.engine.workers import ONE_WORKER, Workers
 
-# In training the model itself; in evaluation its `forward`, which is never compiled.
+# In training, the model itself; in evaluation, its `forward`, which is never compiled.
 Forward = Callable[..., Tensor]
 
 
@@ -26,11 +26,12 @@ class Objective(Protocol):
     def step_sums(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
         """Return each of `measures`, summed over the images of a batch: (M,).
 
-        If the objective `weighs`, its loss is multiplied by weights, and their sum follows: (M+1,).
+        If the objective `weighs` images, the loss is weighted and the sum of the weights is
+        appended: (M+1,).
         """
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
-        """Return the values of each image that `evaluation` needs: (B,K) float32."""
+        """Return the values that `evaluation` needs for each image: (B,K) float32."""
 
     def evaluation(self, sample_outputs: Tensor) -> Evaluation:
         """Return the results of a whole split from its sample outputs, (N,K) float64."""
@@ -40,7 +41,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class TrainLoader(Protocol):
-    """The training data as the loop reads it: see `vit_train.data.batches.DrawnBatches`."""
+    """The training data for the loop; see `vit_train.data.batches.DrawnBatches`."""
 
     @property
     def batch_size(self) -> int:
@@ -48,13 +49,13 @@ class TrainLoader(Protocol):
 
     def __len__(self) -> int: ...
     def draws(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the random draws on the CPU for the batches of an epoch, from number `first` on."""
+        """Yield the random draws for an epoch's batches, on the CPU, from number `first` on."""
 
     def batch(self, *draws: Tensor) -> Batch:
         """Make a batch from its draws, which are on the device."""
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch, from number `first` on."""
+        """Yield the batches of an epoch, starting with number `first`."""
 
 
 def evaluate(
@@ -67,14 +68,14 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate the model on every batch; nothing is copied from the device until the end.
 
-    With several processes, `batches` is this process's share of the images, and every process gets
-    the result for the whole split.
+    With several processes, `batches` holds this process's share of the images, and every process
+    gets the result for the whole split.
     """
 
     @torch.no_grad()
     def sample_outputs(images: Tensor, targets: Tensor) -> Tensor:
         with precision.autocast():
-            # Not model(images), which would compile the model again for each new batch size.
+            # Not model(images): that would compile the model again for each new batch size.
             return objective.sample_outputs(model.forward, images, targets)
 
     was_training = model.training

@@ -1,9 +1,9 @@
-"""The optimizers by their settings: AdamW and Muon.
+"""The optimizers, built from their settings: AdamW and Muon.
 
-Muon is momentum whose every step on a matrix is orthogonal, from Jordan et al. 2024
-(https://kellerjordan.github.io/posts/muon/), with the step size of Liu et al. 2025
-(arXiv:2502.16982), which lets it share AdamW's learning rate and weight decay. A new optimizer adds
-its line to OPTIMIZERS.
+Muon, from Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon/), replaces the momentum of
+each matrix by a nearly orthogonal matrix. Its step size is that of Liu et al. 2025
+(arXiv:2502.16982), so that it can share AdamW's learning rate and weight decay. To add an
+optimizer, add a line to OPTIMIZERS.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -21,14 +21,14 @@ from vit_train.engine.workers import ONE_WORKER
 class Optimizer(torch.optim.Optimizer):
     """Interface of an optimizer that can resume.
 
-    A parameter group may have an `lr_scale`, by which the scheduled learning rate is multiplied.
+    A parameter group may have an `lr_scale`, which multiplies the scheduled learning rate.
     """
 
     # The names of its state tensors, in each parameter's shape; "step" is a scalar.
     moments: ClassVar[frozenset[str]]
-    # Threads for independent parts of a step.
+    # Worker threads for independent parts of a step.
     workers = ONE_WORKER
-    # Compute matrix products in bf16, where that is precise enough.
+    # If true, matrix products use bf16 where that is precise enough.
     in_bf16 = False
 
 
@@ -41,9 +41,9 @@ class AdamW(torch.optim.AdamW, Optimizer):
 def make_adamw(
     model: nn.Module, config: AdamWConfig, elsewhere: Collection[nn.Parameter] = ()
 ) -> AdamW:
-    """Return an AdamW optimizer of all trained weights that are not `elsewhere`.
+    """Return AdamW for all trained weights except those in `elsewhere`.
 
-    It decays the linear and convolution weights and, with `decay_all`, all others.
+    It decays linear and convolution weights or, with `decay_all`, all weights.
     """
     own = [p for p in model.parameters() if p.requires_grad and p not in elsewhere]
     matrices = {
@@ -66,10 +66,10 @@ def make_adamw(
     )
 
 
-# The quintic a·x + b·x³ + c·x⁵, iterated, takes singular values from [0.003, 1] to about 1.
+# The quintic a·x + b·x³ + c·x⁵, iterated, maps singular values from [0.003, 1] to about 1.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
-# The root mean square of AdamW's steps, in learning rates, as Liu et al. measured it.
+# The root mean square of AdamW's steps, in units of the learning rate, as measured by Liu et al.
 ADAMW_RMS = 0.2
 
 
@@ -77,13 +77,12 @@ class Muon(Optimizer):
     """Muon with Nesterov momentum and decoupled weight decay, for matrices (A,B).
 
     `weights` gives the number of matrices stacked in each weight's rows: three in the joint
-    projection to queries, keys and values. The results are those of torch.optim.Muon with
-    adjust_lr_fn="match_rms_adamw" on each matrix; unlike that one's, its steps can be part of a
-    CUDA graph.
+    projection to queries, keys and values. The results equal those of torch.optim.Muon with
+    adjust_lr_fn="match_rms_adamw" on each matrix, but its steps can be part of a CUDA graph.
     """
 
     moments = frozenset({"momentum_buffer"})
-    # A step whose `found_inf` is 1 changes nothing, which is decided on the device.
+    # A step whose `found_inf` is 1 changes nothing; this is decided on the device.
     _step_supports_amp_scaling = True
 
     def __init__(
@@ -110,7 +109,7 @@ class Muon(Optimizer):
             moments = [self.state[weight]["momentum_buffer"] for weight in weights]
             if skip is not None:
                 lr = lr * (1 - skip)
-                # A gradient equal to the momentum leaves it as it is.
+                # A skipped step takes the momentum as its gradient, so the momentum stays.
                 take = skip == 0
                 gradients = [g.where(take, m) for g, m in zip(gradients, moments, strict=True)]
             torch._foreach_lerp_(moments, gradients, 1 - momentum)
@@ -123,8 +122,8 @@ class Muon(Optimizer):
     def make_orthogonal(self, weights: Iterable[nn.Parameter], steps: Iterable[Tensor]) -> None:
         """Replace all matrices in the steps by nearly orthogonal ones, scaled like AdamW's steps.
 
-        Every matrix is taken with at most as many rows as columns; those of one shape are computed
-        together.
+        Matrices with more rows than columns are transposed first; matrices of one shape are
+        computed together.
         """
         stacks: dict[torch.Size, list[Tensor]] = {}
         for weight, step in zip(weights, steps, strict=True):
@@ -136,17 +135,17 @@ class Muon(Optimizer):
             torch._foreach_copy_(stack, scaled.split([len(matrices) for matrices in stack]))
 
     def computed(self, stack: Tensor) -> Tensor:
-        """Return nearly orthogonal matrices near these (n,A,B), computed in all threads."""
+        """Return nearly orthogonal matrices close to these (n,A,B), using all worker threads."""
         dtype = torch.bfloat16 if self.in_bf16 else stack.dtype
         orthogonal = partial(newton_schulz, dtype=dtype)
         return torch.cat(self.workers.each(orthogonal, stack.chunk(self.workers.count)))
 
 
 def newton_schulz(matrices: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return nearly orthogonal matrices near these: (n,A,B) → (n,A,B), A ≤ B.
+    """Return nearly orthogonal matrices close to these: (n,A,B) → (n,A,B), A ≤ B.
 
-    With M = U Σ Vᵀ it is U Σ' Vᵀ, where singular values above 0.3 % of M's norm become about 0.7 to
-    1.2, and smaller ones less. It is computed in `dtype`; bf16 is precise enough.
+    For M = U Σ Vᵀ the result is U Σ' Vᵀ: singular values above 0.3 % of M's norm become about 0.7
+    to 1.2, and smaller ones less. It is computed in `dtype`; bf16 is precise enough.
     """
     a, b, c = COEFFICIENTS
     norms = torch.linalg.matrix_norm(matrices, keepdim=True)
@@ -160,7 +159,7 @@ def newton_schulz(matrices: Tensor, dtype: torch.dtype) -> Tensor:
 def make_muon(model: nn.Module, config: MuonConfig) -> list[Optimizer]:
     """Return Muon for the matrices of the model's blocks, and AdamW for everything else.
 
-    If the blocks are frozen, there is only AdamW. Raise ValueError for a model without such
+    If the blocks are frozen, return AdamW alone. Raise ValueError for a model without such
     matrices.
     """
     blocks = block_matrices(model)
@@ -194,5 +193,5 @@ OPTIMIZERS: dict[type, Callable[[nn.Module, Any], list[Optimizer]]] = {
 
 
 def make_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
-    """Return the optimizers of the model: each of its trained parameters belongs to exactly one."""
+    """Return the model's optimizers; each trained parameter belongs to exactly one of them."""
     return registered(OPTIMIZERS, config)(model, config)

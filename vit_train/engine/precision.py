@@ -1,4 +1,4 @@
-"""The device, and the number format of its matrix products."""
+"""The device, and the number format for matrix products."""
 
 import ctypes
 import math
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from vit_train.base.text import counted
 
-# As set when PyTorch was loaded: OMP_NUM_THREADS, or the number of cores of this machine.
+# The value when PyTorch was loaded: OMP_NUM_THREADS, or the number of this machine's cores.
 CORES = torch.get_num_threads()
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device of this name, which may be auto; raise ValueError if there is none."""
+    """Return the device called `name`; raise ValueError if this machine lacks it."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
@@ -31,7 +31,8 @@ def pick_device(name: str) -> torch.device:
     if device.index is not None:
         torch.cuda.set_device(device)
     if device.type == "cuda":
-        # Without it no product is deterministic. It is read once, at the process's first product.
+        # Without this variable no product is deterministic. It is read once, at the process's first
+        # product.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         # With 64 keys the gradient of cuDNN's attention may be NaN (pytorch/pytorch#196678).
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -39,7 +40,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def computes_in_bf16(device: torch.device) -> bool:
-    """Check for a device that need not emulate products in bf16; of a CPU, it is not known."""
+    """Return True if this device computes bf16 products natively; for a CPU this is not known."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return device.type == "cpu"
@@ -57,13 +58,13 @@ class Precision:
 
     @property
     def has_bf16(self) -> bool:
-        """Check that products may be rounded to bf16 or less, and that the device computes them."""
+        """Return True if products may be computed in bf16 (or less) and the device supports it."""
         return self.name in ("bf16", "fp16") and computes_in_bf16(self.device)
 
     def autocast(self) -> torch.autocast:
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.name)
-        # All threads share the cache, and each empties it: then a weight that is used twice may
-        # get its gradient's halves added in another precision.
+        # Threads share the cache, and each empties it: a weight that is used twice might then get
+        # the two parts of its gradient in different precisions.
         cached = self.device.type != "cpu"
         return torch.autocast(self.device.type, dtype, dtype is not None, cached)
 
@@ -71,7 +72,7 @@ class Precision:
 def choose_algorithms(deterministic: bool) -> None:
     """Choose PyTorch's algorithms for training on a GPU.
 
-    If they are deterministic, every run computes the same bits, at some cost in speed.
+    Deterministic algorithms compute the same bits in every run, at some cost in speed.
     """
     torch.use_deterministic_algorithms(deterministic)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -81,8 +82,8 @@ def keep_freed_memory() -> None:
     """Tell glibc to keep freed memory for the next step instead of returning it to the system.
 
     By default the activations' memory is returned after every step, and getting it back costs some
-    50,000 page faults: 7–20 % of the time at 32×32, up to 39 % at 96×96. Without glibc
-    this function does nothing.
+    50,000 page faults: 7–20 % of the time at 32×32, up to 39 % at 96×96. On systems without glibc
+    this does nothing.
     """
     if platform.libc_ver()[0] == "glibc":
         libc, (m_trim_threshold, m_mmap_max) = ctypes.CDLL(None), (-1, -4)  # <malloc.h>
@@ -91,7 +92,7 @@ def keep_freed_memory() -> None:
 
 
 def batch_norms(model: nn.Module) -> list[nn.Module]:
-    """Return all BatchNorms: with any, results depend on the whole batch, which stays together."""
+    """Return all BatchNorms; with any, results depend on the batch, which must not be split."""
     return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
 
@@ -100,10 +101,11 @@ def statistics_of(model: nn.Module) -> list[Tensor]:
     return [statistic for norm in batch_norms(model) for statistic in norm.buffers()]
 
 
-# Smaller gains are not worth bf16's rounding, and casts and the other operations take their part.
+# Smaller gains do not justify bf16's rounding, and casts and other operations use up a part of
+# them.
 LEAST_SPEEDUP = 1.2
-# A product has as many rows as a micro-batch has tokens, but with wide matrices, which could take
-# seconds where bf16 is emulated, fewer multiplications.
+# A product has as many rows as a micro-batch has tokens, but fewer multiplications with wide
+# matrices, which could take seconds where bf16 is emulated.
 ROWS, FEWEST_ROWS, WIDEST, MULTIPLICATIONS = 1024, 64, 1024, 2**24
 SECONDS, FEWEST_ROUNDS = 0.1, 3
 
@@ -111,8 +113,8 @@ SECONDS, FEWEST_ROUNDS = 0.1, 3
 def pick_precision(name: str, device: torch.device, model: nn.Module) -> Precision:
     """Return the precision named fp32, tf32, bf16, fp16 or auto, and tell PyTorch about TF32.
 
-    auto is the fastest of bf16, fp16 and fp32 on this device. Raise ValueError for a precision that
-    the device does not support.
+    auto selects the fastest of bf16, fp16 and fp32 on this device. Raise ValueError for a precision
+    that the device does not support.
     """
     return set_precision(fastest(device, model) if name == "auto" else name, device)
 
@@ -123,14 +125,14 @@ def fastest(device: torch.device, model: nn.Module) -> str:
         return "bf16" if bf16_speedup(model) >= LEAST_SPEEDUP else "fp32"
     if computes_in_bf16(device):
         return "bf16"
-    # Volta and Turing (V100, T4) have matrix units for fp16 alone, older GPUs for none.
+    # Volta and Turing (V100, T4) have matrix units only for fp16; older GPUs have none.
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0):
         return "fp16"
     return "fp32"
 
 
 def set_precision(name: str, device: torch.device) -> Precision:
-    """Return the precision of this name, and tell PyTorch about TF32.
+    """Return the precision with this name, and tell PyTorch about TF32.
 
     Raise ValueError for a precision that the device does not support.
     """
@@ -142,7 +144,7 @@ def set_precision(name: str, device: torch.device) -> Precision:
 
 
 def require_precision(name: str, device: torch.device) -> None:
-    """Raise ValueError if the device does not support the precision of this name."""
+    """Raise ValueError if the device does not support the precision with this name."""
     if name in ("fp16", "tf32") and device.type != "cuda":
         raise ValueError(
             f"precision={name} needs a CUDA GPU: use precision=fp32 or precision=bf16 here"
@@ -152,9 +154,9 @@ def require_precision(name: str, device: torch.device) -> None:
 def bf16_speedup(model: nn.Module) -> float:
     """Return the speedup of bf16 over fp32 in a model's largest product on this CPU.
 
-    It is measured once in a process, in as many threads as a worker has. A CPU's extensions do not
-    tell: with AVX512_BF16, products take half of the time on some CPUs and twice the time on
-    others.
+    It is measured once per process, with as many threads as a worker has. The CPU's instruction set
+    does not predict it: with AVX512_BF16, products take half the time on some CPUs and twice the
+    time on others.
     """
     layers = (m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d))
     sides = max((layer.weight.flatten(1).shape for layer in layers), key=math.prod, default=(1, 1))
@@ -165,8 +167,8 @@ def bf16_speedup(model: nn.Module) -> float:
 def product_speedup(outputs: int, inputs: int, threads: int) -> float:
     """Return the speedup of bf16 over fp32 in a linear layer's products.
 
-    The two are timed in turns for a tenth of a second, and the fastest of each counts: another
-    program only makes some of them slower.
+    The two are timed alternately for a tenth of a second, and the fastest time of each counts,
+    because other programs slow down only some of the products.
     """
     outputs, inputs = min(outputs, WIDEST), min(inputs, WIDEST)
     rows = max(FEWEST_ROWS, min(ROWS, MULTIPLICATIONS // (outputs * inputs)))
@@ -186,7 +188,7 @@ def product_speedup(outputs: int, inputs: int, threads: int) -> float:
 
 
 def seconds_of(x: Tensor, weight: Tensor) -> float:
-    """Return the time of a linear layer's products, forward and backward: (R,I), (O,I)."""
+    """Time a linear layer's products, forward and backward, for x (R,I) and weight (O,I)."""
     began = time.perf_counter()
     y = x @ weight.T
     _ = y @ weight, y.T @ x

@@ -1,4 +1,4 @@
-"""A trainer's state: saved, restored to resume a run, and extended by another run."""
+"""A trainer's state: saving it, restoring it to resume a run, and extending it by another run."""
 
 import time
 
@@ -10,15 +10,15 @@ from vit_train.engine.trainer import Trainer
 
 def set_random_state(state: RandomState) -> None:
     """Restore the random generators of the CPU and of the current GPU, if there is one."""
-    torch.set_rng_state(state.torch.byte())  # of bytes: a forged file may hold others
+    torch.set_rng_state(state.torch.byte())  # must be bytes: a forged file may hold anything
     if state.cuda and torch.cuda.is_available():
         torch.cuda.set_rng_state(state.cuda[0].byte())
 
 
 def state_of(trainer: Trainer) -> TrainerState:
-    """Return everything that training changes; raise NonFinite if the guard does.
+    """Return everything that training changes; raise NonFinite after a NaN or infinite loss.
 
-    Later steps change its tensors.
+    Its tensors are not copies: later steps change them.
     """
     trainer.nonfinite.check(trainer.step)
     return TrainerState(
@@ -45,7 +45,7 @@ def state_of(trainer: Trainer) -> TrainerState:
 
 
 def restore(trainer: Trainer, state: TrainerState) -> None:
-    """Continue from this state of the same run, even in the middle of an epoch.
+    """Continue the run that had this state, even in the middle of an epoch.
 
     Raise ValueError or RuntimeError for the state of another run.
     """
@@ -61,9 +61,10 @@ def restore(trainer: Trainer, state: TrainerState) -> None:
 
 
 def extend(trainer: Trainer, state: TrainerState) -> None:
-    """Begin where another run ended, with a warm-up and a cosine of this run's own.
+    """Begin where another run ended, with this run's own warm-up and cosine decay.
 
-    Epochs and steps continue to count, so that images come in new orders. Raise as `restore` does.
+    Epochs and steps keep counting up, so that images come in a new order. Raise the same errors as
+    `restore`.
     """
     load_trained(trainer, state)
     if trainer.batch:
@@ -72,7 +73,7 @@ def extend(trainer: Trainer, state: TrainerState) -> None:
 
 
 def load_trained(trainer: Trainer, state: TrainerState) -> None:
-    """Load the weights, their average, the moments, the counters and the random generators."""
+    """Load weights, their average, optimizer moments, counters and random states."""
     steps, epochs = state.step - state.start.step, state.epoch - state.start.epoch
     if min(steps, epochs, state.batch, state.images_seen, state.skipped) < 0:
         raise ValueError("a counter is negative")
@@ -82,11 +83,11 @@ def load_trained(trainer: Trainer, state: TrainerState) -> None:
             raise ValueError("it has no averaged weights (train.ema_decay)")
         trainer.ema.model.load_state_dict(state.ema)
     trainer.optimizers.restore(state.optimizers)
-    if state.scaler:  # else it was not trained in fp16, and a new scaler finds its scale
+    if state.scaler:  # otherwise it was not trained in fp16, and a new scaler finds its own scale
         trainer.scaler.load_state_dict(trainer.scaler.state_dict() | state.scaler)
     trainer.began = time.perf_counter() - state.seconds
     trainer.step, trainer.epoch = state.step, state.epoch
     trainer.batch, trainer.images_seen = state.batch, state.images_seen
     trainer.nonfinite.read_until = trainer.step
-    if trainer.processes.is_main:  # the others have their own random states
+    if trainer.processes.is_main:  # other processes have their own random states
         set_random_state(state.random)

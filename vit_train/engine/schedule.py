@@ -1,4 +1,4 @@
-"""The learning-rate schedule, the choice of the best epoch, and NaN or infinity."""
+"""The learning-rate schedule, the choice of the best epoch, and the handling of NaN."""
 
 import math
 from collections.abc import Callable
@@ -18,10 +18,10 @@ def learning_rate(
 ) -> float:
     """Return the learning rate of a step, counted from 0.
 
-    It is a linear warm-up, of at most half the steps, followed by half a cosine (Loshchilov &
-    Hutter 2017). A run that extends another has both once more, from the rate at which that one
-    ended: re-warming and re-decaying (Ibrahim et al. 2024, arXiv:2403.08763). With
-    `lr_every=epoch` an epoch counts as one step.
+    A linear warm-up, of at most half the steps, is followed by half a cosine (Loshchilov & Hutter
+    2017). A run that extends another repeats both, from the rate at which the other ended:
+    re-warming and re-decaying (Ibrahim et al. 2024, arXiv:2403.08763). With `lr_every=epoch` the
+    rate changes once per epoch.
     """
     step -= start.step
     if config.lr_every == "epoch":
@@ -36,7 +36,7 @@ def learning_rate(
 
 
 def better(best: Best | None, epoch: int, val: Evaluation) -> Best | None:
-    """Return this epoch if it has a higher score, or the same and a lower loss; else the best."""
+    """Return this epoch if its score is higher, or equal with a lower loss; else the best."""
     before = (-math.inf, -math.inf) if best is None else (best.score, -best.values["loss"])
     return Best(epoch, val.score, val.values) if (val.score, -val.loss) > before else best
 
@@ -49,12 +49,12 @@ class NonFinite(ArithmeticError):
 
 
 class NonFiniteGuard:
-    """Notes the steps with NaN or infinity, and handles them according to `train.on_nonfinite`.
+    """Records steps with NaN or infinity, and handles them according to `train.on_nonfinite`.
 
-    The notes stay on the device, so that the loop does not wait for it, and are read with each log
-    and after each epoch. "stop" then raises NonFinite, "skip" does so after
-    more than `train.max_skips` of them. In both modes a bad step changes no weights, and `notify`
-    is called first, with its number.
+    The records stay on the device, so that the loop need not wait for it, and are read with each
+    log and after each epoch. "stop" then raises NonFinite; "skip" raises it after more than
+    `train.max_skips` such steps. Either way, a bad step changes no weights, and `notify` is first
+    called with its number.
     """
 
     def __init__(
@@ -65,19 +65,20 @@ class NonFiniteGuard:
         notify: Callable[[int], None],
     ) -> None:
         self.config, self.steps_per_epoch, self.notify = config, steps_per_epoch, notify
-        # One note for each step since the last reading: step n is at (n − 1) mod their number.
+        # One flag for each step since the last reading: step n is at (n − 1) mod the number of
+        # flags.
         self.bad = torch.zeros(steps_per_epoch, dtype=torch.bool, device=device)
         self.read_until = self.skipped = 0
 
     def note(self, step: Tensor, finite: Tensor) -> None:
-        """Note on the device if a step (), counted from 1, was `finite` ()."""
+        """Record on the device whether a step (), counted from 1, was `finite` ()."""
         place = (step - 1).long().remainder(len(self.bad))
         self.bad.index_copy_(0, place.view(1), ~finite.view(1))
 
     def check(self, step: int) -> None:
-        """Handle the steps noted up to this one; raise NonFinite to end the run.
+        """Handle the steps recorded up to this one; raise NonFinite to end the run.
 
-        This waits for the device, and must happen at least once an epoch.
+        This waits for the device, and must happen at least once per epoch.
         """
         bad = self.bad.tolist()
         steps = [
@@ -95,5 +96,5 @@ class NonFiniteGuard:
             self.skipped += 1
             if self.skipped > self.config.max_skips:
                 raise NonFinite(
-                    f"{self.skipped} steps had NaN or infinity as loss or gradient. {ADVICE}"
+                    f"{self.skipped} steps had a NaN or infinite loss or gradient. {ADVICE}"
                 )

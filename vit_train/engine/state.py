@@ -9,7 +9,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class AveragesState:
-    """The sums (M,) of the measures over a number of images, and the seconds that they took."""
+    """Sums (M,) of the measures over a number of images, and the seconds spent on them."""
 
     sums: Tensor
     images: int
@@ -18,11 +18,11 @@ class AveragesState:
 
 @dataclass(frozen=True)
 class Start:
-    """The start of a run's counters: zero or, if it extends another run, the end of that one."""
+    """The start of a run's counters: zero or, if the run extends another, the end of that run."""
 
     epoch: int = 0
     step: int = 0
-    # The learning rate from which the warm-up leads to the peak.
+    # The learning rate at which the warm-up begins.
     lr: float = 0.0
 
 
@@ -37,7 +37,7 @@ class Best:
 
 @dataclass(frozen=True)
 class RandomState:
-    """The states of the global random generators, which dropout on a GPU draws from."""
+    """The states of the global random generators, which dropout uses on a GPU."""
 
     torch: Tensor
     cuda: list[Tensor]
@@ -48,16 +48,16 @@ class TrainerState:
     """Everything that training changes."""
 
     model: State
-    # The moving average of the weights, if there is one.
+    # The moving average of the weights, if the run keeps one.
     ema: State | None
-    # Of each optimizer, the moments of each of its parameters, by name.
+    # For each optimizer, the moments of each of its parameters, by name.
     optimizers: list[list[State]]
-    # Of the gradient scaler, empty unless the run trains in fp16.
+    # The state of the gradient scaler; empty unless the run trains in fp16.
     scaler: dict[str, float]
     random: RandomState
     epoch_averages: AveragesState
     log_averages: AveragesState
-    # The best epoch of this run, if it is validated.
+    # This run's best epoch, if it has validation images.
     best: Best | None
     start: Start
     step: int
@@ -69,5 +69,5 @@ class TrainerState:
     skipped: int
     # The learning rate of the last step.
     lr: float
-    # Time spent training, without pauses between stopping and resuming.
+    # Seconds of training, without pauses between stopping and resuming.
     seconds: float

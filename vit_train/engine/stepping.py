@@ -1,4 +1,4 @@
-"""The optimizers of a run, stepped as one, with a learning rate for each layer."""
+"""A run's optimizers, stepped together, with a learning rate for each layer."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from vit_train.engine.workers import Workers
 
 
 def split(group: dict[str, Any], scales: Mapping[nn.Parameter, float]) -> Iterator[dict[str, Any]]:
-    """Yield a parameter group's parts, each of one scale of the learning rate."""
+    """Yield the parts of a parameter group, each with one scale of the learning rate."""
     parts: dict[float, list[nn.Parameter]] = {}
     for parameter in group["params"]:
         parts.setdefault(scales.get(parameter, 1.0), []).append(parameter)
@@ -22,14 +22,14 @@ def split(group: dict[str, Any], scales: Mapping[nn.Parameter, float]) -> Iterat
 
 
 def decides_on_device(optimizer: Optimizer) -> bool:
-    """Check for an optimizer that skips a step by itself if its `found_inf` is not 0."""
+    """Return True if the optimizer itself skips a step when its `found_inf` is not 0."""
     return getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
 class Optimizers:
-    """Optimizers side by side, each with its own parameters of one model.
+    """The optimizers of one model, each with its own parameters.
 
-    `scales` maps parameters to factors of the learning rate, which are 1 for all others. Raises
+    `scales` maps parameters to factors of the learning rate; for all others the factor is 1. Raises
     ValueError unless each of the `parameters` belongs to exactly one optimizer.
     """
 
@@ -46,21 +46,21 @@ class Optimizers:
             ]
             for group in optimizer.param_groups:
                 if decides_on_device(optimizer) and group["params"][0].is_cuda:
-                    # A tensor, which a CUDA graph can read.
+                    # A tensor, because a CUDA graph can read it.
                     group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
         owned = sorted(id(p) for group in self.groups for p in group["params"])
         if owned != sorted(map(id, parameters)):
             raise ValueError("each parameter of the model must belong to exactly one optimizer")
 
     def use(self, workers: Workers, precision: Precision) -> None:
-        """Compute independent parts of a step in these worker threads, in a run's precision."""
+        """Compute independent parts of a step in these worker threads, in the run's precision."""
         for optimizer in self.optimizers:
             optimizer.workers = workers
             optimizer.in_bf16 = precision.has_bf16
 
     @property
     def capturable(self) -> bool:
-        """Check that a CUDA graph can take these optimizers' steps."""
+        """Return True if a CUDA graph can replay these optimizers' steps."""
         return all(map(decides_on_device, self.optimizers))
 
     @property
@@ -69,9 +69,9 @@ class Optimizers:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def set_lr(self, lr: Tensor) -> None:
-        """Set the learning rate (), which each group scales by its `lr_scale`.
+        """Set each group's learning rate to `lr` () times its `lr_scale`.
 
-        A group whose rate is a tensor has it changed on the device.
+        If a group's rate is a tensor, it is changed on the device.
         """
         for group in self.groups:
             scaled = lr * group.get("lr_scale", 1.0)
@@ -83,7 +83,8 @@ class Optimizers:
     def step(self, finite: Tensor) -> None:
         """Step all optimizers, but only if `finite` () is true.
 
-        PyTorch's fused optimizers decide that on the device; for others this waits for it.
+        PyTorch's fused optimizers check this on the device; for others, this function waits for the
+        device.
         """
         for optimizer in self.optimizers:
             if decides_on_device(optimizer):
@@ -94,7 +95,7 @@ class Optimizers:
                 optimizer.step()
 
     def moments(self) -> list[list[dict[str, Tensor]]]:
-        """Return, of each optimizer, the moments of each of its parameters, by name."""
+        """Return, for each optimizer, the moments of each of its parameters, by name."""
         return [
             [dict(optimizer.state.get(parameter, {})) for parameter in parameters_of(optimizer)]
             for optimizer in self.optimizers
@@ -103,19 +104,21 @@ class Optimizers:
     def restore(self, moments: Sequence[Sequence[dict[str, Tensor]]]) -> None:
         """Restore the moments, but keep the optimizers' own settings.
 
-        A parameter has none before its first step. Raise ValueError if the moments do not fit these
-        optimizers' parameters.
+        A parameter has no moments before its first step. Raise ValueError if the moments do not fit
+        these optimizers' parameters.
         """
         for optimizer, own in zip(self.optimizers, moments, strict=True):
             for parameter, given in zip(parameters_of(optimizer), own, strict=True):
                 # Muon has its moments from the start.
                 if given.keys() != optimizer.moments and (given or parameter in optimizer.state):
-                    raise ValueError("the optimizer's moments belong to another kind of optimizer")
+                    raise ValueError(
+                        "the checkpoint's optimizer moments belong to a different optimizer"
+                    )
                 for name, moment in given.items():
                     shape = torch.Size() if name == "step" else parameter.shape
                     if moment.shape != shape or not moment.is_floating_point():
                         raise ValueError(
-                            f"the optimizer's {name} has another shape than its parameter"
+                            f"the optimizer's {name} does not have the shape of its parameter"
                         )
             state = {number: given for number, given in enumerate(own) if given}
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
@@ -128,15 +131,15 @@ def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
 def rate_scales(model: nn.Module, config: OptimConfig) -> dict[nn.Parameter, float]:
     """Return the scale of each parameter's learning rate.
 
-    The layers come from the part of the model with `parameters_by_layer`; the heads are the parts
-    with `is_head`. Raise ValueError if the model lacks those that the config needs.
+    The model's `parameters_by_layer` lists the layers; heads are modules with `is_head`. Raise
+    ValueError if the config needs layers or a head that the model lacks.
     """
     scales = dict.fromkeys((p for p in model.parameters() if p.requires_grad), 1.0)
     if config.layer_decay is not None:
         network: Any = next((m for m in model.modules() if hasattr(m, "parameters_by_layer")), None)
         if network is None:
             raise ValueError("optim.layer_decay needs a Vision Transformer")
-        # Parameters outside the layers come after them and keep their rate.
+        # Parameters outside the layers come after them and keep the full rate.
         for distance, layer in enumerate(reversed(network.parameters_by_layer()), start=1):
             scales |= {p: config.layer_decay**distance for p in layer if p in scales}
     if config.head_lr_scale != 1:

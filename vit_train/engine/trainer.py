@@ -1,4 +1,4 @@
-"""The training loop, and the callbacks to which it reports."""
+"""The training loop, and the callbacks that it notifies."""
 
 import contextlib
 import math
@@ -25,13 +25,13 @@ from vit_train.engine.state import Best
 from vit_train.engine.stepping import Optimizers, rate_scales
 from vit_train.engine.workers import make_workers
 
-# A log waits for the device, which takes 3 to 5 ms on a GPU, as long as several steps.
+# A log waits for the device: 3 to 5 ms on a GPU, as long as several steps.
 LOG_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class TrainLog:
-    """Averages over the images since the previous log or, at an epoch's end, over the epoch."""
+    """Averages since the previous log or, at the end of an epoch, over the whole epoch."""
 
     epoch: int
     step: int
@@ -51,21 +51,21 @@ class Callback:
     def on_step(self, trainer: "Trainer") -> None:
         """Handle the end of every optimizer step.
 
-        There are no averages here, because reading them would wait for the device.
+        No averages are passed, because reading them would mean waiting for the device.
         """
 
     def on_epoch(self, trainer: "Trainer", log: TrainLog, val: Evaluation | None) -> None:
         """Handle the end of each epoch, after its validation."""
 
     def on_stop(self, trainer: "Trainer") -> None:
-        """Handle, once, the end of a run that was asked to stop early."""
+        """Handle, once, the end of a run that was stopped early."""
 
     def on_nonfinite(self, trainer: "Trainer", step: int) -> None:
         """Handle NaN or infinity in the loss or gradient of this step, once it is detected."""
 
 
 class RunConfig(Protocol):
-    """The settings of the loop: `vit_train.runs.config.TrainConfig` has them."""
+    """The settings of the loop, part of `vit_train.runs.config.TrainConfig`."""
 
     optim: OptimConfig
     train: LoopConfig
@@ -92,7 +92,7 @@ class Trainer:
         self.make_batch = train_loader.batch
         self.optim, self.loop, self.seed = config.optim, config.train, config.seed
         self.precision, self.callbacks, self.processes = precision, callbacks, processes
-        # For fp16, whose gradients underflow; for others it does nothing.
+        # For fp16, whose gradients underflow; otherwise it does nothing.
         self.scaler = torch.amp.GradScaler(precision.device.type, enabled=precision.name == "fp16")
         self.ema = WeightAverage(model, self.loop.ema_decay) if self.loop.ema_decay else None
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -119,7 +119,7 @@ class Trainer:
         )
         replay = self.loop.cuda_graph and self.optimizers.capturable
         self.graphed_step = GraphedStep(self.make_and_take_step, precision.device, replay)
-        # A GPU is waited for, and the processes ask each other, only now and then.
+        # Waiting for a GPU and asking the other processes happen only now and then.
         on_gpu = precision.device.type == "cuda"
         self.log_seconds = LOG_SECONDS if on_gpu else 0.0
         self.ask_every = self.loop.log_every if on_gpu and processes.count > 1 else 1
@@ -128,7 +128,7 @@ class Trainer:
         self.began = self.ready = time.perf_counter()
 
     def choose_workers(self, compiled: bool) -> None:
-        """Choose the division of a step among threads, and the source of its dropout."""
+        """Choose how a step is divided among threads, and the source of its dropout."""
         self.workers = make_workers(
             self.model, self.precision, self.loop.batch_size, self.loop.micro_batch, compiled
         )
@@ -139,7 +139,7 @@ class Trainer:
     def compile(self) -> bool:
         """Compile the model and try it on one micro-batch; return True on success.
 
-        On a GPU the making of a batch is compiled, too.
+        On a GPU, the function that makes a batch is compiled, too.
         """
         draws = self.graphed_step.moved(next(self.train_loader.draws(0)))
         if self.precision.device.type == "cuda":
@@ -150,7 +150,7 @@ class Trainer:
     def fit(self) -> None:
         """Train until the last epoch or `stop_requested`; raise NonFinite if training diverges."""
         self.model.train()
-        self.leave_out(self.ready)  # compiling, and opening the reports
+        self.leave_out(self.ready)  # time for compiling and for opening the reports
         with self.workers:
             while not self.finished:
                 log = self.train_epoch()
@@ -164,17 +164,17 @@ class Trainer:
                     val = self.evaluate(self.eval_model, self.val_loader)
                     self.best = better(self.best, self.epoch, val)
                 self.require_equal_weights()
-                self.leave_out(began)  # before a checkpoint has the speed
+                self.leave_out(began)  # before a checkpoint, which records the speed
                 self.report("on_epoch", log, val)
 
     def leave_out(self, began: float) -> None:
-        """Exclude from the speed the time since `began`, which was not spent on training."""
+        """Leave the time since `began`, which was not spent on training, out of the speed."""
         seconds = time.perf_counter() - began
         for averages in (self.epoch_averages, self.log_averages):
             averages.leave_out(seconds)
 
     def train_epoch(self) -> TrainLog | None:
-        """Take the remaining steps of this epoch; return None if a stop is requested meanwhile."""
+        """Take the remaining steps of this epoch; return None if a stop is requested first."""
         self.evaluating = False
         for draws in self.train_loader.draws(self.epoch, self.batch):
             if self.step % self.ask_every == 0 and self.processes.any(self.stop_requested):
@@ -193,13 +193,14 @@ class Trainer:
 
     @property
     def log_is_due(self) -> bool:
-        """Check, with the same result in all processes, that `log_seconds` are over."""
+        """Return True if `log_seconds` have passed; all processes get the same answer."""
         return self.processes.any(time.perf_counter() - self.logged_at >= self.log_seconds)
 
     def schedule(self) -> Tensor:
         """Return the next step's number, counted from 1, its learning rate and its EMA rate.
 
-        Together they are float64 (3,), so that one copy takes them to a GPU; Apple's have float32.
+        They form one tensor (3,), so that a single copy takes them to a GPU: float64, or float32 on
+        an Apple GPU.
         """
         number = self.step + 1
         average = self.ema.rate(number) if self.ema else 0.0
@@ -219,7 +220,7 @@ class Trainer:
         """
         number, lr, average_rate = schedule.unbind()
 
-        # Forward and backward, in which statistics move.
+        # Forward and backward; BatchNorm's statistics change here.
         before = [value.clone() for value in self.statistics]
         sums = self.accumulate(images, targets)
 
@@ -231,7 +232,7 @@ class Trainer:
         # Step.
         finite = sums[0].isfinite() & norm.isfinite()
         noted = finite
-        if self.scaler.is_enabled():  # with fp16: gradients may overflow until it has found a scale
+        if self.scaler.is_enabled():  # fp16: gradients may overflow until the scale is found
             searching = self.scaler.scale(torch.ones_like(norm)) > 1
             noted = sums[0].isfinite() & (finite | searching)
         self.nonfinite.note(number, noted)
@@ -259,7 +260,8 @@ class Trainer:
         self.processes.all_reduce(self.summed)
         if not self.objective.weighs:
             return self.sums
-        # Divide by the batch's weights instead of its count, as torch's CrossEntropyLoss(weight=…).
+        # Divide by the sum of the weights instead of the number of images, as in torch's
+        # CrossEntropyLoss(weight=…).
         factor = count / self.sums[-1]
         torch._foreach_mul_(self.gradients, factor)
         return torch.cat((self.sums[:1] * factor, self.sums[1:-1]))
@@ -294,13 +296,14 @@ class Trainer:
             norms = self.processes.gather(nn.utils.get_total_norm(self.parameters).cpu().view(1))
             if not torch.allclose(norms, norms[0], rtol=1e-3, equal_nan=True):
                 raise ValueError(
-                    f"the processes' weights have drifted apart: their norms are {norms.tolist()} "
-                    f"after epoch {self.epoch}. Start again from the checkpoint before it"
+                    "the weights of the processes have drifted apart: after epoch "
+                    f"{self.epoch} their norms are {norms.tolist()}. Resume from an earlier "
+                    "checkpoint"
                 )
 
     @property
     def finished(self) -> bool:
-        """Check for the last epoch, or train.patience epochs since the best (Prechelt 1998)."""
+        """Return True after the last epoch, or after `patience` epochs without improvement."""
         waited = self.epoch - (self.best.epoch if self.best else self.start.epoch)
         impatient = self.loop.patience is not None and waited >= self.loop.patience
         return impatient or self.epoch == self.last_epoch
@@ -311,12 +314,12 @@ class Trainer:
 
     @property
     def last_epoch(self) -> int:
-        """Return the epoch with which the schedule ends, counted from 1."""
+        """Return the last epoch of the schedule, counted from 1."""
         return self.start.epoch + self.loop.epochs
 
     @property
     def eval_model(self) -> nn.Module:
-        """Return the model with averaged weights if there is one, else the one in training."""
+        """Return the model with averaged weights if there is one, else the model in training."""
         return self.ema.model if self.ema else self.model
 
     def notify(self, event: str, *what: Any) -> None:
@@ -325,7 +328,7 @@ class Trainer:
             getattr(callback, event)(self, *what)
 
     def report(self, event: str, *what: Any) -> None:
-        """Notify the callbacks, and exclude their time from the training speed."""
+        """Notify the callbacks, and leave their time out of the training speed."""
         began = time.perf_counter()
         self.notify(event, *what)
         self.leave_out(began)
@@ -335,7 +338,7 @@ class Trainer:
         return learning_rate(step, self.optim, len(self.train_loader), self.loop.epochs, self.start)
 
     def read(self, averages: Averages) -> TrainLog:
-        """Return the averages as a log; raise NonFinite if the guard does.
+        """Return the averages as a log; raise NonFinite after a NaN or infinite loss.
 
         This waits for the device.
         """
@@ -352,5 +355,5 @@ class Trainer:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds since the run began, without pauses between stopping and resuming."""
+        """Return the seconds of training so far, without pauses between stopping and resuming."""
         return time.perf_counter() - self.began

@@ -1,4 +1,4 @@
-"""Worker threads, which process a batch in micro-batches."""
+"""Worker threads that process a batch as micro-batches."""
 
 import sys
 from collections import deque
@@ -11,17 +11,17 @@ from torch import Tensor, nn
 
 from vit_train.engine.precision import CORES, Precision, batch_norms
 
-# Images per micro-batch on a CPU: small enough for the activations to stay in the cache, and large
-# enough for the arithmetic to outweigh Python's overhead (measured with 1.2 to 4.8 M parameters and
-# 65 and 145 tokens). In bf16, matrix units are so fast that the overhead asks for more (measured
-# with AMX: 64 are 1.2 times as fast as 32).
+# Images per micro-batch on a CPU: few enough for the activations to stay in the cache, and enough
+# for the arithmetic to outweigh Python's overhead (measured with 1.2 to 4.8 M parameters and 65 and
+# 145 tokens). In bf16, matrix units are so fast that larger micro-batches pay (measured with AMX:
+# 64 are 1.2 times as fast as 32).
 CPU_MICRO_BATCH, CPU_MICRO_BATCH_BF16 = 16, 64
 
 Result = TypeVar("Result")
 
 
 def has_dropout(model: nn.Module, rate: str) -> bool:
-    """Check for active dropout; `rate` is the name of its attribute, or `p`, PyTorch's."""
+    """Return True if dropout is active; the rate is the attribute `rate` or, as in PyTorch, `p`."""
     return any(getattr(module, rate, 0) for module in model.modules())
 
 
@@ -30,8 +30,8 @@ class Workers:
 
     By default PyTorch spreads every operation over all cores and waits for the slowest, some 300
     times per step. Workers synchronize once per step, which is faster and suffers far less from
-    other programs that use a core. Results are returned in the order of the images, so that sums
-    are always the same.
+    other programs that use a core. Results come in the order of the images, so that their sum never
+    varies.
     """
 
     def __init__(self, micro_batch: int | None = None, count: int = 1) -> None:
@@ -57,7 +57,7 @@ class Workers:
             torch.set_num_threads(self.before)
 
     def map(self, function: Callable[..., Result], *batch: Tensor) -> Iterator[Result]:
-        """Yield function(*micro_batch) for each part of these tensors' first axis, in order.
+        """Split these tensors along the first axis, and yield function(*micro_batch) in order.
 
         Only a few results are held at a time. The function must set thread-local modes (no_grad,
         autocast) itself. Raise ValueError if it draws from PyTorch's generator, which all share.
@@ -77,14 +77,14 @@ class Workers:
             yield pending.popleft().result()
         if not self.draws_nothing and not torch.equal(state, torch.get_rng_state()):
             raise ValueError(
-                "the model draws from PyTorch's random generator in several threads, so that equal "
-                "runs would differ: draw by vit_train.base.rng.bernoulli, or set "
-                "OMP_NUM_THREADS=1"
+                "the model draws from PyTorch's random generator in several threads, so "
+                "equal runs would give different results: use vit_train.base.rng.bernoulli "
+                "instead, or set OMP_NUM_THREADS=1"
             )
         self.draws_nothing = True
 
     def each(self, function: Callable[[Tensor], Result], parts: Iterable[Tensor]) -> list[Result]:
-        """Return function(part) for each part, in order; all parts are computed together."""
+        """Return function(part) for each part, in order; the parts are computed in parallel."""
         return list(map(function, parts) if self.pool is None else self.pool.map(function, parts))
 
 
@@ -99,21 +99,21 @@ def make_workers(
     compiled: bool = False,
     most: int = sys.maxsize,
 ) -> Workers:
-    """Make one worker per core on a CPU, at most one per micro-batch; elsewhere a single one.
+    """Make one worker per core on a CPU, at most one per micro-batch; else a single one.
 
     A model with BatchNorm gets a single worker and whole batches. `most` is the number of images
-    that the memory holds at once, in all workers.
+    that fit into memory at once, over all workers.
     """
     if batch_norms(model):
         return Workers()
     if precision.device.type != "cpu":
         return Workers(micro_batch)
-    share = -(-batch_size // CORES)  # every core gets some
+    share = -(-batch_size // CORES)  # so that every core gets some images
     largest = CPU_MICRO_BATCH_BF16 if precision.name == "bf16" else CPU_MICRO_BATCH
     size = micro_batch or max(CPU_MICRO_BATCH, min(largest, share))
     size = min(size, max(1, most // CORES))
-    # Threads would draw in an unpredictable order from PyTorch's generator, which its own dropout
-    # always uses, and ours in compiled code.
+    # Threads would draw in an unpredictable order from PyTorch's generator, which PyTorch's own
+    # dropout always uses, and ours uses in compiled code.
     draws = has_dropout(model, "p") or (compiled and has_dropout(model, "rate"))
     return Workers(
         size, 1 if model.training and draws else min(CORES, most, -(-batch_size // size))

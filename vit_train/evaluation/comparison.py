@@ -25,9 +25,9 @@ from vit_train.runs.trained import Meta
 
 
 def compare_checkpoints(config: EvalConfig) -> None:
-    """Evaluate each checkpoint, and write their differences into a folder beside the first's.
+    """Evaluate each checkpoint, and write their differences into a folder next to the first's.
 
-    Raise ValueError for tasks that do not classify, and if the images are not the same.
+    Raise ValueError for tasks that do not classify, and for checkpoints with different images.
     """
     models = [load_for(config, each) for each in config.ckpt]
     require_comparable([trained.meta for trained in models])
@@ -64,7 +64,7 @@ def compare_checkpoints(config: EvalConfig) -> None:
 
 
 def compared(found: dict[str, Predictions]) -> list[dict[str, Any]]:
-    """Return the statistics of each pair of models, given each model's predictions by its name."""
+    """Return the statistics of each pair of models, given each model's predictions by name."""
     names = list(combinations(found, 2))
     paired = [Paired.of(found[first], found[second]) for first, second in names]
     p_values = adjusted([each.p_value for each in paired])
@@ -92,12 +92,12 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
 
 
 def in_words(pair: dict[str, Any]) -> str:
-    """Describe the difference between two models and its significance."""
+    """Describe the difference between two models and its significance in words."""
     low, high = (100 * end for end in pair["interval_95"])
     p, p_adjusted = pair["mcnemar_p"], pair["mcnemar_p_adjusted"]
     chance = in_figures(p)
     if p_adjusted != p:
-        chance += f", {in_figures(p_adjusted)} when adjusted for all pairs"
+        chance += f", {in_figures(p_adjusted)} adjusted for all pairs"
     verdict = "They differ by more than chance." if p_adjusted < 0.05 else "That may be chance."
     return (
         f"Only {pair['first']} is right on {counted(pair['only_first'], 'image')}, only "
@@ -116,8 +116,8 @@ def draw_differences(
 ) -> Figure:
     """Draw uint8 images (N,3,S,S) that only one of two models gets right, with both predictions.
 
-    Below the images, the first letter of its name stands for each model. Images with the highest
-    loss of the other model come first.
+    Below the images, each model is represented by the first letter of its name. Images on which the
+    other model has the highest loss come first.
     """
 
     def labeled(index: int) -> Labeled:
@@ -171,7 +171,7 @@ def require_comparable(metas: Sequence[Meta]) -> None:
 def require_same_images(runs: Sequence[Evaluated]) -> None:
     """Raise ValueError if the models were evaluated on different images.
 
-    Images of different sizes are the same if they have the same names and come from one place.
+    Images of different sizes count as the same if they have the same names and the same source.
     """
     first, *others = runs
     one = first.images
@@ -186,13 +186,13 @@ def require_same_images(runs: Sequence[Evaluated]) -> None:
         )
         if not same:
             raise ValueError(
-                f"{first.meta.path} and {run.meta.path} were evaluated on different images: name "
-                "the same ones, for example by data.name= and data.root="
+                f"{first.meta.path} and {run.meta.path} were evaluated on different images: "
+                "choose the same images for all, for example with data.name= and data.root="
             )
 
 
 def distinct(checkpoints: Sequence[str]) -> list[str]:
-    """Return the checkpoints' paths without the parts that all of them share."""
+    """Return the checkpoints' paths without the parts that they all share."""
     parts = [
         [part for part in Path(each).with_suffix("").parts if part != CHECKPOINTS]
         for each in checkpoints
@@ -205,7 +205,7 @@ def distinct(checkpoints: Sequence[str]) -> list[str]:
 
 
 def different_settings(runs: Sequence[Evaluated]) -> list[tuple[str, ...]]:
-    """Return the training settings that differ between the runs: key, value of each."""
+    """Return the training settings that differ between the runs: each key with the runs' values."""
     flat = [settings_of({"config": asdict(run.meta.config)}) for run in runs]
     keys = dict.fromkeys(key for each in flat for key in each)
     rows = [(key, *(str(each.get(key, "")) for each in flat)) for key in keys]

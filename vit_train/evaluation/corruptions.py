@@ -1,4 +1,4 @@
-"""Corrupted images, for `robustness=true`: those of CIFAR-10-C, and darkness."""
+"""Corrupted images for `robustness=true`: those of CIFAR-10-C, and darkness."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# The images' width in CIFAR-10-C.
+# The width of CIFAR-10-C's images.
 WIDTH = 32
 
 
@@ -15,7 +15,7 @@ def gaussian_noise(x: Tensor, std: float, generator: torch.Generator) -> Tensor:
 
 
 def shot_noise(x: Tensor, white: float, generator: torch.Generator) -> Tensor:
-    """Count photons: at each pixel a Poisson number with this many for white."""
+    """Draw a Poisson-distributed number of photons for each pixel: `white` on average for white."""
     return torch.poisson(x * white, generator=generator) / white
 
 
@@ -26,7 +26,7 @@ def impulse_noise(x: Tensor, share: float, generator: torch.Generator) -> Tensor
 
 
 def gaussian_blur(x: Tensor, std: float, generator: torch.Generator) -> Tensor:
-    """Blur by a Gaussian that is cut off at four standard deviations."""
+    """Blur with a Gaussian that is cut off at four standard deviations."""
     std = std * x.shape[-1] / WIDTH
     reach = int(4 * std + 0.5)
     kernel = torch.exp(-(torch.arange(-reach, reach + 1) ** 2) / (2 * std**2))
@@ -36,7 +36,7 @@ def gaussian_blur(x: Tensor, std: float, generator: torch.Generator) -> Tensor:
 
 
 def pixelate(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Replace each pixel by the mean of those whose centers are in the same larger one."""
+    """Divide the image into larger pixels, each filled with the mean of the pixels in it."""
     size = x.shape[-1]
     side = max(1, int(size * share))
     larger = ((torch.arange(size) + 0.5) * side / size).ceil().long() - 1
@@ -46,7 +46,7 @@ def pixelate(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
 
 
 def brightness(x: Tensor, more: float, generator: torch.Generator) -> Tensor:
-    """Raise the value of HSV, the largest channel, and keep hue and saturation."""
+    """Raise the value of HSV (the largest channel), keeping hue and saturation."""
     value = x.amax(1, keepdim=True)
     raised = (value + more).clamp(max=1)
     return torch.where(value > 0, x * raised / value, raised)
@@ -62,7 +62,7 @@ def contrast(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
     return mean + (x - mean) * share
 
 
-# Each with its strength by severity, 1 to 5.
+# The corruptions, each with its strength by severity, 1 to 5.
 CORRUPTIONS: dict[
     str, tuple[Callable[[Tensor, float, torch.Generator], Tensor], tuple[float, ...]]
 ] = {
@@ -76,12 +76,12 @@ CORRUPTIONS: dict[
     "contrast": (contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
 }
 SEVERITIES = range(1, 6)
-# Pixel values that are corrupted at once: a thousand images of 32×32.
+# Number of pixel values to corrupt at once: a thousand images of 32×32.
 VALUES = 1000 * 3 * 32**2
 
 
 def corrupted(images: Tensor, name: str, severity: int) -> Tensor:
-    """Corrupt uint8 images (N,3,S,S), always in the same way."""
+    """Corrupt uint8 images (N,3,S,S); the result is always the same."""
     corrupt, strengths = CORRUPTIONS[name]
     generator = torch.Generator().manual_seed(1000 * list(CORRUPTIONS).index(name) + severity)
     chunks = [

@@ -1,4 +1,4 @@
-"""`vit-eval` after its arguments are accepted: rebuild the model, find the images, evaluate."""
+"""`vit-eval`: rebuild the model, find the images, evaluate, and write the results."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -39,14 +39,14 @@ from vit_train.runs.paths import (
 from vit_train.runs.settings import EvalConfig
 from vit_train.runs.trained import Meta, Trained, encoder_of, load
 
-# Images with drawn maps, and images on which maps are measured.
+# Number of images with drawn maps, and number of images on which maps are measured.
 SHOWN, EXPLAINED = 12, 256
-# Classes that are named for each image.
+# Number of classes to name for each image.
 TOP = 5
 
 
 class Evaluated(NamedTuple):
-    """An evaluated checkpoint: its images and result, results.json, and the folder with it all."""
+    """An evaluated checkpoint: its images, result, results.json, and the folder with its files."""
 
     meta: Meta
     images: ImageSet
@@ -56,12 +56,12 @@ class Evaluated(NamedTuple):
 
 
 def evaluate_checkpoint(config: EvalConfig) -> Evaluated:
-    """Evaluate a checkpoint on one split, print the result and write all of it into a folder."""
+    """Evaluate a checkpoint on one split, print the result and write everything into a folder."""
     return evaluate_loaded(load_for(config, config.ckpt), config)
 
 
 def load_for(config: EvalConfig, checkpoint: str) -> Trained:
-    """Load a checkpoint for evaluation, with the settings of the command."""
+    """Load a checkpoint for evaluation with the settings of the command."""
     keep_freed_memory()
     return load(checkpoint, pick_device(config.device), config.weights, config.data.image_size)
 
@@ -82,7 +82,7 @@ def evaluate_loaded(trained: Trained, config: EvalConfig) -> Evaluated:
 
 
 def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluated:
-    """Evaluate a model, print the result and write all of it into the folder."""
+    """Evaluate a model, print the result and write everything into the folder."""
     meta, precision = trained.meta, trained.precision
     if config.precision is not None:
         precision = pick_precision(config.precision, trained.device, trained.model)
@@ -94,8 +94,8 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
     result: Evaluation = measured(images)
     if not np.isfinite(result.loss):
         raise ValueError(
-            f"the loss of {meta.path} on these images is {result.loss}: its weights are damaged, "
-            "or its training diverged"
+            f"the loss of {meta.path} on these images is {result.loss}: its weights are "
+            "damaged, or its training diverged"
         )
     logger.info(
         f"{meta.path}: epoch {meta.epoch}, {counted(meta.images_seen, 'image')} seen, "
@@ -121,7 +121,7 @@ def evaluate_into(folder: Path, trained: Trained, config: EvalConfig) -> Evaluat
 
 
 def facts(config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision) -> dict[str, Any]:
-    """Return the settings and versions that an evaluation's results depend on."""
+    """Return the settings and versions on which an evaluation's results depend."""
     return {
         "checkpoint": display_name(meta.path),
         "weights": meta.weights,
@@ -144,18 +144,18 @@ def facts(config: EvalConfig, data: DataConfig, meta: Meta, precision: Precision
 
 
 def explainer_of(trained: Trained, precision: Precision) -> Explainer | None:
-    """Return the explainer of a model; None if it has no attention, or one that is too large."""
-    # Uncalibrated probabilities, as in all other parts of an evaluation.
+    """Return an explainer for a model; None if its attention is missing or too large."""
+    # Uncalibrated probabilities, as everywhere else in an evaluation.
     uncalibrated = trained._replace(meta=replace(trained.meta, temperature=None))
     try:
         return Explainer(uncalibrated, precision=precision)
     except ValueError as error:
-        logger.info(f"not explained: {error}")
+        logger.info(f"the predictions are not explained: {error}")
         return None
 
 
 def write(evaluated: Evaluated, trained: Trained, explainer: Explainer | None) -> None:
-    """Write the numbers, every image's prediction, the figures and the page of all of them."""
+    """Write the numbers, every image's prediction, the figures, and the page that shows them."""
     meta, images, result, content, folder = evaluated
     summary = summary_file(meta.path)
     try:
@@ -180,8 +180,8 @@ def prediction_rows(
 ) -> Iterator[list[object]]:
     """Yield the rows of predictions.csv: a header, then a row for each image.
 
-    Its columns are the image, its true and its predicted class, the probabilities of both, and the
-    other most probable classes with theirs.
+    The columns are the image, its true and predicted class, their probabilities, and the other most
+    probable classes with theirs.
     """
     named = [printable(name) for name in classes]
     top = predictions.top(min(TOP, predictions.classes))
@@ -208,9 +208,9 @@ def pictures(
     run: dict[str, Any],
     curve: Curve,
 ) -> Iterator[tuple[str, Figure]]:
-    """Yield the figures of an evaluation, by name; `run` is its run's summary, `curve` its curve.
+    """Yield the figures of an evaluation, by name.
 
-    These may be empty.
+    `run` is the summary of the model's run and `curve` its training curve; either may be empty.
     """
     meta, images, result, content, _ = evaluated
     model = trained.model
@@ -235,12 +235,12 @@ def pictures(
 
 
 def display_name(checkpoint: Path) -> str:
-    """Return a checkpoint as a user would name it."""
+    """Return a checkpoint's name as a user would write it."""
     return f"{PREFIX}{checkpoint.stem}" if is_builtin(checkpoint) else str(checkpoint)
 
 
 def folder_name(config: EvalConfig, meta: Meta) -> str:
-    """Return the folder's name, with every setting that differs from its default."""
+    """Return the folder's name, which contains every setting that differs from its default."""
     data, split = config.data, config.split
     place = None if data.root is None else Path(data.root).expanduser().resolve()
     subset = {"val": data.val_subset, "test": data.test_subset}.get(split)
@@ -251,7 +251,7 @@ def folder_name(config: EvalConfig, meta: Meta) -> str:
         place and hashlib.sha256(bytes(place)).hexdigest()[:6],
         data.image_size and f"{meta.image_shape[1]}px",
         subset and f"{subset}images",
-        # The temperature is fitted on these.
+        # Validation images, for fitting the temperature.
         data.val_subset and split != "val" and f"{data.val_subset}val",
         config.weights != "auto" and config.weights,
         config.precision,

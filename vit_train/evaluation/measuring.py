@@ -1,4 +1,4 @@
-"""A loaded model on sets of images: plain, mirrored, corrupted; and its temperature."""
+"""Measuring a loaded model on sets of images: plain, mirrored, corrupted; and its temperature."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ from vit_train.figures.measures import (
 from vit_train.runs.paths import calibration_file
 from vit_train.runs.trained import Meta, Trained, noted_temperatures, temperature_key
 
-# Evaluates a classifier on a set of images, always in the same way.
+# A function that evaluates a classifier on a set of images, always in the same way.
 Measure = Callable[[ImageSet], Classification]
 
 
@@ -44,8 +44,8 @@ def temperature(
 ) -> float | None:
     """Fit the temperature of a classifier on its run's validation `images`.
 
-    Return None without such images, or if they are the evaluated ones. With `note`, also write the
-    temperature into the run's folder.
+    Return None if there are no such images, or if they are the evaluated images. With `note`, also
+    write the temperature into the run's folder.
     """
     is_possible = meta.config.data.val == "split" and meta.task.needs_labels
     if images is None or split == "val" or not is_possible:
@@ -60,20 +60,20 @@ def temperature(
 
 
 def note_temperature(meta: Meta, fitted: float) -> None:
-    """Note a checkpoint's temperature where `load` finds it."""
+    """Write a checkpoint's temperature to the place where `load` finds it."""
     file, noted = calibration_file(meta.path), noted_temperatures(meta.path)
     if noted is None:
-        logger.warning(f"the temperature is not noted: {file} is not a file of vit-eval")
+        logger.warning(f"the temperature is not saved: {file} was not written by vit-eval")
         return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)  # a built-in model has no folder yet
         write_json(file, {"temperatures": noted | {temperature_key(meta): fitted}})
     except OSError as error:
-        logger.warning(f"the temperature is not noted: {file}: {error.strerror}")
+        logger.warning(f"the temperature is not saved: {file}: {error.strerror}")
 
 
 def flipped(measure: Measure, images: ImageSet, plain: Predictions) -> Classification:
-    """Evaluate the mean of each image's and its mirror image's probabilities."""
+    """Evaluate the mean of the probabilities for each image and its mirror image."""
     mirrored = measure(replace(images, images=images.images.flip(3))).predictions
     both = np.logaddexp(plain.log_probabilities, mirrored.log_probabilities)
     result = Classification.of(Predictions(plain.labels, both - np.log(2)))
@@ -82,7 +82,7 @@ def flipped(measure: Measure, images: ImageSet, plain: Predictions) -> Classific
 
 
 def robustness(measure: Measure, images: ImageSet) -> dict[str, Any]:
-    """Return the accuracy on corrupted images, by corruption, at each severity, and its mean."""
+    """Return the accuracy on corrupted images: by corruption and severity, and the mean."""
     found: dict[str, list[float]] = {}
     for name in CORRUPTIONS:
         pixels = (corrupted(images.images, name, severity) for severity in SEVERITIES)
@@ -94,7 +94,7 @@ def robustness(measure: Measure, images: ImageSet) -> dict[str, Any]:
 def numbers(
     result: Evaluation, classes: Sequence[str], temperature: float | None
 ) -> dict[str, Any]:
-    """Return the numbers of a result; `temperature` is the one that calibrates it, if known."""
+    """Return the numbers of a result, also calibrated by the `temperature` if it is known."""
     content: dict[str, Any] = {"result": result_dict(result)}
     if isinstance(result, Classification):
         content["per_class"], content["averages"] = class_reports(result.predictions, classes)

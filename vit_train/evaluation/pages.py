@@ -1,6 +1,6 @@
-"""report.html of one model or several, for readers who have only this page.
+"""report.html for one model or several; the page must be readable without other files.
 
-The templates hold the text; their numbers are those of results.json.
+The text is in the templates; the numbers are those of results.json.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from vit_train.data.dataset import ImageSet
 from vit_train.engine.metrics import Classification, Evaluation, Predictions, is_uneven
 from vit_train.figures.measures import MOST_NAMED
 
-# The number of confused pairs of classes that are named.
+# The number of confused pairs of classes to name.
 PAIRS = 5
 # The most pictures on a page and in a cell of its confusion matrix, and a picture's side in pixels.
 PICTURES, EACH, SIDE = 800, 12, 96
@@ -31,7 +31,8 @@ def evaluation_page(
 ) -> str:
     """Return the page of one model, evaluated on `images`.
 
-    `content` is that of its results.json, `run` its run's summary, `pictures` are PNG by name.
+    `content` is the content of its results.json, `run` the summary of its run, and `pictures` holds
+    PNG files by name.
     """
     more: dict[str, Any] = {}
     if isinstance(result, Classification):
@@ -91,8 +92,8 @@ def webp(pixels: Tensor) -> bytes:
 
 
 def origin(content: dict[str, Any], run: dict[str, Any]) -> list[tuple[str, object]]:
-    """Return the provenance of the figures: names and values."""
-    # The summary may be somebody else's.
+    """Return the provenance of the results: names and values."""
+    # The summary may have been written by somebody else.
     parts = (run.get(name) for name in ("config", "machine", "images"))
     config, machine, images = (each if isinstance(each, dict) else {} for each in parts)
     seconds = run.get("seconds")
@@ -118,9 +119,10 @@ def comparison_page(
     settings: Sequence[Sequence[str]],
     pictures: Mapping[str, bytes],
 ) -> str:
-    """Return the page of several models, each with a name and the content of its results.json.
+    """Return the page for several models, each with a name and the content of its results.json.
 
-    `verdicts` compare them in words; `settings` are those that differ, with each model's value.
+    `verdicts` compare them in words; `settings` lists settings that differ, with each model's
+    value.
     """
     return render(
         "evaluation",

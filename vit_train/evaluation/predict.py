@@ -14,16 +14,16 @@ from vit_train.engine.precision import keep_freed_memory, pick_device
 from vit_train.runs.settings import PredictConfig
 from vit_train.runs.trained import Meta, PredictionOrError, load
 
-# Lines on the terminal if everything also goes to a file.
+# Number of lines on the terminal if everything also goes to a file.
 SHOWN = 10
-# Columns on the terminal for the paths, at most; longer ones are not aligned.
+# Maximum number of columns for the paths on the terminal; longer paths are not aligned.
 WIDTH = 60
 
 
 def predict_images(config: PredictConfig) -> None:
     """Classify all images, print a line for each and write them to `config.out`.
 
-    Raise ValueError if there are no images, or if all of them are unreadable.
+    Raise ValueError if there are no images, or if none can be read.
     """
     keep_freed_memory()
     trained = load(config.ckpt, pick_device(config.device), config.weights)
@@ -51,7 +51,7 @@ def predict_images(config: PredictConfig) -> None:
 
 
 def terminal_line(path: Path, prediction: PredictionOrError, width: int) -> str:
-    """Format the prediction for a file, for the terminal."""
+    """Format the prediction for a file as a line for the terminal."""
     name = printable(str(path))
     if isinstance(prediction, str):
         return f"{name:<{width}}  cannot be read: {printable(prediction)}"
@@ -93,8 +93,9 @@ def report(config: PredictConfig, count: int, failures: int, meta: Meta) -> None
         logger.info(f"probabilities are calibrated with a temperature of {meta.temperature:.2f}")
     elif meta.config.data.val == "split":
         logger.info(
-            f"probabilities are not calibrated: vit-eval {shlex.quote(f'ckpt={config.ckpt}')} "
-            f"weights={config.weights} calibrates them, once, on the run's validation images"
+            "probabilities are not calibrated: vit-eval "
+            f"{shlex.quote(f'ckpt={config.ckpt}')} weights={config.weights} calibrates them "
+            "on the run's validation images"
         )
     else:
         logger.info("probabilities are not calibrated: the run held out no validation images")

@@ -1,4 +1,4 @@
-"""Attention as maps over the patches, and scores of how well they show what matters."""
+"""Attention as maps over the patches, and scores for how well maps show important patches."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ def layer_index(layer: int, depth: int, owner: str) -> int:
     Raise ValueError for a layer that the `owner` does not have.
     """
     if not 1 <= abs(layer) <= depth:
-        raise ValueError(f"layer={layer}: the {owner} has the layers 1 to {depth}")
+        raise ValueError(f"layer={layer}: the {owner} has layers 1 to {depth}")
     return layer - 1 if layer > 0 else depth + layer
 
 
@@ -22,20 +22,20 @@ def rollout(layers: Sequence[Tensor]) -> Tensor:
 
     Each layer is ½ (mean over heads + I), because the residual keeps every token.
     """
-    together = torch.eye(layers[0].shape[-1]).to(layers[0])  # every token is its own
+    together = torch.eye(layers[0].shape[-1]).to(layers[0])  # every token attends to itself, too
     for weights in layers:
         together = (weights.mean(dim=1) @ together + together) / 2
     return together
 
 
 def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """Return the share of each token in raising an output, through attention: (B,T,T).
+    """Return how much each token raised an output through attention: (B,T,T).
 
-    `gradients` are those of the output with respect to the `layers`. Only positive
-    contributions count: R ← R + mean over heads of (∂y/∂A ⊙ A)⁺ · R, beginning with R = I (Chefer
-    et al. 2021, arXiv:2103.15679, equations 5 and 6).
+    `gradients` are those of the output with respect to the `layers`. Only positive contributions
+    count: R ← R + mean over heads of (∂y/∂A ⊙ A)⁺ · R, beginning with R = I (Chefer et al. 2021,
+    arXiv:2103.15679, equations 5 and 6).
     """
-    together = torch.eye(layers[0].shape[-1]).to(layers[0])  # every token is its own
+    together = torch.eye(layers[0].shape[-1]).to(layers[0])  # every token attends to itself, too
     for weights, gradient in zip(layers, gradients, strict=True):
         speaking_for = (weights * gradient).clamp(min=0).mean(dim=1)
         together = together + speaking_for @ together
@@ -43,9 +43,9 @@ def relevance(layers: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
 
 
 def patch_maps(matrix: Tensor, has_class: bool) -> Tensor:
-    """Return the maps over the patches that belong to the prediction: (B,T,T) → (B,G,G).
+    """Return the maps over the patches for the prediction: (B,T,T) → (B,G,G).
 
-    This is the row of the class token or, without one, the mean over all patches, without each
+    A map is the row of the class token or, without one, the mean over all patches, leaving out each
     patch's attention to itself.
     """
     if has_class:
@@ -59,9 +59,9 @@ def patch_maps(matrix: Tensor, has_class: bool) -> Tensor:
 def attention_distances(weights: Tensor, has_class: bool, patch_size: int) -> Tensor:
     """Return each head's mean attention distance in pixels, in one layer: (B,H,T,T) → (H,).
 
-    It is the distance between a patch and those it attends to, weighted by the attention and
-    averaged over patches and images (Dosovitskiy et al. 2021, figure 7). The class token has no
-    position and is left out.
+    This is the distance between a patch and the patches that it attends to, weighted by the
+    attention and averaged over patches and images (Dosovitskiy et al. 2021, figure 7). The class
+    token has no position and is left out.
     """
     first = int(has_class)
     patches = weights[:, :, first:, first:]
@@ -74,15 +74,15 @@ def attention_distances(weights: Tensor, has_class: bool, patch_size: int) -> Te
 
 
 def even_distance(grid: int, patch_size: int) -> float:
-    """Return the mean attention distance in pixels of a head that attends to all patches alike."""
+    """Return the mean attention distance, in pixels, of a head with uniform attention."""
     return attention_distances(torch.ones(1, 1, grid**2, grid**2), False, patch_size).item()
 
 
 def principal_filters(weight: Tensor, count: int) -> tuple[Tensor, list[float]]:
     """Return principal components of filters (D,C,P,P), the strongest first, (count,C,P,P).
 
-    With each comes its share of the variance (Dosovitskiy et al. 2021, figure 7, left). The sign of
-    a component has no meaning.
+    Also return each component's share of the variance (Dosovitskiy et al. 2021, figure 7, left).
+    The sign of a component has no meaning.
     """
     flat = weight.detach().double().flatten(1)
     _, singular, components = torch.linalg.svd(flat - flat.mean(0), full_matrices=False)
@@ -100,8 +100,9 @@ def prediction_maps(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return maps (B,G,G) of normalized images, their logits (B,K), and the explained classes (B,).
 
-    These are each image's `target` (B,) or, without one, its predicted class. The model returns its
-    logits and the attention (B,H,T,T) of every layer; `layer` is for method="attention" alone.
+    The explained class is an image's `target` (B,) or, without one, its predicted class. The model
+    returns its logits and the attention (B,H,T,T) of every layer; `layer` is for method="attention"
+    alone.
     """
     by_gradient = method == "relevance"
     images = images.detach().requires_grad_(by_gradient)  # the weights may be frozen, or averages
@@ -119,10 +120,11 @@ def prediction_maps(
 
 
 def pointing_hits(maps: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-    """Play the pointing game (Zhang et al. 2018): a hit has the map's highest patch on the object.
+    """Play the pointing game (Zhang et al. 2018): a hit means the highest patch is on the object.
 
-    A patch is on the object if this covers more than half of it. Maps are (N,G,G) and the objects'
-    masks bool (N,S,S). Return hits, bool (N,), and the share of patches that would be one (N,).
+    A patch is on the object if the object covers more than half of it. Maps are (N,G,G) and the
+    objects' masks bool (N,S,S). Return hits, bool (N,), and the chance of a hit, the share of
+    patches on the object (N,).
     """
     grid = maps.shape[1]
     covered = masks.unflatten(1, (grid, -1)).unflatten(3, (grid, -1)).double().mean(dim=(2, 4))
@@ -132,16 +134,16 @@ def pointing_hits(maps: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def deletion_orders(maps: Tensor) -> dict[str, Tensor]:
-    """Return the patches (N,G²) of maps (N,G,G): the highest first, and in a random order."""
+    """Return orders for deleting the patches (N,G²) of maps (N,G,G): highest first, and random."""
     marked = maps.flatten(1).argsort(dim=1, descending=True)
     generator = torch.Generator().manual_seed(0)
     return {"map": marked, "random": torch.rand(marked.shape, generator=generator).argsort(dim=1)}
 
 
 def without_patches(images: Tensor, patches: Tensor, patch_size: int) -> Tensor:
-    """Replace these patches (N,M) by zeros: (N,C,S,S) → (N,C,S,S).
+    """Replace these patches (N,M) with zeros: (N,C,S,S) → (N,C,S,S).
 
-    In normalized images zero is the mean color.
+    In normalized images, zero is the mean color.
     """
     grid = images.shape[-1] // patch_size
     keep = images.new_ones(len(images), grid**2).scatter(1, patches, 0)
@@ -151,7 +153,7 @@ def without_patches(images: Tensor, patches: Tensor, patch_size: int) -> Tensor:
 
 
 def patches_of_half(maps: Tensor) -> Tensor:
-    """Return the share of the patches, highest first, that hold half of each map: (N,G,G) → (N,).
+    """Return the smallest share of patches that makes up half of each map: (N,G,G) → (N,).
 
     A map without any relevance counts as uniform.
     """

@@ -1,4 +1,4 @@
-"""The page in which a model runs in the reader's browser: vit-explain html=."""
+"""The web page in which a model runs in the reader's browser: vit-explain html=."""
 
 import gzip
 from pathlib import Path
@@ -14,7 +14,7 @@ from vit_train.runs.paths import is_builtin
 from vit_train.runs.settings import ExplainConfig
 from vit_train.runs.trained import Trained
 
-# The settings of the models that templates/model.js computes.
+# The settings that templates/model.js supports.
 COMPUTED: dict[str, tuple[object, ...]] = {
     "stem": ("patches",),
     "patch_overlap": (0,),
@@ -27,14 +27,14 @@ COMPUTED: dict[str, tuple[object, ...]] = {
     "positions_at": ("stem",),
     "head": ("token", "gap"),
 }
-# More patches take a browser seconds for an image.
+# With more patches, a browser takes seconds for an image.
 MOST_PATCHES = 400
 
 
 def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
-    """Write a page in which the model runs, on its first test images and on photos.
+    """Write a page in which the model runs on its first test images and on photos.
 
-    Raise ValueError for a model that the page's JavaScript does not compute.
+    Raise ValueError for a model that the page's JavaScript does not support.
     """
     model, meta = require_computed(trained), trained.meta
     images = evaluated_images(config.data, "test", meta)[0].images
@@ -43,7 +43,7 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
     tensors |= zip(["positions"], (table() for table in model.pos_embed), strict=False)
     halves = torch.cat([value.detach().cpu().flatten() for value in tensors.values()]).half()
     meta.require_finite(halves)
-    # All low bytes, then all high ones, which compress better apart.
+    # First all low bytes, then all high bytes, because this compresses better.
     planes = halves.view(torch.uint8).view(-1, 2).t().contiguous()
     pixels = images.images.permute(0, 2, 3, 1).contiguous()
     content = {
@@ -68,22 +68,22 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
     packed = gzip.compress(planes.numpy().tobytes() + pixels.numpy().tobytes(), mtime=0)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, render("explain", "demo.html", model=content, weights=packed))
-    logger.info(f"written to {path}, which any browser opens ({path.stat().st_size / 1e6:.1f} MB)")
+    logger.info(f"written to {path}, a page for any browser ({path.stat().st_size / 1e6:.1f} MB)")
 
 
 def require_computed(trained: Trained) -> VisionTransformer:
-    """Return the model; raise ValueError if the demo page does not compute it."""
+    """Return the model; raise ValueError if the demo page does not support it."""
     model, config = trained.model, trained.meta.config
     if not isinstance(model, VisionTransformer):
         raise ValueError(
-            "html= needs a Vision Transformer that classifies: this is model.name="
-            f"{config.model.name} with task={config.task.name}"
+            "html= needs a Vision Transformer that classifies, but this is "
+            f"model.name={config.model.name} with task={config.task.name}"
         )
     for name, values in COMPUTED.items():
         if (value := getattr(model.config, name)) not in values:
             raise ValueError(f"html= does not support model.{name}={value}")
     if model.grid**2 > MOST_PATCHES:
         raise ValueError(
-            f"html= is for at most {MOST_PATCHES} patches: this model has {model.grid**2}"
+            f"html= supports at most {MOST_PATCHES} patches, but this model has {model.grid**2}"
         )
     return model

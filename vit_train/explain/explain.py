@@ -1,4 +1,4 @@
-"""`vit-explain`: draw where a model's predictions come from, or write a page that shows it live."""
+"""`vit-explain`: draw the patches behind a model's predictions, or write an interactive page."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,16 +21,16 @@ from vit_train.runs.paths import run_folder
 from vit_train.runs.settings import ExplainConfig
 from vit_train.runs.trained import Trained, load
 
-# A side at which a photo can be looked at, in pixels.
+# The side at which a photo is shown, in pixels.
 LOOKED_AT = 224
 
 
 def explain_predictions(config: ExplainConfig) -> None:
     """Draw the heat maps of predictions, the distances of heads, and the filters.
 
-    For a model that predicts pixels, draw the attention of its decoder from a hidden patch. With
-    html=, write the demo page instead. Raise ValueError for a model without attention, and for a
-    layer or class that it does not have.
+    For a model that predicts pixels, draw its decoder's attention from a hidden patch. With html=,
+    write the demo page instead. Raise ValueError for a model without attention, and for a layer or
+    class that it does not have.
     """
     keep_freed_memory()
     trained = load(config.ckpt, pick_device(config.device), config.weights, config.data.image_size)
@@ -40,11 +40,14 @@ def explain_predictions(config: ExplainConfig) -> None:
     if not isinstance(trained.model, Autoencoder):
         if config.layer != ExplainConfig.layer and config.method not in ("attention", "all"):
             raise ValueError(
-                f"layer={config.layer} is for method=attention: the others use all layers"
+                f"layer={config.layer} is only for method=attention: the other methods use "
+                "all layers"
             )
         explainer = Explainer(trained, config.method, config.layer, config.target)
     elif config.score or config.target is not None or config.method != ExplainConfig.method:
-        raise ValueError("method=, score=, target= are for classifiers: this model predicts pixels")
+        raise ValueError(
+            "method=, score= and target= are for classifiers, but this model predicts pixels"
+        )
     folder = Path(config.out or run_folder(trained.meta.path) / folder_name(config))
     require_own_folder(folder)
     paths: list[Path] = []
@@ -72,7 +75,7 @@ def explain_predictions(config: ExplainConfig) -> None:
 
 
 def folder_name(config: ExplainConfig) -> str:
-    """Return the folder's name, with every setting that differs from its default."""
+    """Return the folder's name, which contains every setting that differs from its default."""
     parts = [
         config.method != ExplainConfig.method and config.method,
         config.layer != ExplainConfig.layer and f"layer{config.layer}",
@@ -85,9 +88,9 @@ def folder_name(config: ExplainConfig) -> str:
 def read_images(
     trained: Trained, paths: Sequence[Path], count: int, max_pixels: int, doubts: Doubts
 ) -> tuple[Tensor, list[str], Tensor]:
-    """Return the first `count` images that can be read, uint8 (N,C,S,S), and their files' names.
+    """Return the first `count` readable images, uint8 (N,C,S,S), and their files' names.
 
-    The same images follow, large enough to be looked at. Raise ValueError if none can be read.
+    The third result is the same images at a size for viewing. Raise ValueError if none can be read.
     """
     size = max(LOOKED_AT, trained.meta.image_shape[1])
     found: dict[Path, tuple[Tensor, Tensor]] = {}

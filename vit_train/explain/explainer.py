@@ -1,7 +1,7 @@
-"""Where one model's predictions come from.
+"""Explanations of a model's predictions.
 
-Of a classifier: maps, distances of heads, filters and scores. Of a model that predicts pixels: the
-attention of its decoder from a hidden patch.
+For a classifier: maps, distances of heads, filters and scores. For a model that predicts pixels:
+the attention of its decoder from a hidden patch.
 """
 
 import difflib
@@ -36,7 +36,7 @@ from vit_train.model.vit import VisionTransformer
 from vit_train.runs.trained import Meta, Trained
 from vit_train.tasks.pixels import Reconstruct
 
-# Images that are explained at once, at most.
+# The most images to explain at once.
 BATCH = 64
 FILTERS = 28
 LEGENDS = {
@@ -44,17 +44,18 @@ LEGENDS = {
     "rollout": "attention through all layers (rollout)",
     "attention": "attention of layer {layer}, the mean of its heads",
 }
-# Shares of the patches that are deleted: for a curve, and for one figure.
+# Shares of the patches to delete: for a curve, and for a single figure.
 CURVE, DELETED = (0.05, 0.1, 0.2, 0.3, 0.5), 0.1
-# Characters of a title and of a class in it.
+# Maximum number of characters in a title, and in a class name within it.
 TITLE, NAME = 44, 30
 
 
 class Explainer:
-    """Explains the predictions of one model by one method or, with method="all", by each.
+    """Explains the predictions of one model by one method or, with method="all", by all methods.
 
-    `layer`, counted from 1, is for method="attention"; `target` is the explained class, None the
-    predicted one. The predictions are computed in `precision`, by default the model's own.
+    `layer`, counted from 1, is for method="attention"; `target` is the class to explain, or None
+    for the predicted class. The predictions are computed in `precision`, by default the model's
+    own.
     """
 
     def __init__(
@@ -68,8 +69,9 @@ class Explainer:
         model, meta = trained
         if not isinstance(model, VisionTransformer):
             raise ValueError(
-                f"this needs a classifier with attention: model.name={meta.config.model.name} "
-                f"with task={meta.config.task.name} is not one"
+                "vit-explain needs a classifier with attention, which "
+                f"model.name={meta.config.model.name} with task={meta.config.task.name} is "
+                "not"
             )
         if target is not None and target not in meta.classes:
             near = difflib.get_close_matches(target, meta.classes, n=1)
@@ -91,7 +93,7 @@ class Explainer:
     ) -> dict[str, Figure]:
         """Draw the maps of uint8 images (N,3,S,S), the heads' distances and the filters.
 
-        The maps are drawn over `shown`, the same images in another size, if these are given.
+        The maps are drawn over `shown`, if given: the same images in another size.
         """
         found = {
             "maps": self.draw_maps(images, titles, shown),
@@ -112,7 +114,8 @@ class Explainer:
     ) -> Figure:
         """Draw uint8 images (N,3,S,S) with their maps.
 
-        Below each are its title, such as its true class, and the predicted and explained classes.
+        Below each image are its title, such as the true class, and the predicted and explained
+        classes.
         """
         found = [self.explained(images, method) for method in self.methods]
         named = [shortened(name, NAME) for name in self.classes]
@@ -136,9 +139,9 @@ class Explainer:
         return self.trained.normalize.forward(images.to(self.trained.device))
 
     def explained(self, images: Tensor, method: str | None = None) -> tuple[Tensor, Tensor]:
-        """Return maps (N,G,G) and probabilities (N,K), those of vit-predict, of uint8 images.
+        """Return maps (N,G,G) and vit-predict's probabilities (N,K) for uint8 images.
 
-        The maps are those of the explainer's only method, unless another one is given.
+        The maps are those of `method`, by default the explainer's only method.
         """
         has_class, parts = self.model.config.has_class_token, []
         for each in images.split(self.batch):
@@ -155,13 +158,13 @@ class Explainer:
 
     @torch.no_grad()
     def distances(self, images: Tensor) -> list[list[float]]:
-        """Return the mean attention distance of each head of each layer, in pixels."""
+        """Return the mean attention distance of each head in each layer, in pixels."""
         _, layers = self.model(self.normalized(images[: self.batch]), return_attention=True)
         has_class, size = self.model.config.has_class_token, self.model.config.patch_size
         return [attention_distances(each, has_class, size).tolist() for each in layers]
 
     def score(self, part: ImageSet) -> None:
-        """Measure the methods on these images, with the score of chance."""
+        """Measure the methods on these images, and compare with chance."""
         for method in self.methods:
             self.score_method(part, method)
 
@@ -187,16 +190,15 @@ class Explainer:
             )
 
     def patches(self, share: float) -> int:
-        """Return the number of patches in this share of all, at least one."""
+        """Return the number of patches in this share of all patches, at least one."""
         return max(1, round(share * self.model.grid**2))
 
     def focus(self, images: Tensor) -> dict[str, float]:
-        """Measure the maps of uint8 images (N,3,S,S), and predictions without the marked patches.
+        """Measure how concentrated maps are, and how predictions depend on their highest patches.
 
-        Shares of the patches are those that hold half of a map, highest first, and those `deleted`;
-        of the predictions, those `changed` by deleting the patches that the maps mark most, or
-        random ones. `p_value` is the probability of so unequal changes if the maps mark nothing:
-        McNemar's exact test.
+        For uint8 images (N,3,S,S), return the share of patches that makes up half of a map, the
+        share `deleted`, and the share of predictions `changed` by deleting the highest patches, or
+        random patches. `p_value` is from McNemar's exact test for the difference between these two.
         """
         maps, probabilities = self.explained(images)
         deleted = self.patches(DELETED)
@@ -215,7 +217,7 @@ class Explainer:
         }
 
     def kept(self, images: Tensor, predicted: Tensor, patches: Tensor) -> Tensor:
-        """Compare predictions (N,) with those without these patches (N,M); True if equal: (N,)."""
+        """Return True (N,) where predictions (N,) stay the same without these patches (N,M)."""
         found, size = [], self.model.config.patch_size
         for part, first in zip(images.split(self.batch), patches.split(self.batch), strict=True):
             batch = self.normalized(part)
@@ -231,12 +233,12 @@ def true_classes(images: ImageSet, meta: Meta) -> list[str]:
 
 
 def on_grid(seen: Tensor, visible: Tensor, grid: int) -> Tensor:
-    """Return maps over the image of values (B,V) of its `visible` patches (B,V), 0 elsewhere."""
+    """Return maps over the image with values (B,V) at the `visible` patches (B,V), 0 elsewhere."""
     return seen.new_zeros(len(seen), grid**2).scatter(1, visible, seen).view(-1, grid, grid)
 
 
 def most_central(patches: Tensor, grid: int) -> Tensor:
-    """Return, of each row of patches, the one nearest to the image's center: (B,M) → (B,)."""
+    """Return, for each row of patches, the patch nearest to the image's center: (B,M) → (B,)."""
     rows, columns = patches // grid, patches % grid
     middle = (grid - 1) / 2
     nearest = ((rows - middle) ** 2 + (columns - middle) ** 2).argmin(dim=1, keepdim=True)
@@ -246,7 +248,7 @@ def most_central(patches: Tensor, grid: int) -> Tensor:
 def masked(images: Tensor, visible: Tensor, query: Tensor, patch_size: int) -> Tensor:
     """Return uint8 images (B,3,S,S) with hidden patches in gray, and the patch `query` (B,) in red.
 
-    `visible` (B,V) are the patches that stay.
+    `visible` (B,V) are the patches that stay visible.
     """
     grid = images.shape[-1] // patch_size
     kinds = torch.ones(len(images), grid**2).scatter(1, visible, 0)
@@ -258,10 +260,10 @@ def masked(images: Tensor, visible: Tensor, query: Tensor, patch_size: int) -> T
 
 @torch.no_grad()
 def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, Figure]:
-    """Draw uint8 images (N,3,S,S), a hidden patch of each, and the patches that it attends to.
+    """Draw uint8 images (N,3,S,S), one hidden patch in each, and the patches that it attends to.
 
     `layer` is counted from 1, or from the end if it is negative. Raise ValueError for a layer that
-    the decoder does not have, and for a model that is given no patch.
+    the decoder does not have, and for a model that sees no patches.
     """
     model, meta = trained
     assert isinstance(model, Autoencoder)
@@ -273,7 +275,7 @@ def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, F
     if isinstance(model, Autoregressor):
         count = first = model.given
         if not count:
-            raise ValueError("task.given_rows=0: the decoder is given no patch to attend to")
+            raise ValueError("task.given_rows=0: the decoder has no given patches to attend to")
         order = torch.arange(grid**2, device=trained.device).expand(len(images), -1)
         _, attention = model.forward(batch, return_attention=True)
     else:
@@ -284,7 +286,7 @@ def decoder_figures(trained: Trained, layer: int, images: Tensor) -> dict[str, F
     meta.require_finite(weights)
     visible, query = order[:, :count], most_central(order[:, count:], grid)
     each = torch.arange(len(images), device=query.device)
-    # The visible patches are the last tokens; the class token, if there is one, has no place.
+    # The visible patches are the last tokens; the class token, if any, has no place in the map.
     maps = on_grid(weights[each, query - first, -count:], visible, grid)
     places = [[f"row {patch // grid + 1}, column {patch % grid + 1}"] for patch in query.tolist()]
     shown = masked(images, visible.cpu(), query.cpu(), model.patch_size)

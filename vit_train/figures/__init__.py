@@ -1,8 +1,8 @@
 """Figures: charts, sheets of images, heat maps, and a classifier's measures.
 
-No other part of the package imports matplotlib itself: it must be imported here first, without the
-settings of the current folder, which may be somebody else's. Those in $MATPLOTLIBRC and the user's
-own folder of settings count.
+No other part of the package imports matplotlib directly: it must be imported here first, without
+reading settings from the current folder, which may be somebody else's. Settings in $MATPLOTLIBRC
+and in the user's own folder apply.
 """
 
 import contextlib

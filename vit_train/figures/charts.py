@@ -26,7 +26,7 @@ PALETTE = ["#3b6ea5", "#d1750d", "#3f8f4f", "#a8324a", "#7a5ba8", "#6f6f6f", "#1
 def ignore_missing_glyphs() -> Iterator[None]:
     """Suppress matplotlib's warnings about characters that the font lacks; it draws boxes instead.
 
-    Use it around drawing text that comes from outside, such as class names.
+    Use this when drawing text from outside, such as class names.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")
@@ -42,12 +42,12 @@ def save(figure: Figure, path: Path) -> bytes:
 
 
 def literal(text: str) -> str:
-    """Return text that matplotlib shows as it is: a $ in it does not start a formula."""
+    """Return text that matplotlib shows literally: a $ in it does not start a formula."""
     return text.replace("$", r"\$")
 
 
 def colors(count: int) -> list[str]:
-    """Return `count` colors: from the palette or, if it has too few, a scale from dark to light."""
+    """Return `count` colors: from the palette or, if too few, a scale from dark to light."""
     if count <= len(PALETTE):
         return PALETTE[:count]
     return [to_hex(color) for color in colormaps["viridis"](np.linspace(0, 0.95, count))]
@@ -62,7 +62,7 @@ def chart(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def make_plain(axes: Axes) -> None:
-    """Draw light grid lines, behind everything else, and no frame above and on the right."""
+    """Draw light grid lines behind everything else, and no frame at the top and right."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
     axes.set_axisbelow(True)
@@ -70,14 +70,14 @@ def make_plain(axes: Axes) -> None:
 
 # One run's metrics.csv: one dict per epoch, keyed by column.
 Curve = Sequence[dict[str, float]]
-# A label, and for each number of training images the results of the runs with that number.
+# A label and, for each number of training images, the results of the runs with that number.
 Series = tuple[str, Sequence[tuple[int, Sequence[float]]]]
-# Characters in a line of a label.
+# The number of characters in a line of a label.
 LABEL = 48
 
 
 def wrapped(label: str) -> str:
-    """Return a label on one line or two."""
+    """Return a label wrapped to at most two lines."""
     return literal("\n".join(wrap(printable(label), LABEL, max_lines=2, placeholder=" …")))
 
 
@@ -98,7 +98,7 @@ def bars(groups: Sequence[tuple[str, Sequence[float], str]], title: str) -> Figu
 
 
 def lines(series: Sequence[Series], title: str) -> Figure:
-    """Draw results by number of training images: a line through the means, a point per run."""
+    """Draw results by number of training images: a line through the means, and a point per run."""
     figure, axes = chart(6, 4)
     for (label, results), color in zip(series, colors(len(series)), strict=True):
         means = [np.mean(points) for _, points in results]
@@ -122,9 +122,9 @@ STYLES: dict[str, dict[str, Any]] = {
 def draw_runs(
     axes: Axes, runs: Sequence[Curve], column: str, color: str, style: dict[str, Any]
 ) -> None:
-    """Draw one column of the runs' curves, for the epochs that all of the runs have.
+    """Draw one column of the runs' curves, for the epochs that all runs have.
 
-    With several runs this is their mean and a band from the lowest to the highest value.
+    For several runs, draw the mean and a band from the lowest to the highest value.
     """
     if not all(column in row for rows in runs for row in rows):
         return
@@ -132,7 +132,7 @@ def draw_runs(
     seen = [row["images_seen"] / 1000 for row in runs[0][:epochs]]
     scale = 100 if column.endswith("acc") else 1
     values = scale * np.array([[row[column] for row in rows[:epochs]] for rows in runs])  # (R,E)
-    marker = "." if epochs < 3 else None  # a single epoch makes no line
+    marker = "." if epochs < 3 else None  # a single epoch gives no line
     axes.plot(seen, values.mean(0), color=color, marker=marker, **style)
     axes.fill_between(seen, values.min(0), values.max(0), color=color, alpha=0.15, linewidth=0)
 
@@ -142,8 +142,8 @@ def curves(
 ) -> Figure:
     """Draw one panel per measure over the images seen: validation solid, training dashed.
 
-    `validation` is what the solid lines are called. A group of several runs is drawn as
-    their mean and the band that they span. A single group needs no name.
+    `validation` is the name of the solid lines. A group of several runs is drawn as their mean and
+    the band that they span. A single group needs no name.
     """
     palette, columns = colors(len(groups)), len(measures)
     size = 5 * columns, 3.5 + 0.17 * len(groups) / columns
@@ -168,7 +168,7 @@ def curves(
 
 
 def draw_robustness(accuracies: dict[str, list[float]], clean: float) -> Figure:
-    """Draw the accuracy on corrupted images over the severity; `clean` is that at severity 0."""
+    """Draw the accuracy on corrupted images by severity; `clean` is the accuracy at severity 0."""
     figure, axes = chart(6.2, 4)
     for (name, values), color in zip(accuracies.items(), colors(len(accuracies)), strict=True):
         axes.plot(100 * np.array([clean, *values]), color=color, label=name, marker=".")

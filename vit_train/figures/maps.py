@@ -1,4 +1,4 @@
-"""Maps over images, galleries with them, and pictures of what a model has learned."""
+"""Maps over images, galleries that contain them, and pictures of what a model has learned."""
 
 import math
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from vit_train.model.build import images_at_once
 from vit_train.model.vit import Encoder, VisionTransformer
 from vit_train.tasks.task import Task
 
-# How much of the gray image the map's color covers where the map is 0, and what is added where it
-# is highest.
+# The share of the gray image that the map's color covers where the map is 0, and the additional
+# share where the map is highest.
 COVER, MORE = 0.3, 0.5
 
 
 def draw_maps(
     images: Tensor, maps: Tensor, lines: Sequence[Sequence[str]], legend: str, columns: int = 3
 ) -> Figure:
-    """Draw uint8 images (N,3,S,S), each beside copies overlaid with its maps, (N,G,G) or (N,M,G,G).
+    """Draw uint8 images (N,3,S,S) beside copies overlaid with their maps, (N,G,G) or (N,M,G,G).
 
     A map is scaled from 0 to its highest value, and each of its cells is shown as one color.
     """
@@ -33,7 +33,7 @@ def draw_maps(
 
 
 def covered(images: Tensor, maps: Tensor) -> Tensor:
-    """Return the uint8 images (N,3,S,S) in gray under the colors of their maps (N,G,G)."""
+    """Return the uint8 images (N,3,S,S) in gray, under the colors of their maps (N,G,G)."""
     images, maps = images.cpu().float(), maps.cpu().float()
     values = maps / maps.amax(dim=(1, 2), keepdim=True).clamp(min=1e-12)
     values = F.interpolate(values.unsqueeze(1).clamp(0, 1), images.shape[2:])  # (N,1,S,S)
@@ -44,7 +44,7 @@ def covered(images: Tensor, maps: Tensor) -> Tensor:
 
 
 def joined(pictures: Sequence[Tensor]) -> Tensor:
-    """Join several pictures of each of N images, uint8 (N,3,S,S), with white lines between."""
+    """Join several pictures of each of N images, uint8 (N,3,S,S), separated by white lines."""
     line = max(1, pictures[0].shape[-1] // 32)
     return torch.cat([F.pad(each, (0, line), value=255) for each in pictures], 3)[..., :-line]
 
@@ -54,7 +54,7 @@ IMAGES, ACROSS, ROWS, PICTURE = 12, 12, 4, 0.77
 
 
 def gallery_size(task: Task, model: nn.Module) -> int:
-    """Return how many images are drawn: 0 if the attention for one would take too much memory."""
+    """Return the number of images to draw: 0 if the attention for one needs too much memory."""
     most = min(IMAGES, images_across(task) * ROWS)
     return min(most, images_at_once(model)) if isinstance(model, VisionTransformer) else most
 
@@ -81,9 +81,9 @@ def draw_gallery(task: Task, model: nn.Module, batch: Batch, normalize: Normaliz
 
 
 def draw_distances(layers: Sequence[Sequence[float]], image_size: int, even: float) -> Figure:
-    """Draw how far each head of each layer looks (Dosovitskiy et al. 2021, figure 7).
+    """Draw each head's mean attention distance, by layer (Dosovitskiy et al. 2021, figure 7).
 
-    `even` is how far a head looks that attends to all patches alike.
+    `even` is the distance for a head that attends to all patches equally.
     """
     figure, axes = chart(5.2, 3.6)
     for number, heads in enumerate(layers, start=1):
@@ -100,19 +100,19 @@ def draw_distances(layers: Sequence[Sequence[float]], image_size: int, even: flo
 
 
 def draw_filters(filters: Tensor, shares: Sequence[float]) -> Figure:
-    """Draw principal components of the patch embedding's filters (K,3,P,P) with their shares."""
+    """Draw principal components (K,3,P,P) of the patch embedding's filters, with their shares."""
     most = filters.abs().amax(dim=(1, 2, 3), keepdim=True).clamp(min=1e-12)
     pixels = (127.5 * (1 + filters / most)).round().byte()
     labels = [[f"{100 * share:.1f} %"] for share in shares]
-    title = "Each component's share of the variance of all filters"
+    title = "Share of the variance of all filters explained by each component"
     return image_grid(pixels, labels, columns=7, side=PICTURE, title=title)
 
 
 def mosaic(positions: Tensor) -> Tensor:
     """Arrange the cosine similarities of positions (N,D) as a G×G grid of maps, one per patch.
 
-    The map at a patch's place has G×G cells: the patch's similarities to all patches, at their
-    places. Lines of NaN separate the maps, so each side of the result is G·(G + 1) − 1 long.
+    The map at a patch's place has G×G cells: the patch's similarities to all patches, each at its
+    place. Lines of NaN separate the maps, so each side of the result has length G·(G + 1) − 1.
     """
     directions, grid = F.normalize(positions, dim=1), math.isqrt(len(positions))
     alike = directions @ directions.t()
@@ -121,7 +121,7 @@ def mosaic(positions: Tensor) -> Tensor:
     return maps.permute(0, 2, 1, 3).reshape(grid * (grid + 1), grid * (grid + 1))[:-1, :-1]
 
 
-# More patches than this are too small to be drawn, and their similarities take gigabytes.
+# With more patches, these are too small to see, and their similarities take gigabytes.
 MOST_PLACES = 48**2
 
 

@@ -1,4 +1,4 @@
-"""Measures of a classifier: their numbers, their figures and their text."""
+"""Measures of a classifier: numbers, figures and text."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,12 +20,12 @@ from vit_train.figures.charts import PALETTE, Figure, chart, colormaps, literal
 from vit_train.figures.sheet import draw_mistakes
 
 MOST_NAMED = 20  # With more classes, names and numbers would be too small to read.
-MOST_CELLS = 1000  # The drawing has no more pixels in a row.
-NO_IMAGES = "#ececec"  # The color of a true class without images: no shares, not shares of 0.
+MOST_CELLS = 1000  # The drawing has at most this many pixels in a row.
+NO_IMAGES = "#ececec"  # The color of a true class without images: its shares are undefined, not 0.
 
 
 def draw_confusion(predictions: Predictions, classes: Sequence[str]) -> Figure:
-    """Draw the share of each true class (row) that was taken for each class (column)."""
+    """Draw the confusion matrix: the share of each true class (row) by predicted class (column)."""
     together = -(-len(classes) // MOST_CELLS)
     matrix = confusion_matrix(predictions, together)
     images = matrix.sum(axis=1, keepdims=True)
@@ -55,8 +55,8 @@ def draw_confusion(predictions: Predictions, classes: Sequence[str]) -> Figure:
 def confusion_matrix(predictions: Predictions, together: int = 1) -> Integers:
     """Count the images of each true class (row) with each predicted class (column): (K,K).
 
-    `together` is how many neighboring classes are one row or column; for ten thousands of classes
-    the whole matrix would take gigabytes.
+    `together` is the number of neighboring classes that share a row or column; for tens of
+    thousands of classes, the full matrix would take gigabytes.
     """
     cells = -(-predictions.classes // together)
     pairs = predictions.labels // together * cells + predictions.predicted // together
@@ -66,12 +66,12 @@ def confusion_matrix(predictions: Predictions, together: int = 1) -> Integers:
 def class_reports(
     predictions: Predictions, classes: Sequence[str]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return each class's measures, in order; and their macro average and the weighted one.
+    """Return each class's measures, in order, and their macro and weighted averages.
 
-    Of the images that were `predicted` to be of a class, `precision` is the share that are; of its
-    images, as many as its `support`, `recall` is the share predicted to be; `f1` is their harmonic
-    mean; 0/0 counts as 0. Classes that no image has and none was taken for are left out of the
-    averages, as in scikit-learn.
+    `precision` is the share of the images `predicted` as a class that belong to it; `recall`, the
+    share of the class's `support` images that are predicted as it; `f1`, their harmonic mean; 0/0
+    counts as 0. As in scikit-learn, classes that occur neither as labels nor as predictions are
+    left out of the averages.
     """
     right, taken = predictions.hits, predictions.counts(predictions.predicted)
     support = predictions.counts(predictions.labels)
@@ -92,15 +92,15 @@ def class_reports(
 
 
 BINS = 15
-# Temperatures beyond these say that logits mean nothing, or that every answer is right.
+# Temperatures beyond these mean that the logits are meaningless, or that every answer is right.
 COLDEST, HOTTEST = 0.1, 10.0
 
 
 def binned(predictions: Predictions) -> tuple[np.ndarray, ...]:
     """Sort images by confidence into bins of equal width, each open below and closed above.
 
-    Return of each bin the number of images, their mean confidence and their accuracy, (BINS,) each;
-    the means of an empty bin are 0.
+    Return the number of images, the mean confidence and the accuracy in each bin, (BINS,) each; the
+    means of an empty bin are 0.
     """
     number = np.ceil(np.nan_to_num(predictions.confidence) * BINS).astype(int) - 1
     count, confidence, correct = (
@@ -120,7 +120,7 @@ def calibration_error(predictions: Predictions) -> float:
 
 
 def draw_calibration(predictions: Predictions, classes: Sequence[str]) -> Figure:
-    """Draw accuracy against confidence, and below it how many images have which confidence."""
+    """Draw accuracy against confidence and, below it, the distribution of the confidence."""
     parts = np.arange(BINS) / BINS, *binned(predictions)
     left, count, confidence, accuracy = (each[parts[1] > 0] for each in parts)  # empty stays empty
     place = {"width": 1 / BINS, "align": "edge"}
@@ -145,8 +145,8 @@ def draw_calibration(predictions: Predictions, classes: Sequence[str]) -> Figure
 def fitted_temperature(predictions: Predictions) -> float:
     """Return the T for which softmax(logits / T) has the least cross-entropy (Guo et al. 2017).
 
-    The loss is convex in 1/T, so that its derivative, the mean of E[logit] − logit of the label, is
-    bisected between COLDEST and HOTTEST.
+    The loss is convex in 1/T, so bisection between COLDEST and HOTTEST finds the zero of its
+    derivative, the mean of E[logit] − logit of the label.
     """
 
     def slope(inverse: float) -> float:
@@ -161,17 +161,17 @@ def fitted_temperature(predictions: Predictions) -> float:
     return float(np.clip(1 / high, COLDEST, HOTTEST))
 
 
-# Accuracies whose coverage is marked in the figure.
+# The accuracies whose coverage is marked in the figure.
 MARKED = (0.9, 0.95, 0.99)
-# An accuracy on fewer images is not worth a mark.
+# An accuracy on fewer images than this is not marked.
 FEWEST = 20
 
 
 def accuracy_of_surest(predictions: Predictions) -> Floats:
     """Return the accuracy on the n images of the highest confidence, for n = 1 … N: (N,).
 
-    Images of equal confidence count as if each were a mixture of all of them (El-Yaniv & Wiener
-    2010).
+    Images of equal confidence are averaged: each counts as a mixture of all of them (El-Yaniv &
+    Wiener 2010).
     """
     _, group, count = np.unique(-predictions.confidence, return_inverse=True, return_counts=True)
     mean = np.bincount(group, predictions.correct) / count
@@ -180,7 +180,7 @@ def accuracy_of_surest(predictions: Predictions) -> Floats:
 
 
 def draw_coverage(predictions: Predictions, classes: Sequence[str]) -> Figure:
-    """Draw the accuracy on the images that the model is surest of, whatever their number."""
+    """Draw the accuracy on the images with the highest confidence, for every number of images."""
     accuracy = accuracy_of_surest(predictions)
     coverage = np.arange(1, len(accuracy) + 1) / len(accuracy)
     figure, axes = chart(5.6, 4)
@@ -203,8 +203,8 @@ def draw_coverage(predictions: Predictions, classes: Sequence[str]) -> Figure:
     return figure
 
 
-# The numbers and the figures of a classifier's predictions for a whole split. A figure has the
-# names of the classes, too.
+# Numbers and figures that can be computed from a classifier's predictions for a whole split.
+# Figures also show the names of the classes.
 NUMBERS: dict[str, Callable[[Predictions], float]] = {
     "ece": calibration_error,
     "selective_acc": lambda predictions: float(accuracy_of_surest(predictions).mean()),
@@ -217,14 +217,14 @@ FIGURES: dict[str, Callable[[Predictions, Sequence[str]], Figure]] = {
 
 
 def all_values(result: Evaluation) -> dict[str, float]:
-    """Return the result's own numbers and, of a classifier, all NUMBERS."""
+    """Return the result's own numbers and, for a classifier, all NUMBERS."""
     if not isinstance(result, Classification):
         return result.values
     return result.values | {name: number(result.predictions) for name, number in NUMBERS.items()}
 
 
 def result_dict(result: Evaluation) -> dict[str, Any]:
-    """Return the numbers of a result, without the predictions for single images."""
+    """Return the numbers of a result, without predictions for single images."""
     numbers = {
         key: each for key, each in vars(result).items() if key not in ("predictions", "best_by")
     }
@@ -236,9 +236,9 @@ def result_dict(result: Evaluation) -> dict[str, Any]:
 def figures(
     result: Evaluation, images: Tensor, classes: Sequence[str], names: Sequence[object]
 ) -> Iterator[tuple[str, Figure]]:
-    """Yield all FIGURES and the mistakes among uint8 images (N,3,S,S), by name.
+    """Yield all FIGURES, and the mistakes among uint8 images (N,3,S,S), with their names.
 
-    `names` are the images' own.
+    `names` are those of the images.
     """
     if isinstance(result, Classification):
         for name, draw in FIGURES.items():
@@ -260,7 +260,7 @@ def result_line(result: Evaluation) -> str:
 
 
 def class_table(result: Classification, classes: list[str]) -> str:
-    """Format one line per class: name, accuracy, a bar, and the number of correct images of all."""
+    """Format one line per class: name, accuracy, bar, and correct images out of all."""
     names = [shortened(name, CLASS_NAME) for name in classes]
     width = max(map(len, names))
     counts = zip(names, result.per_class_correct, result.per_class_count, strict=True)

@@ -15,18 +15,18 @@ from vit_train.engine.metrics import Floats, Integers, Predictions
 from vit_train.figures.charts import PALETTE, Figure, ignore_missing_glyphs, literal
 
 COLUMNS = 6
-# The colors of right and of wrong predictions.
+# The colors of correct and of wrong predictions.
 RIGHT, WRONG = PALETTE[2], PALETTE[3]
 GRAY = PALETTE[5]
-# Colors of a map's values: perceptually uniform, and also readable in gray.
+# Colors for a map's values: perceptually uniform, and also readable in gray.
 COLORS = "magma"
-# In inches: an image's side, a line below it, the gap between images, a section's title.
+# In inches: an image's side, a line below it, the gap between images, and a section's title.
 SIDE, LINE, GAP, TITLE = 1.5, 0.17, 0.14, 0.4
 # The size of a line's font, in points.
 FONT = 7.5
 
 
-# A uint8 image (3,H,W), and the lines below it with their colors.
+# A uint8 image (3,H,W), and the lines of text below it with their colors.
 Labeled = tuple[Tensor, Sequence[tuple[str, str]]]
 
 
@@ -36,11 +36,11 @@ def draw_sheet(
     side: float = SIDE,
     legend: str = "",
 ) -> Figure:
-    """Draw the images of each section, all of one shape, below its title, if it has one.
+    """Draw sections of images, all of the same shape, below their titles, if any.
 
-    Their height is `side` in inches. With a `legend`, a scale of the colors of maps follows.
-    All images share one Axes, whose units are inches from the upper left corner: a separate Axes
-    for each image would take a second to lay out.
+    Their height is `side` in inches. With a `legend`, a color scale for the maps is added. All
+    images share one Axes, whose units are inches from the upper left corner: a separate Axes for
+    each image would take a second to lay out.
     """
     labeled = [each for part in sections.values() for each in part]
     lines = max((len(lines) for _, lines in labeled), default=0)
@@ -75,7 +75,7 @@ def draw_sheet(
 
 
 def draw_scale(axes: Axes, across: float, top: float, legend: str) -> None:
-    """Draw the colors of maps, from 0 to the highest value, in the middle of a sheet."""
+    """Draw the color scale of the maps, from 0 to the highest value, centered on a sheet."""
     middle, reach = across / 2, min(1.5, across / 9)
     extent = (middle - reach, middle + reach, top + 0.17, top + 0.05)
     axes.imshow(np.arange(256)[None], cmap=COLORS, extent=extent)
@@ -95,7 +95,7 @@ def class_line(who: str, name: str, chance: float, color: str = "black") -> tupl
 
 def fitted(before: str, name: str, after: str = "") -> str:
     """Return a line with as much of the name's beginning as fits below an image."""
-    name = printable(name)[:99]  # of a longer one, no more could fit
+    name = printable(name)[:99]  # no more of a longer name could fit
     line, kept = f"{before}{name}{after}", len(name)
     while sum(map(width, line)) > SIDE and kept > 1:
         kept -= 1
@@ -105,7 +105,7 @@ def fitted(before: str, name: str, after: str = "") -> str:
 
 @cache
 def width(sign: str) -> float:
-    """Return how much a character widens a line below an image, in inches."""
+    """Return the width that a character adds to a line below an image, in inches."""
     with ignore_missing_glyphs():
         # Between bars, because a space alone has no width.
         size = FontProperties(size=100 * FONT)
@@ -124,7 +124,7 @@ def image_grid(
     title: str = "",
     legend: str = "",
 ) -> Figure:
-    """Draw uint8 images (N,3,H,W), the lines of its label below each."""
+    """Draw uint8 images (N,3,H,W), each above the lines of its label."""
     labeled = [
         (image, [(line, "black") for line in lines])
         for image, lines in zip(images, labels, strict=True)
@@ -133,7 +133,7 @@ def image_grid(
 
 
 def label_lines(target: Tensor, classes: Sequence[str]) -> list[str]:
-    """Return the name of a label's class or, if it is mixed, each class with its share."""
+    """Return the class name of a label or, for a mixed label, each class with its share."""
     if target.ndim == 0:
         return [fitted("", classes[int(target)]) if target >= 0 else "no label"]
     shares = zip(target.tolist(), classes, strict=True)
@@ -142,12 +142,12 @@ def label_lines(target: Tensor, classes: Sequence[str]) -> list[str]:
     return [fitted("", *part) for part in parts] or ["no label"]
 
 
-# Images in each section.
+# The number of images in each section.
 COUNT = 12
 
 
 def highest(values: Floats, among: np.ndarray, count: int = COUNT) -> list[int]:
-    """Return the places of the highest values (N,) `among` some (N,), the highest first."""
+    """Return the indices of the highest values (N,) where `among` (N,) is True, highest first."""
     order: Integers = np.argsort(-values, kind="stable")
     return list(map(int, order[among[order]][:count]))
 
@@ -157,7 +157,7 @@ def draw_mistakes(
 ) -> Figure:
     """Draw uint8 images (N,3,S,S), each with its true and its predicted class, and with its file.
 
-    A name that is a number leads to no file, and is left out.
+    A name that is only a number does not lead to a file, so it is left out.
     """
     best = np.sort(predictions.log_probabilities, axis=1)
     sections = {
@@ -178,7 +178,7 @@ def draw_mistakes(
             class_line("model", classes[predicted], chances[predicted], color),
         ]
         files = [name for name in names[index : index + 1] if isinstance(name, str)]
-        # The end of a path is what tells files apart.
+        # The end of a path is the part that distinguishes files.
         return images[index], [*lines, *((fitted("", name[::-1])[::-1], GRAY) for name in files)]
 
     return draw_sheet({title: list(map(labeled, chosen)) for title, chosen in sections.items()})

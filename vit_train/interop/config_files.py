@@ -1,4 +1,4 @@
-"""The config files of timm and Hugging Face: facts about a model, read and written."""
+"""The config files of timm and Hugging Face: reading facts about a model, and writing them."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from vit_train.interop.layout import Facts, Files
 from vit_train.model.config import ViTConfig
 from vit_train.runs.trained import statistics_of
 
-# Names of activations and of their classes in the libraries, with this program's.
+# The libraries' names for activations and their classes, with this program's names.
 ACTIVATIONS = {
     **{"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"},
     **{"gelu_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"},
@@ -30,11 +30,11 @@ def known_statistics(mean: Any, std: Any) -> Statistics | None:
     return None if mean is None or std is None else statistics_of(mean, std)
 
 
-# Attention heads by the size in an architecture's name, such as vit_small_patch16_224.
+# Number of attention heads by the size in an architecture's name, as in vit_small_patch16_224.
 HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16}
-# timm's names of the pooling before the head, with this program's names of the head.
+# timm's names for the pooling before the head, with this program's names for the head.
 POOLING = {"token": "token", "avg": "gap"}
-# LayerNorm's eps in timm's models, and in those that follow CLIP.
+# LayerNorm's eps in timm's models, and in models that follow CLIP.
 EPS, CLIP_EPS = 1e-6, 1e-5
 
 
@@ -75,9 +75,9 @@ def built_facts(model: nn.Module) -> Facts:
 
 
 def timm_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
-    """Return the config.json with which timm.create_model("local-dir:…") builds a model."""
+    """Return the config.json from which timm.create_model("local-dir:…") builds a model."""
     channels, size, _ = about["image_shape"]
-    # The architecture's name decides only LayerNorm's eps; all else is in model_args.
+    # The architecture's name determines only LayerNorm's eps; everything else is in model_args.
     clip = "clip_" if config.eps == CLIP_EPS else ""
     pooling = "token" if config.has_class_token else "avg"
     model = {
@@ -123,7 +123,7 @@ def timm_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
     }
 
 
-# Pillow's number of its bilinear filter.
+# Pillow's number for its bilinear filter.
 BILINEAR = 2
 
 
@@ -144,7 +144,7 @@ def hf_facts(files: Files) -> Facts:
 
 
 def hf_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
-    """Return the two files with which from_pretrained builds a model and its preprocessing."""
+    """Return the two files from which from_pretrained builds a model and its preprocessing."""
     channels, size, _ = about["image_shape"]
     model = {
         "architectures": ["ViTForImageClassification"],
@@ -165,7 +165,7 @@ def hf_files(config: ViTConfig, about: Mapping[str, Any]) -> Files:
         "label2id": {name: number for number, name in enumerate(about["classes"])},
         "torch_dtype": "float32",
     }
-    # ViT's own processor does not crop: it would squeeze images that are not square.
+    # ViT's own processor does not crop: it would distort images that are not square.
     images = {
         "image_processor_type": "CLIPImageProcessor",
         "do_convert_rgb": True,

@@ -1,4 +1,4 @@
-"""`vit-export`: write a trained model in another format, check it, and write its card."""
+"""`vit-export`: write a trained model in another format, check it, and write its model card."""
 
 from collections.abc import Iterator, Sequence
 from importlib import util
@@ -21,7 +21,7 @@ from vit_train.runs.settings import ExportConfig
 from vit_train.runs.trained import Meta, load
 
 RANDOM_IMAGES, BATCH = 256, 50
-# The largest difference of logits that counts as rounding error, relative to the largest logit.
+# The largest difference in logits that counts as rounding error, relative to the largest logit.
 TOLERANCE = 1e-4
 
 
@@ -29,13 +29,13 @@ def export(config: ExportConfig) -> Path:
     """Write the model; return the path.
 
     Raise ValueError, and leave no file, if the format does not support the model, if a package is
-    missing, or if the predictions of the exported model differ.
+    missing, or if the exported model's predictions differ.
     """
     name, chosen = config.format, FORMATS_BY_NAME[config.format]
     if missing := [package for package in chosen.needs if util.find_spec(package) is None]:
         raise ValueError(
-            f"format={name} needs {', '.join(missing)}: pip install -e '.[export]' in the checkout "
-            "(format=torch needs nothing more)"
+            f"format={name} needs {', '.join(missing)}: pip install -e '.[export]' in the "
+            "checkout (format=torch needs no other package)"
         )
     trained = load(config.ckpt, "cpu", config.weights, config.data.image_size)
     model = deployed(trained, config.normalize)
@@ -44,7 +44,7 @@ def export(config: ExportConfig) -> Path:
     out = Path(config.out or folder / (f"model{chosen.suffix}" if chosen.suffix else name))
     if out.resolve() == model.meta.path.resolve():
         raise ValueError(f"out={out} is the checkpoint itself: choose another name")
-    if config.out is None:  # in the folder of a run that somebody else may have made
+    if config.out is None:  # in the folder of a run, which may be somebody else's
         require_own_folder(out.parent)
     out.parent.mkdir(parents=True, exist_ok=True)
     sets = dict(image_sets(config, model))
@@ -59,7 +59,7 @@ def export(config: ExportConfig) -> Path:
 
 
 def require_format_holds(model: Deployed, name: str) -> None:
-    """Raise ValueError, with the formats that do, if a format does not support the model."""
+    """Raise ValueError if a format does not support the model, naming the formats that do."""
     if refused := FORMATS_BY_NAME[name].refused(model):
         others = (other for other, each in FORMATS_BY_NAME.items() if not each.refused(model))
         raise ValueError(
@@ -69,7 +69,7 @@ def require_format_holds(model: Deployed, name: str) -> None:
 
 
 def image_sets(config: ExportConfig, model: Deployed) -> Iterator[tuple[str, Tensor]]:
-    """Yield images, uint8 (N,C,S,S), with their names: random ones and, if present, test images."""
+    """Yield images, uint8 (N,C,S,S), with a name: random ones and, if present, test images."""
     generator = torch.Generator().manual_seed(0)
     shape = (RANDOM_IMAGES, *model.meta.image_shape)
     yield "random images", torch.randint(256, shape, dtype=torch.uint8, generator=generator)
@@ -82,7 +82,7 @@ def image_sets(config: ExportConfig, model: Deployed) -> Iterator[tuple[str, Ten
 
 @torch.no_grad()
 def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
-    """Compare an export's predictions with the model's; return the figures in words.
+    """Compare an export's predictions with the model's; describe the result in words.
 
     Raise ValueError if they differ by more than rounding.
     """
@@ -105,10 +105,10 @@ def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
 
 
 def agreement(expected: Tensor, given: Tensor) -> tuple[int, float]:
-    """Return the number of images with the same class by both logits (N,K), and their difference.
+    """Return the number of images with equal predictions, and the difference of the logits (N,K).
 
-    Classes whose logits differ by rounding error alone count as the same. The difference is the
-    largest one, relative to the largest logit.
+    Classes whose logits differ only by rounding error count as equal. The difference is the largest
+    one, relative to the largest logit.
     """
     chosen = expected.gather(1, given.argmax(1, keepdim=True)).squeeze(1)
     same = expected.amax(1) - chosen <= TOLERANCE * expected.abs().amax(1)
@@ -117,9 +117,9 @@ def agreement(expected: Tensor, given: Tensor) -> tuple[int, float]:
 
 
 def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) -> str:
-    """Return the card in Markdown, with the head that the Hugging Face Hub reads.
+    """Return the model card in Markdown, with the header that the Hugging Face Hub reads.
 
-    `checks` are the figures of the comparison with the model it was made from.
+    `checks` are the results of comparing the export with its model.
     """
     meta = model.meta
     parameters = sum(each.numel() for each in model.fused.parameters())
@@ -146,7 +146,7 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
         "",
         f"**Images**: {model.about['preprocessing']}; mean {mean}, std {std}.",
         "",
-        "**Checked** against the model it was made from:",
+        "**Checked** against the original model:",
         "",
         *(f"- {check}" for check in checks),
         "",
@@ -165,7 +165,7 @@ def model_card(model: Deployed, form: Format, name: str, checks: Sequence[str]) 
 
 
 def results(meta: Meta) -> list[str]:
-    """Return the card's lines on training and test, from the run's summary; [] without one."""
+    """Return the card's lines on training and test; [] if the run has no summary."""
     try:
         summary: Any = read_json(summary_file(meta.path))
         command = printable(str(summary["command"])).replace("`", "'")

@@ -1,6 +1,6 @@
-"""The formats of `vit-export`: what each contains, and how it is opened again to be checked.
+"""The formats of `vit-export`: the content of each, and how it is opened again for checking.
 
-A new format is a line in FORMATS_BY_NAME; its name is a choice of ExportConfig.format.
+To add a format, add a line to FORMATS_BY_NAME; its name becomes a choice of ExportConfig.format.
 """
 
 import contextlib
@@ -31,16 +31,16 @@ from vit_train.model.vit import VisionTransformer
 from vit_train.runs import provenance
 from vit_train.runs.trained import Meta, Trained, portable
 
-# A function from the network's input images to logits.
+# A function from the model's input images to logits.
 Answer = Callable[[Tensor], Tensor]
 CARD = "README.md"
 
 
 @dataclass(frozen=True)
 class Deployed:
-    """A trained classifier, and the same with PyTorch's kernels, which every format supports.
+    """A trained classifier, and its copy with PyTorch's kernels, which every format supports.
 
-    With `normalize`, the exported model takes uint8 images, else normalized float32 ones.
+    With `normalize`, the exported model takes uint8 images; otherwise, normalized float32 images.
     """
 
     original: nn.Module
@@ -52,7 +52,7 @@ class Deployed:
     def about(self) -> dict[str, Any]:
         """Return the metadata of the weights: settings, classes, preprocessing, provenance.
 
-        Paths on the machine that trained them are left out.
+        Paths on the machine that trained the model are left out.
         """
         meta = self.meta
         return {
@@ -79,12 +79,14 @@ def deployed(trained: Trained, normalize: bool) -> Deployed:
     """Return a classifier with PyTorch's kernels; raise ValueError for other models."""
     meta = trained.meta
     if not meta.task.needs_labels:
-        raise ValueError(f"task={meta.config.task.name}: only classifiers are exported")
+        raise ValueError(f"task={meta.config.task.name}: only classifiers can be exported")
     config = meta.config.model
     if isinstance(config, ViTConfig):
         # PyTorch's ONNX exporter fails on its own fused attention with a bias.
         kernels = "scratch" if config.positions == "relative" else "fused"
-        config = replace(config, kernels=kernels, init="torch")  # quick; the weights come below
+        config = replace(
+            config, kernels=kernels, init="torch"
+        )  # fast; the weights are loaded below
     fused = build(config, meta.image_shape, len(meta.classes))
     fused.load_state_dict(trained.model.state_dict())
     return Deployed(trained.model, fused.eval(), meta, normalize)
@@ -92,19 +94,19 @@ def deployed(trained: Trained, normalize: bool) -> Deployed:
 
 @dataclass(frozen=True)
 class Format:
-    """A format: what it contains, and how it is opened."""
+    """A format: its content, and how it is opened."""
 
-    # The end of a file's name; "" for a folder.
+    # The suffix of its file name; "" for a folder.
     suffix: str
-    # The usage: NAME is the file or folder, INPUT says which images.
+    # The usage: NAME is the file or folder, INPUT describes the images.
     use: str
-    # The content of the file, or that of each file in the folder by its name.
+    # The content of the file, or of each file in the folder by name.
     content: Callable[[Deployed], Any]
     # The function that the file or folder computes, from input images to logits.
     open: Callable[[Path, Deployed], Answer]
     # The package that opens it, by its name on the Hugging Face Hub.
     package: str | None = None
-    # Packages without which it cannot be written.
+    # Packages that are needed to write it.
     needs: tuple[str, ...] = ()
     # The layout of the weights, if only Vision Transformers are supported.
     layout: Layout | None = None
@@ -120,13 +122,13 @@ class Format:
     def write(self, model: Deployed, out: Path, check: Callable[[Answer], str]) -> None:
         """Write the model and its card, which `check` returns for the opened export.
 
-        Raise what `check` raises, and leave nothing then.
+        Pass on any error that `check` raises, and leave no files in that case.
         """
-        with refusals("the format cannot hold"):
+        with refusals("the format cannot represent"):
             content = self.content(model)
 
         def card(path: Path) -> str:
-            with refusals("nothing here can open"):
+            with refusals("vit-export cannot open"):
                 answer = self.open(path, model)
             return check(answer)
 
@@ -145,7 +147,7 @@ class Format:
 
 @contextlib.contextmanager
 def refusals(problem: str) -> Iterator[None]:
-    """Raise ValueError, "`problem` this model", if a library fails in the block, for any reason."""
+    """If a library fails in the block, for any reason, raise ValueError: "`problem` this model"."""
     try:
         yield
     except Exception as error:
@@ -153,7 +155,7 @@ def refusals(problem: str) -> Iterator[None]:
 
 
 def program_of(model: Deployed) -> torch.export.ExportedProgram:
-    """Return the program from images (N,C,S,S) of any number N to logits (N,K)."""
+    """Return the program from images (N,C,S,S), with any number N, to logits (N,K)."""
     parts = [Normalize(model.meta.statistics), model.fused] if model.normalize else [model.fused]
     dtype = torch.uint8 if model.normalize else torch.float32
     example = torch.zeros(2, *model.meta.image_shape, dtype=dtype)
@@ -198,9 +200,9 @@ def safetensors_of(state: State, metadata: dict[str, str]) -> bytes:
 
 
 def reopened(path: Path, model: Deployed) -> Answer:
-    """Return the model that `init_from=` reads from a file or folder."""
+    """Return the model as `init_from=` reads it from a file or folder."""
     found = pretrained(str(path), ViTConfig())
-    quick = replace(found.config, init="torch")  # the weights come below
+    quick = replace(found.config, init="torch")  # the weights are loaded below
     network = build(quick, model.meta.image_shape, len(found.state["head.weight"])).eval()
     network.load_state_dict(found.state)
     assert found.statistics is not None
@@ -208,7 +210,7 @@ def reopened(path: Path, model: Deployed) -> Answer:
 
 
 def folder_of(layout: Layout, model: Deployed) -> dict[str, bytes]:
-    """Return the files of a library's folder: the weights, and its config files."""
+    """Return the files of a library's folder: the weights, and the library's config files."""
     assert isinstance(model.fused, VisionTransformer)
     files = layout.files(plain_config(model.fused), model.about)
     contents = {name: json.dumps(each, indent=2).encode() for name, each in files.items()}
@@ -219,7 +221,7 @@ def folder_of(layout: Layout, model: Deployed) -> dict[str, bytes]:
 def plain_config(model: VisionTransformer) -> ViTConfig:
     """Return a model's config in the libraries' terms: with all biases, which may be zeros.
 
-    Positions that form one table count as learned.
+    Positions that form a single table count as learned.
     """
     config = replace(model.config, norm_eps=model.config.eps, proj_bias=True, mlp_bias=True)
     one_table = len(model.pos_embed) == 1 and config.positions_at == "stem"
@@ -241,7 +243,7 @@ def plain_state(model: VisionTransformer) -> State:
     return rest | {"pos_embed.0.weight": model.pos_embed[0]().detach()}
 
 
-# This program's own layout holds every Vision Transformer.
+# This program's own layout supports every Vision Transformer.
 OURS = Layout(name="", names={}, holds={}, norm_eps=NORM_EPS)
 FORMATS_BY_NAME = {
     # It runs without PyTorch.

@@ -1,4 +1,4 @@
-"""A library's names for the weights of a Vision Transformer: a table, read both ways."""
+"""A library's names for a Vision Transformer's weights: a table that works both ways."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,21 +12,21 @@ from vit_train.data.dataset import Statistics
 from vit_train.model.config import ViTConfig
 
 State = dict[str, Tensor]
-# One name, or three where query, key and value are separate layers.
+# One name, or three if query, key and value are separate layers.
 Names = str | tuple[str, str, str]
-# The contents of JSON files beside the weights, by the files' names.
+# The contents of JSON files beside the weights, by file name.
 Files = Mapping[str, Mapping[str, Any]]
-# The initial factors of LayerScale, where none are loaded.
+# The initial factors of LayerScale, if none are loaded.
 LAYER_SCALE = 1e-5
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about a model from a library's config files; its weights show the others."""
+    """Facts about a model from a library's config files; all others follow from the weights."""
 
     # Settings of `model`: num_heads, norm_eps and the like.
     settings: Mapping[str, Any] = field(default_factory=dict)
-    # The names of the classes, and how images are normalized; None where that is not known.
+    # The names of the classes, and how images are normalized; None if unknown.
     classes: list[str] | None = None
     statistics: Statistics | None = None
 
@@ -35,27 +35,28 @@ class Facts:
 class Layout:
     """A library's layout of the weights."""
 
-    # The name of the library, as in "timm's layout".
+    # The library's name, as in "timm's layout".
     name: str
-    # This program's names and the library's. {n} is a block's number, and `weight` or `bias`
-    # follows a name that ends with "." or "_".
+    # This program's names and the library's. {n} is a block's number, and `weight` or `bias` is
+    # appended to a name that ends with "." or "_".
     names: Mapping[str, Names]
-    # The supported values of settings, if not all are supported.
+    # The supported values of settings, for settings that are not fully supported.
     holds: Mapping[str, tuple[Any, ...]]
     # LayerNorm's eps, unless a config sets it.
     norm_eps: float
     # Prefixes of the names of weights that are not needed.
     unused: tuple[str, ...] = ()
-    # From its config files to facts about a model, and from a model's config and the classes, mean,
-    # std and image_shape of its images to these files.
+    # Functions that read facts about a model from the library's config files, and write these
+    # files, given a model's config and the classes, mean, std and image_shape of its images.
     facts: Callable[[Files], Facts] = lambda files: Facts()
     files: Callable[[ViTConfig, Mapping[str, Any]], Files] = lambda config, about: {}
-    # From the library's tensors to those of the table and back, if they differ in more than names.
+    # Functions that convert the library's tensors to those in the table and back, if more than the
+    # names differ.
     unpack: Callable[[State], State] = dict
     pack: Callable[[State], State] = dict
 
     def table(self, depth: int) -> dict[str, tuple[str, ...]]:
-        """Return all names of a model with so many blocks: this program's, and the library's."""
+        """Return all names for a model with this many blocks: this program's, and the library's."""
         found = {}
         for ours, names in self.names.items():
             theirs = (names,) if isinstance(names, str) else names
@@ -68,9 +69,9 @@ class Layout:
         return found
 
     def to_ours(self, state: Mapping[str, Tensor]) -> tuple[State, list[str]]:
-        """Return the weights under this program's names, and the names of those left out.
+        """Return the weights under this program's names, and the names of weights left out.
 
-        Raise Refused for weights that this program's model lacks.
+        Raise Refused for weights that have no place in this program's model.
         """
         ours: State = {}
         try:
@@ -83,7 +84,7 @@ class Layout:
             raise Refused(f"its weights do not have the shapes of {self.name}'s") from error
         if odd := [name for name in theirs if not name.startswith(self.unused)]:
             raise Refused(
-                "it has weights that this program's Vision Transformer lacks: "
+                "it has weights that do not exist in this program's Vision Transformer: "
                 f"{', '.join(name[:80] for name in odd[:3])}"
             )
         return ours, list(theirs)
@@ -106,13 +107,13 @@ class Layout:
 
 
 def described(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the settings of `model` that this program's weights show.
+    """Return the settings of `model` that follow from the weights.
 
-    Raise Refused if they are not those of a Vision Transformer.
+    Raise Refused if they are not the weights of a Vision Transformer.
     """
     needed = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight")
     if not all(key in state for key in needed):
-        raise Refused("it lacks whole blocks, or the embedding of patches")
+        raise Refused("it lacks whole blocks or the patch embedding")
     patches, hidden = state[needed[0]], state[needed[2]]
     if patches.ndim != 4 or hidden.ndim != 2 or patches.shape[2] != patches.shape[3]:
         raise Refused("its patches are not square, or its layers are not matrices")

@@ -1,4 +1,4 @@
-"""The layouts of timm, torchvision, Hugging Face and vit-pytorch, one after the other."""
+"""The layouts of timm, torchvision, Hugging Face and vit-pytorch, in this order."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from vit_train.interop.config_files import (
 )
 from vit_train.interop.layout import Layout, State
 
-# Settings that are fixed in all libraries, with their values there.
+# Settings that are the same in all libraries, with their values there.
 PLAIN: Mapping[str, tuple[Any, ...]] = {
     "pre_norm": (True,),
     "norm_affine": (True,),
@@ -35,10 +35,10 @@ PLAIN: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-# timm's VisionTransformer, and the files of DeiT and MAE. `vit_train.model.vit` took timm's names;
-# only the positions are a tensor there, a module here.
+# timm's VisionTransformer, and the files of DeiT and MAE. `vit_train.model.vit` has timm's names;
+# only the positions are a tensor there but a module here.
 
-# The layers of every block that have weights.
+# The layers with weights in every block.
 BLOCK = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
 
 
@@ -176,7 +176,7 @@ HUGGING_FACE_MODULES = replace(
 EMBED = "to_patch_embedding"
 PATCHES, NORM_IN = f"{EMBED}.2.weight", f"{EMBED}.1."
 ATTENTION, MLP = "transformer.layers.{n}.0", "transformer.layers.{n}.1.net"
-COLORS = 3  # of all images
+COLORS = 3  # the same for all images
 
 
 def channels_first(vectors: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ def unpack_vit_pytorch(state: State) -> State:
             result[key] = channels_first(value)
         elif key.startswith(NORM_IN):
             result[key] = channels_first(value).flatten()
-    # With pool="mean" it has an empty class token.
+    # With pool="mean", its class token is empty.
     return {key: value for key, value in result.items() if value.numel()}
 
 
@@ -253,7 +253,7 @@ LAYOUTS: tuple[Layout, ...] = (TIMM, TORCHVISION, HUGGING_FACE, HUGGING_FACE_MOD
 def layout_of(state: Mapping[str, Tensor]) -> Layout:
     """Return the layout of a state dict; raise Refused if it is unknown."""
     for layout in LAYOUTS:
-        table = layout.table(1)  # with two weights that every Vision Transformer has
+        table = layout.table(1)  # recognized by two weights that every Vision Transformer has
         if state.keys() >= {*table["patch_embed.proj.weight"], *table["blocks.0.norm1.weight"]}:
             return layout
     raise Refused(

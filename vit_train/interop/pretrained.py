@@ -1,7 +1,7 @@
 """Pretrained models to start from: runs of this program, and weights of other libraries.
 
-From any source the result is the same: weights under this program's names, and the known facts
-about their model.
+The result is the same for all sources: weights under this program's names, and facts about their
+model.
 """
 
 import json
@@ -36,13 +36,13 @@ from vit_train.runs.trained import CHANNELS, encoder_of, load, statistics_of
 TIMM = "timm:"
 # The metadata key under which an exported safetensors file describes its model.
 OWN = "vit_train"
-# The width of the heads of nearly all published models.
+# The width of the heads in nearly all published models.
 HEAD_DIM = 64
 
 
 @dataclass(frozen=True)
 class Exported:
-    """The metadata of an exported safetensors file that is used here."""
+    """The parts of an exported safetensors file's metadata that are used here."""
 
     config: dict[str, Any]
     classes: list[str]
@@ -53,25 +53,25 @@ class Exported:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """The weights of a trained Vision Transformer, and the known facts about it."""
+    """The weights of a trained Vision Transformer, and facts about it."""
 
-    # The name of their original layout; "" for this program's own.
+    # The name of the weights' original layout; "" for this program's own.
     layout: str
     state: State
     config: ViTConfig
-    # The names of its classes; None if unknown.
+    # The names of the classes; None if unknown.
     classes: list[str] | None
     statistics: Statistics | None
-    # Names of weights that were left out.
+    # The names of weights that are not used.
     left: tuple[str, ...] = ()
-    # Settings of `model` that the source does not state, so they are assumed.
+    # Settings of `model` that the source does not state, so that they are assumed.
     assumed: tuple[str, ...] = ()
-    # The images that it has seen, if known.
+    # The images that the model has seen, if known.
     seen: Seen | None = None
 
 
 def pretrained(source: str, wanted: ViTConfig) -> Pretrained:
-    """Read the model that `init_from=source` names, for a model of the config `wanted`.
+    """Read the model that `init_from=source` names, for a model with the config `wanted`.
 
     Raise ValueError if it does not exist, or is not a Vision Transformer of this kind.
     """
@@ -89,7 +89,7 @@ def from_run(source: str) -> Pretrained:
     model, meta = load(source)
     encoder = encoder_of(model)
     if encoder is None:
-        raise Refused("only a Vision Transformer can start from another")
+        raise Refused("only a Vision Transformer can start from another Vision Transformer")
     return Pretrained(
         layout="",
         state=encoder.state_dict(),
@@ -108,13 +108,13 @@ def from_file(path: Path, wanted: ViTConfig) -> Pretrained:
     layout = layout_of(state)
     try:
         facts = layout.facts({name: read_object(path.with_name(name)) for name in CONFIG_FILES})
-    except (LookupError, TypeError, AttributeError) as error:  # JSON of another structure
+    except (LookupError, TypeError, AttributeError) as error:  # JSON with a different structure
         raise Refused(f"{path.with_name(CONFIG_FILES[0])} does not describe a model") from error
     return translated(state, layout, facts, wanted)
 
 
 def from_own(state: State, description: str) -> Pretrained:
-    """Return the model of a safetensors file that this program exported."""
+    """Return the model in a safetensors file that this program exported."""
     plain = json.loads(description)
     require_plain(plain, "its metadata", JSON_NODES)
     about: Exported = typed(Exported, plain, "its metadata")
@@ -125,7 +125,7 @@ def from_own(state: State, description: str) -> Pretrained:
 
 
 def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
-    """Let timm download a model and build it; raise Refused if it cannot."""
+    """Let timm download a model and build it; raise Refused if that fails."""
     try:
         timm = import_module("timm")
     except ImportError as error:
@@ -133,8 +133,8 @@ def from_timm(name: str, wanted: ViTConfig) -> Pretrained:
     try:
         model = timm.create_model(name, pretrained=True)
         facts = built_facts(model)
-    except Exception as error:  # of the network, of timm, or of blocks without attention
-        raise Refused(f"cannot take {name} from timm: {reason(error)}") from error
+    except Exception as error:  # errors of the network, of timm, or for blocks without attention
+        raise Refused(f"cannot get {name} from timm: {reason(error)}") from error
     state = unwrapped(model.state_dict())
     return translated(state, layout_of(state), facts, wanted)
 
@@ -150,7 +150,7 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
     unsaid = assumptions(layout, ours, shown, wanted)
     settings = unsaid | known | shown
     if not all(isinstance(settings[key], int | float) for key in ("num_heads", "norm_eps")):
-        raise Refused("its config.json has no number of heads, or no eps")
+        raise Refused("its config.json lacks the number of heads or the eps")
     config = replace(wanted, **settings)
     ours = numbers(ours)
     require_whole(ours, config, image_size(ours, config))
@@ -168,9 +168,9 @@ def translated(state: State, layout: Layout, facts: Facts, wanted: ViTConfig) ->
 def assumptions(
     layout: Layout, ours: State, shown: dict[str, Any], wanted: ViTConfig
 ) -> dict[str, Any]:
-    """Return values for the settings that the weights do not show.
+    """Return values for the settings that do not follow from the weights.
 
-    These are the wanted ones or, if none are set, the library's defaults.
+    These are the wanted values or, if not set, the library's defaults.
     """
     width = shown["embed_dim"]
     same = width == wanted.embed_dim and width % wanted.num_heads == 0
@@ -185,7 +185,7 @@ def assumptions(
 
 
 def image_size(state: State, config: ViTConfig) -> int:
-    """Return the image size that the positions imply; raise Refused if no square has so many."""
+    """Return the image size that the positions imply; raise Refused if no square image fits."""
     if config.positions == "none":
         return config.patch_size
     tokens, extra = state["pos_embed.0.weight"].shape[1], int(config.has_class_token)
@@ -196,7 +196,7 @@ def image_size(state: State, config: ViTConfig) -> int:
 
 
 def require_whole(state: State, config: ViTConfig, image_size: int) -> None:
-    """Raise Refused unless the weights are all that the model has; a head is not needed."""
+    """Raise Refused unless all of the model's weights are present; a head is optional."""
     head, shape = state.get("head.weight"), (CHANNELS, image_size, image_size)
     classes = len(head) if head is not None and head.ndim else 1
     model = on_meta(partial(build, config, shape, classes), config)

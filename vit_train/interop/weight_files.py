@@ -1,4 +1,4 @@
-"""Files of weights: found by a path, and read without running any code."""
+"""Files of weights: finding them by path, and reading them without running any code."""
 
 import re
 import zipfile
@@ -15,18 +15,18 @@ from vit_train.base.text import reason
 from vit_train.runs.checkpoint import is_checkpoint
 from vit_train.runs.paths import SUMMARY, holds_run
 
-# A folder's files of weights, of which the first that exists is read, and its config files.
+# Names of the files with weights in a folder, of which the first that exists is read, and its
+# config files.
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 CONFIG_FILES = ("config.json", "preprocessor_config.json")
-# The keys of a state dict in the files of training programs, the averaged weights first, as in
-# timm.
+# Keys under which training programs store a state dict, averaged weights first, as in timm.
 WRAPPERS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model")
-# Prefixes that PyTorch's and other wrappers add to names.
+# Prefixes that wrappers, such as PyTorch's, add to names.
 PREFIXES = re.compile(r"^((module|_orig_mod|model|backbone|vit|deit)\.)+")
 
 
 def weights_file(path: Path) -> Path | None:
-    """Return the file of weights at a path; None if the path is a run's or does not exist.
+    """Return the file with weights at a path; None for a run's path or a missing one.
 
     Raise Refused for a folder that contains neither weights nor a run.
     """
@@ -44,7 +44,7 @@ def weights_file(path: Path) -> Path | None:
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the state dict in a file and, of safetensors, its metadata.
+    """Return the state dict in a file and, for safetensors, its metadata.
 
     Raise Refused if there is none, or if it cannot be read without running code.
     """
@@ -69,18 +69,18 @@ def read_torch_file(path: Path) -> Any:
         if not is_stored or sum(entry.file_size for entry in entries) > path.stat().st_size:
             raise Refused("its records are compressed, or overlap")  # and could fill the memory
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # reading such a file can raise anything
+    except Exception as error:  # reading such a file can raise any error
         raise Refused(
             f"it cannot be read without running code or filling the memory: {reason(error)}"
         ) from error
 
 
 def unwrapped(content: Any) -> dict[str, Tensor]:
-    """Return the state dict in a file's content, without what wraps it and its names.
+    """Find the state dict in a file's content, and remove wrappers' prefixes from its names.
 
     Raise Refused if there is none.
     """
-    for _ in WRAPPERS:  # no endless loop: a dictionary may contain itself
+    for _ in WRAPPERS:  # not an endless loop, because a dictionary may contain itself
         if isinstance(content, Mapping):
             inner = (content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping))
             content = next(inner, content)
@@ -94,7 +94,7 @@ def unwrapped(content: Any) -> dict[str, Tensor]:
         raise Refused("it contains no weights")
     for name, value in state.items():
         is_plain = value.layout is torch.strided and not (value.is_nested or value.is_meta)
-        # A tensor may repeat one number a billion times.
+        # A tensor may repeat a single number a billion times.
         if not is_plain or value.nbytes > value.untyped_storage().nbytes():
             raise Refused(f"{name[:80]} has more numbers than the file holds")
     return state

@@ -11,9 +11,10 @@ from vit_train.model.config import ViTConfig
 from vit_train.model.layers import Dropout, QueryKeyValue
 from vit_train.model.pos_embed import AttentionPositions
 
-# With more tokens, the written attention is no faster than PyTorch's and takes too much memory.
+# With more tokens, the written attention is no faster than PyTorch's and needs too much memory.
 WRITTEN_TOKENS = 1024
-# Where PyTorch compiles a kernel for an outer product when it runs, which needs a C compiler.
+# Devices on which PyTorch compiles a kernel for outer products at run time, which needs a C
+# compiler.
 OUTER_BY_SUM = ("cuda",)
 
 
@@ -22,8 +23,8 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Return softmax(q kᵀ/√Dh + bias) v, and the softmax probabilities.
 
-    q (B,H,Q,Dh), k and v (B,H,T,Dh), bias broadcast to (B,H,Q,T) → (B,H,Q,Dh), (B,H,Q,T).
-    `is_causal` hides from each token those after it.
+    q (B,H,Q,Dh), k and v (B,H,T,Dh), bias broadcast to (B,H,Q,T) → (B,H,Q,Dh), (B,H,Q,T). With
+    `is_causal`, no token attends to later tokens.
     """
     # Scaling q costs Q·Dh multiplications; scaling the logits would cost Q·T.
     logits = product(q * q.shape[-1] ** -0.5, k.transpose(-2, -1))
@@ -39,7 +40,8 @@ def attend(
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b: (B,H,M,K), (B,H,K,N) → (B,H,M,N).
 
-    A product that is an outer one, or whose gradients are, is a sum on the devices OUTER_BY_SUM.
+    On the devices in OUTER_BY_SUM, if this product or its gradients are outer products, it is
+    computed as a sum instead.
     """
     if a.device.type in OUTER_BY_SUM and 1 in (*a.shape[2:], b.shape[3]):
         return (a.unsqueeze(4) * b.unsqueeze(2)).sum(3)
@@ -51,7 +53,8 @@ def fused_attention(
 ) -> Tensor:
     in_bf16 = q.device.type == "cpu" and q.dtype == torch.bfloat16
     if in_bf16 and q.requires_grad and k.shape[2] <= WRITTEN_TOKENS:
-        # PyTorch's backward in bf16 takes no less time than in float32, with AMX eight times more.
+        # In bf16, PyTorch's backward is no faster than in float32; with AMX, it takes eight times
+        # as long.
         return attend(q, k, v, bias, is_causal)[0]
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=is_causal)
 
@@ -68,7 +71,7 @@ class Attention(nn.Module):
     (column), at least once in every row; "causal" stands for the mask that `causal` makes.
     `num_queries=Q` computes only the first Q tokens, (B,Q,D): the others serve as keys and values,
     but not as queries. `need_weights=True` also returns the probabilities (B,H,Q,T). Only the
-    written attention computes them, so it is then used with any `kernels`.
+    written attention computes these, so it is then used whatever `kernels` says.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class Attention(nn.Module):
         self.qkv = QueryKeyValue(dim, 3 * dim, config.qkv_bias)
         self.proj = nn.Linear(dim, dim, config.proj_bias)
         self.num_heads, self.kernels = config.num_heads, config.kernels
-        self.relative = relative or AttentionPositions()  # which changes nothing
+        self.relative = relative or AttentionPositions()  # this does not change the result
         head_dim = dim // config.num_heads
         self.q_norm, self.k_norm = qk_norm(head_dim), qk_norm(head_dim)
         self.dropout = Dropout(config.dropout)
@@ -120,7 +123,7 @@ class Attention(nn.Module):
         return *self.project_part(x[:, :num_queries], 0, 1), *keys_values
 
     def project_part(self, x: Tensor, first: int, end: int) -> tuple[Tensor, ...]:
-        """Project to some of queries (0), keys (1) and values (2): (B,T,D) → (B,H,T,Dh) each."""
+        """Project to the parts `first` to `end` of queries, keys and values: each (B,H,T,Dh)."""
         rows = slice(first * x.shape[-1], end * x.shape[-1])
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
         return self.split_heads(F.linear(x, self.qkv.weight[rows], bias), end - first)

@@ -1,4 +1,4 @@
-"""Autoencoders that predict images from parts of them, and their decoder."""
+"""Autoencoders, which predict images from parts of them, and their decoder."""
 
 from dataclasses import replace
 from typing import Any, Literal
@@ -15,9 +15,9 @@ from vit_train.model.vit import Encoder, init_weights
 
 
 class DecoderBlock(nn.Module):
-    """A block of x + SelfAttention(LN(x)), then x + CrossAttention(LN(x)), then x + MLP(LN(x)).
+    """A block: x + SelfAttention(LN(x)), then x + CrossAttention(LN(x)), then x + MLP(LN(x)).
 
-    Regardless of the encoder's settings it is pre-LN, without stochastic depth and without norms of
+    Whatever the encoder's settings, it is pre-LN, without stochastic depth, and without norms of
     queries and keys.
     """
 
@@ -51,8 +51,8 @@ class DecoderBlock(nn.Module):
 class Decoder(nn.Module):
     """Decoder blocks applied to mask tokens, or to the preceding patches, plus positions.
 
-    The positions are added once, before the first block, regardless of `positions_at`.
-    Raises ValueError unless `positions` is absolute.
+    Positions are added once, before the first block, whatever `positions_at` says. Raises
+    ValueError unless `positions` are absolute.
     """
 
     def __init__(self, config: ViTConfig, grid: int) -> None:
@@ -61,8 +61,8 @@ class Decoder(nn.Module):
         if positions is None:
             absolute = (n for n, kind in POSITIONS.items() if issubclass(kind, AbsolutePositions))
             raise ValueError(
-                f"model.positions={config.positions}: a decoder needs absolute positions: "
-                f"use one of {', '.join(absolute)}"
+                f"model.positions={config.positions}: a decoder needs absolute positions, "
+                f"one of {', '.join(absolute)}"
             )
         dim = config.embed_dim
         self.mask_token = nn.Parameter(torch.empty(1, 1, dim))
@@ -70,8 +70,8 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(DecoderBlock(config) for _ in range(config.depth))
         self.norm = norms_of(config)(dim)
         init_weights(self, config)
-        # By default as the positions, not as the class token: the positions are all that
-        # distinguishes the copies of the mask token.
+        # Initialized like the positions, not like the class token, because only positions
+        # distinguish the copies of the mask token.
         init_normal(self.mask_token, config.pos_std if config.mask_std is None else config.mask_std)
 
     def forward(
@@ -79,11 +79,11 @@ class Decoder(nn.Module):
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """Decode the encoder's tokens (B,T,D) to one vector for each of the N patches, (B,N,D).
 
-        Without `inputs`, all patches are predicted at once, from N mask tokens. `inputs`
-        (B,M,D) are the embeddings of the last M patches; the result is then (B,M,D). Each of these
-        patches is predicted from those before it, and the first from the mask token instead. The
-        second result is each layer's self-attention (B,H,N,N) and attention to the encoder's tokens
-        (B,H,N,T), None without `need_weights`.
+        Without `inputs`, all patches are predicted at once, from N mask tokens. `inputs` (B,M,D)
+        are the embeddings of the last M patches; the result is then (B,M,D). Each of these patches
+        is predicted from those before it, the first one from the mask token. The second result is
+        each layer's self-attention (B,H,N,N) and attention to the encoder's tokens (B,H,N,T), None
+        without `need_weights`.
         """
         table = self.pos_embed()
         if inputs is None:
@@ -101,7 +101,7 @@ class Decoder(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """An encoder, a decoder of the same width but its own depth, and a linear map to pixels."""
+    """An encoder, a decoder with the same width but its own depth, and a linear map to pixels."""
 
     def __init__(
         self, config: ViTConfig, decoder_depth: int | None, image_size: int, in_channels: int
@@ -109,8 +109,8 @@ class Autoencoder(nn.Module):
         super().__init__()
         if config.stem != "patches" or config.patch_overlap:
             raise ValueError(
-                "this task hides patches from the encoder, which needs plain patches: set "
-                "model.stem=patches, model.patch_overlap=0"
+                "this task hides patches from the encoder, so it needs plain patches: set "
+                "model.stem=patches and model.patch_overlap=0"
             )
         self.patch_size = config.patch_size
         self.encoder = Encoder(config, image_size, in_channels)
@@ -121,7 +121,7 @@ class Autoencoder(nn.Module):
         init_weights(self.to_pixels, config)
 
     def decode(self, memory: Tensor, inputs: Tensor | None, return_attention: bool) -> Any:
-        """Return the predicted patches (B,N,C·P²), with `return_attention` also the attention."""
+        """Return the predicted patches (B,N,C·P²) and, with `return_attention`, the attention."""
         vectors, attention = self.decoder(memory, inputs, return_attention)
         patches = self.to_pixels(vectors)
         return (patches, attention) if return_attention else patches
@@ -130,12 +130,12 @@ class Autoencoder(nn.Module):
 class MaskedAutoencoder(Autoencoder):
     """Masked autoencoder: predicts all patches at once from the visible ones.
 
-    From He et al. 2022 (arXiv:2111.06377, section 3), but for the decoder: there the visible
-    patches stand among the mask tokens; here the mask tokens, one for every patch, attend to them.
+    As in He et al. 2022 (arXiv:2111.06377, section 3), except for the decoder: there, the visible
+    patches stand among the mask tokens; here, the mask tokens, one for every patch, attend to them.
     """
 
     def forward(self, images: Tensor, visible: Tensor, return_attention: bool = False) -> Any:
-        """Predict all patches (B,N,C·P²) of images (B,C,S,S) from the patches `visible` (B,V).
+        """Predict all patches (B,N,C·P²) of images (B,C,S,S) from the `visible` patches (B,V).
 
         `return_attention` also returns the decoder's attention.
         """

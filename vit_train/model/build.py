@@ -1,6 +1,6 @@
-"""Models by their settings, and their cost: parameters, arithmetic and memory.
+"""Building models from their settings, and their cost: parameters, arithmetic and memory.
 
-A new model adds its line to BUILDERS.
+To add a model, add a line to BUILDERS.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ from vit_train.model.cnn import SimpleCnn, SmallResNet
 from vit_train.model.config import CnnConfig, ModelConfig, ResNetConfig, ViTConfig
 from vit_train.model.vit import VisionTransformer
 
-# Each is called with its config, the images' size and channels, and the number of classes.
+# Each is called with the config, the images' size and channels, and the number of classes.
 BUILDERS: dict[type, Callable[..., nn.Module]] = {
     ViTConfig: VisionTransformer,
     CnnConfig: SimpleCnn,
@@ -31,7 +31,7 @@ def build(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: i
 
 @dataclass(frozen=True)
 class Flops:
-    """FLOPs for one image: of the forward pass, and of training: forward and backward."""
+    """FLOPs for one image: of the forward pass, and of training (forward and backward)."""
 
     forward: int
     training: int
@@ -40,7 +40,7 @@ class Flops:
 def counting_bytes(config: ModelConfig, image_size: int) -> int:
     """Return the bytes of all layers' attention, its gradients and their products, for one image.
 
-    These are what `count_flops` and an explanation take.
+    `count_flops` and explanations need this much.
     """
     if not isinstance(config, ViTConfig):
         return 0
@@ -48,9 +48,9 @@ def counting_bytes(config: ModelConfig, image_size: int) -> int:
 
 
 def count_flops(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> Flops:
-    """Return the FLOPs of a model's matrix products for one image (C,S,S), 2 for a multiply-add.
+    """Return the FLOPs of a model's matrix products for one image (C,S,S); a multiply-add is 2.
 
-    The global random generators stay as they are.
+    The states of the global random generators do not change.
     """
     if isinstance(config, ViTConfig):  # only explicit products are counted on every machine
         config = replace(config, kernels="scratch", init="torch")
@@ -81,7 +81,7 @@ def parameter_breakdown(model: nn.Module) -> str:
 
 # Memory for the attention and its gradients in explanations.
 EXPLAINED_BYTES = 2**30
-# Attention to this many patches takes seconds per image.
+# Attention between more patches takes seconds per image.
 MOST_PATCHES = 2**15
 
 
@@ -103,7 +103,7 @@ def on_meta(build: Callable[[], nn.Module], config: ModelConfig) -> nn.Module:
 
 
 def require_few_patches(config: ModelConfig, image_size: int) -> None:
-    """Raise ValueError if an image has more patches than attention can process in useful time."""
+    """Raise ValueError if an image has more patches than attention can handle in a useful time."""
     if isinstance(config, ViTConfig) and (image_size // config.patch_size) ** 2 > MOST_PATCHES:
         raise ValueError(
             f"images of {image_size} by {image_size} have more than {MOST_PATCHES:,} patches of "
@@ -112,7 +112,7 @@ def require_few_patches(config: ModelConfig, image_size: int) -> None:
 
 
 def images_at_once(model: VisionTransformer) -> int:
-    """Return the number of images whose attention and its gradients EXPLAINED_BYTES can hold."""
+    """Return the number of images whose attention, with gradients, fits into EXPLAINED_BYTES."""
     return EXPLAINED_BYTES // counting_bytes(model.config, model.image_shape[1])
 
 
@@ -123,7 +123,7 @@ def bytes_of(tensors: Iterable[Tensor]) -> int:
 def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int:
     """Estimate the memory of a forward pass for one image (C,S,S), without the weights.
 
-    It is that of the pixels, and of one layer's widest activations and attention.
+    The estimate covers the pixels, and one layer's widest activations and attention.
     """
     channels, size, _ = image_shape
     wide = 0
@@ -132,16 +132,16 @@ def forward_bytes(config: ModelConfig, image_shape: tuple[int, int, int]) -> int
         wide = tokens * (6 * config.embed_dim + 2 * config.hidden_dim)
     elif isinstance(config, CnnConfig | ResNetConfig):
         wide = 3 * size**2 * max(config.widths)
-    # As uint8, normalized, and as one more float32; logits, softmax and, of relative positions, the
-    # products with all distances, of which there are twice as many as tokens.
+    # The image as uint8, normalized, and as another float32; logits, softmax and, for relative
+    # positions, the products with all distances, which are twice as many as the tokens.
     return 9 * channels * size**2 + 4 * wide + 6 * attention_bytes(config, size)
 
 
 def attention_bytes(config: ModelConfig, image_size: int) -> int:
     """Return the bytes of one layer's attention for one image, (H,T,T) float32.
 
-    The result is 0 with PyTorch's kernels, which do not store it, except with relative positions
-    and (not counted here) for few tokens in bf16 on a CPU.
+    The result is 0 for PyTorch's kernels, which do not store it, except with relative positions and
+    (not counted here) with few tokens in bf16 on a CPU.
     """
     if not isinstance(config, ViTConfig) or (
         config.kernels != "scratch" and config.positions != "relative"

@@ -1,4 +1,4 @@
-"""Two convolutional networks to compare a small ViT with: a plain one and a residual one."""
+"""Two convolutional networks for comparison with a small ViT: a plain one and a residual one."""
 
 from torch import Tensor, nn
 
@@ -17,8 +17,8 @@ def conv_norm(
 class SimpleCnn(nn.Module):
     """A plain CNN: 3×3 convolutions with BatchNorm and ReLU, global mean pooling, a linear head.
 
-    Before each later convolution that increases the width, 2×2 max pooling halves the image.
-    Raises ValueError if the image is too small to be halved that often.
+    Before each convolution that increases the width, except the first, 2×2 max pooling halves the
+    image. Raises ValueError if the image is too small to be halved that often.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ResidualBlock(nn.Module):
 class SmallResNet(nn.Module):
     """The ResNet for CIFAR, with `blocks` blocks per stage.
 
-    Each stage but the first halves the image.
+    Each stage except the first halves the image.
     """
 
     def __init__(

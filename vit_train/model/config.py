@@ -1,6 +1,6 @@
 """Settings of the models.
 
-A new model is a config class, with a line in MODEL_CONFIGS here and its constructor in BUILDERS of
+To add a model, write a config class, a line in MODEL_CONFIGS here, and a constructor in BUILDERS of
 build.py.
 """
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from vit_train.base.setting import Settings, setting
 
-# The epsilon of LayerNorms, unless it is set or pretrained weights need another value.
+# The epsilon of LayerNorms, unless it is set or pretrained weights need a different value.
 NORM_EPS = 1e-5
 # No real model is deeper, and ten million blocks would take hours to build.
 MOST_BLOCKS = 1000
@@ -52,13 +52,13 @@ class ViTConfig(ModelConfig):
     sizes = ("embed_dim", "depth", "mlp_ratio", "mlp_dim")
 
     name: str = "vit"
-    patch_size: int = setting(4, "Pixels of a patch's side.", at_least=1)
+    patch_size: int = setting(4, "Side of a patch in pixels.", at_least=1)
     embed_dim: int = setting(
         128, "Width of a token, a multiple of the number of heads.", at_least=1
     )
     depth: int = setting(6, "Number of blocks.", at_least=1, at_most=MOST_BLOCKS)
     num_heads: int = setting(4, "Number of attention heads in each block.", at_least=1)
-    mlp_ratio: float = setting(4.0, "Hidden width of the MLP, over embed_dim.", above=0)
+    mlp_ratio: float = setting(4.0, "Hidden width of the MLP, relative to embed_dim.", above=0)
     mlp_dim: int | None = setting(
         None, "Hidden width of the MLP; null: mlp_ratio · embed_dim.", at_least=1
     )
@@ -66,12 +66,13 @@ class ViTConfig(ModelConfig):
         "gelu", "gelu, or its approximation gelu_tanh.", choices=("gelu", "gelu_tanh")
     )
     pre_norm: bool = setting(
-        True, "true: x + f(LN(x)); false: LN(x + f(x)), as in the first Transformers."
+        True,
+        "true (pre-LN): x + f(LN(x)); false (post-LN): LN(x + f(x)), as in the first Transformers.",
     )
     final_norm: bool = setting(
-        True, "A LayerNorm after the last block; post-LN blocks end with one of their own."
+        True, "Add a LayerNorm after the last block; post-LN blocks already end with one."
     )
-    norm_affine: bool = setting(True, "Learned scale and shift in the LayerNorms.")
+    norm_affine: bool = setting(True, "Learn the scale and shift of the LayerNorms.")
     norm_eps: float | None = setting(
         None,
         "Epsilon of all LayerNorms; null: 1e-5 or, with init_from=, that of the pretrained model.",
@@ -79,26 +80,27 @@ class ViTConfig(ModelConfig):
     )
     stem: str = setting(
         "patches",
-        "From the image to tokens: patches, each mapped linearly; normed_patches, the same with a "
-        "LayerNorm before and after; conv, two convolutions, for patches of 4.",
+        "Conversion of the image to tokens: patches, each mapped linearly; normed_patches, "
+        "the same with a LayerNorm before and after; conv, two convolutions, for patches of "
+        "4.",
         choices=("patches", "normed_patches", "conv"),
     )
     patch_overlap: int = setting(
-        0, "Pixels by which patches reach into their neighbors on every side.", at_least=0
+        0, "Number of pixels by which patches overlap their neighbors on every side.", at_least=0
     )
-    qk_norm: bool = setting(False, "LayerNorm of the queries and keys of each head.")
+    qk_norm: bool = setting(False, "Apply a LayerNorm to the queries and keys of each head.")
     layer_scale: float | None = setting(
         None,
-        "LayerScale: initial value of a learned factor for each channel of a residual branch; "
-        "null: no factors.",
+        "LayerScale: initial value of a learned factor for each channel of a residual "
+        "branch; null: no factors.",
         above=0,
     )
     zero_branches: bool = setting(
         False, "Initialize the last layer of each residual branch to zero."
     )
-    qkv_bias: bool = setting(True, "Biases of the layers that make queries, keys and values.")
-    proj_bias: bool = setting(True, "Bias of the layer after attention.")
-    mlp_bias: bool = setting(True, "Biases of the MLP.")
+    qkv_bias: bool = setting(True, "Add biases to the layers that make queries, keys and values.")
+    proj_bias: bool = setting(True, "Add a bias to the layer after attention.")
+    mlp_bias: bool = setting(True, "Add biases to the MLP.")
     positions: str = setting(
         "learned",
         "Position embeddings: learned, learned_2d, sinusoidal, sincos_2d, relative, rotary_2d, "
@@ -106,8 +108,9 @@ class ViTConfig(ModelConfig):
     )
     positions_at: str = setting(
         "stem",
-        "Add absolute positions once after the patch embedding (stem), or before every layer, "
-        "from a separate table for each layer (layers) or one for all of them (shared).",
+        "Where to add absolute positions: once, after the patch embedding (stem), or before "
+        "every layer, from a separate table for each layer (layers) or a single table for "
+        "all (shared).",
         choices=("stem", "layers", "shared"),
     )
     head: str = setting(
@@ -118,40 +121,44 @@ class ViTConfig(ModelConfig):
     )
     dropout: float = setting(
         0.0,
-        "Dropout after the positions and after all linear layers except those to queries, keys, "
-        "values and classes.",
+        "Dropout after the positions and after all linear layers, except those that make "
+        "queries, keys, values and logits.",
         at_least=0,
         below=1,
     )
     branch_dropout: float = setting(
-        0.0, "Dropout of the outputs of the two residual branches.", at_least=0, below=1
+        0.0, "Dropout on the outputs of the two residual branches.", at_least=0, below=1
     )
     drop_path: float = setting(
         0.0,
-        "Stochastic depth: probability of skipping a residual branch, 0 in the first block and "
-        "rising to this in the last.",
+        "Stochastic depth: probability of skipping a residual branch, from 0 in the first "
+        "block up to this value in the last.",
         at_least=0,
         below=1,
     )
     init: str = setting(
         "xavier",
-        "Initial linear layers: xavier, Xavier-uniform with zero biases and a zero head; mimetic, "
-        "the same with attention initialized to resemble trained attention; torch, PyTorch's.",
+        "Initialization of linear layers: xavier, Xavier-uniform with zero biases and a zero "
+        "head; mimetic, the same with attention initialized to resemble trained attention; "
+        "torch, PyTorch's default.",
         choices=("xavier", "mimetic", "torch"),
     )
-    cls_std: float = setting(0.02, "Standard deviation of the initial class token.", at_least=0)
+    cls_std: float = setting(
+        0.02, "Standard deviation of the class token's initial values.", at_least=0
+    )
     pos_std: float = setting(
-        0.02, "Standard deviation of the initial learned positions.", at_least=0
+        0.02, "Standard deviation of the learned positions' initial values.", at_least=0
     )
     mask_std: float | None = setting(
         None,
-        "Standard deviation of a decoder's initial mask token; null: pos_std.",
+        "Standard deviation of the initial values of a decoder's mask token; null: pos_std.",
         at_least=0,
     )
     kernels: str = setting(
         "auto",
-        "LayerNorm, GELU and attention: this package's own (scratch) or PyTorch's (fused; auto, "
-        "too), which were faster on most CPUs measured. They agree to rounding.",
+        "LayerNorm, GELU and attention: written in this package (scratch) or PyTorch's "
+        "(fused and auto), which were faster on most CPUs measured. Both agree up to "
+        "rounding.",
         choices=("auto", "scratch", "fused"),
     )
 
@@ -164,7 +171,8 @@ class ViTConfig(ModelConfig):
             )
         if self.hidden_dim < 1:
             raise ValueError(
-                f"model.mlp_ratio={self.mlp_ratio}: the MLP has no hidden unit; choose a larger one"
+                f"model.mlp_ratio={self.mlp_ratio}: the MLP would have no hidden units; "
+                "choose a larger ratio"
             )
         if self.stem != "patches" and self.patch_overlap:
             raise ValueError(f"model.stem={self.stem} needs model.patch_overlap=0")
@@ -192,11 +200,11 @@ class ViTConfig(ModelConfig):
 
 @dataclass
 class WidthsConfig(ModelConfig):
-    """Base of the models whose parts have a width each."""
+    """Base of models with a list of widths, one for each part."""
 
     sizes: ClassVar[tuple[str, ...]] = ("widths",)
 
-    widths: list[int] = setting(list, "Channels of each part.", at_least=1)
+    widths: list[int] = setting(list, "Number of channels of each part.", at_least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -210,7 +218,7 @@ class CnnConfig(WidthsConfig):
 
     name: str = "cnn"
     widths: list[int] = setting(
-        lambda: [32, 32, 64, 64, 128], "Channels of each convolution.", at_least=1
+        lambda: [32, 32, 64, 64, 128], "Number of channels of each convolution.", at_least=1
     )
 
 
@@ -221,8 +229,10 @@ class ResNetConfig(WidthsConfig):
     sizes = ("widths", "blocks")
 
     name: str = "resnet"
-    widths: list[int] = setting(lambda: [16, 32, 64], "Channels of each stage.", at_least=1)
-    blocks: int = setting(2, "Residual blocks of each stage.", at_least=1, at_most=200)
+    widths: list[int] = setting(
+        lambda: [16, 32, 64], "Number of channels of each stage.", at_least=1
+    )
+    blocks: int = setting(2, "Number of residual blocks in each stage.", at_least=1, at_most=200)
 
 
 MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
@@ -235,7 +245,7 @@ MODEL_CONFIGS: dict[str, type[ModelConfig]] = {
 def differences(one: ViTConfig, other: ViTConfig) -> list[str]:
     """Return the settings of `one` that make its encoder's weights unusable in `other`.
 
-    They are written as on the command line, where they make `other` fit.
+    They are written as on the command line, where they make `other` fit the weights.
     """
     differing = [f for f in ENCODER_SHAPE if getattr(one, f) != getattr(other, f)]
     typed = {
@@ -256,7 +266,7 @@ def shown(value: object) -> str:
 
 
 def require_vit(config: ModelConfig, what: str) -> ViTConfig:
-    """Return the config of a Vision Transformer, as `what` needs; raise ValueError for others."""
+    """Return a Vision Transformer's config, as `what` needs; raise ValueError for other models."""
     if not isinstance(config, ViTConfig):
         raise ValueError(f"{what} needs a Vision Transformer, but model.name={config.name}")
     return config

@@ -27,7 +27,8 @@ class LayerNormFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        # Two passes over rows that stay in the cache: on a CPU torch.var_mean is five times slower.
+        # Two passes over rows that stay in the cache: on a CPU, torch.var_mean is five times
+        # slower.
         normalized = x - x.mean(dim=-1, keepdim=True)
         inverse_std = (normalized * normalized).mean(dim=-1, keepdim=True).add_(eps).rsqrt_()
         normalized.mul_(inverse_std)
@@ -100,7 +101,7 @@ def scratch_gelu(x: Tensor) -> Tensor:
 class LayerNorm(nn.Module):
     """Layer normalization of the last axis (Ba et al. 2016).
 
-    Without `affine`, scale and shift are constant, 1 and 0, not learned.
+    Without `affine`, scale and shift are fixed at 1 and 0 instead of being learned.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class LayerNorm(nn.Module):
 
 
 def norms_of(config: ViTConfig) -> Callable[[int], LayerNorm]:
-    """Return a factory of the model's LayerNorms, which takes their width."""
+    """Return a factory for the model's LayerNorms; it takes their width."""
     return partial(LayerNorm, kernels=config.kernels, eps=config.eps, affine=config.norm_affine)
 
 
@@ -138,7 +139,7 @@ class Dropout(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """LayerScale (Touvron et al. 2021): a learned factor for each value, at first `initial`."""
+    """LayerScale (Touvron et al. 2021): a learned factor for each channel, initially `initial`."""
 
     def __init__(self, dim: int, initial: float) -> None:
         super().__init__()
@@ -164,8 +165,8 @@ class DropPath(Dropout):
 def init_normal(parameter: nn.Parameter, std: float) -> None:
     """Draw from N(0, std²), in place.
 
-    On the meta device, where tensors have shapes but no values, this does nothing: the call would
-    make PyTorch load its compiler, which takes two seconds.
+    On the meta device, where tensors have shapes but no values, this does nothing, because the call
+    would make PyTorch load its compiler, which takes two seconds.
     """
     if not parameter.is_meta:
         nn.init.normal_(parameter, std=std)
@@ -186,8 +187,8 @@ class PreHead(nn.Sequential):
 class Head(nn.Linear):
     """Linear classifier, features (B,D) → logits (B,K), in the weights' precision.
 
-    This holds under autocast too: in half precision, two classes of some images would get the same
-    logit, and the tie would leave the prediction undecided.
+    This holds even under autocast: in half precision, two classes could get the same logit for some
+    images, and the prediction would be undecided.
     """
 
     is_head = True
@@ -212,7 +213,7 @@ class Mlp(nn.Module):
         return self.dropout(self.fc2(hidden))  # type: ignore[no-any-return]
 
     def gelu(self, x: Tensor) -> Tensor:
-        tanh = self.activation == "gelu_tanh"  # which old weights need
+        tanh = self.activation == "gelu_tanh"  # needed by old weights
         if self.kernels == "scratch":
             return gelu_tanh(upcast(x)).to(x.dtype) if tanh else scratch_gelu(x)
         return F.gelu(x, approximate="tanh" if tanh else "none")

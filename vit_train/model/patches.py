@@ -11,8 +11,8 @@ def require_whole_patches(patch_size: int, image_size: int) -> None:
     """Raise ValueError if the patches do not tile the image."""
     if image_size % patch_size:
         raise ValueError(
-            f"model.patch_size={patch_size} must divide the image size {image_size}: change one of "
-            "model.patch_size and data.image_size"
+            f"model.patch_size={patch_size} must divide the image size {image_size}: change "
+            "model.patch_size or data.image_size"
         )
 
 
@@ -32,10 +32,10 @@ def unpatchify(patches: Tensor, patch_size: int) -> Tensor:
 class PatchEmbed(nn.Module):
     """Patch embedding (x_p E in equation 1): (B,C,S,S) → (B,N,D), N = (S/P)² patches in row order.
 
-    Cutting P×P patches and mapping each linearly is the same as a P×P convolution with stride P,
-    whose weights these are; one matrix product is faster. Patches that overlap reach further on
-    every side. The stem "normed_patches" has a LayerNorm before and after the linear map, from
-    Kumar et al. 2023 (dual PatchNorm, arXiv:2302.01327).
+    Cutting P×P patches and mapping each linearly equals a P×P convolution with stride P, and the
+    weights are stored as such; a single matrix product is faster. With an overlap, patches extend
+    further on every side. The stem "normed_patches" adds a LayerNorm before and after the linear
+    map, from Kumar et al. 2023 (dual PatchNorm, arXiv:2302.01327).
     """
 
     def __init__(self, config: ViTConfig, in_channels: int) -> None:

@@ -2,7 +2,7 @@
 
 Each class defines its initialization, its resizing to another image size, and the widths it
 supports. Absolute positions are added to the tokens; attention positions act inside every attention
-layer. The class token, if there is one, comes first. It has no place in the grid of patches, so the
+layer. The class token, if any, comes first. It has no place in the grid of patches, so
 two-dimensional tables give it a separate vector (learned) or zeros (fixed).
 
 A new kind is a subclass of AbsolutePositions or AttentionPositions, and a line in POSITIONS.
@@ -20,7 +20,7 @@ from vit_train.model.config import ViTConfig
 from vit_train.model.layers import init_normal
 
 State = dict[str, Tensor]
-# As timm does.
+# timm's value.
 interpolate = partial(F.interpolate, mode="bicubic", antialias=True)
 Kind = TypeVar("Kind", bound="PositionEmbedding")
 
@@ -28,8 +28,8 @@ Kind = TypeVar("Kind", bound="PositionEmbedding")
 class PositionEmbedding(nn.Module):
     """Base of all position embeddings.
 
-    The arguments of each are the number of patches along a side, the width of the vectors it acts
-    on, and the presence of a class token.
+    The constructor takes the number of patches along a side, the width of the vectors, and whether
+    there is a class token.
     """
 
     # `dim` must be a multiple of this.
@@ -41,7 +41,7 @@ class PositionEmbedding(nn.Module):
             init_normal(parameter, std)
 
     def resized(self, state: State) -> State:
-        """Return the state dict of the same kind at another grid, fitted to this one's grid.
+        """Fit the state dict of positions on another grid to this grid.
 
         Raise ValueError if that is impossible.
         """
@@ -64,12 +64,12 @@ class AttentionPositions(PositionEmbedding):
         return q, k
 
     def bias(self, q: Tensor) -> Tensor | None:
-        """Return a term for the logits (B,H,Q,T) of the queries q (B,H,Q,Dh), or None."""
+        """Return a term to add to the logits (B,H,Q,T) of the queries q (B,H,Q,Dh), or None."""
         return None
 
 
 class Table(AbsolutePositions):
-    """A vector `weight` (1,T,D) for each token, in token order."""
+    """A table `weight` (1,T,D) with a vector for each token, in token order."""
 
     weight: Tensor
 
@@ -81,9 +81,9 @@ class Table(AbsolutePositions):
         return self.weight
 
     def resized(self, state: State) -> State:
-        """Interpolate bicubically, so that a patch keeps its place in the picture.
+        """Interpolate bicubically, so that positions keep their place in the picture.
 
-        From Dosovitskiy et al. 2021, section 3.2. The class token's vector stays as it is.
+        From Dosovitskiy et al. 2021, section 3.2. The class token's vector does not change.
         """
         extra = int(self.has_class)
         first, cells = state["weight"][:, :extra], state["weight"][:, extra:]
@@ -122,7 +122,7 @@ class LearnedTable2D(AbsolutePositions):
         return table.unsqueeze(0)
 
     def resized(self, state: State) -> State:
-        # As rows: PyTorch's antialiased interpolation is wrong along a column of width 1.
+        # Resized as rows: PyTorch's antialiased interpolation is wrong along a column of width 1.
         lines = {key: state[key].t()[None, :, None] for key in ("columns", "rows")}
         return state | {
             key: interpolate(line, (1, len(self.columns)))[0, :, 0].t()  # from (1,D/2,1,grid)
@@ -133,7 +133,7 @@ class LearnedTable2D(AbsolutePositions):
 class Sinusoidal(Table):
     """1-D sinusoids over all tokens in order.
 
-    They are not learned, but saved with the weights, so that they can be resized too.
+    They are not learned but saved with the weights, so that they can also be resized.
     """
 
     width_multiple = 2
@@ -141,12 +141,14 @@ class Sinusoidal(Table):
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
         super().__init__(grid, dim, has_class)
         table = torch.empty(1, grid**2 + has_class, dim)
-        if not table.is_meta:  # where arithmetic would load PyTorch's compiler, which takes seconds
+        if (
+            not table.is_meta
+        ):  # on the meta device, arithmetic would load PyTorch's compiler, which takes seconds
             table = self.computed(grid, dim, has_class).unsqueeze(0)
         self.weight = nn.Buffer(table)
 
     def computed(self, grid: int, dim: int, has_class: bool) -> Tensor:
-        """Return the table (T,D)."""
+        """Compute the table (T,D)."""
         return sinusoids(torch.arange(grid**2 + has_class), dim)
 
 
@@ -174,7 +176,7 @@ def sinusoids(places: Tensor, dim: int) -> Tensor:
 class RelativeKeys(AttentionPositions):
     """Relative positions: one learned key per distance p_q − p_k in patch order, 2N − 1 in all.
 
-    The class token has no distances: its row and column of logits get 0.
+    The class token has no distances: nothing is added to its row and column of logits.
     """
 
     def __init__(self, grid: int, dim: int, has_class: bool) -> None:
@@ -198,12 +200,12 @@ class RelativeKeys(AttentionPositions):
 
 
 class Rotary2D(AttentionPositions):
-    """Axial rotary positions: queries and keys are turned by angles of their column and row.
+    """Axial rotary positions: queries and keys are rotated by angles given by column and row.
 
-    From Su et al. 2021 (arXiv:2104.09864) and Heo et al. 2024 (arXiv:2403.13298): half of each
-    head's pairs of values turn with the column, half with the row, at wavelengths of 2π to nearly
-    200π patches. The logits of two patches then depend on their relative position alone: the signed
-    numbers of columns and rows between them. The class token is not turned.
+    From Su et al. 2021 (arXiv:2104.09864) and Heo et al. 2024 (arXiv:2403.13298). In each head,
+    half of the pairs of values rotate with the column and half with the row, at wavelengths of 2π
+    to nearly 200π patches. The logit of two patches then depends only on their relative position:
+    the signed numbers of columns and rows between them. The class token is not rotated.
     """
 
     width_multiple = 4
@@ -214,7 +216,8 @@ class Rotary2D(AttentionPositions):
         angle = torch.arange(grid).unsqueeze(1) * frequency  # (grid,Dh/4)
         angles = torch.cat((angle.repeat(grid, 1), angle.repeat_interleave(grid, 0)), dim=1)
         angles = F.pad(angles, (0, 0, int(has_class), 0))  # (T,Dh/2)
-        # Pairs are of the two halves, not of neighbors, which is the same but for the order.
+        # Pairs are formed from the two halves, not from neighbors; only the order of values
+        # differs.
         cos, sin = angles.cos(), angles.sin()
         self.cos = nn.Buffer(torch.cat((cos, cos), dim=1), persistent=False)
         self.sin = nn.Buffer(torch.cat((-sin, sin), dim=1), persistent=False)
@@ -223,7 +226,7 @@ class Rotary2D(AttentionPositions):
         return self.turned(q), self.turned(k)
 
     def turned(self, x: Tensor) -> Tensor:
-        """Turn the first tokens: (B,H,Q,Dh) → (B,H,Q,Dh)."""
+        """Rotate the first tokens: (B,H,Q,Dh) → (B,H,Q,Dh)."""
         count = x.shape[2]
         return x * self.cos[:count] + x.roll(x.shape[3] // 2, dims=3) * self.sin[:count]
 
@@ -242,9 +245,9 @@ POSITIONS: dict[str, type[PositionEmbedding]] = {
 def make_positions(
     kind: type[Kind], config: ViTConfig, grid: int, has_class: bool | None = None
 ) -> Kind | None:
-    """Make the positions that the config chooses; return None if they are of another kind.
+    """Make the positions that the config selects; return None if they are not of this kind.
 
-    Raise ValueError for unknown positions, or for ones that do not fit the rest of the config.
+    Raise ValueError for unknown positions, or if they do not fit the rest of the config.
     """
     if config.positions not in ("none", *POSITIONS):
         raise ValueError(
@@ -254,8 +257,8 @@ def make_positions(
     absolute = issubclass(chosen, AbsolutePositions)
     if config.positions_at != "stem" and not absolute:
         raise ValueError(
-            f"model.positions_at={config.positions_at} is for absolute positions: with "
-            f"model.positions={config.positions} use positions_at=stem"
+            f"model.positions_at={config.positions_at} needs absolute positions: with "
+            f"model.positions={config.positions} use model.positions_at=stem"
         )
     if not issubclass(chosen, kind):
         return None
@@ -270,7 +273,7 @@ def make_positions(
 
 
 def resize_positions(state: State, model: nn.Module) -> State:
-    """Fit the positions in a state dict to `model`, which has another image size.
+    """Fit the positions in a state dict to `model`, which has a different image size.
 
     Raise ValueError for positions that cannot be resized.
     """

@@ -1,4 +1,4 @@
-"""The Vision Transformer, from patches to logits, and the weights that it begins with."""
+"""The Vision Transformer, from patches to logits, and its initial weights."""
 
 from typing import Any
 
@@ -25,8 +25,8 @@ from vit_train.model.pos_embed import (
     make_positions,
 )
 
-# Shares of identity and of noise in the products of an attention's weights (Trockman & Kolter
-# 2023, section 4): W_q W_kᵀ ≈ 0.7 I + 0.7 Z and W_v W_o ≈ −0.4 I + 0.4 Z.
+# Shares of identity and noise in the products of attention's weights (Trockman & Kolter 2023,
+# section 4): W_q W_kᵀ ≈ 0.7 I + 0.7 Z and W_v W_o ≈ −0.4 I + 0.4 Z.
 QUERY_KEY, VALUE_OUTPUT = 0.7, 0.4
 
 
@@ -34,7 +34,7 @@ def init_weights(module: nn.Module, config: ViTConfig) -> None:
     """Initialize all weights in `module` according to the config's `init`.
 
     xavier: linear layers are Xavier-uniform with zero biases, close to the paper's code. Query, key
-    and value count as one layer, as in PyTorch's MultiheadAttention, not as three. Patches count as
+    and value count as one layer, not three, as in PyTorch's MultiheadAttention. Patches count as
     flattened, so the fan-in of their embedding is P²·C. mimetic: the same, but attention resembles
     trained attention. torch: linear layers keep PyTorch's default. Positions initialize themselves.
     """
@@ -59,7 +59,8 @@ def init_mimetic(attention: Attention) -> None:
     """Make products of weights like those of trained models (arXiv:2305.09828).
 
     W_q W_kᵀ of each head is close to a positive multiple of the identity, W_v W_o of all heads
-    together to a negative one. W acts on rows, x W: it is the transpose of a linear layer's weight.
+    together to a negative one. Here W acts on rows, x W, so it is the transpose of a linear layer's
+    weight.
     """
     query, key, value = attention.qkv.weight.chunk(3)
     dim = len(query)
@@ -75,12 +76,12 @@ def init_mimetic(attention: Attention) -> None:
 
 
 def near_identity(dim: int, identity: float, noise: float) -> Tensor:
-    """Return identity · I + noise · Z, Z of N(0, 1/D): (D,D)."""
+    """Return identity · I + noise · Z (D,D), with Z drawn from N(0, 1/D)."""
     return torch.eye(dim).mul_(identity) + torch.randn(dim, dim).mul_(noise / dim**0.5)
 
 
 def factors(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Return the L and R (D,rank) whose product L Rᵀ is nearest to a matrix (D,D)."""
+    """Return the L and R (D,rank) whose product L Rᵀ is closest to a matrix (D,D)."""
     u, s, vt = torch.linalg.svd(matrix)
     root = s[:rank].sqrt()
     return u[:, :rank] * root, vt[:rank].T * root
@@ -166,14 +167,14 @@ class Encoder(nn.Module):
             init_normal(self.cls_token, config.cls_std)
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
-        """Return the parameters of the embedding of patches and positions, then of each block."""
+        """Return the parameters of the patch and position embeddings, then of each block."""
         embedding = [*self.patch_embed.parameters(), *self.pos_embed.parameters()]
         if self.cls_token is not None:
             embedding.append(self.cls_token)
         return [embedding, *(list(block.parameters()) for block in self.blocks)]
 
     def tokens(self, images: Tensor) -> Tensor:
-        """Embed images: the class token, if there is one, then the patches (B,T,D)."""
+        """Embed images: the class token, if any, then the patches (B,T,D)."""
         if images.shape[1:] != self.image_shape:
             raise ValueError(
                 f"expected images (B, {', '.join(map(str, self.image_shape))}), "
@@ -182,7 +183,7 @@ class Encoder(nn.Module):
         patches = self.patch_embed(images)  # (B,N,D)
         if self.cls_token is None:
             return patches  # type: ignore[no-any-return]
-        # Not len(images), which an exported program would take for a constant.
+        # Not len(images), which an exported program would treat as a constant.
         return torch.cat((self.cls_token.expand(images.shape[0], -1, -1), patches), dim=1)
 
     def encode(
@@ -196,7 +197,7 @@ class Encoder(nn.Module):
 
         The attention is returned only with `need_weights`; otherwise its list is empty.
         `num_queries=Q` computes only the first Q tokens of the last block, (B,Q,D). `indices` (B,T)
-        are the positions of x's tokens in the image; None stands for all in order.
+        are the positions of x's tokens in the image; None means all positions in order.
         """
         attention = []
         for number, block in enumerate(self.blocks):
@@ -211,10 +212,10 @@ class Encoder(nn.Module):
         return x, attention
 
     def encode_visible(self, images: Tensor, visible: Tensor) -> Tensor:
-        """Encode only the patches of the images whose indices are in `visible` (B,V).
+        """Encode only those patches of the images whose indices are in `visible` (B,V).
 
-        The result (B,T,D), input for a decoder, is normalized by the final LayerNorm. T is V, plus
-        1 if there is a class token.
+        The result (B,T,D), the input for a decoder, is normalized by the final LayerNorm. T is V,
+        plus 1 if there is a class token.
         """
         indices = visible
         if self.cls_token is not None:
@@ -224,7 +225,7 @@ class Encoder(nn.Module):
 
 
 def gather(x: Tensor, indices: Tensor | None) -> Tensor:
-    """Return the tokens (B,V,D) of x (B or 1,T,D) at `indices` (B,V); x itself for None."""
+    """Return the tokens (B,V,D) of x (B or 1,T,D) at `indices` (B,V); x itself if None."""
     if indices is None:
         return x
     return x.expand(len(indices), -1, -1).gather(1, indices.unsqueeze(2).expand(-1, -1, x.shape[2]))
@@ -251,7 +252,7 @@ class VisionTransformer(Encoder):
             nn.init.zeros_(self.head.bias)
 
     def forward(self, images: Tensor, return_attention: bool = False) -> Any:
-        """Return the logits or, with `return_attention`, them and a list of attention (B,H,T,T)."""
+        """Return the logits and, with `return_attention`, the layers' attention (B,H,T,T)."""
         # The head reads only the class token, so the last block need not compute the other tokens.
         class_only = self.config.has_class_token and not return_attention
         x, attention = self.encode(

@@ -12,23 +12,23 @@ from vit_train.base.text import printable, shortened
 from vit_train.runs.config import INCIDENTAL, ROUNDING, default_settings, is_among
 from vit_train.runs.paths import SUMMARY, resume_command
 
-# Runs that differ in these alone are repetitions of one another.
+# Runs that differ only in these are repetitions of one another.
 REPEATED = ("seed", "data.cv_fold")
-# The most bytes of a metrics.csv, enough for a hundred thousand epochs.
+# The largest metrics.csv in bytes, enough for a hundred thousand epochs.
 CSV_BYTES = 30_000_000
 
 
 @dataclass
 class Group:
-    """Runs that differ only in their seed and in the fold of cross-validation, one for each."""
+    """Runs that differ only in seed and cross-validation fold, one run for each."""
 
     settings: dict[str, Any]
     runs: list[dict[str, Any]] = field(default_factory=list)
-    # Settings that are enough to distinguish this group from the others.
+    # The fewest settings that distinguish this group from the others.
     label_keys: list[str] = field(default_factory=list)
 
     def values(self, *path: str) -> list[Any]:
-        """Return the value at `path` in each run's summary, for those runs that have one."""
+        """Return the value at `path` in each run's summary, for runs that have such a value."""
         found: list[Any] = self.runs
         for key in path:
             found = [each.get(key) if isinstance(each, dict) else None for each in found]
@@ -36,15 +36,15 @@ class Group:
 
     @property
     def stages(self) -> list[dict[str, Any]]:
-        """Return the stages of each run: those before it was resumed, if they differ, and the last.
+        """Return the stages of all runs: several if commit or machine changed when resuming.
 
-        Each has a commit and a machine.
+        Each stage has a commit and a machine.
         """
         return [each for run in self.runs for each in (*run.get("earlier", ()), run)]
 
     @property
     def folds(self) -> str:
-        """Return the folds of cross-validation, such as "0, 1, 2 of 5"; "" for none."""
+        """Return the folds of cross-validation, such as "0, 1, 2 of 5"; "" if there are none."""
         present = sorted({int(fold) for fold in self.values("config", "data", "cv_fold")})
         total = self.values("config", "data", "cv_folds")
         return f"{', '.join(map(str, present))} of {total[0]}" if present else ""
@@ -55,7 +55,7 @@ class Group:
         return [curve[-1][column] for curve in curves if curve] if all(curves) else []
 
     def label(self, *left_out: str) -> str:
-        """Return the settings that tell this group from the others, except those `left_out`."""
+        """Return the settings that distinguish this group from others, except those `left_out`."""
         kept = {key: value for key, value in self.settings.items() if key not in left_out}
         words = [f"{short_name(k)}={short_value(kept[k])}" for k in self.label_keys if k in kept]
         more = ["…"] if len(kept) > len(words) else []  # the groups differ in more settings
@@ -69,7 +69,7 @@ def short_name(key: str) -> str:
 
 
 def short_value(value: Any) -> str:
-    """Return a setting's value as text that fits into a table; a foreign summary may hold a MB."""
+    """Return a setting's value as text, shortened to fit into a table."""
     return shortened(str(value), 60)
 
 
@@ -92,9 +92,9 @@ def read_summaries(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def read_summary(file: Path, required: bool) -> dict[str, Any] | None:
-    """Return a summary with its run's curve; None for an unfinished run, and for other files.
+    """Return a summary with its run's curve; None for unfinished runs and other files.
 
-    Raise Refused for a damaged file if it is `required`; other files are skipped.
+    Raise Refused for a damaged file if it is `required`; otherwise skip it.
     """
     try:
         content = read_json(file)
@@ -113,12 +113,12 @@ def read_summary(file: Path, required: bool) -> dict[str, Any] | None:
 
 
 def unfinished(file: Path, status: str) -> str:
-    """Return why a run is left out and, if that is possible, how to finish it."""
+    """Return the reason for leaving a run out and, if possible, the way to finish it."""
     if status == "diverged" or file.name != SUMMARY:
         return f"left out ({status}): {file}"
     return (
-        f"left out, because unfinished ({status}): {file.parent}. Unless it is training now, "
-        f"finish it with: {resume_command(file.parent)}"
+        f"left out because it is unfinished ({status}): {file.parent}. Unless it is training "
+        f"now, finish it with: {resume_command(file.parent)}"
     )
 
 
@@ -141,7 +141,7 @@ def read_curve(summary: Path) -> list[dict[str, float]]:
 
 
 def validated_on(summaries: Sequence[dict[str, Any]]) -> str:
-    """Name the split that the curves of these runs follow."""
+    """Return the name of the split on which these runs' curves were measured."""
     on_test = all(summary.get("selected_on") == "test" for summary in summaries)
     return "test, each epoch" if on_test else "validation"
 
@@ -149,7 +149,7 @@ def validated_on(summaries: Sequence[dict[str, Any]]) -> str:
 def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
     """Group and sort runs by the settings that differ and can change a result.
 
-    Runs that differ in their seeds or folds alone are of one group.
+    Runs that differ only in their seeds or folds are in one group.
     """
     flat = [settings_of(summary) for summary in summaries]
     differing = [
@@ -173,10 +173,7 @@ def group_runs(summaries: Sequence[dict[str, Any]]) -> list[Group]:
 
 
 def smallest_key(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:
-    """Return some of the keys whose values distinguish as many groups as those of all do.
-
-    Each of them is needed.
-    """
+    """Return a minimal subset of the keys that distinguishes as many groups as all keys."""
 
     def count(chosen: Sequence[str]) -> int:
         return len({values_of(settings, chosen) for settings in flat})
@@ -192,9 +189,10 @@ def smallest_key(flat: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[st
 def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
     """Return all settings that may have affected the result, by dotted key.
 
-    A setting that is newer than the run has its default; the precision is the one that was used,
-    or several, if the run was resumed in another one.
-    For a run that extends another, the other's number of epochs and its recipe count, not its
+    Settings newer than the run get their default; the precision is the one that was used, or
+    several if the run was resumed in another precision.
+
+    If the run extends another, the other's number of epochs and recipe are included, but not its
     folder, which differs by seed.
     """
     config = summary["config"]
@@ -217,16 +215,16 @@ def settings_of(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def newest_of_each(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the newest run of each seed and fold, in order; of those of one day the last by path.
+    """Return the newest run of each seed and fold, in order; on the same day, the last by path.
 
-    A repeated one would make the spread look too small.
+    Counting repetitions would make the spread look too small.
     """
     newest: dict[tuple[Any, Any], dict[str, Any]] = {}
     for run in sorted(runs, key=lambda run: str(run.get("date", ""))):
         place = run["config"]["seed"], run["config"]["data"].get("cv_fold")
         if place in newest:
             logger.warning(
-                printable(f"skipped, because {run['file']} repeats it: {newest[place]['file']}")
+                printable(f"skipped because {run['file']} repeats it: {newest[place]['file']}")
             )
         newest[place] = run
     return [newest[place] for place in sorted(newest, key=lambda each: [*map(numbers_first, each)])]
@@ -237,11 +235,11 @@ def values_of(settings: dict[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def spelled(value: Any) -> str:
-    """Return a setting's value as text, 1.0 and 1 alike."""
+    """Return a setting's value as text; 1.0 and 1 are spelled alike."""
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def numbers_first(value: Any) -> tuple[bool, float, str]:
-    """Return a sort key: numbers by size, before words."""
+    """Return a sort key: numbers by size, then words."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return (not number, value if number else 0, str(value))

@@ -25,7 +25,7 @@ PLOTS = ("results.png", "images.png", "curves.png")
 
 @dataclass(frozen=True)
 class Measure:
-    """The measure that compares runs: its name in a summary, its titles and format in results."""
+    """The measure for comparing runs: its name in a summary, its titles, and its format."""
 
     name: str
     title: str
@@ -34,7 +34,7 @@ class Measure:
     digits: int
 
     def text(self, values: Sequence[float]) -> str:
-        """Format the mean over the runs, ± their standard deviation if there are several."""
+        """Format the mean over the runs, with ± the standard deviation if there are several."""
         numbers = [mean(values)] if values else []
         numbers += [stdev(values)] if len(values) > 1 else []
         return " ± ".join(f"{self.scale * number:.{self.digits}f}" for number in numbers)
@@ -44,7 +44,7 @@ class Measure:
         return [run["test"]["final"][self.name] for run in group.runs]
 
     def points(self, group: Group) -> list[float]:
-        """Return the same results as they are drawn."""
+        """Return the test results in the unit of the plots."""
         return [self.scale * value for value in self.final(group)]
 
 
@@ -56,15 +56,17 @@ def common_measure(groups: Sequence[Group]) -> Measure:
     """Return accuracy, or loss if no run has accuracy; raise ValueError if only some have it."""
     classify = {"acc" in run["test"]["final"] for group in groups for run in group.runs}
     if len(classify) > 1:
-        raise ValueError("some of these runs classify and others do not: compare them separately")
+        raise ValueError(
+            "only some of these runs are classifiers: compare classifiers and others separately"
+        )
     return ACCURACY if classify == {True} else LOSS
 
 
 def interval(group: Group) -> str:
-    """Format the 95 % interval of test accuracy, or of its mean if there are several runs.
+    """Format the 95 % interval of test accuracy, or of its mean over several runs.
 
-    The text is empty if the runs have no accuracy, and for folds: their runs share most of their
-    training images, so that an interval from their spread would be too narrow.
+    The text is empty for runs without accuracy, and for folds: these share most of their training
+    images, so an interval from their spread would be too narrow.
     """
     accuracy, count = group.values("test", "final", "acc"), group.values("test", "final", "count")
     if not accuracy or (group.folds and len(accuracy) > 1):
@@ -77,9 +79,9 @@ def interval(group: Group) -> str:
 
 
 def table(groups: Sequence[Group]) -> str:
-    """Return a Markdown table, with accuracies in percent; columns without any value are left out.
+    """Return a Markdown table, with accuracies in percent; columns without values are left out.
 
-    A setting that only some groups have is empty in the others.
+    If only some groups have a setting, the other groups' cells are empty.
     """
     measure = common_measure(groups)
     keys = list(dict.fromkeys(key for group in groups for key in group.settings))
@@ -96,7 +98,7 @@ def table(groups: Sequence[Group]) -> str:
 
 
 def columns(group: Group, measure: Measure, is_precision_known: bool) -> dict[str, str]:
-    """Return a group's cells by the titles of their columns, which follow those of the settings."""
+    """Return a group's cells by column title, for the columns after those of the settings."""
     on_test = {run["selected_on"] for run in group.runs} == {"test"}
     precision = each_once(str(stage.get("precision", "fp32")) for stage in group.stages)
     best = measure.text(group.values("test", "best", measure.name))
@@ -130,14 +132,14 @@ def columns(group: Group, measure: Measure, is_precision_known: bool) -> dict[st
 
 
 def balanced(group: Group) -> list[float]:
-    """Return the balanced test accuracies of the final weights; [] if the classes are even."""
+    """Return the balanced test accuracies of the final weights; [] if classes are even in size."""
     counts = group.values("test", "final", "per_class_count")
     uneven = any(is_uneven(count) for count in counts if count)
     return group.values("test", "final", "balanced_acc") if uneven else []
 
 
 def tflop(group: Group) -> str:
-    """Return the mean arithmetic of the runs; "" if not all summaries have it."""
+    """Return the runs' mean number of TFLOP; "" if a summary lacks it."""
     values = group.values("training_tflop")
     if len(values) < len(group.runs):
         return ""
@@ -145,9 +147,9 @@ def tflop(group: Group) -> str:
 
 
 def seconds_in_steps(group: Group) -> list[float]:
-    """Return how long each run spent in its training steps; [] if a curve does not say.
+    """Return the seconds that each run spent in training steps; [] if a curve lacks them.
 
-    What is left out is what comes before the first step, reports, validation and the test.
+    This leaves out the time before the first step, reports, validation and the test.
     """
     curves = [run.get("curve") or [{}] for run in group.runs]
     if not all({"images_seen", "images_per_s"} <= curve[-1].keys() for curve in curves):
@@ -156,7 +158,7 @@ def seconds_in_steps(group: Group) -> list[float]:
 
 
 def time_in_steps(curve: Curve) -> float:
-    """Return the seconds of all epochs of a metrics.csv without their validation."""
+    """Return the seconds of all epochs in a metrics.csv, without validation."""
     before = [0.0, *(row["images_seen"] for row in curve)]
     return sum(
         (row["images_seen"] - seen) / row["images_per_s"]
@@ -166,7 +168,7 @@ def time_in_steps(curve: Curve) -> float:
 
 
 def minutes(seconds: Sequence[float]) -> str:
-    """Return the minutes of each run as a range; "" for no runs.
+    """Return the range of the runs' minutes; "" for no runs.
 
     A mean would hide that a machine was busy, or that one run had more cores.
     """
@@ -174,13 +176,13 @@ def minutes(seconds: Sequence[float]) -> str:
 
 
 def machine(run: dict[str, Any], *keys: str) -> str:
-    """Return the first of these facts about a run's machine that its summary contains, or ""."""
+    """Return the first of these facts about a run's machine that its summary has, or ""."""
     facts = run.get("machine") or {}
     return next((str(facts[key]) for key in keys if facts.get(key)), "")
 
 
 def short_commit(run: dict[str, Any]) -> str:
-    """Return the first digits of the run's commit, with "+" if the checkout was changed."""
+    """Return the first digits of the run's commit, with "+" if the checkout had changes."""
     digits, plus, changes = str(run.get("commit") or "").partition("+")
     return f"{digits[:7]}{plus}{changes}"
 
@@ -192,9 +194,9 @@ def each_once(texts: Iterable[str]) -> str:
 def plots(groups: Sequence[Group]) -> dict[str, Figure]:
     """Return the plots by file name.
 
-    results.png shows the final results. images.png shows them over the number of training images,
-    if there are runs with three or more such numbers. curves.png shows the training curves, if
-    each run has its metrics.csv.
+    results.png shows the final results. images.png, for runs with at least three numbers of
+    training images, shows the results by that number. curves.png shows the training curves if each
+    run has its metrics.csv.
     """
     measure, runs = common_measure(groups), [run for group in groups for run in group.runs]
     ends = [
@@ -213,11 +215,11 @@ def plots(groups: Sequence[Group]) -> dict[str, Figure]:
 
 
 def by_training_images(groups: Sequence[Group], measure: Measure) -> list[Series]:
-    """Return the results by number of training images, one series per choice of other settings."""
+    """Return the results by number of training images: a series for each set of other settings."""
     series: dict[str, dict[int, list[float]]] = {}
     for group in groups:
         places = series.setdefault(group.label("data.train_subset"), {})
-        for images in group.values("images", "train")[:1]:  # the same for all runs of a group
+        for images in group.values("images", "train")[:1]:  # the same for all runs in a group
             places.setdefault(int(images), []).extend(measure.points(group))
     return [(label, sorted(places.items())) for label, places in series.items()]
 
@@ -229,7 +231,7 @@ def require_complete(run: dict[str, Any]) -> None:
             table([group])
             by_training_images([group], common_measure([group]))
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-        raise ValueError(f"{run['file']} is not a summary written by vit-train") from error
+        raise ValueError(f"{run['file']} was not written by vit-train") from error
 
 
 def read_groups(paths: Sequence[Path]) -> list[Group]:
@@ -243,14 +245,14 @@ def read_groups(paths: Sequence[Path]) -> list[Group]:
 def gather(paths: Sequence[Path], out: Path | None = None) -> tuple[str, Path]:
     """Write results.md and the plots that can be drawn; return the table and their folder.
 
-    The folder is `out` or, without it, the one given or the one that holds all paths.
+    The folder is `out` or, without it, the folder given or the one that contains all paths.
     """
     groups = read_groups(paths)
     out = out or folder_beside(paths)
     text = table(groups)
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "results.md", text + "\n")
-    for name in PLOTS:  # an earlier one may not be of these runs
+    for name in PLOTS:  # an earlier one may belong to other runs
         (out / name).unlink(missing_ok=True)
     for name, figure in plots(groups).items():
         save(figure, out / name)
@@ -258,15 +260,16 @@ def gather(paths: Sequence[Path], out: Path | None = None) -> tuple[str, Path]:
 
 
 def folder_beside(paths: Sequence[Path]) -> Path:
-    """Return the folder given, or the one that holds all paths.
+    """Return the folder given, or the one that contains all paths.
 
-    Raise ValueError if that is the current folder or the root: to write there was not asked for.
+    Raise ValueError if that is the current folder or the root, because the user did not ask to
+    write there.
     """
     if len(paths) == 1 and paths[0].is_dir():
         return paths[0]
     parent = os.path.commonpath([path.parent.resolve() for path in paths])
     if parent in (str(Path.cwd()), Path(parent).anchor):
         raise ValueError(
-            f"only {parent} holds all of these runs: say where to write with --out=FOLDER"
+            f"only {parent} contains all of these runs: choose where to write with --out=FOLDER"
         )
     return Path(os.path.relpath(parent))

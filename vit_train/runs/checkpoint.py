@@ -1,8 +1,8 @@
 """A checkpoint: the state of a run at one step, in one file that contains no code.
 
 The file has the safetensors format. Its tensors have plain names, such as `model.head.weight`,
-`ema.head.weight` or `optimizers.0.3.exp_avg`. Its metadata has everything else as JSON, in which
-{"tensor": NAME} stands for a tensor, and a checksum of both.
+`ema.head.weight` or `optimizers.0.3.exp_avg`. Its metadata holds everything else as JSON, in which
+{"tensor": NAME} stands for a tensor, and a checksum of tensors and JSON.
 """
 
 import contextlib
@@ -22,48 +22,49 @@ from vit_train.engine.state import State, TrainerState
 from vit_train.runs.paths import resume_command
 
 FORMAT = "vit_train checkpoint 3"
-# The key of a file's metadata, and that of a tensor's name within its JSON.
+# The metadata's key in the file, and the key of a tensor's name in the JSON.
 KEY, TENSOR = "vit_train.checkpoint", "tensor"
-# Values in the JSON. A model of 100 blocks, its average and its moments have 30,000.
+# Limit on the number of values in the JSON. A model of 100 blocks with its average and moments has
+# 30,000.
 MOST_VALUES = 1_000_000
 
 
 @dataclass(frozen=True)
 class Extended:
-    """A run that another run extends, at its end."""
+    """The final state of a run that another run extends."""
 
     run: str
     epochs: int
     steps: int
     images_seen: int
     seconds: float
-    # The checksum of its last checkpoint, with which the longer run begins.
+    # The checksum of its last checkpoint, from which the longer run starts.
     fingerprint: str
-    # A hash of all its settings but the seed and the fold, by which runs of one recipe are known.
+    # A hash of all its settings except the seed and the fold; runs of one recipe share it.
     recipe: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Facts of a trained model that its checkpoint contains."""
+    """Facts about a trained model, stored in its checkpoint."""
 
     classes: list[str]
     versions: dict[str, str]
     # A hash of the run's training, validation and test images.
     fingerprint: str
-    # Keys of the images on which the model, or a model that it learned from, was trained or
-    # validated, and of the latter's alone, (N,) int64, if they are known.
+    # Keys, (N,) int64, of the images on which this model or a model that it learned from was
+    # trained or validated, and of those of the other models alone; None if unknown.
     seen: Tensor | None = None
     seen_before: Tensor | None = None
-    # Logits are divided by it for calibrated probabilities, if it is known.
+    # The temperature by which logits are divided to calibrate probabilities, if known.
     temperature: float | None = None
-    # The checksum of the file that this was read from, which identifies it.
+    # The checksum of the file that the facts were read from; it identifies the file.
     checksum: str = ""
 
     def __post_init__(self) -> None:
         for keys in (self.seen, self.seen_before):
             if keys is not None and (keys.dtype != torch.int64 or keys.ndim != 1):
-                raise Refused("the keys of images must be int64 (N,)")
+                raise Refused("the keys of the images must be int64 (N,)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,23 +73,23 @@ class Checkpoint(TrainerState, Facts):
 
     config: dict[str, Any]
     image_shape: tuple[int, int, int]
-    # Mean and standard deviation of each channel, to normalize images with.
+    # Mean and standard deviation of each channel, for normalizing images.
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    # The runs that this one extends, the first one first.
+    # The chain of runs that this one extends, the first one first.
     extends: list[Extended] = field(default_factory=list)
-    # The run's teacher, if it has one: its run, weights and accuracy.
+    # The run's teacher, if any: its run, weights and accuracy.
     teacher: dict[str, Any] = field(default_factory=dict)
-    # The length in bytes of each file that grows with the run's steps.
+    # The length in bytes of each file that grows during the run.
     written: dict[str, int] = field(default_factory=dict)
 
     def copied(self) -> "Checkpoint":
-        """Return a checkpoint with copies of the tensors in main memory."""
+        """Return a copy of the checkpoint whose tensors are in main memory."""
         content, tensors = apart(self)
         return together(content, {name: tensor.clone() for name, tensor in tensors.items()})
 
     def to_bytes(self) -> bytes:
-        """Return the content of the checkpoint's file."""
+        """Return the content of the checkpoint file."""
         content, tensors = apart(self)
         described = {"format": FORMAT, "checksum": checksum(content, tensors), "content": content}
         return save(tensors, {KEY: json.dumps(described)})
@@ -121,13 +122,13 @@ def read(path: Path) -> Checkpoint:
             described = json.loads((file.metadata() or {}).get(KEY, "null"))
             require_plain(described, "it", MOST_VALUES)
             if not isinstance(described, dict) or described.get("format") != FORMAT:
-                raise Refused("it has another format")
+                raise Refused("it has a different format")
             tensors = {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
     except (SafetensorError, ValueError, RecursionError) as error:
         raise Refused(
-            "it is damaged, or not a checkpoint of this version of vit-train: give a run's folder, "
-            "or last.safetensors or best.safetensors in its checkpoints/ (init_from= also takes "
-            "weights of other libraries)"
+            "it is damaged, or not a checkpoint of this version of vit-train: name a run's "
+            "folder, or last.safetensors or best.safetensors in its checkpoints/ (init_from= "
+            "also takes weights of other libraries)"
         ) from error
     content, noted = described.get("content"), described.get("checksum")
     if not isinstance(content, dict) or noted != checksum(content, tensors):
@@ -136,7 +137,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Check for a file that looks like a checkpoint, though it may be damaged."""
+    """Return True if the file looks like a checkpoint, even a damaged one."""
     try:
         with open_regular(path), safe_open(path, framework="pt") as file:
             return KEY in (file.metadata() or {})
@@ -145,7 +146,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def apart(checkpoint: Checkpoint) -> tuple[Any, State]:
-    """Split a checkpoint into plain values, with names in place of tensors, and the tensors."""
+    """Split a checkpoint into plain values, in which names replace tensors, and the tensors."""
     tensors: State = {}
 
     def plain(value: Any, name: str) -> Any:
@@ -166,7 +167,7 @@ def apart(checkpoint: Checkpoint) -> tuple[Any, State]:
 
 
 def together(plain: Any, tensors: State) -> Checkpoint:
-    """Rebuild a checkpoint that `apart` split; raise Refused if a part is missing."""
+    """Rebuild a checkpoint from the two parts; raise Refused if anything is missing."""
 
     def filled(value: Any) -> Any:
         if isinstance(value, dict):
@@ -190,7 +191,7 @@ def checksum(content: Any, tensors: State) -> str:
 
 
 def newest_intact(folder: Path, without: Path | None = None) -> Path | None:
-    """Return the most recently written checkpoint that can be read, if any."""
+    """Return the most recently written readable checkpoint, or None."""
     files = [file for file in folder.glob("*.safetensors") if file != without and file.is_file()]
     for path in sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True):
         with contextlib.suppress(OSError, Refused):

@@ -1,4 +1,4 @@
-"""The composed, typed config of each command, and the folder of the YAML files."""
+"""The composed, typed config of each command, and the folder with the YAML files."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field, replace
@@ -29,21 +29,21 @@ from vit_train.model.config import MODEL_CONFIGS, NORM_EPS, ModelConfig, ViTConf
 from vit_train.runs.paths import CONFIG
 from vit_train.tasks.config import TASK_CONFIGS, ClassifyConfig, TaskConfig
 
-# The only classes that the field `name` of a group can select.
+# The only classes that a group's `name` can select.
 CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
     "model": MODEL_CONFIGS,
     "task": TASK_CONFIGS,
     "data": DATA_CONFIGS,
     "optim": OPTIM_CONFIGS,
 }
-# The groups that predictions depend on; evaluation needs neither the optimizer nor the data.
+# The groups on which predictions depend; evaluation needs neither the optimizer nor the data.
 PREDICTING = ("model", "task")
 # All groups of a training run.
 GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
-# The names of groups in results that were published when there was no choice.
+# Groups that did not exist when some published results were made, and their only choice then.
 UNNAMED = {"optim": "adamw"}
-# Settings that change no result: how often something is reported or saved, and the machine.
-# A name that ends with a dot stands for all settings below it: see `is_among`.
+# Settings that change no result: how often something is reported or saved, and the machine. A name
+# that ends with a dot stands for all settings below it: see `is_among`.
 INCIDENTAL = (
     *("train.log_every", "train.max_minutes", "checkpoint.every_steps", "checkpoint.every_minutes"),
     *("checkpoint.keep", "checkpoint.on_error", "distributed."),
@@ -51,14 +51,14 @@ INCIDENTAL = (
 )
 # Settings that change results only by rounding; on a GPU, train.micro_batch also changes dropout.
 ROUNDING = ("train.micro_batch", "train.eval_batch_size", "train.cuda_graph")
-# The values that settings without a default need, in words.
+# Descriptions of settings that have no default.
 NEEDED = {
     "ckpt": "PATH, a run's folder or a checkpoint",
     "images": "FILES, a folder, or - for paths on standard input",
     "task.teacher": "RUN, a trained classifier",
 }
 PACKAGE = Path(__file__).parents[1]
-# In the wheel conf/ is a subpackage; in a checkout it is at the top level.
+# In the wheel, conf/ is a subpackage; in a checkout, it is at the top level.
 CONF_DIR = next(path for path in (PACKAGE / "conf", PACKAGE.parent / "conf") if path.is_dir())
 
 
@@ -75,7 +75,7 @@ class TrainConfig(Settings):
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
     resume: str | None = setting(
-        None, "Resume this run (its folder, or one of its checkpoints) with its own settings."
+        None, "Resume this run (a run's folder, or one of its checkpoints) with its own settings."
     )
     extend: str | None = setting(
         None,
@@ -84,30 +84,31 @@ class TrainConfig(Settings):
     )
     init_from: str | None = setting(
         None,
-        "Start from these weights: of a run (its folder or a checkpoint), of another library (a "
-        "file or a folder), timm:NAME, or builtin:cifar10; null: random weights.",
+        "Start from pretrained weights: a run (its folder or a checkpoint), a file or folder "
+        "of another library, timm:NAME, or builtin:cifar10; null: random weights.",
     )
     seed: int = seed_setting(
-        0, "Seed of the initial weights, the order of the images, augmentation and dropout."
+        0, "Seed for the initial weights, the order of the images, augmentation and dropout."
     )
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
     precision: str = setting(
         "auto",
-        "auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs). auto: bf16 on a GPU that has it, "
-        "and on a CPU that multiplies at least 1.2 times as fast in it (measured at the start); "
-        "else fp32.",
+        "auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs). auto: bf16 on a GPU that "
+        "supports it, or on a CPU where it multiplies at least 1.2 times as fast (measured "
+        "at the start); otherwise fp32.",
         choices=PRECISIONS,
     )
     compile: bool | str = setting(
         "auto",
-        "Compile the model first, which takes up to a minute on a CPU, where it made steps no "
-        "faster (not measured on a GPU): true, false, or auto (only on a GPU).",
+        "Compile the model before training: true, false, or auto (only on a GPU). On a CPU "
+        "this takes up to a minute and did not make steps faster; it has not been measured "
+        "on a GPU.",
         choices=COMPILE,
     )
     deterministic: bool = setting(
         False,
-        "Make runs on a GPU reproducible to the bit, which is slower; on the same CPU model with "
-        "the same number of cores they always are.",
+        "Make runs on a GPU reproducible to the bit, at some cost in speed. Runs on the same "
+        "CPU model with the same number of cores always are.",
     )
 
     def __post_init__(self) -> None:
@@ -139,29 +140,30 @@ def with_defaults(config: TrainConfig) -> TrainConfig:
 def readable(config: TrainConfig) -> TrainConfig:
     """Return a config made in Python as it will be read back from a checkpoint.
 
-    Raise ValueError for a group whose class is not registered, or a value of another type.
+    Raise ValueError for a group with an unregistered class, or a value of the wrong type.
     """
     for group, classes in CHOSEN_BY_NAME.items():
         kind = type(getattr(config, group))
         if kind not in classes.values():
             raise ValueError(
-                f"{kind.__name__} could not be read back from this run: give it a name of its own, "
-                f"and register it first, {group.upper()}_CONFIGS[NAME] = {kind.__name__}"
+                f"{kind.__name__} could not be read back from this run's checkpoints: give "
+                f"it a unique name, and register it first: {group.upper()}_CONFIGS[NAME] = "
+                f"{kind.__name__}"
             )
     return from_checkpoint(asdict(config))
 
 
-# Storing takes Hydra milliseconds each, and a program may call several commands.
+# Hydra takes milliseconds to store each of these, and a program may call several commands.
 store = cache(ConfigStore.instance().store)
 
 
 def is_among(key: str, names: Iterable[str]) -> bool:
-    """Look up a setting among these; a name that ends with a dot stands for all below it."""
+    """Return True if a setting is among these; a name that ends with a dot covers all below it."""
     return any(key == name or (name[-1] == "." and key.startswith(name)) for name in names)
 
 
 def register_schemas() -> None:
-    """Register the dataclasses with Hydra, so that the YAML files hold presets but no defaults."""
+    """Register the dataclasses with Hydra, so that YAML files need only presets, not defaults."""
     store(name="train_schema", node=TrainConfig)
     for group, classes in CHOSEN_BY_NAME.items():
         for name, node in classes.items():
@@ -174,7 +176,7 @@ Config = TypeVar("Config")
 
 
 def preset_urls(source: str) -> list[str]:
-    """Return a source's download addresses in this installation's presets; [] if there are none."""
+    """Return a source's download addresses in the presets installed here; [] if there are none."""
     file = CONF_DIR / "data" / f"{source}.yaml"
     preset: Any = OmegaConf.load(file) if file.is_file() else {}
     return list(preset.get("urls", []))
@@ -182,7 +184,7 @@ def preset_urls(source: str) -> list[str]:
 
 def typed(config: DictConfig, kind: type[Config]) -> Config:
     """Return the dataclass that a composed config describes; raise ValueError if it is invalid."""
-    # A group's name is chosen by the group: model=tiny.
+    # A group's name is chosen through the group: model=tiny.
     missing = sorted(key.removesuffix(".name") for key in OmegaConf.missing_keys(config))
     if missing:
         needed = (f"{setting}={NEEDED.get(setting, 'VALUE')}" for setting in missing)
@@ -197,10 +199,10 @@ def typed(config: DictConfig, kind: type[Config]) -> Config:
 
 
 def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictConfig:
-    """Return the schema of a saved run's config: the groups that it names, at their defaults.
+    """Return the schema of a saved run's config: its groups, with their defaults.
 
-    A group whose name is not registered in this program has the settings that all of its kind have;
-    raise ValueError if the group is among those `needed`.
+    A group whose name is not registered in this program gets only the settings common to its kind;
+    raise ValueError if such a group is among those `needed`.
     """
     chosen = {}
     for group, classes in CHOSEN_BY_NAME.items():
@@ -208,8 +210,8 @@ def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictC
         name = part.get("name", UNNAMED.get(group)) if isinstance(part, dict) else None
         if not isinstance(name, str) or (group in needed and name not in classes):
             raise ValueError(
-                f"the config's {group} must be one of: {', '.join(classes)}; others are known to "
-                "the program that registers them"
+                f"the config's {group} must be one of: {', '.join(classes)}; other names are "
+                "known only to a program that registers them"
             )
         if name in classes:
             chosen[group] = classes[name]
@@ -218,9 +220,9 @@ def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictC
 
 @cache
 def schema(chosen: tuple[tuple[str, type], ...]) -> DictConfig:
-    """Return the schema of a run with these classes of its groups; it must not be changed.
+    """Return the schema of a run with these classes for its groups; callers must not change it.
 
-    It takes 30 ms to build, and a folder of runs has many configs.
+    Building it takes 30 ms, and a folder of runs has many configs.
     """
     return OmegaConf.merge(OmegaConf.structured(TrainConfig), dict(chosen))  # type: ignore[return-value]
 
@@ -228,7 +230,8 @@ def schema(chosen: tuple[tuple[str, type], ...]) -> DictConfig:
 def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> TrainConfig:
     """Return a checkpoint's config, typed and checked.
 
-    Settings specific to a group that is neither `needed` nor registered here are dropped.
+    For a group that is neither `needed` nor registered here, only the settings common to its kind
+    are kept.
     """
     require_config(stored, "the config")
     schema = schema_of(stored, needed)
@@ -241,12 +244,12 @@ def from_checkpoint(stored: dict[str, Any], needed: Collection[str] = GROUPS) ->
 
 
 def default_settings(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> dict[str, Any]:
-    """Return the defaults of a saved run's settings, given its choices of groups."""
+    """Return the default settings of a saved run, given its choices of groups."""
     return as_saved(OmegaConf.to_container(schema_of(stored, needed)))  # type: ignore[arg-type]
 
 
 def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
-    """Replace null by the value that a new run without pretrained weights saves."""
+    """Replace null with the value that a new run without pretrained weights would save."""
     model = settings.get("model")
     if isinstance(model, dict) and model.get("norm_eps", NORM_EPS) is None:
         model["norm_eps"] = NORM_EPS
@@ -254,7 +257,7 @@ def as_saved(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
-    """Return the settings in the run's folder or, if that file is lost, in the checkpoint.
+    """Return the settings in the run's config.yaml or, if it is lost, in the checkpoint.
 
     Raise ValueError if they cannot be read.
     """
@@ -267,5 +270,7 @@ def own_settings(folder: Path, checkpoint: Path | None) -> dict[str, Any]:
         stored: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(read_config(path)))  # type: ignore[assignment]
         require_config(stored, "it")
         return stored
-    except Exception as error:  # PyYAML raises any for a value unlike its tag, as in !!bool foo
+    except (
+        Exception
+    ) as error:  # any, from PyYAML, for a value that does not fit its tag: !!bool foo
         raise ValueError(f"{path} cannot be read: {reason(error)}") from error

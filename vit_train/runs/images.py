@@ -37,7 +37,7 @@ class EvalImages(NamedTuple):
 
     images: ImageSet
     val: ImageSet | None = None
-    # An advantage of the model on them, or images that were left out; "" for none.
+    # A note on an advantage of the model on these images, or on images left out; "" for none.
     caveat: str = ""
 
 
@@ -51,7 +51,7 @@ def evaluated_images(
     config, trained = configured(given, meta), meta.config.data
     if not isinstance(config, FolderConfig):
         found = run_images(config, split, meta)
-    else:  # images that the run has seen are recognized at its own size
+    else:  # the keys of images that the run has seen are those at its own size
         own_size = trained.image_size if isinstance(trained, FolderConfig) else config.image_size
         found = folder_images(replace(config, image_size=own_size), given, split, meta)
         if own_size != config.image_size:
@@ -62,30 +62,31 @@ def evaluated_images(
 
 
 def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
-    """Return the settings of the images: the run's, with those that are given.
+    """Return the data settings: the run's, with those `given` on the command line.
 
-    Raise ValueError for a source that does not exist, or a setting that it does not have.
+    Raise ValueError for an unknown source, or for a setting that the source does not have.
     """
     trained = meta.config.data
     chosen = {key: value for key, value in vars(given).items() if value is not None}
     name = chosen.pop("name", trained.name)
     if name not in DATA_CONFIGS:
         raise ValueError(
-            f"data.name={name} must be one of: {', '.join(DATA_CONFIGS)}; only the program that "
-            "registers another source can load it: name other images, as with data.name=folder"
+            f"data.name={name} must be one of: {', '.join(DATA_CONFIGS)}; a custom source "
+            "can be loaded only by the program that registers it: choose other images, for "
+            "example with data.name=folder"
         )
     kind = DATA_CONFIGS[name]
     for key in chosen.keys() - {field.name for field in fields(kind)}:
         raise ValueError(f"data.{key}={chosen[key]} is not a setting of data.name={name}")
     if given.root is not None and kind is ShapesConfig:
         raise ValueError(
-            f"data.root={given.root}: this run's images are drawn and come from no folder; add "
-            "data.name=folder"
+            f"data.root={given.root}: this run's images are drawn, not read from a folder: "
+            "add data.name=folder"
         )
     start = vars(trained) if name == trained.name else {"image_size": meta.image_shape[1]}
-    if is_builtin(meta.path):  # it has no data of its own
+    if is_builtin(meta.path):  # a custom source has no data here
         start = start | {"root": kind().root}
-    # The run's own addresses and limits may be hostile.
+    # The run's own addresses and limits may be malicious.
     if issubclass(kind, ArchiveConfig):
         start = start | {"urls": preset_urls(name)}
     if issubclass(kind, FolderConfig):
@@ -96,7 +97,7 @@ def configured(given: EvalDataConfig, meta: Meta) -> DataConfig:
 def folder_images(
     config: FolderConfig, given: EvalDataConfig, split: str, meta: Meta
 ) -> EvalImages:
-    """Read a folder of images: the run's own as in training, others without those it saw."""
+    """Read a folder of images: the run's own as in training, others without those already seen."""
     if given.root is not None or config.name != meta.config.data.name:
         images = load_part(config, split, meta.classes)
         if images is not None and not is_training_data(images, config, meta):
@@ -107,10 +108,10 @@ def folder_images(
 
 
 def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool:
-    """Recognize the images from which a run split off its own test images."""
+    """Return True if these are the images from which the run split off its own test images."""
     try:
         data = Dataset(*set_apart(images, "test_fraction", config), tuple(meta.classes))
-    except ValueError:  # too few to split
+    except ValueError:  # too few images to split
         return False
     return data.fingerprint == meta.fingerprint
 
@@ -118,7 +119,8 @@ def is_training_data(images: ImageSet, config: FolderConfig, meta: Meta) -> bool
 def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
     """Load and split the images as in training; return the run's own validation images with them.
 
-    Images of another size count as others, because a temperature fitted on them would differ.
+    Images of another size do not count as the run's own, because a temperature fitted on them would
+    differ.
     """
     data = load_dataset(config)
     if meta.task.needs_labels and list(data.classes) != meta.classes:
@@ -135,17 +137,17 @@ def run_images(config: DataConfig, split: str, meta: Meta) -> EvalImages:
     if config.image_size != meta.config.data.image_size:
         return EvalImages(images, caveat=advantage(split, meta))
     logger.warning("the images are not those of the training run")
-    if split == "test" and meta.seen is not None:  # which split off others than now
+    if split == "test" and meta.seen is not None:  # which may have been split differently
         one_tree = isinstance(config, FolderConfig) and len(find_parts(Path(config.root))) == 1
         every = data.train.with_others(data.test) if one_tree else data.test
         return unseen(every, split, config, meta)
-    return EvalImages(images, caveat="Some of these images may have been trained on.")
+    return EvalImages(images, caveat="The model may have been trained on some of these images.")
 
 
 def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> EvalImages:
-    """Leave out test images that the run trained or validated on, as far as they are known.
+    """Leave out test images that the run is known to have trained or validated on.
 
-    Raise ValueError if no others are left.
+    Raise ValueError if none remain.
     """
     unknown, caveat = without(images, meta.seen), ""
     count = len(images) - len(unknown)
@@ -157,27 +159,29 @@ def unseen(images: ImageSet, split: str, config: DataConfig, meta: Meta) -> Eval
         images, caveat = unknown, left_out(count)
     elif advantage(split, meta):
         caveat = (
-            "The epoch was chosen on the run's own test images, which flatters the number if these "
-            "are the same."
+            "The epoch was chosen on the run's own test images. If these are the same "
+            "images, the number is too optimistic."
         )
     return EvalImages(subset(images, f"{split}_subset", config), caveat=caveat)
 
 
 def left_out(count: int) -> str:
-    """Describe how many images are left out because the model has seen them, or return ""."""
+    """Describe the number of images left out because the model has seen them, or return ""."""
     return (
-        f"{counted(count, 'image')} left out, seen in the training or validation of this model or "
-        "of one that it learned from."
+        f"{counted(count, 'image')} left out because this model, or one that it learned "
+        "from, was trained or validated on them."
         if count
         else ""
     )
 
 
 def copies(images: ImageSet, split: str, meta: Meta) -> str:
-    """Describe how many of the run's own test images it has seen in other files, or return ""."""
+    """Describe how many of the run's test images it has seen as other files, or return ""."""
     seen = meta.seen if split == "test" else None
     count = 0 if seen is None else int(are_among(images.images, seen).sum())
-    return f"The run trained or validated on copies of {counted(count, 'image')}." if count else ""
+    return (
+        f"The run was trained or validated on copies of {counted(count, 'image')}." if count else ""
+    )
 
 
 def advantage(split: str, meta: Meta) -> str:
@@ -187,5 +191,5 @@ def advantage(split: str, meta: Meta) -> str:
         return "The model was trained on these images."
     shown = "test" if data.val == "test" and split == "val" else split
     if meta.path.name == BEST and data.selected_on == shown:
-        return "The epoch was chosen on these images, which flatters the number."
+        return "The epoch was chosen on these images, so the number is too optimistic."
     return ""

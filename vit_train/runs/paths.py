@@ -38,16 +38,16 @@ def builtin_checkpoint(path: str | Path) -> Path | None:
     return FOLDER / f"{name}{SUFFIX}"
 
 
-# Written at a run's first step and first save; they remain after its end.
+# Files written at a run's first step and first save, which remain after it ends.
 CONFIG, CHECKPOINTS = "config.yaml", "checkpoints"
 SUMMARY = "summary.json"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run's folder and best validation score, and its exit status, 128 + N after signal N.
+    """A run's folder, best validation score, and exit status (128 + N after signal N).
 
-    A run that was stopped, also by train.max_minutes, is not `finished`.
+    `finished` is false for a run that was stopped, also by train.max_minutes.
     """
 
     folder: Path
@@ -70,15 +70,15 @@ def is_finished(run: Path) -> bool:
 def last_checkpoint(run: Path) -> Path | None:
     """Return the latest checkpoint, or None if the run ended before it wrote one.
 
-    A run that was killed while it saved may have only last-1.safetensors.
+    A run that was killed while saving may have only last-1.safetensors.
     """
     return next(iter(generations(run / CHECKPOINTS / LAST)), None)
 
 
 def checkpoint_at(path: Path) -> Path:
-    """Return a run's best checkpoint or, without a best one, its last.
+    """Return a run's best checkpoint or, if there is none, its last.
 
-    Raise ValueError if the run has neither. A path that is not a folder is returned as it is.
+    Raise ValueError if the run has neither. A path that is not a folder is returned unchanged.
     """
     if not path.is_dir():
         return path
@@ -93,7 +93,7 @@ def checkpoint_at(path: Path) -> Path:
 
 
 def run_at(path: Path) -> Path:
-    """Return the newest finished run in a folder of runs; return any other path as it is.
+    """Return the newest finished run in a folder of runs; return any other path unchanged.
 
     Raise ValueError if none of the runs is finished.
     """
@@ -102,7 +102,9 @@ def run_at(path: Path) -> Path:
         return path
     finished = [file for file in summaries if is_finished(file.parent)]
     if not finished:
-        raise ValueError(f"none of the runs in {path} is finished: name one of them")
+        raise ValueError(
+            f"none of the runs in {path} is finished: name an unfinished one to use it anyway"
+        )
     run = max(finished, key=lambda file: file.lstat().st_mtime_ns).parent
     logger.info(f"taking the newest finished run: {run}")
     return run
@@ -113,8 +115,8 @@ def finished_run(path: str) -> Path:
     folder = run_at(Path(path))
     if not holds_run(folder):
         raise ValueError(
-            f"extend={path}: there is no run in {folder}{near_path(folder)}: name the folder of a "
-            "finished run; init_from= starts from the weights of a checkpoint"
+            f"extend={path}: there is no run in {folder}{near_path(folder)}: name the folder "
+            "of a finished run, or use init_from= to start from a checkpoint's weights"
         )
     if not is_finished(folder):
         raise ValueError(
@@ -124,17 +126,17 @@ def finished_run(path: str) -> Path:
 
 
 def for_shell(path: Path) -> str:
-    """Quote a path for the shell, where necessary."""
+    """Quote a path for the shell if necessary."""
     return shlex.quote(str(path))
 
 
 def resume_command(run: Path) -> str:
-    """Return the command that resumes a run, given by its folder or one of its checkpoints."""
+    """Return the command that resumes a run, given its folder or one of its checkpoints."""
     return f"vit-train resume={for_shell(run)}"
 
 
 def resumed_run(resume: str) -> tuple[Path, Path | None]:
-    """Return the folder of the run named by `resume=` and, if one is named, the checkpoint.
+    """Return the folder of the run that `resume=` names, and the checkpoint if it names one.
 
     Raise ValueError if there is no run.
     """
@@ -143,8 +145,9 @@ def resumed_run(resume: str) -> tuple[Path, Path | None]:
     folder = run_folder(named or path / LAST)
     if named and (folder == path.parent or path.suffix != SUFFIX):
         raise ValueError(
-            f"resume={resume}: a run is resumed in its own folder: name it, or a checkpoint in its "
-            f"{CHECKPOINTS}/; init_from={path} starts a new run from the weights of a copy"
+            f"resume={resume}: a run is resumed in its own folder: name that folder, or a "
+            f"checkpoint in its {CHECKPOINTS}/. To start a new run from the weights of this "
+            f"copy, use init_from={path}"
         )
     if not (named or last_checkpoint(folder) or (folder / CONFIG).is_file()):
         raise ValueError(
@@ -155,7 +158,7 @@ def resumed_run(resume: str) -> tuple[Path, Path | None]:
 
 
 def run_folder(checkpoint: Path) -> Path:
-    """Return the folder of a checkpoint's run or, if the file was copied elsewhere, its folder.
+    """Return the folder of a checkpoint's run or, for a file copied elsewhere, the file's folder.
 
     A built-in model has a folder below outputs/.
     """
@@ -189,8 +192,8 @@ def sole_writer(folder: Path) -> contextlib.AbstractContextManager[None]:
 def new_run(folder: Path, named: bool) -> Iterator[Path]:
     """Lock a folder for a new run; raise InUse if it contains a run or is locked.
 
-    Unless the user `named` the folder, a number is added to its name instead, -2 for the second. A
-    run that ends before its first step leaves no files and no empty folders.
+    Unless the user `named` the folder, add a number to its name instead: -2 for the second. A run
+    that ends before its first step leaves no files and no empty folders.
     """
     with contextlib.ExitStack() as held:
         for number in itertools.count(1):
@@ -206,7 +209,7 @@ def new_run(folder: Path, named: bool) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def unused(folder: Path, named: bool) -> Iterator[None]:
-    """Lock the folder; on exit, remove the run's new files unless it has begun.
+    """Lock the folder; on exit, remove its new files unless the run has begun.
 
     Raise InUse if the folder already contains a run or is locked.
     """
@@ -228,15 +231,15 @@ def unused(folder: Path, named: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def removed_if_empty(folder: Path, named: bool) -> Iterator[None]:
-    """Remove the folder at the end if it is empty.
+    """Remove the folder on exit if it is empty.
 
-    Unless the user `named` it, empty folders above it are removed, too, up to the current one:
+    Unless the user `named` it, empty parent folders are removed, too, up to the current folder:
     Hydra creates outputs/NAME/TIME before the command's settings are checked.
     """
     try:
         yield
     finally:
         above = [path for path in folder.absolute().parents if Path.cwd() in path.parents]
-        with contextlib.suppress(OSError):  # one is not empty, or no longer there
+        with contextlib.suppress(OSError):  # a folder is not empty, or has already gone
             for path in (folder, *([] if named else above)):
                 path.rmdir()

@@ -41,7 +41,7 @@ def version_of(package: str) -> str:
 def commit(top: Path = TOP) -> str | None:
     """Return a checkout's commit, with "+changes" if tracked files differed at the first call.
 
-    The first call is at a run's start, so that commits made during training do not count. Return
+    The first call is at the start of a run, so commits made during training do not count. Return
     None if there is no checkout, or if git fails.
     """
     if (top / ".git").exists():
@@ -56,7 +56,7 @@ def commit(top: Path = TOP) -> str | None:
 
 
 def today() -> str:
-    """Return the date, in UTC, as 2026-01-31."""
+    """Return today's date in UTC, such as 2026-01-31."""
     return datetime.now(UTC).date().isoformat()
 
 
@@ -73,7 +73,7 @@ def machine(device: torch.device) -> dict[str, str | int | None]:
 
 
 def cpu_model() -> str:
-    """Return the CPU's name, or "" if the system does not tell."""
+    """Return the CPU's name, or "" if the system does not report it."""
     with contextlib.suppress(OSError):
         text = CPUINFO.read_text(errors="replace", encoding="utf-8")
         if found := re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE):  # absent on ARM
@@ -82,10 +82,10 @@ def cpu_model() -> str:
 
 
 def command_line(arguments: list[str] | None = None) -> str:
-    """Return this process's command, with other `arguments` if given, quoted for the shell."""
+    """Return this process's command (with other `arguments`, if given), quoted for the shell."""
     module = getattr(sys.modules["__main__"].__spec__, "name", "")
     program = {
-        "vit_train": ["python", "-m", module],  # which torchrun needs
+        "vit_train": ["python", "-m", module],  # needed by torchrun
         "submitit": ["vit-train"],  # a sweep's job on Slurm
     }.get(module.partition(".")[0], [Path(sys.argv[0]).name])
     return printable(shlex.join([*program, *(sys.argv[1:] if arguments is None else arguments)]))

@@ -16,7 +16,7 @@ from vit_train.runs.config import TrainConfig
 
 # The choices of a checkpoint's weights; auto takes the averaged weights if there are any.
 WEIGHTS = ("auto", "ema", "raw")
-# Checkpoints that vit-eval compares.
+# The most checkpoints that vit-eval compares.
 MOST_COMPARED = 8
 
 
@@ -34,28 +34,34 @@ class EvalDataConfig(Settings):
 
     group: ClassVar[str] = "data"
 
-    name: str | None = setting(None, "Another source than the run's, for example folder.")
+    name: str | None = setting(
+        None, "A different source of images than the run's, for example folder."
+    )
     root: str | None = setting(None, "The folder that holds the images.")
     download: bool = setting(
-        False, "Download missing images; not taken from the run, which may be somebody else's."
+        False,
+        "Download missing images; this setting is never taken from the run, which may be "
+        "somebody else's.",
     )
     image_size: int | None = setting(
         None,
-        "Evaluate at another image size than in training; learned positions are interpolated.",
+        "Evaluate at a different image size than in training; learned positions are interpolated.",
         at_least=1,
     )
     on_error: str | None = setting(
         None,
-        "Files of a folder that cannot be decoded: stop and name them, or skip them.",
+        "Files in a folder that cannot be decoded: stop and list them, or skip them.",
         choices=ON_ERROR_CHOICES,
     )
     max_pixels: int | None = setting(
-        None, "Images of a folder with more pixels than this count as undecodable.", at_least=1
+        None,
+        "Images in a folder with more pixels than this are treated as undecodable.",
+        at_least=1,
     )
     val_subset: int | None = setting(
         None,
-        "Use only this many validation images, stratified; with other images than the run's, "
-        "vit-eval fits the temperature on them.",
+        "Use only this many validation images, stratified; for images other than the run's, "
+        "vit-eval fits the temperature on these.",
         at_least=1,
     )
     test_subset: int | None = setting(
@@ -69,19 +75,19 @@ class EvalConfig(TrainedConfig):
 
     ckpt: Any = setting(
         "???",
-        "A run, a checkpoint, a folder of runs, or builtin:cifar10; [A,B] compares several and "
-        "says whether one is better.",
+        "A run, a checkpoint, a folder of runs, or builtin:cifar10; [A,B] compares several, "
+        "with a significance test.",
     )
     split: str = setting(
-        "test", "The images: test, val or train.", choices=("train", "val", "test")
+        "test", "The split to evaluate: test, val or train.", choices=("train", "val", "test")
     )
     batch_size: int | None = setting(None, "Images per batch.", at_least=1)
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
     precision: str | None = setting(None, "fp32, tf32, bf16 or fp16.", choices=PRECISIONS)
     tta: str = setting(
         "none",
-        "Test-time augmentation, reported separately: none, or flip, the mean of the "
-        "probabilities of an image and its mirror image.",
+        "Test-time augmentation, reported separately: none, or flip (the mean of the "
+        "probabilities of an image and its mirror image).",
         choices=("none", "flip"),
     )
     robustness: bool = setting(
@@ -91,14 +97,14 @@ class EvalConfig(TrainedConfig):
     )
     out: str | None = setting(
         None,
-        "The folder to write into, with folders A, B and so on for several checkpoints; null: one "
-        "in the run's folder, such as eval-test/.",
+        "The folder to write into, with subfolders A, B and so on for several checkpoints; "
+        "null: a folder in the run's folder, such as eval-test/.",
     )
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # A run of a sweep has a number for a name.
+        # A run in a sweep has a number for a name.
         several = isinstance(self.ckpt, list)
         self.ckpt = [str(each) for each in self.ckpt] if several else str(self.ckpt)
         if several and not 2 <= len(self.ckpt) <= MOST_COMPARED:
@@ -119,7 +125,7 @@ class PredictConfig(TrainedConfig):
     out: str | None = setting(
         None, "Write all predictions to this file, as CSV (.csv) or JSON lines (.jsonl)."
     )
-    topk: int = setting(3, "The number of most probable classes to name.", at_least=1)
+    topk: int = setting(3, "Number of most probable classes to show.", at_least=1)
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
     max_pixels: int = setting(MAX_PIXELS, MAX_PIXELS_TEXT, at_least=1)
 
@@ -134,34 +140,36 @@ class ExplainConfig(TrainedConfig):
     """All settings of `vit-explain`."""
 
     images: Any = setting(
-        None, "As for vit-predict; null: some test images of the run's data, always the same."
+        None,
+        "Images to explain, as for vit-predict; null: some test images of the run's data, "
+        "always the same.",
     )
-    count: int = setting(12, "Most images that are drawn.", at_least=1, at_most=1000)
+    count: int = setting(12, "Maximum number of images to draw.", at_least=1, at_most=1000)
     method: str = setting(
         "relevance",
-        "relevance: regions that raised the class's logit; rollout: attention through all layers; "
-        "attention: that of one layer; all: the three side by side.",
+        "relevance: the regions that raised the class's logit; rollout: attention combined "
+        "over all layers; attention: the attention of one layer; all: all three side by side.",
         choices=("relevance", "rollout", "attention", "all"),
     )
     layer: int = setting(
-        -1, "With method=attention: the layer, counted from 1, or from the end if negative."
+        -1, "The layer for method=attention, counted from 1, or from the end if negative."
     )
-    target: str | None = setting(None, "The class that is explained; null: the predicted one.")
+    target: str | None = setting(None, "The class to explain; null: the predicted class.")
     score: int = setting(
         0,
         "Also score the method on this many test images: by deleting patches and, where the "
-        "objects' positions are known, by the pointing game.",
+        "positions of objects are known, by the pointing game.",
         at_least=0,
     )
     out: str | None = setting(
         None,
-        "The folder for maps.png, distances.png and filters.png; null: one in the run's folder, "
-        "such as explain/.",
+        "The folder for maps.png, distances.png and filters.png; null: a folder in the run's "
+        "folder, such as explain/.",
     )
     html: str | None = setting(
         None,
-        "Write this page instead of pictures: one .html file in which the model runs in a browser, "
-        "on the first `count` test images and on photos.",
+        "Write a web page instead of pictures: a single .html file in which the model runs "
+        "in a browser, on the first `count` test images and on any photo.",
     )
     device: str = setting("auto", DEVICE_TEXT, choices=DEVICES)
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
@@ -181,21 +189,20 @@ class ExportConfig(TrainedConfig):
 
     format: str = setting(
         "onnx",
-        "onnx; torch: a program of torch.export; safetensors: the weights with our names; timm or "
-        "hf (Hugging Face): a folder that these libraries open.",
+        "onnx; torch: a program of torch.export; safetensors: the weights under vit_train's "
+        "names; timm or hf (Hugging Face): a folder that these libraries open.",
         choices=("onnx", "torch", "safetensors", "timm", "hf"),
     )
     out: str | None = setting(
         None,
-        "The file or folder to write; null: model.onnx or the like, in export/ in the run's "
-        "folder.",
+        "The file or folder to write; null: model.onnx or similar, in export/ in the run's folder.",
     )
     normalize: bool = setting(
         True,
-        "onnx and torch: the exported model takes uint8 images and normalizes them; false: it "
-        "takes normalized floats.",
+        "With onnx and torch: if true, the exported model takes uint8 images and normalizes "
+        "them; if false, it takes normalized floats.",
     )
-    # The test images on which the export is checked, too, where they are present.
+    # Test images on which the export is also checked, if they are present.
     data: EvalDataConfig = field(default_factory=EvalDataConfig)
 
 
@@ -207,25 +214,29 @@ class SheetConfig(Settings):
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     # At most 30 rows and columns, because matplotlib takes minutes to lay out more.
     images: int = setting(6, "Number of images.", at_least=1, at_most=30)
-    variants: int = setting(8, "Augmentations of each image.", at_least=1, at_most=30)
-    seed: int = seed_setting(0, "Seed of the augmentation.")
+    variants: int = setting(
+        8, "Number of augmented versions of each image.", at_least=1, at_most=30
+    )
+    seed: int = seed_setting(0, "Seed for the augmentation.")
     out: str = setting("augmented.png", "The picture to write: .png, .pdf or .svg.")
 
 
 @dataclass
 class InspectConfig(TrainConfig):
-    """All settings of `vit-inspect`: those of `vit-train`, whose new model it describes."""
+    """All settings of `vit-inspect`: those of `vit-train`, for describing a new model."""
 
     image_size: int | None = setting(
-        None, "The side of the images; null: as in the data.", at_least=1
+        None, "The side of the images in pixels; null: that of the data.", at_least=1
     )
-    classes: int | None = setting(None, "The number of classes; null: as in the data.", at_least=1)
-    out: str = setting(
-        "positions.png", "The picture of the table of positions, if the model has one."
+    classes: int | None = setting(
+        None, "The number of classes; null: that of the data.", at_least=1
     )
+    out: str = setting("positions.png", "The picture of the position table, if the model has one.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for key in ("resume", "extend"):
             if (run := getattr(self, key)) is not None:
-                raise ValueError(f"{key}={run} is for vit-train: vit-inspect describes new models")
+                raise ValueError(
+                    f"{key}={run} is only for vit-train: vit-inspect describes new models"
+                )

@@ -1,4 +1,4 @@
-"""A trained model: rebuilt from a checkpoint file alone, it classifies images."""
+"""A trained model that classifies images, rebuilt from a checkpoint file alone."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,13 +31,13 @@ from vit_train.runs.settings import WEIGHTS
 from vit_train.tasks.make import make_task
 from vit_train.tasks.task import Task
 
-# Channels of the images of all sources, and of the files that are classified.
+# Number of channels of all images.
 CHANNELS = 3
-# Range of plausible temperatures; logits divided by others could overflow.
+# Range of plausible temperatures; dividing logits by others could overflow.
 LEAST, MOST = 1e-3, 1e3
-# A file, or an image that is already decoded: of PIL, or uint8 of shape (H,W), (H,W,3) or (H,W,4).
+# A file, or a decoded image: of PIL, or uint8 of shape (H,W), (H,W,3) or (H,W,4).
 Picture = str | Path | Image.Image | np.ndarray
-# Images that are decoded before they are classified.
+# Number of images to decode before they are classified.
 AT_ONCE = 128
 # Share of the memory for the images of a forward pass and their activations.
 SHARE = 0.25
@@ -45,11 +45,11 @@ SHARE = 0.25
 
 @dataclass(frozen=True)
 class Prediction:
-    """A prediction for an image: the most probable classes with their probabilities."""
+    """A prediction for one image: the most probable classes with their probabilities."""
 
     label: str
     probability: float
-    # The most probable classes, the first of which is `label`.
+    # The most probable classes; the first is `label`.
     top: list[tuple[str, float]]
 
 
@@ -65,7 +65,7 @@ def named(image: Picture) -> str:
 class Meta(Facts):
     """A trained model's config, task, facts and training progress.
 
-    The `temperature` is None if it is not known of these weights at this image size.
+    `temperature` is None if it is unknown for these weights at this image size.
     """
 
     path: Path
@@ -85,7 +85,9 @@ class Meta(Facts):
     def require_finite(self, outputs: Tensor) -> None:
         """Raise ValueError if the model's outputs contain NaN or infinity."""
         if not outputs.isfinite().all():
-            raise ValueError(f"{self.path}: the model's outputs are NaN: its weights are damaged")
+            raise ValueError(
+                f"{self.path}: the model's outputs are NaN, so its weights must be damaged"
+            )
 
 
 class Trained(NamedTuple):
@@ -95,7 +97,7 @@ class Trained(NamedTuple):
     meta: Meta
 
     def __repr__(self) -> str:
-        """Return one line; that of a named tuple would be the whole model and its config."""
+        """Return one line; the default for a named tuple would show the whole model and config."""
         return (
             f"Trained('{self.meta.path}', "
             f"{sum(each.numel() for each in self.model.parameters()):,} parameters, "
@@ -105,8 +107,8 @@ class Trained(NamedTuple):
     def preprocess(self, image: Picture) -> Tensor:
         """Return an image as the model's input: normalized float32 (C,S,S).
 
-        Images of any size are scaled and center-cropped to the size that the model takes.
-        Raise ValueError for what cannot be decoded.
+        Images of any size are scaled and center-cropped to the model's image size. Raise ValueError
+        for an image that cannot be decoded.
         """
         try:
             pixels = self.pixels(image)
@@ -117,10 +119,10 @@ class Trained(NamedTuple):
     def predict(
         self, images: Picture | Iterable[Picture], topk: int = 5
     ) -> Prediction | list[Prediction]:
-        """Classify one image, or each of several.
+        """Classify one image, or each of several images.
 
-        The probabilities are calibrated if the model's temperature is known. Raise ValueError for
-        an image that cannot be decoded, and for a model that does not classify.
+        Probabilities are calibrated if the model's temperature is known. Raise ValueError for an
+        image that cannot be decoded, and for a model that does not classify.
         """
         if topk < 1:
             raise ValueError(f"topk={topk} must be at least 1")
@@ -141,7 +143,7 @@ class Trained(NamedTuple):
     ) -> Iterator[PredictionOrError]:
         """Yield the prediction for each image or, if it cannot be decoded, the reason.
 
-        Only a few images are held at a time. Note in `doubts` what may be wrong with files.
+        Only a few images are in memory at a time. Record possible faults of files in `doubts`.
         """
         if not self.meta.task.needs_labels:
             raise ValueError(f"task={self.meta.config.task.name} does not classify images")
@@ -181,7 +183,7 @@ class Trained(NamedTuple):
         return tensor
 
     def classify(self, pixels: Tensor, topk: int) -> list[Prediction]:
-        """Classify images uint8 (B,C,S,S) on the model's device, as many at once as vit-eval."""
+        """Classify images uint8 (B,C,S,S) on the model's device, with vit-eval's batch size."""
         normalize, precision = self.normalize, self.precision
         with make_workers(self.model, precision, len(pixels), most=self.at_once) as workers:
             parts = workers.map(
@@ -214,7 +216,7 @@ class Trained(NamedTuple):
     def at_once(self) -> int:
         """Return the number of images whose forward pass fits into SHARE of the memory."""
         each = forward_bytes(self.meta.config.model, self.meta.image_shape)
-        # The memory of a system that does not report it is infinite.
+        # Memory counts as infinite if the system does not report it.
         return max(1, int(min(SHARE * memory_bytes() / each, 1e9)))
 
     @property
@@ -223,12 +225,12 @@ class Trained(NamedTuple):
 
     @property
     def normalize(self) -> Normalize:
-        """Return the normalization of training, on the model's device."""
+        """Return the normalization used in training, on the model's device."""
         return Normalize(self.meta.statistics, self.device)
 
     @property
     def precision(self) -> Precision:
-        """Return the precision of training, or fp32 if this device lacks it or is slow in it."""
+        """Return the training precision, or fp32 if it is slow or missing on this device."""
         name = self.meta.config.precision
         try:
             return pick_precision("auto" if name == "bf16" else name, self.device, self.model)
@@ -244,15 +246,14 @@ def load(
 ) -> Trained:
     """Load a trained model, in eval mode, and its metadata.
 
-    The result classifies images, `load(path).predict("photo.jpg")`, and can be unpacked,
-    `model, meta = load(path)`.
+    The result classifies images, `load(path).predict("photo.jpg")`, and can be unpacked into model
+    and metadata.
 
     `path` is a checkpoint, a run folder (its best checkpoint), a folder of runs (the newest one
-    that is finished), or a built-in model, "builtin:cifar10".
-    `weights` is "ema", "raw" or "auto", which takes the averaged weights if there are any.
-    `image_size` builds the model for images of another size than it was trained on, with its
-    learned positions interpolated. Raise ValueError if the file is missing, damaged, or not a
-    checkpoint, or if an argument is invalid.
+    that is finished), or a built-in model, "builtin:cifar10". `weights` is "ema", "raw" or "auto"
+    (the averaged weights if there are any). `image_size` builds the model for images of a different
+    size than in training, with its learned positions interpolated. Raise ValueError if the file is
+    missing, damaged, or not a checkpoint, or if an argument is invalid.
     """
     file = builtin_checkpoint(path) or checkpoint_at(run_at(Path(path)))
     checkpoint = Checkpoint.load(file)
@@ -281,7 +282,9 @@ def pick_weights(checkpoint: Checkpoint, asked: str) -> tuple[str, State]:
     if asked not in WEIGHTS:
         raise ValueError(f"weights={asked} must be one of: {', '.join(WEIGHTS)}")
     if asked == "ema" and checkpoint.ema is None:
-        raise ValueError("weights=ema, but this run kept no average (train.ema_decay)")
+        raise ValueError(
+            "weights=ema: this run kept no moving average of the weights (train.ema_decay)"
+        )
     if asked == "raw" or checkpoint.ema is None:
         return "raw", checkpoint.model
     return "ema", checkpoint.ema
@@ -290,18 +293,18 @@ def pick_weights(checkpoint: Checkpoint, asked: str) -> tuple[str, State]:
 def checked_task(
     checkpoint: Checkpoint, config: TrainConfig, state: State, image_size: int | None
 ) -> Task:
-    """Return the checkpoint's task, for images of `image_size` if that is given.
+    """Return the checkpoint's task, for images of `image_size` if given.
 
-    Raise ValueError unless its model has the shapes of `state` and takes little more memory. This
-    is checked before it takes memory, so that a small file cannot ask for a huge model.
+    Raise ValueError unless its model has the shapes of `state` and needs about as much memory. This
+    is checked before allocating memory, so that a small file cannot ask for a huge model.
     """
     channels, trained_size, _ = checkpoint.image_shape
     num_classes = len(checkpoint.classes)
     if num_classes < 1 or trained_size < 1 or channels != CHANNELS:
         raise ValueError(
-            f"the checkpoint has {counted(num_classes, 'class')}, and images with "
-            f"{counted(channels, 'channel')} and a side of {trained_size}: it must have at least "
-            f"one class, and images with {CHANNELS} channels"
+            f"the checkpoint has {counted(num_classes, 'class')} and images of "
+            f"{trained_size} by {trained_size} with {counted(channels, 'channel')}: it must "
+            f"have at least one class, a positive image size and {CHANNELS} channels"
         )
 
     def at_size(size: int) -> tuple[Task, nn.Module]:
@@ -323,7 +326,7 @@ def require_bounded_memory(
 ) -> None:
     """Raise ValueError if, at this image size, the model needs more memory than there is.
 
-    Relative positions keep a table of all pairs of patches, which is not in the file; learned
+    Relative positions need a table of all pairs of patches, which is not in the file; learned
     positions grow with the image.
     """
     image_size = image_shape[1]
@@ -352,9 +355,9 @@ def statistics_of(
 
 
 def known_temperature(checkpoint: Checkpoint, meta: Meta) -> float | None:
-    """Return the temperature in the checkpoint or, from vit-eval, in the run's folder.
+    """Return the temperature in the checkpoint or, as written by vit-eval, in the run's folder.
 
-    None if it is not known of these weights and this image size, or is not a temperature.
+    Return None if it is unknown for these weights and this image size, or is not a temperature.
     """
     noted = noted_temperatures(meta.path) or {}
     value = checkpoint.temperature or noted.get(temperature_key(meta), 0.0)
@@ -362,14 +365,14 @@ def known_temperature(checkpoint: Checkpoint, meta: Meta) -> float | None:
 
 
 def temperature_key(meta: Meta) -> str:
-    """Return a key for these weights; the same file may hold others later."""
+    """Return a key for these weights; the same file may later hold different ones."""
     return f"{meta.path.name} {meta.checksum[:12]}, {meta.weights} weights"
 
 
 def noted_temperatures(checkpoint: Path) -> dict[str, float] | None:
-    """Return the temperatures that vit-eval has noted, by checkpoint and weights.
+    """Return the temperatures that vit-eval has recorded, by checkpoint and weights.
 
-    None if the file is damaged or was written by something else.
+    Return None if the file is damaged or was not written by vit-eval.
     """
     try:
         content = read_object(calibration_file(checkpoint))
@@ -384,7 +387,7 @@ def encoder_of(model: nn.Module) -> Encoder | None:
 
 
 def portable(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a run's settings without the paths of the machine that trained it."""
+    """Return a run's settings without paths of the machine that trained it."""
     paths = {key: Path(value).name for key, value in config["task"].items() if key == "teacher"}
     task, data = config["task"] | paths, config["data"] | {"root": "data", "download": False}
     return config | {"data": data, "task": task} | dict.fromkeys(("init_from", "resume", "extend"))

@@ -16,9 +16,9 @@ from vit_train.tasks.task import Task
 
 
 class Classify(Task):
-    """Task with cross-entropy as its loss; in training, targets are smoothed and classes weighted.
+    """Task with cross-entropy as its loss; in training, with smoothed targets and weighted classes.
 
-    Raises ValueError for fewer than two classes, and unless each class has a weight.
+    Raises ValueError for fewer than two classes, or unless there is a weight for each class.
     """
 
     measures = ("loss", "acc")
@@ -74,8 +74,8 @@ class Classify(Task):
         smoothing = self.config.label_smoothing
         if self.weights is None:
             return F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
-        # torch's weights would also multiply each class's part of the smoothing, which for a rare
-        # class could outweigh the label of a frequent one.
+        # torch's weights would also multiply each class's part of the smoothing; for a rare class,
+        # this could outweigh the label of a frequent one.
         weights, targets = weighted(targets, self.weights)
         losses = F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="none")
         return (weights * losses).sum()
@@ -92,7 +92,7 @@ class Classify(Task):
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
         """Return the images, and maps of the class token's attention in the last layer.
 
-        The first map is the mean over the heads; one for each head follows.
+        The first map is the mean over the heads; one map for each head follows.
         """
         _, attention = model.forward(images, return_attention=True)
         maps = class_token_maps(attention[-1])
@@ -110,9 +110,9 @@ def balanced_weights(labels: Tensor, num_classes: int) -> Tensor:
 
 
 def weighted(targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the images' weights (B,), and their targets, given those of the classes (K,).
+    """Return the images' weights (B,) and their targets, given the weights of the classes (K,).
 
-    An image mixed of several classes counts as a part of an image of each.
+    A mixed image counts partly towards each of its classes.
     """
     if targets.ndim == 1:
         return weights[targets], targets
@@ -141,9 +141,9 @@ def class_token_maps(weights: Tensor) -> Tensor:
 
 
 class Teacher(nn.Module):
-    """A trained classifier for a student's images, in eval mode and without gradients.
+    """A trained classifier that teaches a student, in eval mode and without gradients.
 
-    The images are normalized for the student; the teacher converts them to its own normalization.
+    Images come normalized for the student; the teacher converts them to its own normalization.
     """
 
     def __init__(self, model: nn.Module, own: Normalize, students: Normalize) -> None:
@@ -156,12 +156,12 @@ class Teacher(nn.Module):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (B,K) for images (B,C,S,S)."""
-        # Not self.model(…): in training, as in evaluation, a teacher is never compiled.
+        # Not self.model(…): like a model in evaluation, a teacher is never compiled.
         return self.model.forward(images * self.scale + self.shift)  # type: ignore[no-any-return]
 
 
 class Distill(Classify):
-    """Classification with a `teacher`, which training needs and evaluation does not."""
+    """Classification with a `teacher`, which is needed for training but not for evaluation."""
 
     config: DistillConfig
 
@@ -188,9 +188,6 @@ class Distill(Classify):
 
 
 def softened_divergence(logits: Tensor, teachers: Tensor, temperature: float) -> Tensor:
-    """Return τ² · KL(teacher ‖ student), summed over a batch of the two's logits (B,K).
-
-    The factor τ² keeps the gradients as large as those of the labels (Hinton et al., section 2).
-    """
+    """Return τ² · KL(teacher ‖ student), summed over a batch, given both models' logits (B,K)."""
     student, teacher = (F.log_softmax(each / temperature, dim=1) for each in (logits, teachers))
     return temperature**2 * F.kl_div(student, teacher, reduction="sum", log_target=True)

@@ -1,6 +1,6 @@
 """Settings of the tasks.
 
-A new task is a config class, with a line in TASK_CONFIGS here and its constructor in TASKS of
+To add a task, write a config class, a line in TASK_CONFIGS here, and a constructor in TASKS of
 make.py.
 """
 
@@ -39,9 +39,9 @@ class ClassifyConfig(LabelsConfig):
     name: str = "classify"
     class_weights: Any = setting(
         None,
-        "A weight for each class in the loss: auto, inversely to the number of its training "
-        "images, or a list with one number per class. A step's loss is the weighted mean over its "
-        "images.",
+        "A weight for each class in the loss: auto (inversely proportional to its number of "
+        "training images), or a list with one number per class. A step's loss is the "
+        "weighted mean over its images.",
     )
 
     def __post_init__(self) -> None:
@@ -63,8 +63,8 @@ class DistillConfig(LabelsConfig):
     name: str = "distill"
     teacher: str = setting(
         "???",
-        "The teacher: a run (its folder or a checkpoint) or builtin:NAME, of any model, with the "
-        "same classes and image size.",
+        "The teacher: a run (its folder or a checkpoint) or builtin:NAME. It can be any "
+        "model with the same classes and image size.",
     )
     distillation: str = setting(
         "soft",
@@ -73,12 +73,12 @@ class DistillConfig(LabelsConfig):
         choices=("soft", "hard"),
     )
     alpha: float = setting(
-        0.5, "The teacher's share of the loss; the labels have the rest.", above=0, at_most=1
+        0.5, "The teacher's share of the loss; the rest comes from the labels.", above=0, at_most=1
     )
     temperature: float = setting(
         3.0,
-        "Temperature of soft distillation: divides both models' logits; a higher one gives more "
-        "weight to the teacher's less probable classes.",
+        "Temperature of soft distillation: the logits of both models are divided by it; a "
+        "higher temperature gives more weight to the teacher's less probable classes.",
         above=0,
     )
 
@@ -100,11 +100,12 @@ class ReconstructConfig(DecodeConfig):
     """Masked autoencoder: prediction of an image's hidden patches from the visible ones."""
 
     name: str = "reconstruct"
-    mask_ratio: float = setting(0.75, "Share of the patches that is hidden.", above=0, below=1)
+    mask_ratio: float = setting(0.75, "Share of the patches to hide.", above=0, below=1)
     normalize_target: bool = setting(
         False,
-        "Predict patches normalized by their own mean and standard deviation: better features, "
-        "but pictures without the patches' colors (He et al. 2022, section 3).",
+        "Predict patches normalized by their own mean and standard deviation: this gives "
+        "better features, but pictures that lack the patches' colors (He et al. 2022, "
+        "section 3).",
     )
 
 
@@ -115,7 +116,8 @@ class AutoregressConfig(DecodeConfig):
     name: str = "autoregress"
     given_rows: int = setting(
         4,
-        "First rows of patches that the encoder sees; 0: images are generated from nothing.",
+        "Number of rows of patches, from the top, that the encoder sees; 0: images are "
+        "generated from nothing.",
         at_least=0,
     )
 

@@ -1,4 +1,4 @@
-"""The tasks by their settings: a new task adds its line to TASKS."""
+"""The tasks, by the class of their settings; to add a task, add a line to TASKS."""
 
 from collections.abc import Callable
 
@@ -26,5 +26,5 @@ TASKS: dict[type, Callable[..., Task]] = {
 def make_task(
     config: TaskConfig, model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int
 ) -> Task:
-    """Make the task; raise ValueError if this model or these images (C,S,S) do not fit it."""
+    """Make the task; raise ValueError if it does not support this model or these images (C,S,S)."""
     return registered(TASKS, config)(config, model, image_shape, num_classes)

@@ -20,7 +20,7 @@ from vit_train.tasks.task import Task
 class PixelTask(Task):
     """Base of the tasks that predict pixels.
 
-    Its `sample_outputs` are the mean squared error of each image's predicted values, (B,1).
+    Its `sample_outputs`, (B,1), are mean squared errors over each image's predicted values.
     """
 
     measures = ("loss",)
@@ -43,7 +43,7 @@ class PixelTask(Task):
         return Evaluation(count=len(sample_outputs), loss=sample_outputs.mean().item())
 
 
-# Part of the seed that keeps these draws independent of the same batch's augmentation.
+# Part of the seed that makes these draws independent of the same batch's augmentation.
 MASKING = 1
 
 
@@ -83,7 +83,7 @@ class Reconstruct(PixelTask):
         return MaskedEvalBatches(batches, self.patches)
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean squared error of each image's hidden values: (B,1)."""
+        """Return the mean squared error over each image's hidden values: (B,1)."""
         truth = patchify(images, self.vit.patch_size)  # (B,N,C·P²)
         if self.normalize_target:
             truth = (truth - truth.mean(2, keepdim=True)) / deviation(truth)
@@ -91,10 +91,10 @@ class Reconstruct(PixelTask):
         return error.gather(1, targets[:, self.visible :]).mean(1, keepdim=True)
 
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
-        """Return the original, its visible patches, and these with the hidden ones predicted.
+        """Return the original, its visible patches, and the same with predictions for the others.
 
-        With `normalize_target`, predictions are scaled back with the true patch's mean and standard
-        deviation.
+        With `normalize_target`, predictions are scaled back with each true patch's mean and
+        standard deviation.
         """
         visible, hidden = targets.split((self.visible, self.patches - self.visible), dim=1)
         truth = patchify(images, self.vit.patch_size)
@@ -120,9 +120,9 @@ def random_orders(rng: np.random.Generator, count: int, patches: int) -> Tensor:
 
 
 class MaskedTrainBatches(DrawnBatches):
-    """Training batches with newly drawn hidden patches.
+    """Training batches that hide a new random choice of patches each time.
 
-    Those of batch b in epoch e are a pure function of (seed, e, b).
+    The choice for batch b of epoch e is a pure function of (seed, e, b).
     """
 
     def __init__(self, batches: DrawnBatches, patches: int) -> None:
@@ -144,7 +144,7 @@ class MaskedTrainBatches(DrawnBatches):
 
 
 class MaskedEvalBatches:
-    """Evaluation batches; an image's hidden patches are always the same, for any batch size."""
+    """Evaluation batches; each image always has the same hidden patches, at any batch size."""
 
     def __init__(self, batches: EvalBatches, patches: int) -> None:
         self.source, self.patches = batches, patches
@@ -158,7 +158,7 @@ class MaskedEvalBatches:
 
 
 class Autoregress(PixelTask):
-    """Task with the mean squared error of the patches that are not given as its loss.
+    """Task with the mean squared error of the predicted patches' pixels as its loss.
 
     The images themselves are the targets.
     """
@@ -174,7 +174,7 @@ class Autoregress(PixelTask):
         )
 
     def sample_outputs(self, model: Forward, images: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean squared error of each image's predicted values: (B,1)."""
+        """Return the mean squared error over each image's predicted values: (B,1)."""
         predicted = model(images).float()  # (B,M,C·P²), the last M patches
         truth = patchify(images, self.vit.patch_size)[:, -predicted.shape[1] :]
         return (predicted - truth).square().mean(dim=(1, 2)).unsqueeze(1)
@@ -182,8 +182,8 @@ class Autoregress(PixelTask):
     def pictures(self, model: nn.Module, images: Tensor, targets: Tensor) -> list[Tensor]:
         """Return the original, its given rows, and two predictions of the rest.
 
-        The completion predicts each patch from its own earlier predictions; one step ahead predicts
-        it from the true earlier patches.
+        The completion predicts each patch from its own earlier predictions; "one step ahead"
+        predicts it from the true earlier patches.
         """
         assert isinstance(model, Autoregressor)
         size = self.vit.patch_size

@@ -18,7 +18,7 @@ class Task(Objective, Protocol):
 
     # True if the task cannot use images without labels.
     needs_labels: ClassVar[bool] = False
-    # The metric by which the best epoch is chosen.
+    # The metric that selects the best epoch.
     best_by: str = "loss"
     # Titles of the pictures that show a result side by side; empty if there are none.
     columns: tuple[str, ...] = ()
@@ -30,10 +30,10 @@ class Task(Objective, Protocol):
         """Build the task's model with newly initialized weights."""
 
     def prepare(self, labels: Tensor) -> None:
-        """Compute what the loss needs from the training labels (N,), such as class weights."""
+        """Derive values for the loss, such as class weights, from the training labels (N,)."""
 
     def train_loader(self, batches: DrawnBatches) -> TrainLoader:
-        """Return batches of the same images with this task's targets, which may be the labels."""
+        """Return batches of the same images with this task's targets (which may be the labels)."""
         return batches
 
     def eval_loader(self, batches: EvalBatches) -> Iterable[Batch]:

@@ -1,4 +1,4 @@
-"""A run's checkpoints: when they are written, and what happens when the disk fails."""
+"""A run's checkpoints: when they are written, and how disk errors are handled."""
 
 import contextlib
 import time
@@ -18,8 +18,8 @@ from vit_train.runs.checkpoint import Checkpoint
 class TimeShare:
     """A limit on recurring work, which may take at most `share` of the time.
 
-    The work is due at once, and then again after 1/share times as long as it last took: with 0.01,
-    a hundred times as long.
+    The work is due at once, and again after 1/share times its last duration: with a share of 0.01,
+    after a hundred times as long.
     """
 
     def __init__(self, share: float) -> None:
@@ -39,22 +39,23 @@ class TimeShare:
         self.due_at = ended + (ended - began) / self.share
 
 
-# The largest share of the time for checkpoints after epochs, and for the reports within epochs.
+# The largest share of the time for checkpoints after epochs, and for reports within epochs.
 SHARE = 0.01
-# Seconds from a failure until the next checkpoint after a step.
+# Seconds between a failure and the next checkpoint after a step.
 PAUSE = 30.0
 
 
 class CheckpointManager(Callback):
     """Keeps the last checkpoint, and the best by validation score, in one folder.
 
-    Both are written after the last epoch, and after every other one unless that would take more
-    than SHARE of the time, as with epochs of a second. The best epoch waits in main memory until
-    the next writing.
+    Both are written after the last epoch, and after every other epoch unless that would take more
+    than SHARE of the time, as when epochs last a second. Until the next checkpoint, the best epoch
+    is kept in main memory.
 
-    `make` makes a checkpoint, whose tensors change with the trainer's later steps. `flush` writes
-    the reports; after an OSError its next call tries again. It is called in SHARE of the time and
-    before each checkpoint: none is written before the reports up to its step.
+    `make` makes a checkpoint whose tensors change with the trainer's later steps. `flush` writes
+    the reports; after an OSError, its next call tries again. It is called for at most SHARE of the
+    time, and before each checkpoint, so that the reports up to a checkpoint's step are always
+    written first.
     """
 
     def __init__(
@@ -69,14 +70,14 @@ class CheckpointManager(Callback):
         self.unwritten_best: Checkpoint | None = None
         self.time, self.reporting = TimeShare(SHARE), TimeShare(SHARE)
         self.saved_at = time.monotonic()
-        self.retry_at = 0.0  # 0 unless a writing has failed since the last epoch that was written
+        self.retry_at = 0.0  # 0 unless writing has failed since the last epoch that was saved
 
     @contextlib.contextmanager
     def tolerant(self, is_last: bool = False, is_epoch: bool = False) -> Iterator[None]:
-        """Let training continue, with checkpoint.on_error=continue, if the block cannot write.
+        """With checkpoint.on_error=continue, let training continue if the block cannot write.
 
-        The first failure is logged, and the first epoch that is written after it. A failure at the
-        end of training is raised, because there is no later attempt.
+        The first failure is logged, and so is the first epoch saved after it. A failure at the end
+        of training is raised, because there is no later attempt.
         """
         try:
             yield
@@ -85,8 +86,8 @@ class CheckpointManager(Callback):
                 raise
             if not self.retry_at:
                 logger.warning(
-                    f"cannot write, but training continues: {error}; no checkpoint is saved until "
-                    "writing works again"
+                    f"cannot write: {error}. Training continues, but no checkpoint is saved "
+                    "until writing works again"
                 )
             self.retry_at = time.monotonic() + PAUSE
         else:
@@ -122,9 +123,9 @@ class CheckpointManager(Callback):
         self._save(trainer)
 
     def on_nonfinite(self, trainer: Trainer, step: int) -> None:
-        """Write the best epoch, because the run may end here, and the batch as the model saw it.
+        """Save the best epoch, because the run may end here, and the batch that caused the fault.
 
-        With several processes it is the first one's share of the batch.
+        With several processes, this is the first process's share of the batch.
         """
         epoch, batch = divmod(step - 1, len(trainer.train_loader))
         path = self.last_path.parent.with_name(f"nonfinite-step-{step}.pt")
@@ -135,7 +136,9 @@ class CheckpointManager(Callback):
             place = {"step": step, "epoch": epoch, "batch": batch}
             with replacing(path) as file:
                 torch.save({"images": images.cpu(), "targets": targets.cpu(), **place}, file)
-            logger.warning(f"NaN or infinity in loss or gradient at step {step}: batch in {path}")
+            logger.warning(
+                f"NaN or infinity in loss or gradient at step {step}: the batch is saved in {path}"
+            )
 
     def _save(self, trainer: Trainer) -> None:
         with self.time.spent():
@@ -144,7 +147,7 @@ class CheckpointManager(Callback):
         self.saved_at = time.monotonic()
 
     def _save_best(self) -> None:
-        """Write the best epoch, if it is not written yet; before the last, which refers to it."""
+        """Save the best epoch if not yet saved; the last checkpoint, saved later, refers to it."""
         if self.unwritten_best is not None:
             self._write(self.best_path, self.unwritten_best, keep=0)
             self.unwritten_best = None

@@ -19,36 +19,37 @@ from vit_train.training.setup import Setup
 
 @dataclass(frozen=True)
 class Earlier:
-    """A checkpoint to continue from: the run's own or, with a `folder`, the last of that run."""
+    """A checkpoint to continue from: the run's own or, if `folder` is set, the last of that run."""
 
     state: Checkpoint
-    # The runs that this one extends, the first one first.
+    # The chain of runs that this one extends, the first one first.
     chain: list[Extended]
-    # The folder of the run that is extended now.
+    # The folder of the run being extended.
     folder: Path | None = None
 
     def words(self, config: TrainConfig) -> str:
-        """Describe where training begins."""
+        """Describe the starting point of training."""
         if self.folder is None:
             return f"resuming after step {self.state.step}"
         optim, epochs = config.optim, counted(config.train.epochs, "epoch")
         return (
             f"extends {self.folder} after epoch {self.state.epoch}: the learning rate rises to "
-            f"{optim.lr:g} in {optim.warmup_epochs:g} of {epochs}, then falls to {optim.min_lr:g}"
+            f"{optim.lr:g} over {optim.warmup_epochs:g} of {epochs}, then falls to {optim.min_lr:g}"
         )
 
     def require_same(self, setup: Setup) -> None:
         """Raise ValueError if the images or the teacher are not those of the checkpoint."""
         now, then = setup.teacher, self.state.teacher
         if self.state.fingerprint != setup.data.fingerprint:
-            raise self.refusal("the images on disk are not those it was trained on")
+            raise self.refusal("the images on disk are not those that it was trained on")
         if then.get("fingerprint") != now.get("fingerprint"):
-            raise self.refusal(f"it had another teacher than {now.get('checkpoint')}")
+            raise self.refusal(f"its teacher was not {now.get('checkpoint')}")
 
     def restore(self, trainer: Trainer) -> None:
         """Load the state into a trainer; raise ValueError if it does not fit.
 
-        The checkpoint is intact, as its checksum shows: one that does not fit is of another run.
+        The checkpoint is intact, as its checksum shows, so if it does not fit, it belongs to
+        another run.
         """
         load = resuming.extend if self.folder else resuming.restore
         try:
@@ -64,9 +65,9 @@ class Earlier:
 
 
 def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None:
-    """Read the checkpoint that a run continues from: None for a new run that extends no other.
+    """Read the checkpoint that a run continues from; return None if there is none.
 
-    Raise ValueError if the run to extend is not finished, or a checkpoint is missing or damaged.
+    Raise ValueError if the run to extend is not finished, or if a checkpoint is missing or damaged.
     """
     if checkpoint is not None:
         state = Checkpoint.load(checkpoint)
@@ -90,7 +91,7 @@ def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None
 def recipe(config: dict[str, Any], chain: list[Extended]) -> str:
     """Return a hash of the settings that a run shares with its repetitions.
 
-    Defaults are left out, so that a later version with more settings has the same hash.
+    Defaults are left out, so that a later version with more settings computes the same hash.
     """
     settings = settings_of({"config": config, "extends": list(map(asdict, chain))})
     defaults = dict(flatten(default_settings(config)))

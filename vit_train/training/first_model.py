@@ -1,4 +1,4 @@
-"""The model at the first step: its weights, and the images that it must not be tested on."""
+"""The model at the first step: its weights, and the images that must not be used to test it."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ from vit_train.runs.config import TrainConfig
 from vit_train.runs.trained import Trained, encoder_of
 from vit_train.tasks.task import Task
 
-if TYPE_CHECKING:  # most runs do not import it
+if TYPE_CHECKING:  # rarely needed
     from vit_train.interop.pretrained import Pretrained
 
 
@@ -39,11 +39,11 @@ HEAD = ("head.", "pre_head.")
 def start_from(
     config: TrainConfig, found: "Pretrained", model: nn.Module, classes: list[str]
 ) -> str:
-    """Copy the weights `found` by init_from= into the model, and describe what was taken.
+    """Copy the weights `found` through init_from= into the model, and describe them.
 
-    Learned positions are resized if the images have another size. The head is reused if it has the
-    same classes, by their names or, where these are not known, by their number. Raise ValueError if
-    the encoders differ.
+    Learned positions are resized if the images have a different size. The head is reused if its
+    classes have the same names or, if these are unknown, the same number. Raise ValueError if the
+    encoders differ.
     """
     ours = encoder_of(model)
     assert ours is not None
@@ -57,7 +57,7 @@ def start_from(
 
 
 def require_fit(source: str, found: "Pretrained", ours: Encoder) -> None:
-    """Raise ValueError, with the settings that would fit, if the encoders differ."""
+    """Raise ValueError if the encoders differ; the message names the settings that would fit."""
     differing = differences(found.config, ours.config)
     if differing:
         raise ValueError(
@@ -66,38 +66,40 @@ def require_fit(source: str, found: "Pretrained", ours: Encoder) -> None:
 
 
 def why_fresh(found: "Pretrained", ours: Encoder, classes: list[str]) -> str:
-    """Return why the head is not reused; "" if it is."""
+    """Return the reason for not reusing the head; "" if it is reused."""
     theirs = found.state.get("head.weight")
     if theirs is None or not hasattr(ours, "head"):
-        return "one of the two models has none"
+        return "one of the two models has no head"
     if len(theirs) != len(classes):
-        return f"it has {counted(len(theirs), 'class')}, the data have {len(classes):,}"
+        return f"it has {counted(len(theirs), 'class')}, but the data have {len(classes):,}"
     if found.classes is not None and found.classes != classes:
-        return "its classes have other names"
-    return "" if found.config.head == ours.config.head else f"it is model.head={found.config.head}"
+        return "its classes have different names"
+    return (
+        "" if found.config.head == ours.config.head else f"it needs model.head={found.config.head}"
+    )
 
 
 def describe(config: TrainConfig, found: "Pretrained", ours: Encoder, fresh: str) -> str:
-    """Describe the weights that were taken and their use, and those that were not, and why."""
+    """Describe the weights that are used, and give the reason for those that are not."""
     layout = f" ({found.layout}'s layout)" if found.layout else ""
     theirs, table = (each.get("pos_embed.0.weight") for each in (found.state, ours.state_dict()))
     positions = ""
     if theirs is not None and table is not None and theirs.shape != table.shape:
         positions = f", its {theirs.shape[1]} positions resized to {table.shape[1]}"
-    same = "classes" if found.classes else "number of classes, whose names are not known"
+    same = "classes" if found.classes else "number of classes (their names are unknown)"
     assumed = " ".join(f"model.{key}={getattr(found.config, key)}" for key in found.assumed)
     normalized = (
         "images are normalized as for that model"
         if found.statistics
-        else "how its images were normalized is not known: data.mean= and data.std= set it"
+        else "the normalization of its images is unknown: set data.mean= and data.std="
     )
     parts = (
         f"starts from the encoder of {config.init_from}{layout}{positions}",
         f"its head is not reused: {fresh}" if fresh else f"its head is reused, for the same {same}",
-        f"{counted(len(found.left), 'weight')} left out, such as {found.left[0]}"
+        f"{counted(len(found.left), 'weight')} not used, such as {found.left[0]}"
         if found.left
         else "",
-        f"assumed, because the file does not say it: {assumed}" if assumed else "",
+        f"assumed, because the file does not state them: {assumed}" if assumed else "",
         normalized if config.data.mean is None else "",
         "the encoder is not trained" if config.train.freeze else "",
     )
@@ -105,7 +107,7 @@ def describe(config: TrainConfig, found: "Pretrained", ours: Encoder, fresh: str
 
 
 def first_weights(config: TrainConfig, resumes: bool) -> "Pretrained | None":
-    """Read the weights that `init_from` names; None without one, and if the run resumes."""
+    """Read the weights that `init_from` names; return None without one, or if the run resumes."""
     if config.init_from is None or resumes:
         return None
     from vit_train.interop.pretrained import pretrained
@@ -114,7 +116,7 @@ def first_weights(config: TrainConfig, resumes: bool) -> "Pretrained | None":
 
 
 def with_norm_eps(config: TrainConfig, found: "Pretrained | None") -> TrainConfig:
-    """Set model.norm_eps, if it is null, to that of the weights or, without any, the default."""
+    """Set model.norm_eps, if null, to that of the weights or, without weights, to the default."""
     model = config.model
     if not isinstance(model, ViTConfig) or model.norm_eps is not None:
         return config
@@ -128,9 +130,9 @@ def first_model(
     processes: Processes,
     found: "Pretrained | None",
 ) -> tuple[nn.Module, str]:
-    """Build the model, with the weights `found`, if any; describe their origin, "" if random.
+    """Build the model with the weights `found`, if any, and describe their origin ("" if random).
 
-    Raise ValueError if several processes cannot train it.
+    Raise ValueError if it cannot be trained in several processes.
     """
     model, origin = task.build_model(), ""
     if processes.count > 1 and batch_norms(model):
@@ -146,14 +148,14 @@ def first_model(
 
 
 def freeze_encoder(model: nn.Module, config: TrainConfig) -> None:
-    """Exclude the encoder from training; raise ValueError if the model has no pretrained one."""
+    """Exclude the encoder from training; raise ValueError if it is not pretrained."""
     encoder = encoder_of(model)
     if encoder is None or config.init_from is None:
         raise ValueError(
             "train.freeze=encoder needs a Vision Transformer with pretrained weights to keep: "
             "init_from=RUN"
         )
-    for module in encoder.modules():  # lest the head learns from noise
+    for module in encoder.modules():  # otherwise the head would learn from noise
         if isinstance(module, Dropout | DropPath):
             module.rate = 0.0
     for name, parameter in encoder.named_parameters():
@@ -169,8 +171,9 @@ def seen_by_earlier_models(
 ) -> Tensor | None:
     """Return the keys of all images seen by the models from which this run learns, if known.
 
-    A run that continues has them in its `earlier` checkpoint; others learn from the weights `found`
-    and the teacher. Test images that were seen at another size have the keys of this size.
+    A run that continues finds them in its `earlier` checkpoint; other runs learn from the weights
+    `found` and from the teacher. Test images that were seen at another size get their keys at this
+    size.
     """
     if earlier is not None:
         return earlier.seen_before
@@ -185,17 +188,17 @@ def seen_by_earlier_models(
 
 
 def unseen_test(data: Dataset, seen: Tensor | None) -> Dataset:
-    """Return the data without the test images of these keys; raise ValueError if none is left."""
+    """Return the data without test images that have these keys; raise ValueError if none remain."""
     test = without(data.test, seen)
     if not len(test):
         raise ValueError(
-            f"all {counted(len(data.test), 'test image')} were seen in the training or validation "
-            "of a model that this run learns from: add other images for testing"
+            f"all {counted(len(data.test), 'test image')} were used to train or validate a "
+            "model that this run learns from: add other images for testing"
         )
     if left := len(data.test) - len(test):
         logger.warning(
-            f"{counted(left, 'test image')} left out, seen in the training or validation of a "
-            "model that this run learns from"
+            f"{counted(left, 'test image')} left out because a model that this run learns "
+            "from was trained or validated on them"
         )
     return replace(data, test=test)
 
@@ -203,9 +206,9 @@ def unseen_test(data: Dataset, seen: Tensor | None) -> Dataset:
 def known_source(
     data: Dataset, splits: Splits, config: DataConfig, seen_before: Tensor | None
 ) -> Source:
-    """Return the metadata of the data, with the keys of all images that are seen in this run.
+    """Return the metadata of the data, with the keys of all images that this run sees.
 
-    Warn of copies of test images among these.
+    Warn if copies of test images are among them.
     """
     if not isinstance(config, FolderConfig):
         return data.source._replace(seen=seen_before, seen_before=seen_before)
@@ -215,7 +218,7 @@ def known_source(
     copies = int(are_among(splits.test.images, seen).sum())
     if copies:
         logger.warning(
-            f"copies of {counted(copies, 'test image')} are among the images to train or validate "
-            "on, which flatters the test: remove them"
+            f"copies of {counted(copies, 'test image')} are among the training and "
+            "validation images, which makes the test result too optimistic: remove them"
         )
     return data.source._replace(seen=torch.cat([seen, *before]), seen_before=seen_before)

@@ -1,4 +1,4 @@
-"""A run's folder and all its files, from the config to the summary."""
+"""A run's folder and all files in it, from the config to the summary."""
 
 import math
 from dataclasses import asdict
@@ -38,7 +38,7 @@ from vit_train.training.terminal import (
 
 
 class RunFolder:
-    """The folder of a new or `resumed` run, which continues from `earlier`, if given."""
+    """The folder of a new or `resumed` run, which may continue from `earlier`."""
 
     def __init__(self, setup: Setup, path: Path, earlier: Earlier | None, resumed: bool) -> None:
         self.setup, self.config, self.path = setup, setup.config, path
@@ -47,9 +47,9 @@ class RunFolder:
         self.extends = earlier.chain if earlier else []
         require_own_folder(path / CHECKPOINTS)
         before = read_object(path / SUMMARY) if resumed else {}
-        # The command that began the run or, if that is lost, this process's.
+        # The command that began the run or, if that is lost, this process's command.
         self.command = str(before.get("command", own_command()))
-        # The facts that may differ between the processes that trained the run in turn.
+        # Facts that may differ between the processes that successively trained the run.
         self.stages = typed(list[dict[str, Any]], before.get("earlier", []), "earlier")
         if before:
             self.stages.append(
@@ -61,11 +61,11 @@ class RunFolder:
         self.checkpoints = CheckpointManager(
             path / CHECKPOINTS, self.config.checkpoint, self.checkpoint, self.flush
         )
-        # Checkpoints come last, because they include what the others report of the step.
+        # Checkpoints come last, because they include the lengths of the other reports.
         self.callbacks = [self.terminal, self.board, self.csv, self.pictures, self.checkpoints]
 
     def checkpoint(self, trainer: Trainer) -> Checkpoint:
-        """Return a checkpoint of the run, with the lengths to which reports are cut on resuming."""
+        """Return a checkpoint, including the current lengths of the reports."""
         setup = self.setup
         return Checkpoint(
             **vars(state_of(trainer)),
@@ -89,7 +89,7 @@ class RunFolder:
         return {name: length for name, length in lengths.items() if length}
 
     def flush(self) -> None:
-        """Write all reports to the disk; raise OSError, or ValueError if the folder is gone."""
+        """Write all reports to disk; raise OSError, or ValueError if the folder is gone."""
         if not (self.path / CONFIG).exists():
             raise ValueError(
                 f"{self.path} has been deleted, moved or unmounted: nothing is written in its "
@@ -99,14 +99,14 @@ class RunFolder:
             report.flush()
 
     def open(self) -> None:
-        """Write everything that is known before the first step, after the reports so far.
+        """Write everything that is known before the first step, after the existing reports.
 
-        They are first cut here, where it is certain that the state fits this run.
+        The reports are cut only here, once it is certain that the state fits this run.
         """
         own_state = self.earlier.state if self.earlier and not self.earlier.folder else None
         if self.resumed:
             remove_partial(self.path / CHECKPOINTS)
-            remove_partial(self.path, seconds=60)  # vit-eval may be writing there now
+            remove_partial(self.path, seconds=60)  # vit-eval may be writing here now
             truncate_reports(self.path, own_state.written if own_state else {})
         self.csv.open(self.earlier.folder if self.earlier else None)
         text = OmegaConf.to_yaml(OmegaConf.create(self.settings))
@@ -123,7 +123,7 @@ class RunFolder:
     def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
         """Write everything that is known after the last step.
 
-        Without results the run has been stopped before its end, for this `reason`.
+        Without results, the run was stopped before its end, for this `reason`.
         """
         for line in result_lines(results, self.config.data.selected_on):
             logger.info(line)
@@ -135,7 +135,7 @@ class RunFolder:
                 f"stopped early after epoch {trainer.epoch}: no better epoch in the last "
                 f"{trainer.loop.patience} (train.patience)"
             )
-        self.summarize(  # written last, because a "finished" run cannot be resumed
+        self.summarize(  # last, because a run that is marked "finished" cannot be resumed
             "finished" if results else "interrupted",
             stopped_early=trainer.stopped_early,
             epochs=trainer.epoch,
@@ -154,7 +154,7 @@ class RunFolder:
                 f"stopped after step {trainer.step}, {reason}. "
                 f"Resume with: {resume_command(self.path)}"
             )
-        elif not in_sweep():  # a sweep names the next steps for all its runs at its end
+        elif not in_sweep():  # a sweep prints the next steps for all its runs at its end
             logger.info(next_steps(self.setup, self.path))
 
     def show_test(self, results: dict[str, Evaluation], step: int) -> None:
@@ -165,7 +165,7 @@ class RunFolder:
                 self.board.figure(f"{test_tag(name)}/{metric}", figure, step)
 
     def summarize(self, status: str, **results: Any) -> None:
-        """Write summary.json: the run's origin, its settings and its `results`."""
+        """Write summary.json: the run's origin, settings and `results`."""
         setup, device = self.setup, self.setup.precision.device
         here = {
             "commit": provenance.commit(),
@@ -191,30 +191,32 @@ class RunFolder:
         write_json(self.path / SUMMARY, known | results)
 
     def best_weights(self, best: Best) -> State | None:
-        """Return the weights of the best epoch; None, with a warning, if they are lost."""
+        """Return the weights of the best epoch or, if they are lost, warn and return None."""
         path = self.checkpoints.best_path
         try:
             model, meta = load(path)
-            if meta.epoch != best.epoch:  # the run has returned to a checkpoint before that epoch
-                raise ValueError(f"{path} is of epoch {meta.epoch}, not of the best, {best.epoch}")
+            if meta.epoch != best.epoch:  # the run has gone back to a checkpoint before that epoch
+                raise ValueError(
+                    f"{path} holds epoch {meta.epoch}, not the best epoch, {best.epoch}"
+                )
         except ValueError as error:
             logger.warning(f"the best weights are lost: {error}")
             return None
         return model.state_dict()
 
     def advice(self) -> str:
-        """Return the end of an error's message: how to resume, or "" without a checkpoint."""
+        """Return the end of an error message: how to resume, or "" without a checkpoint."""
         intact = newest_intact(self.path / CHECKPOINTS)
         return f". {intact} is intact; resume with: {resume_command(intact)}" if intact else ""
 
 
 def test_tag(weights: str) -> str:
-    """Return the prefix of the tags of the "final" or "best" weights' test results."""
+    """Return the tag prefix for the test results of the "final" or "best" weights."""
     return "test" if weights == "final" else f"test/{weights}"
 
 
 def final_metrics(results: dict[str, Evaluation], best: Best | None) -> dict[str, float]:
-    """Return, by tag, the metrics of TensorBoard's table of hyperparameters."""
+    """Return the metrics for TensorBoard's table of hyperparameters, by tag."""
     metrics = {
         f"{test_tag(name)}/{result.best_by}": result.values[result.best_by]
         for name, result in results.items()
@@ -226,22 +228,22 @@ def final_metrics(results: dict[str, Evaluation], best: Best | None) -> dict[str
 
 
 def in_sweep() -> bool:
-    """Check for a job of a sweep."""
+    """Return True if this run is a job of a sweep."""
     return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
 def chosen_settings() -> list[str]:
-    """Return the settings that the command or its sweep sets."""
+    """Return the settings that were chosen by the command or its sweep."""
     overrides = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
     return [each.partition("=")[0].lstrip("+") for each in overrides]
 
 
 def own_command() -> str:
-    """Return the command that repeats this run, for a job of a sweep without the sweep."""
+    """Return the command that repeats this run; for a job of a sweep, without the sweep."""
     if not in_sweep():
         return provenance.command_line()
     settings = HydraConfig.get()
-    # Hydra's name for the source of --config-dir.
+    # Hydra's name for the source that --config-dir adds.
     folders = [s.path for s in settings.runtime.config_sources if s.provider == "command-line"]
     flags = [f"--config-dir={folder}" for folder in folders]
     if settings.job.config_name != "train":

@@ -1,4 +1,4 @@
-"""The pictures that a run shows in TensorBoard while it trains."""
+"""The pictures that a run shows in TensorBoard during training."""
 
 from pathlib import Path
 
@@ -22,17 +22,17 @@ from vit_train.training.setup import Setup
 
 # The largest share of the time for pictures.
 SHARE = 0.005
-# The images of the first batch that are shown.
+# Number of images from the first batch to show.
 FIRST = 18
-# The images that are shown with the reasons of their predictions, one below the other: a card of
+# Number of images to show with the patches behind their predictions, one below the other: a card in
 # TensorBoard is as wide as one of them.
 SHOWN = 4
 
 
 class Pictures(Callback):
-    """Shows results after the first and the last epoch, and after others in SHARE of the time.
+    """Shows results after the first and the last epoch, and after others for SHARE of the time.
 
-    The file `path` holds the latest gallery of images with the task's pictures of them.
+    The file `path` holds the latest gallery: images with the task's pictures of them.
     """
 
     def __init__(self, setup: Setup, board: TensorBoard, path: Path) -> None:
@@ -69,7 +69,7 @@ class Pictures(Callback):
             self.board.figure("val/relevance", draw_relevance(setup, model, some), step)
 
     def flush(self) -> None:
-        """Write the gallery; after an OSError, which this raises, it stays pending."""
+        """Write the gallery; if this raises OSError, the gallery stays pending."""
         if self.unwritten is not None:
             with replacing(self.path) as file:
                 file.write(self.unwritten)
@@ -89,7 +89,7 @@ def draw_first_images(setup: Setup) -> Figure:
 
 
 def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> Figure:
-    """Draw how much each patch of some images raised the predicted class."""
+    """Draw, over some images, how much each patch raised the logit of the predicted class."""
     classes = setup.data.classes
     batch = setup.normalize(shown.images.to(setup.precision.device))
     from vit_train.explain.attribution import prediction_maps
@@ -99,4 +99,4 @@ def draw_relevance(setup: Setup, model: VisionTransformer, shown: ImageSet) -> F
         [f"true: {shortened(classes[label])}", f"predicted: {shortened(classes[answer])}"]
         for label, answer in zip(shown.labels.tolist(), predicted.tolist(), strict=True)
     ]
-    return draw_maps(shown.images, maps, lines, "what raised the class", columns=1)
+    return draw_maps(shown.images, maps, lines, "patches that raised the class's logit", columns=1)

@@ -26,7 +26,7 @@ from vit_train.model.vit import Encoder, VisionTransformer
 from vit_train.runs.settings import InspectConfig, SheetConfig
 from vit_train.tasks.make import make_task
 
-DRAWN_BYTES = 40  # per pixel of a picture, while matplotlib scales it
+DRAWN_BYTES = 40  # bytes per pixel of a picture, while matplotlib scales it
 
 
 def draw_contact_sheet(config: SheetConfig) -> None:
@@ -73,7 +73,7 @@ def inspect_model(config: InspectConfig) -> None:
     image_shape, classes = subject(config)
     task = make_task(config.task, config.model, image_shape, classes)
     require_memory(
-        # Below, a second one is built, in float64.
+        # A second model, in float64, is built below.
         3 * bytes_of(on_meta(task.build_model, config.model).parameters()),
         config.model.size_settings,
         "choose a smaller model",
@@ -91,9 +91,9 @@ def inspect_model(config: InspectConfig) -> None:
     without_positions = replace(model.config, positions="none", positions_at="stem")
     bare = VisionTransformer(without_positions, image_shape[-1], image_shape[0], classes)
     logger.info(
-        "permutation test, the largest difference between encoding permuted patches and permuting "
-        f"encoded patches: {order_error(bare):.0e} without positions, {order_error(model):.0e} "
-        f"with model.positions={model.config.positions}"
+        "permutation test (largest difference between encoding permuted patches and "
+        f"permuting encoded patches): {order_error(bare):.0e} without positions, "
+        f"{order_error(model):.0e} with model.positions={model.config.positions}"
     )
     if len(model.pos_embed) and model.grid**2 <= MOST_PLACES:
         save(draw_positions(model), Path(config.out))
@@ -103,24 +103,25 @@ def inspect_model(config: InspectConfig) -> None:
 def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
     """Return the shape of the images (C,S,S) and the number of classes.
 
-    Raise ValueError if they are unknown before the images are loaded.
+    Raise ValueError if they are unknown before loading the images.
     """
     data = config.data
     size = config.image_size or data.image_size or data.own_size
     classes = config.classes or data.class_count
     if size is None or classes is None:
         raise ValueError(
-            f"data={data.name} is not loaded: set classes=N, and image_size=N unless it is known"
+            f"vit-inspect does not load data={data.name}: set classes=N, and image_size=N "
+            "unless it is known"
         )
     return (3, size, size), classes
 
 
 @torch.no_grad()
 def order_error(encoder: Encoder) -> float:
-    """Return max |f(Px) − P f(x)|: all blocks f, random tokens x, a permutation P of the patches.
+    """Return max |f(Px) − P f(x)| for all blocks f, random tokens x and a permutation P of patches.
 
-    It is 0, to rounding, if and only if the blocks ignore the patches' positions. The class token
-    keeps its place.
+    Up to rounding, it is 0 if and only if the blocks ignore the positions of the patches. The class
+    token keeps its place.
     """
     generator = torch.Generator().manual_seed(0)
     config = encoder.config

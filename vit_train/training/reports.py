@@ -1,4 +1,4 @@
-"""The reports that grow during a run: metrics.csv, and TensorBoard's curves."""
+"""The reports that grow during a run: metrics.csv and TensorBoard's curves."""
 
 import csv
 import io
@@ -34,12 +34,12 @@ from vit_train.runs.paths import SUMMARY
 
 
 def reports(folder: Path) -> list[Path]:
-    """Return the files that grow during a run, from which a resumed one removes later steps."""
+    """Return the files that grow during a run; a resumed run removes later steps from them."""
     return [*folder.glob("events.out.tfevents.*"), *folder.glob("metrics.csv")]
 
 
 def truncate_reports(folder: Path, written: dict[str, int]) -> None:
-    """Cut each report to its length in `written`, and remove reports not listed there."""
+    """Cut each report to its length in `written`, and delete reports not listed there."""
     for name, length in written.items():
         path = folder / Path(name).name
         if not path.is_file() or path.stat().st_size < length:
@@ -52,17 +52,16 @@ def truncate_reports(folder: Path, written: dict[str, int]) -> None:
 
 
 class MetricsCsv(Callback):
-    """Adds an epoch's measures in training and in validation as a row of a table.
+    """Adds each epoch's training and validation measures as a row of a table.
 
-    From `open` on, it continues a table that already exists. Rows stay in memory until `flush`
-    writes them.
+    From `open` on, it continues an existing table. Rows stay in memory until `flush` writes them.
     """
 
     def __init__(self, path: Path) -> None:
         self.path, self.text, self.written = path, "", ""
 
     def open(self, extended: Path | None = None) -> None:
-        """Read the rows so far, in a new run those in the folder of the run that is `extended`.
+        """Read the existing rows; in a new run, those of the run that is `extended`.
 
         Raise ValueError if they are damaged.
         """
@@ -84,17 +83,17 @@ class MetricsCsv(Callback):
         }
         if not self.text:
             self.text = csv_text([row])
-        # A table that another version began keeps its columns.
+        # A table begun by another version keeps its columns.
         columns = next(csv.reader(io.StringIO(self.text)))
         self.text += csv_text([[row.get(name, "nan") for name in columns]])
 
     @property
     def length(self) -> int:
-        """Return the file's length in bytes once everything is written."""
+        """Return the length in bytes of the file once everything is written."""
         return len(self.text.encode())
 
     def flush(self) -> None:
-        """Write everything pending; after an OSError, which this raises, it stays pending."""
+        """Write everything pending; if this raises OSError, everything stays pending."""
         if self.text != self.written:
             write_text(self.path, self.text)
             self.written = self.text
@@ -106,15 +105,15 @@ def read_table(path: Path) -> str:
     return read_text(path, CSV_BYTES)
 
 
-# TensorBoard sorts groups of curves by name and opens the first two. So each measure that training
-# and validation share is a group, `acc/train` beside `acc/val`, and the norms come last.
+# TensorBoard sorts groups of curves by name and opens the first two. So each measure of both
+# training and validation is a group, `acc/train` beside `acc/val`, and the norms come last.
 GRADIENT, WEIGHT = "weight gradient norm", "weight norm"
 
 
 def norms_by_layer(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, float]:
-    """Return, by tag, the Euclidean norms of each layer's weights and of their gradient.
+    """Return the Euclidean norms of each layer's weights and of their gradient, by tag.
 
-    A layer is a part of the model or, if the part is a list of them, one block: "blocks.3". This
+    A layer is a part of the model or, if the part is a list, one block of it: "blocks.3". This
     waits for the device once.
     """
     tensors: dict[str, list[Tensor]] = defaultdict(list)
@@ -128,20 +127,20 @@ def norms_by_layer(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, float
 
 
 class TensorBoard(Callback):
-    """Adds curves, figures and settings to a new file of events.
+    """Adds curves, figures and settings to a new event file.
 
-    Events stay in memory until `flush`, which makes the file, but not its folder.
+    Events stay in memory until `flush`, which creates the file but not its folder.
     """
 
     def __init__(self, folder: Path) -> None:
-        now = f"{time.time():017.6f}"  # so that names sort by time
+        now = f"{time.time():017.6f}"  # so that sorting by name sorts by time
         self.path = folder / f"events.out.tfevents.{now}.{socket.gethostname()}.{os.getpid()}"
         self.written, self.unwritten = 0, bytearray()
         self.add(Event(file_version="brain.Event:2"))
 
     @property
     def length(self) -> int:
-        """Return the file's length in bytes once everything is written."""
+        """Return the length in bytes of the file once everything is written."""
         return self.written + len(self.unwritten)
 
     def add(self, event: Event) -> None:
@@ -151,14 +150,14 @@ class TensorBoard(Callback):
         self.unwritten += record.getvalue()
 
     def flush(self) -> None:
-        """Write everything pending; after an OSError, which this raises, it stays pending."""
+        """Write everything pending; if this raises OSError, everything stays pending."""
         if self.unwritten:
             write_from(self.path, self.written, self.unwritten)
             self.written, self.unwritten = self.length, bytearray()
 
     def begin(self, config: str) -> None:
         """Add the settings."""
-        # A code block by indentation, because a setting's value could end a fenced one.
+        # A code block by indentation, because a setting's value could end a fenced block.
         code = textwrap.indent(printable(config, keep="\n"), " " * 4)
         self.add(Event(summary=text("config", code)))
 
@@ -184,7 +183,7 @@ class TensorBoard(Callback):
             self.scalar(tag, value, log.step)
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
-        if log.step < trainer.loop.log_every:  # the beginning, or all of a very short run
+        if log.step < trainer.loop.log_every:  # the beginning, or the whole of a very short run
             self.on_log(trainer, log)
         if val is not None:
             for name, value in all_values(val).items():
@@ -199,10 +198,10 @@ class TensorBoard(Callback):
     ) -> None:
         """Add the hyperparameters with the final metrics, by tag.
 
-        TensorBoard finds metrics only among the curves, where these are single dots. By default it
-        shows only the hyperparameters that are marked as differing between runs: those `chosen`.
+        TensorBoard finds metrics only among the curves, so they are added there as single points.
+        By default it shows only hyperparameters marked as differing between runs: those `chosen`.
         """
-        # A path need not be UTF-8, which TensorBoard's texts must be.
+        # A path need not be UTF-8, but TensorBoard's texts must be.
         settings = {
             key: printable(value) if isinstance(value, str) else value
             for key, value in flatten(config)

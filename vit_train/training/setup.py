@@ -62,7 +62,7 @@ from vit_train.training.teacher import load_teacher, taught, teacher_facts
 class Setup:
     """A run's model, task and data.
 
-    `origin` describes where the model's first weights come from; "" means random ones.
+    `origin` describes the source of the model's first weights; "" means random weights.
     """
 
     config: TrainConfig
@@ -78,7 +78,7 @@ class Setup:
     task: Task
     model: nn.Module
     origin: str
-    # The facts of the teacher; empty without one.
+    # Facts about the teacher; empty without one.
     teacher: dict[str, str]
 
     @cached_property
@@ -100,7 +100,8 @@ class Setup:
     def flops(self) -> Flops | None:
         """Return the FLOPs of all matrix products for one image, the same on every machine.
 
-        None for tasks that add a decoder or a teacher, and if counting would take much memory.
+        Return None for tasks that add a decoder or a teacher, and if counting would need too much
+        memory.
         """
         config, shape = self.config, self.data.image_shape
         fits = counting_bytes(config.model, shape[-1]) <= memory_bytes() / 4
@@ -109,10 +110,10 @@ class Setup:
         return count_flops(config.model, shape, len(self.data.classes))
 
     def training_tflop(self, images: int) -> float | None:
-        """Return the TFLOP of training on so many images, if it is known."""
+        """Return the TFLOP of training on this many images, if known."""
         if self.flops is None:
             return None
-        # A frozen encoder needs no gradient, and the head's is next to nothing.
+        # A frozen encoder needs no gradient, and the head's gradient costs next to nothing.
         flops = self.flops.forward if self.config.train.freeze else self.flops.training
         return images * flops / 1e12
 
@@ -137,9 +138,9 @@ def set_up(
 ) -> Setup:
     """Load the data and build the model.
 
-    The weights of an `earlier` checkpoint, to resume from or to extend, are loaded later.
+    The weights of an `earlier` checkpoint (to resume or extend) are loaded later.
     """
-    # Building models draws random numbers: these come before the seed is set.
+    # Building a model draws random numbers, so this comes before the seed is set.
     teacher = load_teacher(config, device)
     found = first_weights(config, resumes=earlier is not None)
     config = with_norm_eps(config, found)
@@ -149,7 +150,7 @@ def set_up(
     task = make_task(config.task, config.model, data.image_shape, len(data.classes))
     require_room(config, task, data.image_shape[-1])
     model, origin = first_model(config, task, data, processes, found)
-    if processes.rank:  # on a GPU each process draws its own dropout
+    if processes.rank:  # on a GPU, each process draws its own dropout
         torch.manual_seed(config.seed + processes.rank)
 
     seen_before = seen_by_earlier_models(earlier, found, teacher, data, config.data)
@@ -165,7 +166,7 @@ def set_up(
     if teacher is not None:
         task = taught(config, teacher, source, normalize)
     task.best_by = best_metric(config, task, train_set, source)
-    model = model.to(device)  # first, because the images take what is left of a GPU
+    model = model.to(device)  # first, because the images take the rest of a GPU's memory
     image_loader = augmented(config, train_set, source, normalize, processes)
     task.prepare(train_set.labels.to(device))
     precision = agreed_precision(config.precision, device, model, processes)
@@ -187,14 +188,14 @@ def set_up(
 
 
 def load_images(config: TrainConfig) -> Dataset:
-    """Load the data; raise ValueError before that if the image size does not fit the patches."""
+    """Load the data; first, raise ValueError if the patches do not fit the image size."""
     if isinstance(config.model, ViTConfig) and config.data.image_size is not None:
         require_whole_patches(config.model.patch_size, config.data.image_size)
     return load_dataset(config.data)
 
 
 def with_unlabeled(train_set: ImageSet, images: Tensor | None) -> ImageSet:
-    """Add images without labels, (N,C,S,S), if there are any, to the training images."""
+    """Add images without labels, (N,C,S,S), to the training images if there are any."""
     if images is None:
         return train_set
     require_images_fit(len(train_set) + len(images), images.shape[-1], "data.unlabeled=true")
@@ -208,7 +209,7 @@ def augmented(
     normalize: Normalize,
     processes: Processes,
 ) -> TrainBatches:
-    """Return this process's share of augmented batches; raise ValueError if it has none."""
+    """Return this process's share of augmented batches; raise ValueError if it gets none."""
     batches = TrainBatches(
         train_set,
         len(source.classes),
@@ -232,7 +233,7 @@ def augmented(
 def agreed_precision(
     name: str, device: torch.device, model: nn.Module, processes: Processes
 ) -> Precision:
-    """Return the precision of this name; auto is resolved by the main process for all."""
+    """Return the precision with this name; the main process resolves auto for all processes."""
     if processes.is_main:
         name = pick_precision(name, device, model).name
     return pick_precision(processes.broadcast(name), device, model)
@@ -244,14 +245,14 @@ def class_counts(images: ImageSet, data: Source) -> list[int]:
 
 
 def balances(config: TrainConfig, task: Task) -> bool:
-    """Check for a setting that balances classes of uneven size."""
+    """Return True if a setting balances classes of uneven size."""
     return config.data.sampler == "balanced" or task.weighs
 
 
 def best_metric(config: TrainConfig, task: Task, images: ImageSet, data: Source) -> str:
-    """Return the name of the value that selects the best epoch of training on these images.
+    """Return the name of the metric that selects the best epoch of training on these images.
 
-    Raise ValueError if the task has no such value.
+    Raise ValueError if the task does not have the metric.
     """
     metric = config.checkpoint.metric
     if metric not in ("auto", "loss") and not task.needs_labels:
@@ -269,10 +270,10 @@ def best_metric(config: TrainConfig, task: Task, images: ImageSet, data: Source)
 def chosen_statistics(
     config: DataConfig, earlier: Checkpoint | None, pretrained: Statistics | None, images: Tensor
 ) -> Statistics:
-    """Return the mean and std to normalize images with.
+    """Return the mean and std for normalizing images.
 
-    They are those of the resumed run, those that are set, those of the pretrained model, or the
-    training images' own, in this order. Raise ValueError if they cannot normalize these images.
+    They are, in this order, those of the resumed run, of the settings, of the pretrained model, or
+    of the training images. Raise ValueError if they cannot normalize these images.
     """
     given = earlier or config
     if given.mean is not None and given.std is not None:
@@ -281,11 +282,11 @@ def chosen_statistics(
 
 
 def require_room(config: TrainConfig, task: Task, image_size: int) -> None:
-    """Raise ValueError, before taking memory, if this machine cannot train the model."""
+    """Raise ValueError, before allocating memory, if this machine cannot train the model."""
     require_few_patches(config.model, image_size)
     model = on_meta(task.build_model, config.model)
     require_memory(
-        # Weights, gradients, AdamW's two moments and, if there is one, the average of the weights.
+        # Weights, gradients, AdamW's two moments and, if kept, the average of the weights.
         (4 + bool(config.train.ema_decay)) * bytes_of(model.parameters())
         + bytes_of(model.buffers()),
         f"{config.model.size_settings}: training such a model",

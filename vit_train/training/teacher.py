@@ -17,11 +17,11 @@ def load_teacher(config: TrainConfig, device: torch.device) -> Trained | None:
 
 
 def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Normalize) -> Distill:
-    """Return the task with its teacher; raise ValueError if that one cannot classify the images."""
+    """Return the task with its teacher; raise ValueError if it cannot classify the images."""
     assert isinstance(config.task, DistillConfig)
     meta, size, problem = teacher.meta, teacher.meta.image_shape[1], ""
     if not meta.task.needs_labels:
-        problem = f"a run with task={meta.config.task.name} does not classify images"
+        problem = f"a model trained with task={meta.config.task.name} does not classify images"
     elif meta.classes != list(data.classes):
         problem = (
             f"its classes are {listed(meta.classes)}, but those of this run's data are "
@@ -39,7 +39,7 @@ def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Norma
 
 
 def teacher_facts(config: TrainConfig, meta: Meta) -> dict[str, str]:
-    """Return the facts of the teacher for the run's summary and checkpoints."""
+    """Return the facts about the teacher for the run's summary and checkpoints."""
     assert isinstance(config.task, DistillConfig)
     return {
         "run": config.task.teacher,

@@ -1,4 +1,4 @@
-"""The lines that a run prints: its start, a progress bar with a line per epoch, its results."""
+"""The lines that a run prints: its start, a progress bar with a line per epoch, and its results."""
 
 import contextlib
 import sys
@@ -20,18 +20,18 @@ from vit_train.runs.paths import for_shell
 from vit_train.tasks.config import ClassifyConfig
 from vit_train.training.setup import Setup, balances, class_counts
 
-# The width of lines, and of the labels at their beginning.
+# The width of lines, and of the labels at their start.
 WIDTH, MARGIN = 80, 8
 # The measures in an epoch's line, with their formats.
 FORMATS = {"loss": ".4f", "acc": ".2%"}
 
 
 class Terminal(Callback):
-    """A table with a line per epoch and, if stderr is a terminal, a tqdm bar over its steps."""
+    """A table with a line per epoch and, if stderr is a terminal, a tqdm progress bar."""
 
     @contextlib.contextmanager
     def shown(self, trainer: Trainer) -> Iterator[None]:
-        """Show the progress of a trainer, which may resume, within the block."""
+        """Within the block, show the progress of a trainer, which may be resuming."""
         self.first_step, self.began = trainer.step, time.perf_counter()
         self.has_header = False
         with logging_redirect_tqdm():
@@ -83,7 +83,7 @@ class Terminal(Callback):
 
 
 def opening(setup: Setup, path: Path, origin: str) -> str:
-    """Describe a run: its data, its model, its work, its folder `path`, and where it begins."""
+    """Describe a run: its data, model, amount of work, folder `path`, and starting point."""
     sizes, size, classes = setup.sizes, setup.data.image_shape[1], setup.data.classes
     cost = f"; {setup.flops.forward / 1e9:.3f} GFLOP for one image" if setup.flops else ""
     balanced = setup.task.best_by == "balanced_acc" and setup.splits.val is not None
@@ -96,7 +96,7 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
         "teacher": setup.teacher.get("checkpoint", ""),
         "folder": str(path),
         "from": origin,
-        "best": "the epoch with the highest balanced accuracy in validation" if balanced else "",
+        "best": "the epoch with the highest balanced validation accuracy" if balanced else "",
     }
     return "\n".join(
         textwrap.fill(
@@ -113,7 +113,7 @@ def opening(setup: Setup, path: Path, origin: str) -> str:
 
 
 def warn_of_uneven_classes(setup: Setup) -> None:
-    """Warn of uneven classes, with the settings that balance them, unless one of these is set."""
+    """Warn of uneven classes, naming the settings that balance them, unless one of these is set."""
     if balances(setup.config, setup.task) or not setup.task.needs_labels:
         return
     classes, counts = setup.data.classes, class_counts(setup.train_set, setup.data)
@@ -146,7 +146,7 @@ def without_same(results: dict[str, Evaluation]) -> dict[str, Evaluation]:
 
 
 def result_lines(results: dict[str, Evaluation], selected_on: str | None) -> Iterator[str]:
-    """Yield a line for each test result; one for both weights if they are the same."""
+    """Yield a line for each test result; a single line if final and best weights are the same."""
     different = without_same(results)
     on_test = " (selected on test)" if selected_on == "test" else ""
     both = f", also the best{on_test}" if len(different) < len(results) else ""
@@ -156,7 +156,7 @@ def result_lines(results: dict[str, Evaluation], selected_on: str | None) -> Ite
 
 
 def next_steps(setup: Setup, path: Path) -> str:
-    """Return the most useful commands for a finished run."""
+    """Return the most useful commands after a finished run."""
     here = Path.cwd()
     run = for_shell(path.relative_to(here) if path.is_relative_to(here) else path)
     use = f"vit-predict ckpt={run} images=PHOTO.jpg"

@@ -1,4 +1,4 @@
-"""A run from its settings to its summary: set up, train, test, report, and stop in good order."""
+"""A run from its settings to its summary: set up, train, test, report, and stop cleanly."""
 
 import logging
 import math
@@ -40,7 +40,7 @@ SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 
 
 class Deadline(Callback):
-    """Requests a stop after this time, counted from now; None: never."""
+    """Requests a stop after this many minutes, counted from now; None: never."""
 
     def __init__(self, minutes: float | None) -> None:
         self.end = math.inf if minutes is None else time.monotonic() + 60 * minutes
@@ -54,9 +54,9 @@ class Deadline(Callback):
 def stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
     """Stop the run after the current step on any of SIGNALS, except those that are ignored.
 
-    Yield the list in which the signal is noted. nohup ignores SIGHUP, for instance. A second signal
-    ends the process at once, unless it is SIGHUP, which a closing terminal may send several times.
-    Only the main thread may handle signals: in any other, this does nothing.
+    Yield the list in which the received signal is recorded. (nohup, for instance, ignores SIGHUP.)
+    A second signal ends the process at once, unless it is SIGHUP, which a closing terminal may send
+    several times. Only the main thread may handle signals: in any other thread, this does nothing.
     """
     received: list[int] = []
     is_main = threading.current_thread() is threading.main_thread()
@@ -71,7 +71,7 @@ def stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
     def end_at_once(number: int, frame: FrameType | None) -> None:
         if signal.Signals(number).name == "SIGHUP":
             return
-        # `request` cannot install the default handler itself: with another signal pending, Python
+        # `request` cannot itself restore the default handler: with another signal pending, Python
         # would report an error instead of ending the process.
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
@@ -85,26 +85,26 @@ def stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
 
 
 def why_stopped(trainer: Trainer, received: list[int]) -> str:
-    """Return the reason for which a run stops before its end."""
+    """Return the reason for stopping a run before its end."""
     if received:
         return f"on {signal.Signals(received[0]).name}"
     if not trainer.stop_requested:
         return "because another process was stopped"
-    return "its time is up (train.max_minutes counts anew from each start; null lifts it)"
+    return "its time is up (train.max_minutes, counted from each start; null removes the limit)"
 
 
 def train(config: TrainConfig, folder: str | Path) -> Outcome:
     """Train as configured and write everything into a new folder.
 
-    The defaults of model, task and data are a ViT, classification and the built-in shapes.
-    Raise InUse if the folder is in use or already holds a run, ValueError for problems that the
-    user can fix, NonFinite if training diverges, and OSError if the disk fails.
+    The defaults of model, task and data are a ViT, classification and the built-in shapes. Raise
+    InUse if the folder is in use or already contains a run, ValueError for problems that the user
+    can fix, NonFinite if training diverges, and OSError if the disk fails.
     """
     for key, run in (("resume", config.resume), ("extend", config.extend)):
         if run is not None:  # only the command reads the run's own settings
-            raise ValueError(f"{key}={run} is for the command: vit-train {key}=RUN")
+            raise ValueError(f"{key}={run} works only on the command line: vit-train {key}=RUN")
     config = readable(with_defaults(config))
-    # A caller with handlers of its own decides what is shown.
+    # A caller that has its own handlers decides what is shown.
     shown = nullcontext() if logging.getLogger().handlers else shown_on_terminal()
     with new_run(Path(folder), named=True) as path, shown:
         return train_in_held_folder(config, path)
@@ -113,9 +113,10 @@ def train(config: TrainConfig, folder: str | Path) -> Outcome:
 def train_in_held_folder(
     config: TrainConfig, path: Path, checkpoint: Path | None = None, resumed: bool = False
 ) -> Outcome:
-    """Train as configured and write everything into the folder `path`, which the caller holds.
+    """Train as configured and write everything into the folder `path`, which the caller has locked.
 
-    A `resumed` run continues from `checkpoint` or, without one, starts again. Raise as `train`.
+    A `resumed` run continues from `checkpoint` or, without one, starts again. Raise the same errors
+    as `train`.
     """
     deadline = Deadline(config.train.max_minutes)
     keep_freed_memory()
@@ -140,9 +141,9 @@ def train_in_held_folder(
 
 
 def with_named_runs(config: TrainConfig) -> TrainConfig:
-    """Resolve init_from= and task.teacher= to one run each, which a later start takes, too.
+    """Replace init_from= and task.teacher= by one run each, so that later starts use the same run.
 
-    A folder of runs means the newest finished one in it, which changes.
+    A folder of runs means the newest finished one in it, and this can change.
     """
     if config.init_from is not None:
         config = replace(config, init_from=str(run_at(Path(config.init_from))))
@@ -159,7 +160,7 @@ def run(
 
     `path` is the path of the `folder`, which only the main process has.
     """
-    setup.processes.copy_from_main(setup.model)  # another CPU may have drawn other weights
+    setup.processes.copy_from_main(setup.model)  # another CPU may have drawn different weights
     trainer = Trainer(
         model=setup.model,
         objective=setup.task,
@@ -189,7 +190,7 @@ def run(
 
 
 def compile_step(trainer: Trainer) -> None:
-    """Compile the model or, if that fails, divide a step among threads as without compiling."""
+    """Compile the model; if that fails, divide each step among threads as without compiling."""
     with trainer.workers:  # compiled code depends on the number of threads
         compiled = trainer.compile()
     if not compiled:
@@ -197,9 +198,9 @@ def compile_step(trainer: Trainer) -> None:
 
 
 def test_results(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> dict[str, Evaluation]:
-    """Evaluate the final and, with validation, the best weights on the test set.
+    """Evaluate the final weights and, with validation, the best weights on the test set.
 
-    A run uses its test set only here.
+    This is the only place where a run uses its test set.
     """
     loader, best = setup.unaugmented(setup.splits.test), trainer.best
     with trainer.workers:

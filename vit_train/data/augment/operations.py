@@ -114,8 +114,8 @@ OPERATIONS = ("Identity", *PIXEL_OPERATIONS, *GEOMETRIC_OPERATIONS)
 class Round(NamedTuple):
     """One operation per image: its index in OPERATIONS, its magnitude, and its affine map.
 
-    The map takes places in the new image to places in the old, in pixels from the center. It is the
-    identity for operations that are not geometric.
+    The map takes positions in the new image to positions in the old one, in pixels from the center.
+    It is the identity for operations that are not geometric.
     """
 
     operation: Tensor
@@ -129,9 +129,9 @@ class Round(NamedTuple):
 
 
 def make_round(operation: Tensor, magnitude: Tensor, size: int) -> Round:
-    """Compute the maps of images of this size, on the CPU: a GPU has another sine.
+    """Compute the affine maps for images of this size, on the CPU: a GPU has a different sine.
 
-    Magnitudes are as torchvision's; rotations are in degrees, counterclockwise.
+    Magnitudes are those of torchvision; rotations are in degrees, counterclockwise.
     """
     one, zero = torch.ones_like(magnitude), torch.zeros_like(magnitude)
     middle, shift, angle = magnitude * size / 2, -magnitude.trunc(), magnitude.deg2rad()
@@ -167,8 +167,9 @@ def resample(images: Tensor, maps: Tensor) -> Tensor:
 def apply_round(images: Tensor, drawn: Round) -> Tensor:
     """Apply each image's operation; all geometric operations share one resampling.
 
-    On a GPU every operation is applied to the whole batch. The work then has the same shapes each
-    time, so that a CUDA graph can replay it and the CPU need not wait for a number of rows.
+    On a GPU, every operation is applied to the whole batch. All shapes are then the same in every
+    step, so that a CUDA graph can replay the work and the CPU need not wait to learn how many
+    images are affected.
     """
     apply = apply_to_rows if images.device.type == "cpu" else apply_to_all
     moved = drawn.operation > len(PIXEL_OPERATIONS)

@@ -1,7 +1,7 @@
 """Augmentation policies: RandAugment, TrivialAugmentWide and AutoAugment.
 
-A policy draws rounds of operations and magnitudes for a batch, distributed as in torchvision. A
-strength is the index of a magnitude, from 0 to the number of bins − 1.
+A policy draws rounds of operations and magnitudes for a batch, from the same distribution as
+torchvision. A strength is an index into the magnitudes, from 0 to the number of bins − 1.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ CHOICES = [number for number, name in enumerate(OPERATIONS) if name != "Invert"]
 
 
 class Policy:
-    """Base of the policies, which itself applies no operation."""
+    """Base of the policies; by itself it applies no operation."""
 
     num_rounds = 0
 
@@ -57,11 +57,11 @@ class Magnitudes:
         both = torch.stack((table, torch.where(negated, -table, table)))  # (2,operations,bins)
         numbers = torch.arange(len(OPERATIONS)).view(1, -1, 1).expand_as(both)
         _, *values = make_round(numbers.flatten(), both.flatten(), size)
-        # What a round draws for an image, by sign, operation and strength.
+        # The draws of a round for one image, by sign, operation and strength.
         self.table = torch.stack(values, dim=1).view(*both.shape, -1)
 
     def round(self, operation: Tensor, strength: Tensor | int, rng: np.random.Generator) -> Round:
-        """Look up the magnitudes; a signed one is negated for each image with probability ½."""
+        """Look up the magnitudes; signed ones are negated with probability ½, image by image."""
         negated = torch.from_numpy(rng.random(len(operation)) < 0.5).long()
         return Round(operation, *self.table[negated, operation, strength].unbind(1))
 
@@ -79,7 +79,7 @@ def any_operation(rng: np.random.Generator, count: int) -> Tensor:
 
 
 class RandAugment(Policy):
-    """`num_ops` of 14 operations, all of one strength (Cubuk et al. 2019, arXiv:1909.13719)."""
+    """`num_ops` of 14 operations, all of equal strength (Cubuk et al. 2019, arXiv:1909.13719)."""
 
     def __init__(self, size: int, config: AugmentConfig) -> None:
         self.num_rounds, self.strength = config.num_ops, config.magnitude
@@ -93,7 +93,7 @@ class RandAugment(Policy):
 
 
 class TrivialAugment(Policy):
-    """One operation of any strength, in wide ranges (Müller and Hutter 2021, arXiv:2103.10158)."""
+    """One operation of random strength, in wide ranges (Müller & Hutter 2021, arXiv:2103.10158)."""
 
     num_rounds = 1
 
@@ -113,7 +113,8 @@ class AutoAugment(Policy):
 
     def __init__(self, size: int, config: AugmentConfig) -> None:
         self.magnitudes = moderate(size, bins=10)
-        # Each operation with its probability and, if it has one, its strength, 0…9: all (25,2).
+        # Each operation with its probability and, if it has one, its strength, 0…9; all have shape
+        # (25,2).
         pairs = autoaugment.AutoAugment(autoaugment.AutoAugmentPolicy.CIFAR10).policies
         self.operation = torch.tensor([[OPERATIONS.index(name) for name, _, _ in p] for p in pairs])
         self.chance = torch.tensor([[chance for _, chance, _ in pair] for pair in pairs])

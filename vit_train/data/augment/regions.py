@@ -1,4 +1,4 @@
-"""Rectangles of images: crops, erasing, Mixup and CutMix, and their packed draws."""
+"""Augmentation by rectangles: crops, erasing, Mixup and CutMix, and their packed random draws."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -17,12 +17,12 @@ Part = TypeVar("Part", bound=tuple[Tensor, ...])
 
 
 def pack(parts: Iterable[tuple[Tensor, ...]]) -> Tensor:
-    """Stack all fields of all parts: (F,B), float64, which is exact for whole numbers up to 2⁵³."""
+    """Stack all fields of all parts: (F,B) in float64, which is exact for integers up to 2⁵³."""
     return torch.stack([field.double() for part in parts for field in part])
 
 
 def unpack(rows: Iterator[Tensor], kind: type[Part]) -> Part:
-    """Return the next of the parts that were packed, from the rows that are left."""
+    """Return the next packed part, taken from the remaining rows."""
     return kind(*islice(rows, len(kind._fields)))  # type: ignore[attr-defined]
 
 
@@ -43,7 +43,7 @@ class Rectangles(NamedTuple):
     width: Tensor
 
     def contain(self, size: int) -> Tensor:
-        """Return which pixels lie inside: bool (B,1,size,size)."""
+        """Return a mask of the pixels inside: bool (B,1,size,size)."""
         top, left, height, width = (per_image(field, torch.int32) for field in self)
         place = torch.arange(size, dtype=torch.int32, device=self.top.device)
         x, y = place.view(1, 1, 1, -1), place.view(1, 1, -1, 1)
@@ -60,9 +60,9 @@ def random_rectangles(
 ) -> tuple[Rectangles, Tensor]:
     """Draw one rectangle per image.
 
-    Its share of the area, the logarithm of height/width and its position are uniform, and its
-    sides are at most `largest`. Each image has a few tries; the second result, bool (B,), marks the
-    images with a successful one. For the others the rectangle is the whole image.
+    Its area, the logarithm of its aspect ratio and its position are uniform, and its sides are at
+    most `largest`. A few tries are made for each image; the second result, bool (B,), marks the
+    images for which one succeeded. For the others, the rectangle is the whole image.
     """
     area = rng.uniform(*share, (TRIES, count)) * size**2
     ratio = np.exp(rng.uniform(math.log(aspect[0]), math.log(aspect[1]), (TRIES, count)))
@@ -79,7 +79,7 @@ CROP_ASPECTS = (3 / 4, 4 / 3)
 
 
 class Cuts(NamedTuple):
-    """The random draws for each image, (B,): the crop's corner and whether it is mirrored."""
+    """Random draws for each image, (B,): the crop's corner, and whether to mirror it."""
 
     dy: Tensor
     dx: Tensor
@@ -125,12 +125,12 @@ class ResizedCropper:
 
 
 def resized_crop(images: Tensor, boxes: Rectangles) -> Tensor:
-    """Stretch each image's rectangle to full size, bilinear: uint8 (B,C,S,S)."""
+    """Stretch each image's rectangle to full size, bilinearly: uint8 (B,C,S,S)."""
     size = images.shape[-1]
     center = (torch.arange(size, dtype=torch.float64, device=images.device) + 0.5) / size
 
     def source(start: Tensor, length: Tensor) -> Tensor:
-        """Return where each output row or column lies in the image, within the rectangle: (B,S)."""
+        """Return each output row's or column's position in the image: (B,S)."""
         first, last = start.unsqueeze(1), (start + length - 1).unsqueeze(1)
         place = first + center * length.unsqueeze(1) - 0.5
         return torch.minimum(torch.maximum(place, first), last)
@@ -150,7 +150,7 @@ class Eraser:
         self.size, self.config = size, config
 
     def draw(self, rng: np.random.Generator, count: int) -> Rectangles:
-        """Draw one rectangle per image; its height is 0 for images that are left unchanged."""
+        """Draw one rectangle per image; images to be left unchanged get a height of 0."""
         share = (0.02, self.config.erase_area)
         boxes, found = random_rectangles(rng, count, self.size, share, (0.3, 3.3), self.size - 1)
         chosen = found & torch.from_numpy(rng.random(count) < self.config.erase_prob)
@@ -162,7 +162,7 @@ class Eraser:
 
 
 class Mixture(NamedTuple):
-    """The random draws for each image, (B,): a rectangle, and weights outside and inside it."""
+    """Random draws for each image, (B,): a rectangle, and weights outside and inside it."""
 
     outside: Tensor
     inside: Tensor
@@ -173,13 +173,13 @@ class Mixture(NamedTuple):
 
 
 class Mixer:
-    """Mixes each image and its label with another's, in a proportion λ drawn for each image."""
+    """Mixes each image and its label with another, in a proportion λ drawn for each image."""
 
     def __init__(self, size: int, num_classes: int, config: AugmentConfig) -> None:
         self.size, self.num_classes, self.config = size, num_classes, config
 
     def draw(self, rng: np.random.Generator, count: int, epoch: int = 0) -> Mixture:
-        """Draw each image's weights and rectangle, after `mix_epochs` those of no mixture.
+        """Draw each image's weights and rectangle; after `mix_epochs`, images are not mixed.
 
         Mixup's weight is λ everywhere. CutMix's is 1 outside a rectangle of area 1 − λ and 0
         inside. As in CutMix's reference code, the rectangle's center is uniform and its sides are
@@ -216,6 +216,6 @@ class Mixer:
         return torch.lerp(others, images, weight), targets
 
     def certain(self, labels: Tensor) -> Tensor:
-        """Return labels (B,) as one-hot targets (B,K); −1, which means no label, becomes zeros."""
+        """Return labels (B,) as one-hot targets (B,K); −1 (no label) becomes a row of zeros."""
         classes = torch.arange(self.num_classes, device=labels.device)
         return (labels.unsqueeze(1) == classes).float()

@@ -145,15 +145,15 @@ function drawAnswer() {
   }
 }
 
-// The image as the model must take it to be: each patch at the place whose position it has.
+// The image as the model believes it to be: each patch at the place whose position it has.
 function drawPositions() {
   if (!similar) return;
   const { order } = chosen, source = [], n = Math.max(chosen.query, 0);
   cells.forEach((_, each) => (source[order ? order[each] : each] = each));
   const isGone = (at) => source[at] === undefined || hidden.has(source[at]);
   paint($("believed"), (at, x, y) => (isGone(at) ? COVER : pixel(image.pixels, source[at], x, y)));
-  const caption = order?.[0] < 0 ? "No patch has a place"
-    : order ? "Where the model takes the patches to be" : "Each patch has its own place";
+  const caption = order?.[0] < 0 ? "No patch has a position"
+    : order ? "Where the model believes the patches are" : "Each patch has its own place";
   $("places").textContent = caption;
   $("believed").setAttribute("aria-label", caption);
   const values = similar.subarray(n * count, (n + 1) * count), low = Math.min(...values);
@@ -238,7 +238,7 @@ async function preprocess(file) {
 
 async function open(file) {
   const pixels = await preprocess(file).catch(() => null);
-  $("alert").textContent = pixels ? "" : `${file.name} is no image that this browser can read.`;
+  $("alert").textContent = pixels ? "" : `This browser cannot read ${file.name} as an image.`;
   if (pixels) show({ pixels });
 }
 
