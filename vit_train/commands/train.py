@@ -14,7 +14,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.text import file_name, printable
-from vit_train.commands.command import read_command
+from vit_train.commands.command import import_own_parts, read_command
 from vit_train.commands.errors import EXPECTED, explain, require_known, short_errors
 from vit_train.commands.resuming import begun_config, changed, extended_config
 from vit_train.runs.config import (
@@ -215,9 +215,10 @@ def run_folder(
 
 def main() -> None:
     sweep = Sweep()
-    register_schemas()
     OmegaConf.register_new_resolver("run_folder", run_folder, replace=True)
     with short_errors("vit-train"):
+        import_own_parts()
+        register_schemas()
         flags = read_command("train", ABOUT, GROUPS, PATHS, any_flag=True)
         if flags.multirun and any(each.startswith("resume=") for each in flags.overrides):
             raise ValueError("resume continues a single run: leave out -m")

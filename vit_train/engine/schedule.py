@@ -6,11 +6,24 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from vit_train.base.setting import chosen
 from vit_train.engine.config import LoopConfig, OptimConfig
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.state import Best, Start
 
 FRESH = Start()
+# By optim.schedule, a function of the share of the steps after the warm-up that are done: how much
+# of the way from the peak to min_lr is left. A new schedule adds its line.
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    # Loshchilov & Hutter 2017, arXiv:1608.03983
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+    "linear": lambda done: 1 - done,
+    # Warm-up, stable, decay, with the fifth and the form of Hägele et al. 2024, arXiv:2405.18392
+    "wsd": lambda done: min(1.0, 1 - math.sqrt(max(0.0, 5 * done - 4))),
+    "constant": lambda done: 1.0,
+    # A tenth after half of the steps, and again after three quarters: He et al. 2016 on CIFAR-10
+    "step": lambda done: 0.1 ** ((done >= 0.5) + (done >= 0.75)),
+}
 
 
 def learning_rate(
@@ -18,10 +31,10 @@ def learning_rate(
 ) -> float:
     """Return the learning rate of a step, counted from 0.
 
-    It is a linear warm-up, of at most half the steps, followed by half a cosine (Loshchilov &
-    Hutter 2017). A run that extends another has both once more, from the rate at which that one
-    ended: re-warming and re-decaying (Ibrahim et al. 2024, arXiv:2403.08763). With
-    `lr_every=epoch` an epoch counts as one step.
+    It is a linear warm-up, of at most half the steps, followed by one of SCHEDULES. A run that
+    extends another has both once more, from the rate at which that one ended: re-warming and
+    re-decaying (Ibrahim et al. 2024, arXiv:2403.08763). With `lr_every=epoch` an epoch counts as
+    one step. Raise ValueError for an unknown schedule.
     """
     step -= start.step
     if config.lr_every == "epoch":
@@ -30,9 +43,9 @@ def learning_rate(
     warmup = min(round(config.warmup_epochs * steps_per_epoch), total // 2)
     if step < warmup:
         return start.lr + (config.lr - start.lr) * (step + 1) / warmup
-    progress = (step - warmup) / max(1, total - warmup)
-    cosine = (1 + math.cos(math.pi * min(1.0, progress))) / 2
-    return config.min_lr + (config.lr - config.min_lr) * cosine
+    done = min(1.0, max(0, step - warmup) / max(1, total - warmup))
+    left = chosen(SCHEDULES, "optim.schedule", config.schedule)(done)
+    return config.min_lr + (config.lr - config.min_lr) * left
 
 
 def better(best: Best | None, epoch: int, val: Evaluation) -> Best | None:

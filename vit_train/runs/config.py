@@ -208,8 +208,8 @@ def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictC
         name = part.get("name", UNNAMED.get(group)) if isinstance(part, dict) else None
         if not isinstance(name, str) or (group in needed and name not in classes):
             raise ValueError(
-                f"the config's {group} must be one of: {', '.join(classes)}; others are known to "
-                "the program that registers them"
+                f"the config's {group} must be one of: {', '.join(classes)}; add import= with the "
+                "module that registers another"
             )
         if name in classes:
             chosen[group] = classes[name]

@@ -1,6 +1,7 @@
 """A run's folder and all its files, from the config to the summary."""
 
 import math
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -244,6 +245,7 @@ def own_command() -> str:
     # Hydra's name for the source of --config-dir.
     folders = [s.path for s in settings.runtime.config_sources if s.provider == "command-line"]
     flags = [f"--config-dir={folder}" for folder in folders]
+    flags += [each for each in sys.argv[1:] if each.startswith("import=")]
     if settings.job.config_name != "train":
         flags.append(f"--config-name={settings.job.config_name}")
     # An experiment may turn every command that names it into a sweep.

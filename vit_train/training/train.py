@@ -25,7 +25,7 @@ from vit_train.engine.precision import (
     require_precision,
 )
 from vit_train.engine.schedule import NonFinite
-from vit_train.engine.trainer import Callback, Trainer
+from vit_train.engine.trainer import CALLBACKS, Callback, Trainer
 from vit_train.runs.config import TrainConfig, readable, with_defaults
 from vit_train.runs.paths import Outcome, new_run, run_at
 from vit_train.tasks.config import DistillConfig
@@ -167,7 +167,10 @@ def run(
         val_loader=setup.val_loader,
         config=setup.config,
         precision=setup.precision,
-        callbacks=[deadline, *(folder.callbacks if folder else [])],
+        callbacks=[
+            *(deadline, *(make() for make in CALLBACKS)),
+            *(folder.callbacks if folder else []),
+        ],
         processes=setup.processes,
     )
     with with_advice(trainer, setup, folder):
