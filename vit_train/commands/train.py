@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from vit_train.base.text import file_name, printable
 from vit_train.commands.command import import_own_parts, read_command
 from vit_train.commands.errors import EXPECTED, explain, require_known, short_errors
-from vit_train.commands.resuming import begun_config, changed, extended_config
+from vit_train.commands.resuming import begun_config, changed, extended_config, forked_config
 from vit_train.runs.config import (
     CONF_DIR,
     GROUPS,
@@ -110,7 +110,7 @@ def say(text: str) -> None:
 
 
 # The settings that are paths; the first is the one that a bare path may mean.
-PATHS = ("resume", "extend", "init_from", "data.root", "task.teacher")
+PATHS = ("resume", "extend", "fork", "init_from", "data.root", "task.teacher")
 ABOUT = """\
 vit-train: train a Vision Transformer on small images.
 
@@ -148,11 +148,13 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
 
 
 def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
-    """Return the settings of a new run, which may extend another."""
+    """Return the settings of a new run, which may extend or fork another."""
     require_known(composed, TrainConfig)
-    if composed.extend is None:
-        return typed(composed, TrainConfig)
-    return extended_config(composed, settings.overrides.task)
+    if composed.fork is not None:
+        return forked_config(composed, settings.overrides.task)
+    if composed.extend is not None:
+        return extended_config(composed, settings.overrides.task)
+    return typed(composed, TrainConfig)
 
 
 def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
@@ -193,12 +195,17 @@ def continue_run(
 
 
 def run_folder(
-    choices: Mapping[str, str], root: str | None, extend: str | None, resume: str | None, now: str
+    choices: Mapping[str, str],
+    root: str | None,
+    extend: str | None,
+    fork: str | None,
+    resume: str | None,
+    now: str,
 ) -> str:
     """Return the folder of a new run, such as outputs/cifar10-tiny/TIME, for conf/train.yaml.
 
-    It is named by its experiment, the run that it extends, or the `choices` of the groups; the name
-    of a folder of one's own images, `root`, stands for the data.
+    It is named by its experiment, the run that it extends or forks, or the `choices` of the groups;
+    the name of a folder of one's own images, `root`, stands for the data.
     """
     data, task = choices["data"], choices["task"]
     if resume is not None:  # into that run's own folder, which is found later
@@ -206,8 +213,10 @@ def run_folder(
     if data == "folder" and root:
         data = file_name(Path(root).expanduser().resolve().name) or data
     name = f"{data}-{choices['model']}" + ("" if task == "classify" else f"-{task}")
-    if extend is not None:
-        name = f"{Path(extend).resolve().name}-extended"
+    if source := extend or fork:
+        path = Path(source).resolve()
+        run = path.parents[1] if path.is_file() else path
+        name = f"{run.name}-{'extended' if extend else 'forked'}"
     elif isinstance(experiment := choices.get("experiment"), str):
         name = experiment
     return f"outputs/{name}/{now}"

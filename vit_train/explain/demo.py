@@ -74,7 +74,7 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
 def require_computed(trained: Trained) -> VisionTransformer:
     """Return the model; raise ValueError if the demo page does not compute it."""
     model, config = trained.model, trained.meta.config
-    if not isinstance(model, VisionTransformer):
+    if type(model) is not VisionTransformer:  # a subclass may compute anything else
         raise ValueError(
             "html= needs a Vision Transformer that classifies: this is model.name="
             f"{config.model.name} with task={config.task.name}"

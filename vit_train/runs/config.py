@@ -40,6 +40,8 @@ CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
 PREDICTING = ("model", "task")
 # All groups of a training run.
 GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
+# The settings that name a run to continue.
+CONTINUED = ("resume", "extend", "fork")
 # The names of groups in results that were published when there was no choice.
 UNNAMED = {"optim": "adamw"}
 # Settings that change no result: how often something is reported or saved, and the machine.
@@ -81,6 +83,11 @@ class TrainConfig(Settings):
         None,
         "Train this finished run for train.epochs more epochs, in a new folder, with its own "
         "settings.",
+    )
+    fork: str | None = setting(
+        None,
+        "Continue a copy of this run, or of one of its checkpoints, in a new folder, with the "
+        "settings that are given changed.",
     )
     init_from: str | None = setting(
         None,

@@ -133,22 +133,22 @@ def resume_command(run: Path) -> str:
     return f"vit-train resume={for_shell(run)}"
 
 
-def resumed_run(resume: str) -> tuple[Path, Path | None]:
+def resumed_run(name: str, key: str = "resume") -> tuple[Path, Path | None]:
     """Return the folder of the run named by `resume=` and, if one is named, the checkpoint.
 
     Raise ValueError if there is no run.
     """
-    path = Path(resume)
+    path = Path(name)
     named = path if path.is_file() else None
     folder = run_folder(named or path / LAST)
     if named and (folder == path.parent or path.suffix != SUFFIX):
         raise ValueError(
-            f"resume={resume}: a run is resumed in its own folder: name it, or a checkpoint in its "
+            f"{key}={name}: this is not the file of a run: name its folder, or a checkpoint in its "
             f"{CHECKPOINTS}/; init_from={path} starts a new run from the weights of a copy"
         )
     if not (named or last_checkpoint(folder) or (folder / CONFIG).is_file()):
         raise ValueError(
-            f"resume={resume}: there is no run in {folder}{near_path(folder)}; vit-results lists "
+            f"{key}={name}: there is no run in {folder}{near_path(folder)}; vit-results lists "
             "the unfinished runs in a folder"
         )
     return folder, named

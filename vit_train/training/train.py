@@ -26,7 +26,7 @@ from vit_train.engine.precision import (
 )
 from vit_train.engine.schedule import NonFinite
 from vit_train.engine.trainer import CALLBACKS, Callback, Trainer
-from vit_train.runs.config import TrainConfig, readable, with_defaults
+from vit_train.runs.config import CONTINUED, TrainConfig, readable, with_defaults
 from vit_train.runs.paths import Outcome, new_run, run_at
 from vit_train.tasks.config import DistillConfig
 from vit_train.training.earlier import Earlier, read_earlier
@@ -100,8 +100,8 @@ def train(config: TrainConfig, folder: str | Path) -> Outcome:
     Raise InUse if the folder is in use or already holds a run, ValueError for problems that the
     user can fix, NonFinite if training diverges, and OSError if the disk fails.
     """
-    for key, run in (("resume", config.resume), ("extend", config.extend)):
-        if run is not None:  # only the command reads the run's own settings
+    for key in CONTINUED:
+        if (run := getattr(config, key)) is not None:  # the command reads the run's own settings
             raise ValueError(f"{key}={run} is for the command: vit-train {key}=RUN")
     config = readable(with_defaults(config))
     # A caller with handlers of its own decides what is shown.
