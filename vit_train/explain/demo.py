@@ -58,6 +58,7 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
         "width": model.config.embed_dim,
         "depth": model.config.depth,
         "heads": model.config.num_heads,
+        "positions": model.config.positions,
         "hidden": model.config.hidden_dim,
         "eps": model.config.eps,
         "classToken": int(model.config.has_class_token),
