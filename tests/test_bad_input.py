@@ -92,10 +92,11 @@ TRAIN = {
     "data.cv_folds=5 data.cv_fold=1 data.val=test": "data.val=test does not",
     "data.sampler=even": "data.sampler=even must be one of: shuffled, balanced",
     # words that are no choice
-    "model.activation=relu": "gelu, gelu_tanh",
+    f"{FEW} model.activation=tanh": "gelu, gelu_tanh, relu, silu, swiglu",
+    f"{FEW} optim.schedule=cosin": "optim.schedule=cosin must be one of: cosine, linear, wsd",
     f"{FEW} model.positions=rotary": "none, learned, learned_2d, relative",
     "device=cpu precision=fp16": "precision=fp32",
-    "optim=lion": "there is no optim=lion: choose from adamw, muon",
+    "optim=lion": "there is no optim=lion: choose from adamw, muon, sgd",
     "optim.name=lion": "optim.name=lion cannot be set: choose with optim=",
     "augment=stong": "there is no augment=stong: choose from light, none, strong\n",
     "model=huge": "there is no model=huge: choose from base, cnn",

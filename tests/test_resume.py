@@ -43,6 +43,7 @@ CONFIGS = {
     "cnn": ["model=cnn", "model.widths=[4,8]"],
     "saved at the last step of epochs": ["checkpoint.every_steps=5"],
 }
+LAST = "checkpoints/last.safetensors"
 CLOCK = {"images_per_s", "seconds"}
 
 
@@ -431,6 +432,47 @@ def test_a_finished_run_is_extended_and_stays_as_it_was(
     optim = again["config"]["optim"]
     assert (optim["lr"], optim["warmup_epochs"]) == (5e-4, 3)
     assert again["config"]["train"]["epochs"] == 6 and digests(first) == before
+
+
+@pytest.mark.parametrize("config", ["plain", "noisy"])
+def test_an_unchanged_fork_ends_as_the_run_itself(run: Run, config: str) -> None:
+    """Though it begins in the middle of an epoch; a changed one shares the curve up to there."""
+    run.succeeds("vit-train", *arguments(config), "checkpoint.keep=9", "hydra.run.dir=whole")
+    whole = Path("whole")
+    before, source = digests(whole), whole / "checkpoints/last-2.safetensors"
+    forked = Checkpoint.load(source)
+    assert forked.batch and forked.epoch == 1
+    words = f"forks whole after step {forked.step}"
+    run.says(words, "vit-train", f"fork={source}", "hydra.run.dir=same")
+    for key in ("model", "ema", "optimizers"):
+        ends = [getattr(Checkpoint.load(f / LAST), key) for f in (whole, Path("same"))]
+        torch.testing.assert_close(*ends, rtol=0, atol=0)
+    assert rows(whole) == rows(Path("same"))
+    results = [summary(folder) for folder in ("whole", "same")]
+    assert results[0]["test"] == results[1]["test"]
+    (noted,) = results[1]["extends"]
+    assert (noted["run"], noted["steps"]) == ("whole", forked.step)
+
+    changes = ["optim.schedule=constant", "train.epochs=3", "train.max_minutes=1e-9"]
+    run.succeeds("vit-train", f"fork={source}", *changes)
+    (other,) = Path("outputs/whole-forked").iterdir()
+    run.succeeds("vit-train", f"resume={other}", "train.max_minutes=null")
+    table = rows(other)
+    assert table[0] == rows(whole)[0] and float(table[2]["lr"]) == 1e-3
+    assert digests(whole) == before
+
+
+def test_what_cannot_be_forked_is_refused(run: Run, small_run: SmallRun) -> None:
+    small_run("interrupted")
+    shutil.rmtree(small_run("finished", "bare") / "checkpoints")
+    for words, *typed in (
+        ("fork=nowhere: there is no run in nowhere", "fork=nowhere"),
+        ("fork=bare: this run has no checkpoint", "fork=bare"),
+        ("fork= cannot change data (this run has", "fork=run", "data=cifar10"),
+        ("fork= cannot change optim (this run has optim.name=adamw", "fork=run", "optim=muon"),
+    ):
+        run.fails(words, "vit-train", *typed, "hydra.run.dir=new")
+    assert not Path("new").exists()
 
 
 def test_what_cannot_be_extended_is_refused(run: Run, small_run: SmallRun) -> None:

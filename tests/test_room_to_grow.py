@@ -1,13 +1,17 @@
 """Parts of every kind, registered from outside the package, as CONTRIBUTING.md says."""
 
-from collections.abc import Sequence
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 from conftest import MAINS, SMALL, SMALL_MODEL, Run, SmallRun, csv_rows, write_images
 from matplotlib.figure import Figure
+from test_docs import ROOT, blocks
 from torch import Tensor, nn
 
 import vit_train
@@ -22,10 +26,13 @@ from vit_train.engine import workers
 from vit_train.engine.config import OPTIM_CONFIGS, AdamWConfig, LoopConfig, OptimConfig
 from vit_train.engine.metrics import Predictions
 from vit_train.engine.optimizers import OPTIMIZERS, Optimizer, make_adamw
+from vit_train.engine.schedule import SCHEDULES
 from vit_train.engine.stepping import Optimizers
+from vit_train.engine.trainer import CALLBACKS
 from vit_train.figures.measures import FIGURES, NUMBERS
 from vit_train.model.build import BUILDERS
 from vit_train.model.config import MODEL_CONFIGS, ModelConfig, ViTConfig
+from vit_train.model.layers import ACTIVATIONS
 from vit_train.model.pos_embed import POSITIONS, Rotary2D
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
@@ -40,7 +47,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
     for table, name, part in (
         *((POSITIONS, "turned", Rotary2D), (NUMBERS, "overconfidence", overconfidence)),
         (FIGURES, "confidence", draw_confidence),
-        *((OPTIM_CONFIGS, "sgd", SgdConfig), (OPTIMIZERS, SgdConfig, make_sgd)),
+        *((OPTIM_CONFIGS, "plain_sgd", SgdConfig), (OPTIMIZERS, SgdConfig, make_sgd)),
         *((DATA_CONFIGS, "stripes", StripesConfig), (LOADERS, StripesConfig, load_stripes)),
         *((MODEL_CONFIGS, "mlp", MlpConfig), (BUILDERS, MlpConfig, NoisyMlp)),
         *((TASK_CONFIGS, "focal", FocalConfig), (TASKS, FocalConfig, Focal)),
@@ -48,7 +55,13 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(table, name, part)
 
 
-STRIPES = ["data=stripes", "data.count=60", "optim=sgd", "optim.momentum=0.5", "optim.lr=0.01"]
+STRIPES = [
+    "data=stripes",
+    "data.count=60",
+    "optim=plain_sgd",
+    "optim.momentum=0.5",
+    "optim.lr=0.01",
+]
 LOOP = ["train.epochs=2", "train.batch_size=32", "train.micro_batch=8"]
 
 
@@ -87,7 +100,11 @@ def test_own_parts_are_chosen_by_name_trained_resumed_and_used(
     assert Path("run/eval-test-last/confidence.png").stat().st_size > 500
     words = "there is no setting model.depth here: model=vit has it"
     run.fails(words, "vit-train", "model=mlp", "model.depth=3")
-    for table, name in ((DATA_CONFIGS, "stripes"), (OPTIM_CONFIGS, "sgd"), (MODEL_CONFIGS, "mlp")):
+    for table, name in (
+        (DATA_CONFIGS, "stripes"),
+        (OPTIM_CONFIGS, "plain_sgd"),
+        (MODEL_CONFIGS, "mlp"),
+    ):
         monkeypatch.delitem(table, name)
     run.fails("the config's model must be one of: vit, cnn", "vit-eval", "ckpt=run")
 
@@ -100,7 +117,7 @@ class SGD(torch.optim.SGD, Optimizer):
 class SgdConfig(OptimConfig):
     """SGD for the head, at ten times the learning rate, and for all else."""
 
-    name: str = "sgd"
+    name: str = "plain_sgd"
     momentum: float = 0.9
 
 
@@ -152,8 +169,10 @@ def test_predictions_need_no_optimizer_and_no_data_source(
     monkeypatch.delitem(NUMBERS, "overconfidence")
     chosen = [*STRIPES, "data.image_size=8", *SMALL_MODEL, "hydra.run.dir=runs/own"]
     run.succeeds("vit-train", *chosen)
-    monkeypatch.delitem(OPTIM_CONFIGS, "sgd")
-    run.fails("the config's optim must be one of: adamw, muon;", "vit-train", "resume=runs/own")
+    monkeypatch.delitem(OPTIM_CONFIGS, "plain_sgd")
+    run.fails(
+        "the config's optim must be one of: adamw, muon, sgd;", "vit-train", "resume=runs/own"
+    )
     monkeypatch.delitem(DATA_CONFIGS, "stripes")
     run.fails("the config's data must be one of: cifar10", "vit-train", "resume=runs/own")
     small_run("finished", "runs/other")
@@ -168,7 +187,7 @@ def test_predictions_need_no_optimizer_and_no_data_source(
     ):
         run.succeeds(*command)
     run.fails("only by the program that registers it", "vit-eval", "ckpt=runs/own")
-    assert run.succeeds("vit-results", "runs").out.count("| sgd |") == 1
+    assert run.succeeds("vit-results", "runs").out.count("| plain_sgd |") == 1
 
 
 @pytest.mark.parametrize(
@@ -261,6 +280,62 @@ def draw_confidence(answers: Predictions, classes: Sequence[str]) -> Figure:
     figure = Figure()
     figure.subplots().hist(answers.confidence)
     return figure
+
+
+NOTES = """
+from vit_train.engine.trainer import CALLBACKS, Callback
+
+class Notes(Callback):
+    def on_epoch(self, trainer, log, val):
+        print("noted epoch", trainer.epoch)
+
+CALLBACKS.append(Notes)
+"""
+
+
+@pytest.fixture
+def my_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The parts of docs/extending.md and a callback, in a module of the current folder."""
+    code = "\n".join([*blocks(ROOT / "docs/extending.md", "python"), NOTES])
+    Path("my_parts.py").write_text(code, encoding="utf-8")
+    tables = (POSITIONS, ACTIVATIONS, SCHEDULES, OPTIM_CONFIGS, OPTIMIZERS, sys.modules)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    with contextlib.ExitStack() as unchanged:
+        for table in tables:
+            unchanged.enter_context(patch.dict(table))
+        yield
+    CALLBACKS.clear()
+
+
+CHOSEN = [
+    *("model.positions=ramp", "model.activation=relu2"),
+    *("optim=plain", "optim.schedule=quadratic"),
+]
+
+
+def test_parts_of_a_module_work_with_every_command(
+    run: Run, small_run: SmallRun, my_parts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, folder = "import=my_parts", "hydra.run.dir=run"
+    for missing in ("positions=ramp", "schedule=quadratic", "activation=relu2"):
+        (setting,) = (each for each in CHOSEN if missing in each)
+        run.fails("; add import= with the module", "vit-train", *SMALL, setting)
+    run.fails("import=no_parts: No module named 'no_parts'", "vit-train", "import=no_parts")
+    run.succeeds("vit-train", own, *SMALL, *CHOSEN, folder, "train.max_minutes=1e-9")
+    run.says("noted epoch 2", "vit-train", own, "resume=run", "train.max_minutes=null")
+    small_run("finished", "other")
+    write_images("photos", ["a.png"], size=(32, 32))
+    monkeypatch.setenv("VIT_TRAIN_IMPORT", "my_parts")
+    for command in (
+        "vit-eval ckpt=run",
+        "vit-eval ckpt=[run,other]",
+        "vit-predict ckpt=run images=photos",
+        "vit-explain ckpt=run images=photos",
+        "vit-export ckpt=run format=torch",
+        "vit-inspect model.positions=ramp",
+        "vit-results .",
+    ):
+        run.succeeds(*command.split())
 
 
 @dataclass

@@ -1,14 +1,17 @@
 """Steps of the optimizers: decay, schedules, averages, and learning rates by layer."""
 
 import copy
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, MultiStepLR
 
 from vit_train.engine.averages import WeightAverage
-from vit_train.engine.config import AdamWConfig, MuonConfig, OptimConfig
+from vit_train.engine.config import AdamWConfig, MuonConfig, OptimConfig, SgdConfig
 from vit_train.engine.optimizers import Optimizer, make_adamw, make_optimizers
 from vit_train.engine.schedule import learning_rate
 from vit_train.engine.state import Start
@@ -34,7 +37,7 @@ def test_decay_is_on_matrices_only() -> None:
 
 def test_a_rate_that_changes_with_every_epoch_is_that_of_pytorchs_scheduler() -> None:
     optimizer = torch.optim.AdamW(nn.Linear(1, 1).parameters(), lr=0.3)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=6, eta_min=0.1)
+    scheduler = CosineAnnealingLR(optimizer, T_max=6, eta_min=0.1)
     config = AdamWConfig(lr=0.3, min_lr=0.1, warmup_epochs=0, lr_every="epoch")
     for epoch in range(6):
         for step in range(5 * epoch, 5 * epoch + 5):
@@ -44,6 +47,53 @@ def test_a_rate_that_changes_with_every_epoch_is_that_of_pytorchs_scheduler() ->
     warm = AdamWConfig(lr=0.3, warmup_epochs=3, lr_every="epoch")
     rates = [learning_rate(step, warm, 5, 6, Start(9, 45, lr=0.0)) for step in range(44, 65, 5)]
     assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.3])
+
+
+SCHEDULERS = {
+    "cosine": partial(CosineAnnealingLR, T_max=40),
+    "linear": partial(LinearLR, start_factor=1.0, end_factor=0.0, total_iters=40),
+    "constant": partial(ConstantLR, factor=1.0),
+    "step": partial(MultiStepLR, milestones=[20, 30]),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_schedule_is_that_of_pytorch(name: str) -> None:
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.3)
+    scheduler = SCHEDULERS[name](optimizer)
+    config = SgdConfig(lr=0.3, warmup_epochs=0, schedule=name)
+    for step in range(40):
+        assert learning_rate(step, config, 5, 8) == pytest.approx(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+
+
+def test_wsd_is_constant_and_decays_in_the_last_fifth() -> None:
+    config = AdamWConfig(lr=1.0, min_lr=0.1, warmup_epochs=2, schedule="wsd")
+    rates = [learning_rate(step, config, 5, 22) for step in range(111)]
+    assert rates[9:91] == [1.0] * 82
+    assert rates[95] == pytest.approx(0.1 + 0.9 * 0.5) and rates[110] == pytest.approx(0.1)
+    assert all(a > b for a, b in pairwise(rates[90:]))
+
+
+@pytest.mark.parametrize("settings", [{}, {"nesterov": False}, {"momentum": 0.0}])
+def test_sgd_is_that_of_pytorch(settings: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    ours, theirs = nn.Linear(3, 2), nn.Linear(3, 2)
+    theirs.load_state_dict(ours.state_dict())
+    (sgd,) = make_optimizers(ours, SgdConfig(lr=0.1, weight_decay=0.2, **settings))
+    momentum = settings.get("momentum", 0.9)
+    nesterov = settings.get("nesterov", True) and momentum > 0
+    decayed = {"params": [theirs.weight], "weight_decay": 0.2}
+    groups = [decayed, {"params": [theirs.bias]}]
+    oracle = torch.optim.SGD(groups, lr=0.1, momentum=momentum, nesterov=nesterov)
+    for _ in range(4):
+        x = torch.randn(5, 3)
+        for model, optimizer in ((ours, sgd), (theirs, oracle)):
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
 
 
 def test_the_schedule_climbs_in_a_line_and_falls_as_a_cosine() -> None:

@@ -63,6 +63,12 @@ def test_a_model_that_the_page_does_not_compute_is_refused(
     model = VisionTransformer(replace(meta.config.model, **changed), 32)
     with pytest.raises(ValueError, match=words):
         require_computed(Trained(model, meta))
+    with pytest.raises(ValueError, match="html= needs a Vision Transformer that classifies"):
+        require_computed(Trained(OwnTransformer(meta.config.model, 32), meta))
+
+
+class OwnTransformer(VisionTransformer):
+    """A model that may compute anything else."""
 
 
 def answers(page: Path, questions: list[dict[str, Any]]) -> list[dict[str, Any]]:

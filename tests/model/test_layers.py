@@ -5,10 +5,12 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from vit_train.base.rng import per_image_generators
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import (
+    ACTIVATIONS,
     Dropout,
     DropPath,
     Mlp,
@@ -115,9 +117,24 @@ def test_layer_norm_of_bfloat16_is_torch_float32_result_to_rounding():
 def test_gelu_of_bfloat16_stays_bfloat16_and_agrees_with_torch(activation, approximate):
     draw = drawer(6)
     x, upstream = (3 * draw(3, 5, 16)).bfloat16(), draw(3, 5, 16).bfloat16()
-    ours = Mlp(ViTConfig(kernels="scratch", activation=activation)).gelu
+    ours = Mlp(ViTConfig(kernels="scratch", activation=activation)).activation
     theirs = partial(F.gelu, approximate=approximate)
     assert_same(ours, theirs, (x,), upstream, rtol=2**-7, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernels", ["scratch", "fused"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_mlp_has_the_activation_of_its_name(activation, kernels):
+    mlp = Mlp(ViTConfig(embed_dim=8, mlp_dim=6, activation=activation, kernels=kernels)).double()
+    x = drawer(7)(2, 3, 8)
+    expected = {
+        "gelu": nn.GELU(),
+        "gelu_tanh": nn.GELU("tanh"),
+        "relu": nn.ReLU(),
+        "silu": nn.SiLU(),
+        "swiglu": lambda h: h[..., :6] * nn.SiLU()(h[..., 6:]),
+    }[activation]
+    torch.testing.assert_close(mlp(x), mlp.fc2(expected(mlp.fc1(x))))
 
 
 @pytest.mark.parametrize("magnitude", [1e3, 1e4])

@@ -78,6 +78,16 @@ def what_is_allowed(value: Any, metadata: Mapping[str, Any]) -> str:
     return "" if abs(value) <= largest else f"between {-largest} and {largest}"
 
 
+def chosen(table: Mapping[str, Entry], key: str, name: str) -> Entry:
+    """Return the entry that a setting, `key`, names; raise ValueError if there is none."""
+    if name not in table:
+        raise ValueError(
+            f"{key}={name} must be one of: {', '.join(table)}; add import= with the module that "
+            "registers another"
+        )
+    return table[name]
+
+
 def registered(table: Mapping[type, Entry], settings: object) -> Entry:
     """Return the table's entry for the settings' class or, failing that, for its nearest base.
 

@@ -1,11 +1,13 @@
 """Console commands whose settings are a dataclass: reading the command line, and the help text."""
 
 import argparse
+import os
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
+from importlib import import_module
 from importlib.metadata import version
 from inspect import getdoc
 from os.path import exists  # false for a list that is too long to be a path
@@ -24,6 +26,7 @@ from vit_train.runs.config import CHOSEN_BY_NAME, CONF_DIR, GROUPS, Config, regi
 
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@-]*=.*", re.DOTALL)
 WIDTH = 96
+IMPORT = "import="
 # Hydra's flags that also make sense for commands without sweeps.
 FLAGS = ("overrides", "help", "config_dir", "cfg")
 
@@ -77,6 +80,22 @@ def composed(config_name: str, flags: argparse.Namespace) -> DictConfig:
         return compose(config_name, settings)
 
 
+def import_own_parts() -> None:
+    """Import the modules, named by `import=A,B` or VIT_TRAIN_IMPORT, that register own parts.
+
+    They may be in the current folder. Only the user can name them: no config or checkpoint can make
+    the program import anything. Raise ValueError if a module cannot be found.
+    """
+    arguments = [each.removeprefix(IMPORT) for each in sys.argv[1:] if each.startswith(IMPORT)]
+    names = ",".join(arguments) or os.environ.get("VIT_TRAIN_IMPORT", "")
+    sys.path.append(os.getcwd())
+    for name in filter(None, names.split(",")):
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            raise ValueError(f"{IMPORT}{name}: {error}") from error
+
+
 def version_line() -> str:
     return f"vit_train {version('vit-train')}"
 
@@ -105,7 +124,8 @@ def read_command(
     for flag, value in vars(flags).items():
         if value and flag not in FLAGS and not any_flag:
             raise ValueError(f"--{flag.replace('_', '-')} is only for vit-train")
-    flags.overrides = checked(flags.overrides, paths, groups)
+    settings = [each for each in flags.overrides if not each.startswith(IMPORT)]
+    flags.overrides = checked(settings, paths, groups)
     if flags.help:
         config = composed(config_name, flags)
         folders = [CONF_DIR, Path(flags.config_dir or CONF_DIR)]
@@ -166,8 +186,9 @@ def console_command(
         store.store(name=config_name, node={"defaults": [schema, *chosen, "_self_"]})
 
         def main() -> None:
-            register_schemas()
             with short_errors(config_name.replace("_", "-"), settings), shown_on_terminal():
+                import_own_parts()
+                register_schemas()
                 flags = read_command(config_name, str(getdoc(work)), groups, paths)
                 config = composed(config_name, flags)
                 if flags.cfg:

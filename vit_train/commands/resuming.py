@@ -1,4 +1,4 @@
-"""`vit-train resume=RUN` and `extend=RUN`: the run's own settings, and the changes allowed."""
+"""`resume=RUN`, `extend=RUN` and `fork=RUN`: the run's own settings, and the changes allowed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -20,11 +20,11 @@ from vit_train.runs.config import (
     own_settings,
     preset_urls,
 )
-from vit_train.runs.paths import finished_run, last_checkpoint
+from vit_train.runs.paths import finished_run, last_checkpoint, resumed_run
 
-# Settings that an extended run may change. The optimizer, its parameter groups and the moving
-# average may not change, because their state is carried over, nor may the length of an epoch (the
-# batch size).
+# Settings that an extended or forked run may change. The optimizer, its parameter groups and the
+# moving average may not change, because their state is carried over, nor may the length of an epoch
+# (the batch size).
 EXTENDED = (
     *("train", "train.", "optim", "optim.", "augment", "augment."),
     *("task.label_smoothing", "task.class_weights", "data.sampler", "checkpoint.metric"),
@@ -68,12 +68,25 @@ def extended_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConf
     return config
 
 
+def forked_config(composed: DictConfig, overrides: Sequence[str]) -> TrainConfig:
+    """Return the settings of the run that `fork=` names, with the changes from the command line.
+
+    Raise ValueError if it has no checkpoint, or for a change that its state rules out.
+    """
+    folder, named = resumed_run(composed.fork, "fork")
+    checkpoint = named or last_checkpoint(folder)
+    if checkpoint is None:
+        raise ValueError(f"fork={composed.fork}: this run has no checkpoint")
+    settings = own_settings(folder, checkpoint) | {"fork": str(checkpoint)}
+    return changed("fork", settings, composed, overrides)
+
+
 def changed(
     argument: str, stored: dict[str, Any], composed: DictConfig, overrides: Sequence[str]
 ) -> TrainConfig:
     """Return a run's settings with the changes from the command line, if `argument` allows them.
 
-    `argument` is "resume" or "extend". Raise ValueError for a change that would make it a different
+    `argument` is one of CONTINUED. Raise ValueError for a change that would make it a different
     run.
     """
     settings = OmegaConf.create(stored)
@@ -90,7 +103,7 @@ def changed(
             values = ", ".join(f"{name}={own[name]}" for name in differing[:3])
             raise ValueError(
                 f"{argument}= cannot change {key} (this run has {values}): leave it out, start a "
-                "new run, or extend= a finished one"
+                "new run, or fork= this one"
             )
     distrust(settings, stored, keys)
     for key in (key for key in keys if may_change(key, argument)):
@@ -141,4 +154,4 @@ def may_change(key: str, argument: str) -> bool:
     """
     if key == "precision" or is_among(key, (*INCIDENTAL, *ROUNDING)):
         return True
-    return argument == "extend" and is_among(key, EXTENDED) and not is_among(key, KEPT)
+    return argument != "resume" and is_among(key, EXTENDED) and not is_among(key, KEPT)

@@ -14,9 +14,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from vit_train.base.text import file_name, printable
-from vit_train.commands.command import read_command
+from vit_train.commands.command import import_own_parts, read_command
 from vit_train.commands.errors import EXPECTED, explain, require_known, short_errors
-from vit_train.commands.resuming import begun_config, changed, extended_config
+from vit_train.commands.resuming import begun_config, changed, extended_config, forked_config
 from vit_train.runs.config import (
     CONF_DIR,
     GROUPS,
@@ -110,7 +110,7 @@ def say(text: str) -> None:
 
 
 # The settings that hold paths; a path without a key most likely means the first.
-PATHS = ("resume", "extend", "init_from", "data.root", "task.teacher")
+PATHS = ("resume", "extend", "fork", "init_from", "data.root", "task.teacher")
 ABOUT = """\
 vit-train: train a Vision Transformer on small images.
 
@@ -148,11 +148,13 @@ def start(composed: DictConfig, settings: HydraConf) -> Outcome:
 
 
 def new_config(composed: DictConfig, settings: HydraConf) -> TrainConfig:
-    """Return the settings of a new run, which may extend another."""
+    """Return the settings of a new run, which may extend or fork another."""
     require_known(composed, TrainConfig)
-    if composed.extend is None:
-        return typed(composed, TrainConfig)
-    return extended_config(composed, settings.overrides.task)
+    if composed.fork is not None:
+        return forked_config(composed, settings.overrides.task)
+    if composed.extend is not None:
+        return extended_config(composed, settings.overrides.task)
+    return typed(composed, TrainConfig)
 
 
 def resume(composed: DictConfig, settings: HydraConf) -> Outcome:
@@ -192,12 +194,17 @@ def continue_run(
 
 
 def run_folder(
-    choices: Mapping[str, str], root: str | None, extend: str | None, resume: str | None, now: str
+    choices: Mapping[str, str],
+    root: str | None,
+    extend: str | None,
+    fork: str | None,
+    resume: str | None,
+    now: str,
 ) -> str:
     """Return the folder of a new run, such as outputs/cifar10-tiny/TIME, for conf/train.yaml.
 
-    The name is that of its experiment, of the run that it extends, or of its `choices` of groups.
-    For a folder of the user's images, the folder's name, from `root`, stands for the data.
+    The name is that of its experiment, of the run that it extends or forks, or of its `choices` of
+    groups. For a folder of the user's images, the folder's name, from `root`, stands for the data.
     """
     data, task = choices["data"], choices["task"]
     if resume is not None:  # the real folder, the run's own, is found later
@@ -205,8 +212,10 @@ def run_folder(
     if data == "folder" and root:
         data = file_name(Path(root).expanduser().resolve().name) or data
     name = f"{data}-{choices['model']}" + ("" if task == "classify" else f"-{task}")
-    if extend is not None:
-        name = f"{Path(extend).resolve().name}-extended"
+    if source := extend or fork:
+        path = Path(source).resolve()
+        run = path.parents[1] if path.is_file() else path
+        name = f"{run.name}-{'extended' if extend else 'forked'}"
     elif isinstance(experiment := choices.get("experiment"), str):
         name = experiment
     return f"outputs/{name}/{now}"
@@ -214,9 +223,10 @@ def run_folder(
 
 def main() -> None:
     sweep = Sweep()
-    register_schemas()
     OmegaConf.register_new_resolver("run_folder", run_folder, replace=True)
     with short_errors("vit-train"):
+        import_own_parts()
+        register_schemas()
         flags = read_command("train", ABOUT, GROUPS, PATHS, any_flag=True)
         if flags.multirun and any(each.startswith("resume=") for each in flags.overrides):
             raise ValueError("resume= continues a single run: leave out -m")

@@ -15,7 +15,7 @@ PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16")
 
 @dataclass
 class OptimConfig(Settings):
-    """The learning rate, with linear warm-up, then cosine decay to `min_lr`.
+    """The learning rate: a linear warm-up, then a decay from `lr` to `min_lr`.
 
     `name` selects the optimizer.
     """
@@ -24,8 +24,14 @@ class OptimConfig(Settings):
 
     name: str = "???"
     lr: float = setting(1e-3, "The peak learning rate.", above=0)
+    schedule: str = setting(
+        "cosine",
+        "The decay after the warm-up: cosine, linear, wsd (constant, then a decay in the last "
+        "fifth), constant, step (a tenth at half, again at three quarters), or one that your "
+        "program registers.",
+    )
     min_lr: float = setting(
-        0.0, "The learning rate at the end of the cosine decay, at most optim.lr.", at_least=0
+        0.0, "The learning rate at the end of the decay, at most optim.lr.", at_least=0
     )
     warmup_epochs: float = setting(1.0, "Epochs of linear warm-up to the peak.", at_least=0)
     lr_every: str = setting(
@@ -82,9 +88,21 @@ class MuonConfig(AdamWConfig):
     momentum: float = setting(0.95, "Momentum of the matrices' gradients.", at_least=0, below=1)
 
 
+@dataclass
+class SgdConfig(OptimConfig):
+    """Stochastic gradient descent with Nesterov momentum (Sutskever et al. 2013)."""
+
+    name: str = "sgd"
+    lr: float = setting(0.05, "The peak learning rate.", above=0)
+    weight_decay: float = setting(5e-4, "L2 penalty of linear and convolution weights.", at_least=0)
+    momentum: float = setting(0.9, "Momentum of the gradient.", at_least=0, below=1)
+    nesterov: bool = setting(True, "Nesterov's form of momentum.")
+
+
 OPTIM_CONFIGS: dict[str, type[OptimConfig]] = {
     "adamw": AdamWConfig,
     "muon": MuonConfig,
+    "sgd": SgdConfig,
 }
 
 

@@ -1,4 +1,4 @@
-"""The optimizers, built from their settings: AdamW and Muon.
+"""The optimizers, built from their settings: AdamW, Muon and SGD.
 
 Muon, from Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon/), replaces the momentum of
 each matrix by a nearly orthogonal matrix. Its step size is that of Liu et al. 2025
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from vit_train.base.setting import registered
-from vit_train.engine.config import AdamWConfig, MuonConfig, OptimConfig
+from vit_train.engine.config import AdamWConfig, MuonConfig, OptimConfig, SgdConfig
 from vit_train.engine.workers import ONE_WORKER
 
 
@@ -45,25 +45,53 @@ def make_adamw(
 
     It decays linear and convolution weights or, with `decay_all`, all weights.
     """
-    own = [p for p in model.parameters() if p.requires_grad and p not in elsewhere]
-    matrices = {
-        module.weight for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)
-    }
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in own if p in matrices]},
-        {
-            "params": [p for p in own if p not in matrices],
-            "weight_decay": config.weight_decay if config.decay_all else 0.0,
-        },
-    ]
     return AdamW(
-        groups,
+        groups_of(model, config.weight_decay if config.decay_all else 0.0, elsewhere),
         lr=config.lr,
         betas=(config.beta1, config.beta2),
         weight_decay=config.weight_decay,
         fused=True,
         capturable=next(model.parameters()).is_cuda,
     )
+
+
+def groups_of(
+    model: nn.Module, other_decay: float, elsewhere: Collection[nn.Parameter] = ()
+) -> list[dict[str, Any]]:
+    """Return two groups: linear and convolution weights, and all others, with `other_decay`.
+
+    They contain the trained weights except those in `elsewhere`.
+    """
+    own = [p for p in model.parameters() if p.requires_grad and p not in elsewhere]
+    matrices = {
+        module.weight for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)
+    }
+    return [
+        {"params": [p for p in own if p in matrices]},
+        {"params": [p for p in own if p not in matrices], "weight_decay": other_decay},
+    ]
+
+
+class SGD(torch.optim.SGD, Optimizer):
+    """PyTorch's SGD, with momentum buffers from the start, so that a CUDA graph can use them."""
+
+    moments = frozenset({"momentum_buffer"})
+
+
+def make_sgd(model: nn.Module, config: SgdConfig) -> list[Optimizer]:
+    """Return SGD for all trained weights, which decays linear and convolution weights."""
+    sgd = SGD(
+        groups_of(model, other_decay=0.0),
+        lr=config.lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        nesterov=config.nesterov and config.momentum > 0,
+        fused=True,
+    )
+    for group in sgd.param_groups:
+        for weight in group["params"]:
+            sgd.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+    return [sgd]
 
 
 # The quintic a·x + b·x³ + c·x⁵, iterated, maps singular values from [0.003, 1] to about 1.
@@ -189,6 +217,7 @@ def block_matrices(model: nn.Module) -> dict[nn.Parameter, int]:
 OPTIMIZERS: dict[type, Callable[[nn.Module, Any], list[Optimizer]]] = {
     AdamWConfig: lambda model, config: [make_adamw(model, config)],
     MuonConfig: make_muon,
+    SgdConfig: make_sgd,
 }
 
 

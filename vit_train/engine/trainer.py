@@ -64,6 +64,10 @@ class Callback:
         """Handle NaN or infinity in the loss or gradient of this step, once it is detected."""
 
 
+# Callbacks of your own, which every run has: their classes.
+CALLBACKS: list[type[Callback]] = []
+
+
 class RunConfig(Protocol):
     """The settings of the loop, part of `vit_train.runs.config.TrainConfig`."""
 

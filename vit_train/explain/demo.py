@@ -58,6 +58,7 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
         "width": model.config.embed_dim,
         "depth": model.config.depth,
         "heads": model.config.num_heads,
+        "positions": model.config.positions,
         "hidden": model.config.hidden_dim,
         "eps": model.config.eps,
         "classToken": int(model.config.has_class_token),
@@ -74,7 +75,7 @@ def write_demo(trained: Trained, config: ExplainConfig, path: Path) -> None:
 def require_computed(trained: Trained) -> VisionTransformer:
     """Return the model; raise ValueError if the demo page does not support it."""
     model, config = trained.model, trained.meta.config
-    if not isinstance(model, VisionTransformer):
+    if type(model) is not VisionTransformer:  # a subclass may compute anything else
         raise ValueError(
             "html= needs a Vision Transformer that classifies, but this is "
             f"model.name={config.model.name} with task={config.task.name}"

@@ -63,7 +63,9 @@ class ViTConfig(ModelConfig):
         None, "Hidden width of the MLP; null: mlp_ratio · embed_dim.", at_least=1
     )
     activation: str = setting(
-        "gelu", "gelu, or its approximation gelu_tanh.", choices=("gelu", "gelu_tanh")
+        "gelu",
+        "Of the MLP: gelu, its approximation gelu_tanh, relu, silu, swiglu (half of the channels "
+        "gate the others), or one that your program registers.",
     )
     pre_norm: bool = setting(
         True,
@@ -116,8 +118,9 @@ class ViTConfig(ModelConfig):
     head: str = setting(
         "token",
         "Input of the classifier: the class token (token), the class token through a hidden tanh "
-        "layer (token_mlp), or the mean of all patches, without a class token (gap).",
-        choices=("token", "token_mlp", "gap"),
+        "layer (token_mlp), or, without a class token, the mean of all patches after the final "
+        "LayerNorm (gap) or before it (gap_norm).",
+        choices=("token", "token_mlp", "gap", "gap_norm"),
     )
     dropout: float = setting(
         0.0,
@@ -191,7 +194,7 @@ class ViTConfig(ModelConfig):
 
     @property
     def has_class_token(self) -> bool:
-        return self.head != "gap"
+        return self.head not in ("gap", "gap_norm")
 
     @property
     def has_layer_scale(self) -> bool:

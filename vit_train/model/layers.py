@@ -1,4 +1,4 @@
-"""LayerNorm, GELU, dropout, stochastic depth, the MLP and the linear head."""
+"""LayerNorm, activations, dropout, stochastic depth, the MLP and the linear head."""
 
 import math
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from vit_train.base.rng import PER_IMAGE, bernoulli
+from vit_train.base.setting import chosen
 from vit_train.model.config import ViTConfig
 from vit_train.model.functional import gelu_tanh
 
@@ -198,22 +199,44 @@ class Head(nn.Linear):
             return super().forward(x.to(self.weight.dtype))
 
 
+def swiglu(x: Tensor) -> Tensor:
+    """Multiply one half of the channels by SiLU of the other (Shazeer 2020, arXiv:2002.05202)."""
+    value, gate = x.chunk(2, dim=-1)
+    return value * F.silu(gate)
+
+
+# The activations by name: PyTorch's functions and, for kernels=scratch, this package's own. To add
+# one, add a line to ACTIVATIONS, and its name to GATED if it halves the number of channels.
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+    "swiglu": swiglu,
+}
+SCRATCH: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": scratch_gelu,
+    "gelu_tanh": lambda x: gelu_tanh(upcast(x)).to(x.dtype),
+}
+GATED = {"swiglu"}
+
+
 class Mlp(nn.Module):
-    """Two linear layers with a GELU between: (B,T,D) → (B,T,F) → (B,T,D)."""
+    """Two linear layers with an activation between: (B,T,D) → (B,T,F) → (B,T,D).
+
+    For a gated activation, the first layer has 2·F outputs. Raises ValueError for an unknown one.
+    """
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(config.embed_dim, config.hidden_dim, config.mlp_bias)
+        self.activation = chosen(ACTIVATIONS, "model.activation", config.activation)
+        if config.kernels == "scratch":
+            self.activation = SCRATCH.get(config.activation, self.activation)
+        width = config.hidden_dim * (2 if config.activation in GATED else 1)
+        self.fc1 = nn.Linear(config.embed_dim, width, config.mlp_bias)
         self.fc2 = nn.Linear(config.hidden_dim, config.embed_dim, config.mlp_bias)
-        self.kernels, self.activation = config.kernels, config.activation
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.dropout(self.gelu(self.fc1(x)))
+        hidden = self.dropout(self.activation(self.fc1(x)))
         return self.dropout(self.fc2(hidden))  # type: ignore[no-any-return]
-
-    def gelu(self, x: Tensor) -> Tensor:
-        tanh = self.activation == "gelu_tanh"  # needed by old weights
-        if self.kernels == "scratch":
-            return gelu_tanh(upcast(x)).to(x.dtype) if tanh else scratch_gelu(x)
-        return F.gelu(x, approximate="tanh" if tanh else "none")

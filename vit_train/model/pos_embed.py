@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vit_train.base.setting import chosen
 from vit_train.model.config import ViTConfig
 from vit_train.model.layers import init_normal
 
@@ -249,27 +250,24 @@ def make_positions(
 
     Raise ValueError for unknown positions, or if they do not fit the rest of the config.
     """
-    if config.positions not in ("none", *POSITIONS):
-        raise ValueError(
-            f"model.positions={config.positions} must be one of: {', '.join(('none', *POSITIONS))}"
-        )
-    chosen = POSITIONS.get(config.positions, PositionEmbedding)
-    absolute = issubclass(chosen, AbsolutePositions)
+    known: dict[str, type[PositionEmbedding]] = {"none": PositionEmbedding, **POSITIONS}
+    positions = chosen(known, "model.positions", config.positions)
+    absolute = issubclass(positions, AbsolutePositions)
     if config.positions_at != "stem" and not absolute:
         raise ValueError(
             f"model.positions_at={config.positions_at} needs absolute positions: with "
             f"model.positions={config.positions} use model.positions_at=stem"
         )
-    if not issubclass(chosen, kind):
+    if not issubclass(positions, kind):
         return None
     width = config.embed_dim // (1 if absolute else config.num_heads)
-    if width % chosen.width_multiple:
+    if width % positions.width_multiple:
         raise ValueError(
             f"model.positions={config.positions} needs the width of "
-            f"{'tokens' if absolute else 'heads'} to be a multiple of {chosen.width_multiple}, not "
-            f"{width}: change model.embed_dim"
+            f"{'tokens' if absolute else 'heads'} to be a multiple of {positions.width_multiple}, "
+            f"not {width}: change model.embed_dim"
         )
-    return chosen(grid, width, config.has_class_token if has_class is None else has_class)
+    return positions(grid, width, config.has_class_token if has_class is None else has_class)
 
 
 def resize_positions(state: State, model: nn.Module) -> State:

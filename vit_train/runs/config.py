@@ -40,6 +40,8 @@ CHOSEN_BY_NAME: dict[str, dict[str, Any]] = {
 PREDICTING = ("model", "task")
 # All groups of a training run.
 GROUPS = (*CHOSEN_BY_NAME, "augment", "experiment")
+# The settings that name a run to continue.
+CONTINUED = ("resume", "extend", "fork")
 # Groups that did not exist when some published results were made, and their only choice then.
 UNNAMED = {"optim": "adamw"}
 # Settings that change no result: how often something is reported or saved, and the machine. A name
@@ -81,6 +83,11 @@ class TrainConfig(Settings):
         None,
         "Train this finished run for train.epochs more epochs, in a new folder, with its own "
         "settings.",
+    )
+    fork: str | None = setting(
+        None,
+        "Continue a copy of this run, or of one of its checkpoints, in a new folder, with the "
+        "settings that are given changed.",
     )
     init_from: str | None = setting(
         None,
@@ -210,8 +217,8 @@ def schema_of(stored: dict[str, Any], needed: Collection[str] = GROUPS) -> DictC
         name = part.get("name", UNNAMED.get(group)) if isinstance(part, dict) else None
         if not isinstance(name, str) or (group in needed and name not in classes):
             raise ValueError(
-                f"the config's {group} must be one of: {', '.join(classes)}; other names are "
-                "known only to a program that registers them"
+                f"the config's {group} must be one of: {', '.join(classes)}; add import= with the "
+                "module that registers another"
             )
         if name in classes:
             chosen[group] = classes[name]

@@ -135,23 +135,23 @@ def resume_command(run: Path) -> str:
     return f"vit-train resume={for_shell(run)}"
 
 
-def resumed_run(resume: str) -> tuple[Path, Path | None]:
+def resumed_run(name: str, key: str = "resume") -> tuple[Path, Path | None]:
     """Return the folder of the run that `resume=` names, and the checkpoint if it names one.
 
     Raise ValueError if there is no run.
     """
-    path = Path(resume)
+    path = Path(name)
     named = path if path.is_file() else None
     folder = run_folder(named or path / LAST)
     if named and (folder == path.parent or path.suffix != SUFFIX):
         raise ValueError(
-            f"resume={resume}: a run is resumed in its own folder: name that folder, or a "
+            f"{key}={name}: this file is not in a run's folder: name that folder, or a "
             f"checkpoint in its {CHECKPOINTS}/. To start a new run from the weights of this "
             f"copy, use init_from={path}"
         )
     if not (named or last_checkpoint(folder) or (folder / CONFIG).is_file()):
         raise ValueError(
-            f"resume={resume}: there is no run in {folder}{near_path(folder)}; vit-results lists "
+            f"{key}={name}: there is no run in {folder}{near_path(folder)}; vit-results lists "
             "the unfinished runs in a folder"
         )
     return folder, named

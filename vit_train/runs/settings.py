@@ -12,7 +12,7 @@ from vit_train.data.config import (
     DataConfig,
 )
 from vit_train.engine.config import DEVICE_TEXT, DEVICES, PRECISIONS
-from vit_train.runs.config import TrainConfig
+from vit_train.runs.config import CONTINUED, TrainConfig
 
 # The choices of a checkpoint's weights; auto takes the averaged weights if there are any.
 WEIGHTS = ("auto", "ema", "raw")
@@ -235,7 +235,7 @@ class InspectConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("resume", "extend"):
+        for key in CONTINUED:
             if (run := getattr(self, key)) is not None:
                 raise ValueError(
                     f"{key}={run} is only for vit-train: vit-inspect describes new models"

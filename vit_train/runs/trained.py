@@ -25,7 +25,7 @@ from vit_train.model.build import bytes_of, forward_bytes, on_meta, require_few_
 from vit_train.model.pos_embed import PositionEmbedding, resize_positions
 from vit_train.model.vit import Encoder
 from vit_train.runs.checkpoint import Checkpoint, Facts
-from vit_train.runs.config import PREDICTING, TrainConfig, from_checkpoint
+from vit_train.runs.config import CONTINUED, PREDICTING, TrainConfig, from_checkpoint
 from vit_train.runs.paths import builtin_checkpoint, calibration_file, checkpoint_at, run_at
 from vit_train.runs.settings import WEIGHTS
 from vit_train.tasks.make import make_task
@@ -390,4 +390,4 @@ def portable(config: dict[str, Any]) -> dict[str, Any]:
     """Return a run's settings without paths of the machine that trained it."""
     paths = {key: Path(value).name for key, value in config["task"].items() if key == "teacher"}
     task, data = config["task"] | paths, config["data"] | {"root": "data", "download": False}
-    return config | {"data": data, "task": task} | dict.fromkeys(("init_from", "resume", "extend"))
+    return config | {"data": data, "task": task} | dict.fromkeys(("init_from", *CONTINUED))

@@ -1,4 +1,4 @@
-"""The checkpoint from which a run continues: its own, or that of the run that it extends."""
+"""The checkpoint from which a run continues: its own, or that of another run."""
 
 import hashlib
 from dataclasses import asdict, dataclass
@@ -13,24 +13,28 @@ from vit_train.engine.trainer import Trainer
 from vit_train.results.summaries import REPEATED, settings_of
 from vit_train.runs.checkpoint import Checkpoint, Extended
 from vit_train.runs.config import TrainConfig, default_settings
-from vit_train.runs.paths import CHECKPOINTS, finished_run
+from vit_train.runs.paths import CHECKPOINTS, finished_run, run_folder
 from vit_train.training.setup import Setup
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """A checkpoint to continue from: the run's own or, if `folder` is set, the last of that run."""
+    """A checkpoint to continue from: the run's own or, if `folder` is set, one of that run."""
 
     state: Checkpoint
-    # The chain of runs that this one extends, the first one first.
+    # The chain of runs that this one extends or forks, the first one first.
     chain: list[Extended]
-    # The folder of the run being extended.
+    # One of CONTINUED.
+    verb: str = "resume"
+    # The folder of the run being extended or forked.
     folder: Path | None = None
 
     def words(self, config: TrainConfig) -> str:
         """Describe the starting point of training."""
         if self.folder is None:
             return f"resuming after step {self.state.step}"
+        if self.verb == "fork":
+            return f"forks {self.folder} after step {self.state.step}"
         optim, epochs = config.optim, counted(config.train.epochs, "epoch")
         return (
             f"extends {self.folder} after epoch {self.state.epoch}: the learning rate rises to "
@@ -51,17 +55,14 @@ class Earlier:
         The checkpoint is intact, as its checksum shows, so if it does not fit, it belongs to
         another run.
         """
-        load = resuming.extend if self.folder else resuming.restore
+        load = resuming.extend if self.verb == "extend" else resuming.restore
         try:
             load(trainer, self.state)
         except (ValueError, RuntimeError) as error:
             raise self.refusal(str(error)) from error
 
     def refusal(self, reason: str) -> ValueError:
-        return ValueError(
-            f"{'extend' if self.folder else 'resume'}: this checkpoint is not from this run: "
-            f"{reason}"
-        )
+        return ValueError(f"{self.verb}: this checkpoint is not from this run: {reason}")
 
 
 def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None:
@@ -72,10 +73,15 @@ def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None
     if checkpoint is not None:
         state = Checkpoint.load(checkpoint)
         return Earlier(state, state.extends)
-    if config.extend is None:
+    if config.fork is not None:
+        verb, path = "fork", Path(config.fork)
+        folder = run_folder(path)
+    elif config.extend is not None:
+        verb, folder = "extend", finished_run(config.extend)
+        path = folder / CHECKPOINTS / LAST
+    else:
         return None
-    folder = finished_run(config.extend)
-    state = Checkpoint.load(folder / CHECKPOINTS / LAST)
+    state = Checkpoint.load(path)
     own = Extended(
         run=str(folder),
         epochs=state.epoch,
@@ -85,7 +91,7 @@ def read_earlier(config: TrainConfig, checkpoint: Path | None) -> Earlier | None
         fingerprint=state.checksum,
         recipe=recipe(state.config, state.extends),
     )
-    return Earlier(state, [*state.extends, own], folder)
+    return Earlier(state, [*state.extends, own], verb, folder)
 
 
 def recipe(config: dict[str, Any], chain: list[Extended]) -> str:

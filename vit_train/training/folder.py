@@ -1,6 +1,8 @@
 """A run's folder and all files in it, from the config to the summary."""
 
 import math
+import shutil
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from omegaconf import OmegaConf
 from vit_train.base.log import logger
 from vit_train.base.reading import read_object, typed
 from vit_train.base.writing import remove_partial, require_own_folder, write_json, write_text
+from vit_train.engine.config import BEST
 from vit_train.engine.metrics import Evaluation
 from vit_train.engine.precision import bf16_speedup
 from vit_train.engine.resuming import state_of
@@ -25,7 +28,13 @@ from vit_train.runs.trained import load
 from vit_train.training.checkpoints import CheckpointManager
 from vit_train.training.earlier import Earlier
 from vit_train.training.pictures import Pictures, draw_first_images
-from vit_train.training.reports import MetricsCsv, TensorBoard, reports, truncate_reports
+from vit_train.training.reports import (
+    MetricsCsv,
+    TensorBoard,
+    read_table,
+    reports,
+    truncate_reports,
+)
 from vit_train.training.setup import Setup
 from vit_train.training.terminal import (
     Terminal,
@@ -108,7 +117,9 @@ class RunFolder:
             remove_partial(self.path / CHECKPOINTS)
             remove_partial(self.path, seconds=60)  # vit-eval may be writing here now
             truncate_reports(self.path, own_state.written if own_state else {})
-        self.csv.open(self.earlier.folder if self.earlier else None)
+        if self.earlier and self.earlier.folder:
+            self.begin_with(self.earlier.state, self.earlier.folder, self.earlier.verb)
+        self.csv.open()
         text = OmegaConf.to_yaml(OmegaConf.create(self.settings))
         if own_state is None:
             self.board.begin(text)
@@ -119,6 +130,17 @@ class RunFolder:
         origin = self.earlier.words(self.config) if self.earlier else self.setup.origin
         logger.info(opening(self.setup, self.path, origin))
         warn_of_uneven_classes(self.setup)
+
+    def begin_with(self, state: Checkpoint, source: Path, verb: str) -> None:
+        """Copy the curve of the run that this one continues; to fork it, its best epoch, too."""
+        name = self.csv.path.name
+        if (source / name).exists():
+            rows = read_table(source / name).encode()[: state.written.get(name)]
+            write_text(self.csv.path, rows.decode())
+        best = self.checkpoints.best_path
+        if verb == "fork" and (source / CHECKPOINTS / BEST).is_file():
+            best.parent.mkdir(exist_ok=True)
+            shutil.copyfile(source / CHECKPOINTS / BEST, best)
 
     def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
         """Write everything that is known after the last step.
@@ -246,6 +268,7 @@ def own_command() -> str:
     # Hydra's name for the source that --config-dir adds.
     folders = [s.path for s in settings.runtime.config_sources if s.provider == "command-line"]
     flags = [f"--config-dir={folder}" for folder in folders]
+    flags += [each for each in sys.argv[1:] if each.startswith("import=")]
     if settings.job.config_name != "train":
         flags.append(f"--config-name={settings.job.config_name}")
     # An experiment may turn every command that names it into a sweep.

@@ -60,15 +60,10 @@ class MetricsCsv(Callback):
     def __init__(self, path: Path) -> None:
         self.path, self.text, self.written = path, "", ""
 
-    def open(self, extended: Path | None = None) -> None:
-        """Read the existing rows; in a new run, those of the run that is `extended`.
-
-        Raise ValueError if they are damaged.
-        """
+    def open(self) -> None:
+        """Read the existing rows; raise ValueError if they are damaged."""
         if self.path.exists():
             self.text = self.written = read_table(self.path)
-        elif extended is not None and (extended / self.path.name).exists():
-            self.text = read_table(extended / self.path.name)
 
     def on_epoch(self, trainer: Trainer, log: TrainLog, val: Evaluation | None) -> None:
         row: dict[str, float] = {

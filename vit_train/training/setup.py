@@ -13,6 +13,7 @@ from vit_train.base.memory import (
     require_images_fit,
     require_memory,
 )
+from vit_train.base.setting import chosen
 from vit_train.data.batches import Batch, EvalBatches, Normalize
 from vit_train.data.config import DataConfig
 from vit_train.data.dataset import (
@@ -30,6 +31,7 @@ from vit_train.engine.distributed import Processes
 from vit_train.engine.metrics import is_uneven
 from vit_train.engine.objective import TrainLoader
 from vit_train.engine.precision import Precision, pick_precision
+from vit_train.engine.schedule import SCHEDULES
 from vit_train.model.build import (
     Flops,
     attention_bytes,
@@ -140,6 +142,7 @@ def set_up(
 
     The weights of an `earlier` checkpoint (to resume or extend) are loaded later.
     """
+    chosen(SCHEDULES, "optim.schedule", config.optim.schedule)  # before data are loaded
     # Building a model draws random numbers, so this comes before the seed is set.
     teacher = load_teacher(config, device)
     found = first_weights(config, resumes=earlier is not None)

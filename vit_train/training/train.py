@@ -25,8 +25,8 @@ from vit_train.engine.precision import (
     require_precision,
 )
 from vit_train.engine.schedule import NonFinite
-from vit_train.engine.trainer import Callback, Trainer
-from vit_train.runs.config import TrainConfig, readable, with_defaults
+from vit_train.engine.trainer import CALLBACKS, Callback, Trainer
+from vit_train.runs.config import CONTINUED, TrainConfig, readable, with_defaults
 from vit_train.runs.paths import Outcome, new_run, run_at
 from vit_train.tasks.config import DistillConfig
 from vit_train.training.earlier import Earlier, read_earlier
@@ -100,8 +100,8 @@ def train(config: TrainConfig, folder: str | Path) -> Outcome:
     InUse if the folder is in use or already contains a run, ValueError for problems that the user
     can fix, NonFinite if training diverges, and OSError if the disk fails.
     """
-    for key, run in (("resume", config.resume), ("extend", config.extend)):
-        if run is not None:  # only the command reads the run's own settings
+    for key in CONTINUED:
+        if (run := getattr(config, key)) is not None:  # the command reads the run's own settings
             raise ValueError(f"{key}={run} works only on the command line: vit-train {key}=RUN")
     config = readable(with_defaults(config))
     # A caller that has its own handlers decides what is shown.
@@ -168,7 +168,10 @@ def run(
         val_loader=setup.val_loader,
         config=setup.config,
         precision=setup.precision,
-        callbacks=[deadline, *(folder.callbacks if folder else [])],
+        callbacks=[
+            *(deadline, *(make() for make in CALLBACKS)),
+            *(folder.callbacks if folder else []),
+        ],
         processes=setup.processes,
     )
     with with_advice(trainer, setup, folder):

@@ -101,10 +101,12 @@ function drawHeads() {
   for (const [head, card] of cards.entries()) {
     const [button, canvas, caption] = all("button, canvas, figcaption", card);
     const shares = drawAttention(canvas, layer, head);
-    const token = classToken ? ` · class token ${percent(shares[0])}` : "";
-    caption.textContent = `up to ${percent(Math.max(...shares.subarray(classToken)))}${token}`;
+    const token = classToken ? ` · class token: ${percent(shares[0])}` : "";
+    const most = percent(Math.max(...shares.subarray(classToken)));
+    caption.textContent = `brightest patch: ${most}${token}`;
+    button.textContent = off.has(`${layer},${head}`) ? "switch on" : "switch off";
     button.setAttribute("aria-pressed", off.has(`${layer},${head}`));
-    button.setAttribute("aria-label", `Switch off head ${head + 1} of layer ${layer + 1}`);
+    button.setAttribute("aria-label", `${button.textContent} head ${head + 1} of layer ${layer + 1}`);
   }
   for (const [each, row] of layers.entries()) {
     row.classList.toggle("now", each === layer);
@@ -162,6 +164,7 @@ function drawPositions() {
 }
 
 function draw() {
+  document.body.classList.remove("waiting");
   [drawPatches, drawHeads, drawAnswer, drawPositions].forEach((part) => part());
   for (const name of ["rollout", "relevance"]) glow($(name), result[name], name);
   $("explained").textContent = classes[result.target];
@@ -176,6 +179,8 @@ function choose(query, aloud = false) {
   if (aloud) $("spoken").textContent = all("#heads canvas").map(label).join("; ");
 }
 
+let kept = chosen.query; // the one that is asked when no patch is pointed at
+const keep = (query, aloud) => choose((kept = query), aloud);
 const showLayer = (layer) => drawHeads((chosen.layer = layer));
 const toggle = (set, key) => update(set.delete(key) || set.add(key));
 let playing = null;
@@ -192,6 +197,7 @@ function shuffled() {
 
 function show(next) {
   image = next;
+  document.body.classList.add("waiting");
   chosen.target = null;
   hidden.clear();
   const canvas = document.createElement("canvas");
@@ -249,16 +255,15 @@ function step([down, right], n) {
   if (Math.min(row, column) < 0 || Math.max(row, column) >= grid) return;
   [cells[n].tabIndex, cells[next].tabIndex] = [-1, 0];
   cells[next].focus();
-  choose(next, true);
+  keep(next, true);
 }
 
-// Pointing asks a patch, a click hides it. The first tap on a touch screen only asks.
+// Pointing asks a patch, a click or a tap keeps it, and another one hides it, as Enter does.
 function listenToPatches() {
-  let asksOnly = false;
+  $("patches").onpointerleave = () => choose(kept);
   for (const [n, cell] of cells.entries()) {
     cell.onpointerover = ({ pointerType }) => pointerType === "mouse" && choose(n);
-    cell.onpointerdown = () => (asksOnly = chosen.query !== n);
-    cell.onclick = ({ detail }) => (asksOnly && detail ? choose(n) : toggle(hidden, n));
+    cell.onclick = ({ detail }) => (kept !== n && detail ? keep(n) : toggle(hidden, n));
     cell.onkeydown = (event) => {
       if (event.key in STEPS) step(STEPS[event.key], n, event.preventDefault());
     };
@@ -267,7 +272,7 @@ function listenToPatches() {
 
 function listen() {
   const on = (id, act) => $(id)?.addEventListener("click", act);
-  on("class-token", () => choose(CLASS_TOKEN));
+  on("class-token", () => keep(CLASS_TOKEN));
   on("play", play);
   on("restore", () => update(hidden.clear()));
   on("all-on", () => update(off.clear()));
