@@ -167,8 +167,8 @@ def peer(contender: Contender, config: TrainConfig) -> Subject:
     precision = set_precision(contender.precision, device)
     torch.backends.cuda.enable_cudnn_sdp("no_cudnn" not in contender.words)  # PyTorch's default
     vit = require_vit(config.model, contender.name)
-    source = load_dataset(config.data).source
-    model = make_peer(contender, vit, source.image_shape[1], len(source.classes))
+    data = load_dataset(config.data)
+    model = make_peer(contender, vit, data.image_shape[1], len(data.classes))
     model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     if {"compiled", "cudagraphs"}.intersection(contender.words):

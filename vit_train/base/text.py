@@ -82,7 +82,7 @@ def listed(names: Sequence[str], most: int = 10) -> str:
     return ", ".join([*(shortened(name) for name in names[:most]), *more])
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """Return a message's first line, and its second line if the first ends with a colon.
 
     For an error without a message, return the name of its class.

@@ -129,14 +129,11 @@ def read_command(
     if flags.help:
         config = composed(config_name, flags)
         folders = [CONF_DIR, Path(flags.config_dir or CONF_DIR)]
-        print(about)
-        if groups:
-            print("\n== Groups, chosen by group=name ==")
-        for group in sorted(groups):
-            print(f"{group}: {', '.join(choices(group, folders))}")
-        print("\n== Current settings (change them with key=value) ==")
-        print(*described(config), sep="\n")
-        print("\nAdd --cfg job to print only the settings.")
+        chosen = [f"{group}: {', '.join(choices(group, folders))}" for group in sorted(groups)]
+        heading = ["\n== Groups, chosen by group=name =="] if groups else []
+        settings = ["\n== Current settings (change them with key=value) ==", *described(config)]
+        end = "\nAdd --cfg job to print the settings alone."
+        print(about, *heading, *chosen, *settings, end, sep="\n")
         sys.exit()
     return flags
 

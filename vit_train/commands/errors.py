@@ -15,9 +15,9 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from vit_train.base.memory import gigabytes, is_out_of_memory
+from vit_train.base.memory import is_out_of_memory
 from vit_train.base.reading import flatten
-from vit_train.base.text import print_signs_in_any_encoding, printable
+from vit_train.base.text import print_signs_in_any_encoding, printable, reason
 from vit_train.commands.start import ended_by_interrupt
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
 
@@ -51,14 +51,9 @@ def explain(error: BaseException, kind: type = TrainConfig) -> str:
 
 
 def describe(error: BaseException, kind: type) -> str:
-    if is_out_of_memory(error):
-        said = str(error)
-        if said.startswith("out of memory"):
-            return said
-        if found := re.search(r"tried to allocate (\d+) bytes", said):  # PyTorch, on a CPU
-            said = f"{gigabytes(int(found[1]))} more is not available"
-        which = f" ({said})" if said else ""
-        return f"out of memory{which}: choose a smaller model, or fewer or smaller images"
+    if is_out_of_memory(error) and not isinstance(error, ValueError):  # which has advice already
+        advice = "choose a smaller model, or fewer or smaller images"
+        return f"out of memory ({reason(error)}): {advice}"
     # Hydra names the config file with the error.
     where = file[0] if (file := re.match(r"In '\w+/[^']+': ", str(error))) else ""
     context = None if error.__suppress_context__ else error.__context__
@@ -164,31 +159,15 @@ def lost_output_is_said(command: str) -> Iterator[None]:
 
     Logging hides such errors, so they do not end training.
     """
-    status: str | int = 0
-    lost: list[OSError] = []
-    handlers: Any = logging.Handler
-    hide = handlers.handleError
-
-    def note(handler: Any, record: logging.LogRecord) -> None:
-        error = sys.exc_info()[1]
-        if isinstance(error, OSError) and getattr(handler, "stream", None) is sys.stdout:
-            lost.append(error)
-
-    handlers.handleError = note
     try:
         yield
     except BrokenPipeError:  # as after `vit-results | head`
-        status = 1
+        sys.exit(1)
     finally:
-        handlers.handleError = hide
         try:
-            sys.stdout.flush()
+            sys.stdout.flush()  # logging leaves what it could not write in the buffer
         except OSError as error:
-            lost.append(error)
-        if lost:  # at exit, Python would complain about unwritten output
+            # At exit, Python would complain about unwritten output.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        for each in lost:
-            if not isinstance(each, BrokenPipeError):
-                status = f"{command}: standard output: {each.strerror}"
-        if status:
-            sys.exit(status)
+            gone = isinstance(error, BrokenPipeError)
+            sys.exit(1 if gone else f"{command}: standard output: {error.strerror}")

@@ -38,23 +38,18 @@ class DrawnBatches(ABC):
     shapes, so that a GPU can replay the work as a CUDA graph.
     """
 
-    device: torch.device
-    # Images per step, over all processes.
-    batch_size: int
-    seed: int
-    # This process's rank.
-    rank: int
-    ranks: int
+    def __init__(
+        self, device: torch.device, batch_size: int, seed: int, rank: int, ranks: int
+    ) -> None:
+        """Make batches of `batch_size` images over all `ranks`, of which this process is `rank`."""
+        self.device, self.batch_size, self.seed = device, batch_size, seed
+        self.rank, self.ranks = rank, ranks
+        # The part of a batch that this process makes.
+        self.share = slice(rank * batch_size // ranks, (rank + 1) * batch_size // ranks)
 
     @abstractmethod
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
-
-    @property
-    def share(self) -> slice:
-        """Return the slice of a batch that this process makes."""
-        count = self.batch_size
-        return slice(self.rank * count // self.ranks, (self.rank + 1) * count // self.ranks)
 
     def generator(self, *place: int) -> np.random.Generator:
         """Return the random generator of an epoch or of a batch in it; all are independent."""

@@ -125,10 +125,6 @@ class Dataset:
     unlabeled: Tensor | None = None
 
     @property
-    def source(self) -> Source:
-        return Source(self.classes, self.image_shape, self.fingerprint)
-
-    @property
     def image_shape(self) -> tuple[int, int, int]:
         """Return the shape of one image, (C,S,S)."""
         channels, height, width = self.train.images.shape[1:]

@@ -54,7 +54,13 @@ def obtain(archive: Archive, config: ArchiveConfig) -> Path:
         return folder
     has_archive = check_integrity(local, archive.md5)
     if not (has_archive or config.download):
-        raise ValueError(how_to_get(archive, root, lacking))
+        raise ValueError(
+            f"cannot read {archive.title} from {folder.resolve()}: {', '.join(lacking)} missing or "
+            f"damaged\n  - data.download=true downloads it there ({archive.size})\n"
+            "  - data.root=FOLDER (without a run also $VIT_TRAIN_DATA) names the folder that "
+            f"holds {archive.folder}/ or {archive.filename} (MD5 {archive.md5})\n"
+            "  - vit-train data=shapes needs no download: its data are built in"
+        )
     root.mkdir(parents=True, exist_ok=True)
     lock = root / f".{archive.folder}.lock"
     with exclusive(lock, f"another process is fetching {archive.title}: waiting"):
@@ -142,19 +148,6 @@ def append_rest(url: str, part: Path, max_bytes: int) -> None:
                 bar.update(file.write(chunk))
         if file.tell() < min(total, max_bytes):
             raise OSError(f"cut off {total - file.tell():,} bytes before the end")
-
-
-def how_to_get(archive: Archive, root: Path, lacking: list[str]) -> str:
-    """Describe the missing or damaged members, and the ways to get them."""
-    folder = root.resolve() / archive.folder
-    fault = f"{', '.join(lacking)} missing or damaged" if folder.is_dir() else "no such folder"
-    return (
-        f"cannot read {archive.title} from {folder}: {fault}\n"
-        f"  - data.download=true downloads it there ({archive.size})\n"
-        "  - data.root=FOLDER (without a run also $VIT_TRAIN_DATA) names the folder that "
-        f"holds {archive.folder}/ or {archive.filename} (MD5 {archive.md5})\n"
-        "  - vit-train data=shapes needs no download: its data are built in"
-    )
 
 
 def load_cifar(config: Cifar10Config) -> Dataset:

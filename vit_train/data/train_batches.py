@@ -12,12 +12,12 @@ from vit_train.data.augment.policies import POLICIES
 from vit_train.data.augment.regions import (
     Cropper,
     Cuts,
-    Eraser,
     Mixer,
     Mixture,
     Rectangles,
-    ResizedCropper,
     pack,
+    random_crops,
+    random_holes,
     resized_crop,
     unpack,
 )
@@ -73,24 +73,18 @@ class TrainBatches(DrawnBatches):
         ranks: int = 1,
         sampler: str = "shuffled",
     ) -> None:
+        super().__init__(device, min(batch_size, len(data)), seed, rank, ranks)
         self.order = partial(ORDERS[sampler], data.labels.cpu())
-        self.images_per_epoch, self.device = len(data), device
         self.labels = data.labels.to(device)
         self.normalize = normalize
-        self.batch_size = min(batch_size, len(data))
-        self.seed, self.rank, self.ranks = seed, rank, ranks
-        size = data.images.shape[-1]
+        self.augment, self.size = augment, data.images.shape[-1]
         self.cropper = Cropper(data.images, augment, device)
-        self.resized_cropper = (
-            None if augment.crop_scale is None else ResizedCropper(size, augment.crop_scale)
-        )
-        self.policy = POLICIES[augment.policy](size, augment)
-        self.eraser = Eraser(size, augment) if augment.erase_prob else None
+        self.policy = POLICIES[augment.policy](self.size, augment)
         mixes = augment.mixup_alpha is not None or augment.cutmix_alpha is not None
-        self.mixer = Mixer(size, num_classes, augment) if mixes else None
+        self.mixer = Mixer(self.size, num_classes, augment) if mixes else None
 
     def __len__(self) -> int:
-        return self.images_per_epoch // self.batch_size
+        return len(self.labels) // self.batch_size
 
     def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
         order = self.order(self.generator(epoch))
@@ -119,13 +113,14 @@ class TrainBatches(DrawnBatches):
         self, index: Tensor, rng: np.random.Generator, epoch: int
     ) -> list[tuple[Tensor, ...]]:
         """Make the random draws for each step of the augmentation, in the order of the steps."""
-        count = len(index)
+        count, size, config = len(index), self.size, self.augment
+        scale = config.crop_scale
         return [
             (index,),
             self.cropper.draw(rng, count),
-            *([] if self.resized_cropper is None else [self.resized_cropper.draw(rng, count)]),
+            *([] if scale is None else [random_crops(rng, count, size, scale)]),
             *self.policy.rounds(rng, count),
-            *([] if self.eraser is None else [self.eraser.draw(rng, count)]),
+            *([random_holes(rng, count, size, config)] if config.erase_prob else []),
             *([] if self.mixer is None else [self.mixer.draw(rng, count, epoch)]),
         ]
 
@@ -134,13 +129,13 @@ class TrainBatches(DrawnBatches):
         rows = iter(packed.unbind())
         index, cuts = next(rows).long(), unpack(rows, Cuts)
         images = crops[0] if crops else self.cropper.cut(index, cuts)
-        if self.resized_cropper is not None:
+        if self.augment.crop_scale is not None:
             images = resized_crop(images, unpack(rows, Rectangles))
         for _ in range(self.policy.num_rounds):
             images = apply_round(images, unpack(rows, Round))
         pixels = self.normalize(images)
-        if self.eraser is not None:
-            pixels = self.eraser.erase(pixels, unpack(rows, Rectangles))
+        if self.augment.erase_prob:  # with 0, the mean color
+            pixels.masked_fill_(unpack(rows, Rectangles).contain(self.size), 0)
         labels = self.labels[index]
         if self.mixer is None:
             return pixels, labels

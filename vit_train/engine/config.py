@@ -96,7 +96,6 @@ class SgdConfig(OptimConfig):
     lr: float = setting(0.05, "The peak learning rate.", above=0)
     weight_decay: float = setting(5e-4, "L2 penalty of linear and convolution weights.", at_least=0)
     momentum: float = setting(0.9, "Momentum of the gradient.", at_least=0, below=1)
-    nesterov: bool = setting(True, "Nesterov's form of momentum.")
 
 
 OPTIM_CONFIGS: dict[str, type[OptimConfig]] = {

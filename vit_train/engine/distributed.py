@@ -46,11 +46,8 @@ class Processes:
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count
-
-    @property
-    def is_main(self) -> bool:
-        """Return True for the process that writes files and reports."""
-        return self.rank == 0
+        # The main process writes files and reports.
+        self.is_main = rank == 0
 
     def all_reduce(self, tensor: Tensor) -> None:
         """Replace a tensor with its sum over all processes."""

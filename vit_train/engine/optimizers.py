@@ -85,7 +85,7 @@ def make_sgd(model: nn.Module, config: SgdConfig) -> list[Optimizer]:
         lr=config.lr,
         momentum=config.momentum,
         weight_decay=config.weight_decay,
-        nesterov=config.nesterov and config.momentum > 0,
+        nesterov=config.momentum > 0,
         fused=True,
     )
     for group in sgd.param_groups:

@@ -8,13 +8,6 @@ from vit_train.engine.state import RandomState, Start, TrainerState
 from vit_train.engine.trainer import Trainer
 
 
-def set_random_state(state: RandomState) -> None:
-    """Restore the random generators of the CPU and of the current GPU, if there is one."""
-    torch.set_rng_state(state.torch.byte())  # must be bytes: a forged file may hold anything
-    if state.cuda and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state.cuda[0].byte())
-
-
 def state_of(trainer: Trainer) -> TrainerState:
     """Return everything that training changes; raise NonFinite after a NaN or infinite loss.
 
@@ -67,8 +60,6 @@ def extend(trainer: Trainer, state: TrainerState) -> None:
     `restore`.
     """
     load_trained(trainer, state)
-    if trainer.batch:
-        raise ValueError("its last checkpoint is not from the end of an epoch")
     trainer.start = Start(trainer.epoch, trainer.step, state.lr)
 
 
@@ -90,4 +81,6 @@ def load_trained(trainer: Trainer, state: TrainerState) -> None:
     trainer.batch, trainer.images_seen = state.batch, state.images_seen
     trainer.nonfinite.read_until = trainer.step
     if trainer.processes.is_main:  # other processes have their own random states
-        set_random_state(state.random)
+        torch.set_rng_state(state.random.torch.byte())  # of bytes: a forged file may hold others
+        if state.random.cuda and torch.cuda.is_available():
+            torch.cuda.set_rng_state(state.random.cuda[0].byte())

@@ -40,6 +40,8 @@ class Optimizers:
         scales: Mapping[nn.Parameter, float],
     ) -> None:
         self.optimizers = optimizers
+        # True if a CUDA graph can take these optimizers' steps.
+        self.capturable = all(map(decides_on_device, optimizers))
         for optimizer in optimizers:
             optimizer.param_groups = [
                 part for group in optimizer.param_groups for part in split(group, scales)
@@ -57,11 +59,6 @@ class Optimizers:
         for optimizer in self.optimizers:
             optimizer.workers = workers
             optimizer.in_bf16 = precision.has_bf16
-
-    @property
-    def capturable(self) -> bool:
-        """Return True if a CUDA graph can replay these optimizers' steps."""
-        return all(map(decides_on_device, self.optimizers))
 
     @property
     def groups(self) -> list[dict[str, Any]]:

@@ -187,18 +187,15 @@ class Trainer:
             self.step += 1
             self.batch += 1
             self.images_seen += self.train_loader.batch_size
-            if self.step % self.loop.log_every == 0 and self.log_is_due:
+            waited = time.perf_counter() - self.logged_at >= self.log_seconds
+            # All processes log at the same steps.
+            if self.step % self.loop.log_every == 0 and self.processes.any(waited):
                 log = self.read(self.log_averages)
                 self.log_averages.reset()
                 self.report("on_log", log)
                 self.logged_at = time.perf_counter()
             self.notify("on_step")
         return self.read(self.epoch_averages)
-
-    @property
-    def log_is_due(self) -> bool:
-        """Return True if `log_seconds` have passed; all processes get the same answer."""
-        return self.processes.any(time.perf_counter() - self.logged_at >= self.log_seconds)
 
     def schedule(self) -> Tensor:
         """Return the next step's number, counted from 1, its learning rate and its EMA rate.

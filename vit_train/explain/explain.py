@@ -71,7 +71,8 @@ def explain_predictions(config: ExplainConfig) -> None:
         save(figure, file)
     logger.info(f"written to {folder}/: {', '.join(file.name for file in files)}")
     if explainer is not None and config.score:
-        explainer.score(sample(part, config.score))
+        for method in explainer.methods:
+            explainer.score(sample(part, config.score), method)
 
 
 def folder_name(config: ExplainConfig) -> str:

@@ -4,7 +4,6 @@ For a classifier: maps, distances of heads, filters and scores. For a model that
 the attention of its decoder from a hidden patch.
 """
 
-import difflib
 from collections.abc import Sequence
 
 import torch
@@ -74,9 +73,7 @@ class Explainer:
                 "not"
             )
         if target is not None and target not in meta.classes:
-            near = difflib.get_close_matches(target, meta.classes, n=1)
-            hint = f"did you mean {near[0]}?" if near else listed(meta.classes)
-            raise ValueError(f"target={target} is not a class of the model: {hint}")
+            raise ValueError(f"target={target} is not a class of the model: {listed(meta.classes)}")
         self.trained, self.model, self.classes = trained, model, meta.classes
         self.precision = precision or trained.precision
         self.methods = list(LEGENDS) if method == "all" else [method]
@@ -163,12 +160,8 @@ class Explainer:
         has_class, size = self.model.config.has_class_token, self.model.config.patch_size
         return [attention_distances(each, has_class, size).tolist() for each in layers]
 
-    def score(self, part: ImageSet) -> None:
-        """Measure the methods on these images, and compare with chance."""
-        for method in self.methods:
-            self.score_method(part, method)
-
-    def score_method(self, part: ImageSet, name: str) -> None:
+    def score(self, part: ImageSet, name: str) -> None:
+        """Measure one of the methods on these images, and compare with chance."""
         maps, probabilities = self.explained(part.images, name)
         images = counted(len(part), "image")
         if part.masks is not None:

@@ -202,12 +202,15 @@ class ViTConfig(ModelConfig):
 
 
 @dataclass
-class WidthsConfig(ModelConfig):
-    """Base of models with a list of widths, one for each part."""
+class CnnConfig(ModelConfig):
+    """A plain CNN with one convolution for each width."""
 
     sizes: ClassVar[tuple[str, ...]] = ("widths",)
 
-    widths: list[int] = setting(list, "Number of channels of each part.", at_least=1)
+    name: str = "cnn"
+    widths: list[int] = setting(
+        lambda: [32, 32, 64, 64, 128], "Number of channels of each convolution.", at_least=1
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -216,17 +219,7 @@ class WidthsConfig(ModelConfig):
 
 
 @dataclass
-class CnnConfig(WidthsConfig):
-    """A plain CNN with one convolution for each width."""
-
-    name: str = "cnn"
-    widths: list[int] = setting(
-        lambda: [32, 32, 64, 64, 128], "Number of channels of each convolution.", at_least=1
-    )
-
-
-@dataclass
-class ResNetConfig(WidthsConfig):
+class ResNetConfig(CnnConfig):
     """A residual network with one stage of `blocks` blocks for each width."""
 
     sizes = ("widths", "blocks")

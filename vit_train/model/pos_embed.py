@@ -50,11 +50,7 @@ class PositionEmbedding(nn.Module):
 
 
 class AbsolutePositions(PositionEmbedding):
-    """Positions that are added to the tokens; `dim` is D."""
-
-    def forward(self) -> Tensor:
-        """Return the table (1,T,D)."""
-        raise NotImplementedError
+    """Positions that are added to the tokens: `forward()` returns (1,T,D), and `dim` is D."""
 
 
 class AttentionPositions(PositionEmbedding):

@@ -260,11 +260,9 @@ class VisionTransformer(Encoder):
         )
         # Features (B,D), normalized as in equation 4: the class token, or the mean of all patches.
         # LayerNorm acts on each token separately, so the class token can be normalized alone.
-        if self.config.has_class_token:
-            features = self.norm(x[:, 0])
-        elif self.config.head == "gap":
+        if self.config.head == "gap":
             features = self.norm(x).mean(dim=1)
         else:
-            features = self.norm(x.mean(dim=1))
+            features = self.norm(x[:, 0] if self.config.has_class_token else x.mean(dim=1))
         logits = self.head(self.pre_head(features))
         return (logits, attention) if return_attention else logits

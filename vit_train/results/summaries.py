@@ -107,19 +107,11 @@ def read_summary(file: Path, required: bool) -> dict[str, Any] | None:
     if not isinstance(content, dict) or not needed <= content.keys():
         return None
     if content["status"] != "finished":
-        logger.warning(printable(unfinished(file, content["status"])))
+        ended = content["status"] == "diverged" or file.name != SUMMARY
+        advice = "" if ended else f"; finish it with: {resume_command(file.parent)}"
+        logger.warning(printable(f"left out ({content['status']}): {file}{advice}"))
         return None
     return content | {"file": str(file), "curve": read_curve(file)}
-
-
-def unfinished(file: Path, status: str) -> str:
-    """Return the reason for leaving a run out and, if possible, the way to finish it."""
-    if status == "diverged" or file.name != SUMMARY:
-        return f"left out ({status}): {file}"
-    return (
-        f"left out because it is unfinished ({status}): {file.parent}. Unless it is training "
-        f"now, finish it with: {resume_command(file.parent)}"
-    )
 
 
 def read_curve(summary: Path) -> list[dict[str, float]]:

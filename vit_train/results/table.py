@@ -260,16 +260,8 @@ def gather(paths: Sequence[Path], out: Path | None = None) -> tuple[str, Path]:
 
 
 def folder_beside(paths: Sequence[Path]) -> Path:
-    """Return the folder given, or the one that contains all paths.
-
-    Raise ValueError if that is the current folder or the root, because the user did not ask to
-    write there.
-    """
+    """Return the folder given, or the one that contains all paths."""
     if len(paths) == 1 and paths[0].is_dir():
         return paths[0]
     parent = os.path.commonpath([path.parent.resolve() for path in paths])
-    if parent in (str(Path.cwd()), Path(parent).anchor):
-        raise ValueError(
-            f"only {parent} contains all of these runs: choose where to write with --out=FOLDER"
-        )
     return Path(os.path.relpath(parent))

@@ -124,8 +124,6 @@ class Trained(NamedTuple):
         Probabilities are calibrated if the model's temperature is known. Raise ValueError for an
         image that cannot be decoded, and for a model that does not classify.
         """
-        if topk < 1:
-            raise ValueError(f"topk={topk} must be at least 1")
         several = [images] if isinstance(images, Picture) else list(images)
         found = []
         for image, prediction in zip(several, self.stream(several, topk), strict=True):

@@ -126,16 +126,18 @@ class MaskedTrainBatches(DrawnBatches):
     """
 
     def __init__(self, batches: DrawnBatches, patches: int) -> None:
+        super().__init__(
+            batches.device, batches.batch_size, batches.seed, batches.rank, batches.ranks
+        )
         self.source, self.patches = batches, patches
-        self.device, self.batch_size = batches.device, batches.batch_size
 
     def __len__(self) -> int:
         return len(self.source)
 
     def draws(self, epoch: int, first: int = 0) -> Iterator[Draws]:
         for number, draws in enumerate(self.source.draws(epoch, first), first):
-            rng = self.source.generator(epoch, number, MASKING)
-            orders = random_orders(rng, self.batch_size, self.patches)[self.source.share]
+            rng = self.generator(epoch, number, MASKING)
+            orders = random_orders(rng, self.batch_size, self.patches)[self.share]
             yield *draws, orders
 
     def batch(self, *draws: Tensor) -> Batch:

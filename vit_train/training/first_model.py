@@ -47,22 +47,17 @@ def start_from(
     """
     ours = encoder_of(model)
     assert ours is not None
-    require_fit(str(config.init_from), found, ours)
+    if differing := differences(found.config, ours.config):
+        raise ValueError(
+            f"init_from={config.init_from} does not match this model; to match it, set "
+            f"{' '.join(differing)}"
+        )
     fresh = why_fresh(found, ours, classes)
     state = resize_positions(found.state, ours)
     if fresh:
         state = {key: value for key, value in state.items() if not key.startswith(HEAD)}
     ours.load_state_dict(state, strict=False)
     return describe(config, found, ours, fresh)
-
-
-def require_fit(source: str, found: "Pretrained", ours: Encoder) -> None:
-    """Raise ValueError if the encoders differ; the message names the settings that would fit."""
-    differing = differences(found.config, ours.config)
-    if differing:
-        raise ValueError(
-            f"init_from={source} does not match this model; to match it, set {' '.join(differing)}"
-        )
 
 
 def why_fresh(found: "Pretrained", ours: Encoder, classes: list[str]) -> str:
@@ -210,15 +205,15 @@ def known_source(
 
     Warn if copies of test images are among them.
     """
-    if not isinstance(config, FolderConfig):
-        return data.source._replace(seen=seen_before, seen_before=seen_before)
-    before = [] if seen_before is None else [seen_before]
-    validated = [] if splits.val is None or config.val == "test" else [splits.val]
-    seen = torch.cat([image_keys(part.images) for part in (splits.train, *validated)])
-    copies = int(are_among(splits.test.images, seen).sum())
-    if copies:
-        logger.warning(
-            f"copies of {counted(copies, 'test image')} are among the training and "
-            "validation images, which makes the test result too optimistic: remove them"
-        )
-    return data.source._replace(seen=torch.cat([seen, *before]), seen_before=seen_before)
+    seen = [] if seen_before is None else [seen_before]
+    if isinstance(config, FolderConfig):
+        validated = [] if splits.val is None or config.val == "test" else [splits.val]
+        own = torch.cat([image_keys(part.images) for part in (splits.train, *validated)])
+        seen = [own, *seen]
+        if copies := int(are_among(splits.test.images, own).sum()):
+            logger.warning(
+                f"copies of {counted(copies, 'test image')} are among the training and "
+                "validation images, which makes the test result too optimistic: remove them"
+            )
+    keys = torch.cat(seen) if seen else None
+    return Source(data.classes, data.image_shape, data.fingerprint, keys, seen_before)

@@ -1,7 +1,5 @@
 """A run's folder and all files in it, from the config to the summary."""
 
-import math
-import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -140,7 +138,7 @@ class RunFolder:
         best = self.checkpoints.best_path
         if verb == "fork" and (source / CHECKPOINTS / BEST).is_file():
             best.parent.mkdir(exist_ok=True)
-            shutil.copyfile(source / CHECKPOINTS / BEST, best)
+            best.write_bytes((source / CHECKPOINTS / BEST).read_bytes())
 
     def close(self, trainer: Trainer, results: dict[str, Evaluation], reason: str) -> None:
         """Write everything that is known after the last step.
@@ -245,7 +243,7 @@ def final_metrics(results: dict[str, Evaluation], best: Best | None) -> dict[str
     }
     if results and best:
         by = results["final"].best_by
-        metrics[f"val/best_{by}"] = best.values.get(by, math.nan)
+        metrics[f"val/best_{by}"] = best.values[by]
     return metrics
 
 

@@ -2,9 +2,7 @@
 
 import csv
 import io
-import os
 import re
-import socket
 import textwrap
 import time
 from collections import defaultdict
@@ -128,8 +126,8 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, folder: Path) -> None:
-        now = f"{time.time():017.6f}"  # so that sorting by name sorts by time
-        self.path = folder / f"events.out.tfevents.{now}.{socket.gethostname()}.{os.getpid()}"
+        # Sorting by name sorts by time.
+        self.path = folder / f"events.out.tfevents.{time.time():017.6f}"
         self.written, self.unwritten = 0, bytearray()
         self.add(Event(file_version="brain.Event:2"))
 

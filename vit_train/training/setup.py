@@ -57,7 +57,7 @@ from vit_train.training.first_model import (
     unseen_test,
     with_norm_eps,
 )
-from vit_train.training.teacher import load_teacher, taught, teacher_facts
+from vit_train.training.teacher import load_teacher, taught
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,13 @@ def set_up(
         task=task,
         model=model,
         origin=origin,
-        teacher=teacher_facts(config, teacher.meta) if teacher else {},
+        teacher={
+            "checkpoint": str(teacher.meta.path),
+            "weights": teacher.meta.weights,
+            "fingerprint": teacher.meta.checksum,
+        }
+        if teacher
+        else {},
     )
 
 

@@ -6,7 +6,7 @@ from vit_train.base.text import listed
 from vit_train.data.batches import Normalize
 from vit_train.data.dataset import Source
 from vit_train.runs.config import TrainConfig
-from vit_train.runs.trained import Meta, Trained, load
+from vit_train.runs.trained import Trained, load
 from vit_train.tasks.classify import Distill, Teacher
 from vit_train.tasks.config import DistillConfig
 
@@ -36,14 +36,3 @@ def taught(config: TrainConfig, teacher: Trained, data: Source, normalize: Norma
         raise ValueError(f"task.teacher={config.task.teacher}: {problem}")
     own = Teacher(teacher.model, teacher.normalize, normalize)
     return Distill(config.task, config.model, data.image_shape, len(data.classes), own)
-
-
-def teacher_facts(config: TrainConfig, meta: Meta) -> dict[str, str]:
-    """Return the facts about the teacher for the run's summary and checkpoints."""
-    assert isinstance(config.task, DistillConfig)
-    return {
-        "run": config.task.teacher,
-        "checkpoint": str(meta.path),
-        "weights": meta.weights,
-        "fingerprint": meta.checksum,
-    }

@@ -176,7 +176,10 @@ def run(
     )
     with with_advice(trainer, setup, folder):
         if compiles(setup.config.compile, setup.precision.device):
-            compile_step(trainer)
+            with trainer.workers:  # compiled code depends on the number of threads
+                compiled = trainer.compile()
+            if not compiled:
+                trainer.choose_workers(compiled=False)
         if earlier:
             earlier.restore(trainer)
         if folder:
@@ -190,14 +193,6 @@ def run(
             folder.close(trainer, results, why_stopped(trainer, received))
     exit_status = 128 + received[0] if received else 0  # as in shells
     return Outcome(path, trainer.best.score if trainer.best else None, not stopped, exit_status)
-
-
-def compile_step(trainer: Trainer) -> None:
-    """Compile the model; if that fails, divide each step among threads as without compiling."""
-    with trainer.workers:  # compiled code depends on the number of threads
-        compiled = trainer.compile()
-    if not compiled:
-        trainer.choose_workers(compiled=False)
 
 
 def test_results(trainer: Trainer, setup: Setup, folder: RunFolder | None) -> dict[str, Evaluation]:

@@ -11,11 +11,11 @@ from torchvision.transforms import v2 as transforms
 
 from vit_train.data.augment.regions import (
     CROP_ASPECTS,
-    Eraser,
     Mixer,
     Mixture,
     Rectangles,
-    ResizedCropper,
+    random_crops,
+    random_holes,
     random_rectangles,
     resized_crop,
 )
@@ -66,9 +66,9 @@ def test_crops_and_erased_rectangles_are_as_long_as_torchvisions() -> None:
     crop, erase = RandomResizedCrop(SIZE), RandomErasing(scale=(0.02, 0.4))
     crops = [crop.get_params(image, [0.2, 1.0], crop.ratio)[2:] for _ in range(count)]
     holes = [erase.get_params(image, erase.scale, erase.ratio, [0])[2:4] for _ in range(count)]
-    eraser = Eraser(SIZE, AugmentConfig(erase_prob=1.0, erase_area=0.4))
-    for ours, theirs in ((ResizedCropper(SIZE, 0.2), crops), (eraser, holes)):
-        boxes = ours.draw(np.random.default_rng(0), COUNT)
+    config, rng = AugmentConfig(erase_prob=1.0, erase_area=0.4), np.random.default_rng(0)
+    ours = random_crops(rng, COUNT, SIZE, 0.2), random_holes(rng, COUNT, SIZE, config)
+    for boxes, theirs in zip(ours, (crops, holes), strict=True):
         height, width = torch.tensor(theirs).unbind(1)
         torch.testing.assert_close(
             moments((boxes.height / boxes.width).log().tolist()),
@@ -85,9 +85,8 @@ def test_a_rectangle_may_be_one_pixel_wide() -> None:
 
 def test_erased_rectangles_are_distributed_as_torchvisions_and_become_0() -> None:
     config = AugmentConfig(erase_prob=0.25, erase_area=0.4)
-    eraser = Eraser(SIZE, config)
-    boxes = eraser.draw(np.random.default_rng(0), COUNT)
-    images = eraser.erase(torch.ones(COUNT, 3, SIZE, SIZE), boxes)
+    boxes = random_holes(np.random.default_rng(0), COUNT, SIZE, config)
+    images = torch.ones(COUNT, 3, SIZE, SIZE).masked_fill_(boxes.contain(SIZE), 0)
     torch.manual_seed(0)
     transform = RandomErasing(0.25, (0.02, 0.4))
     theirs = torch.stack([transform(torch.ones(3, SIZE, SIZE)) for _ in range(COUNT)])
@@ -195,7 +194,7 @@ def test_so_many_images_are_mixed_as_asked_for(chance: float, epoch: int, share:
 
 @pytest.mark.parametrize("scale", [0.3, 0.8])
 def test_a_crop_has_the_share_that_is_asked_for(scale: float) -> None:
-    boxes = ResizedCropper(SIZE, scale).draw(np.random.default_rng(0), COUNT)
+    boxes = random_crops(np.random.default_rng(0), COUNT, SIZE, scale)
     area = (boxes.height * boxes.width) / SIZE**2
     assert scale - 0.06 < area.min() < scale + 0.02 and area.max() <= 1
     assert (boxes.top + boxes.height).max() == (boxes.left + boxes.width).max() == SIZE
@@ -203,6 +202,5 @@ def test_a_crop_has_the_share_that_is_asked_for(scale: float) -> None:
 
 def test_where_no_rectangle_fits_nothing_is_erased() -> None:
     """Of the area of a fifth of a pixel."""
-    eraser = Eraser(3, AugmentConfig(erase_prob=1.0, erase_area=0.02))
-    boxes = eraser.draw(np.random.default_rng(0), 100)
-    assert (eraser.erase(torch.ones(100, 3, 3, 3), boxes) == 1).all()
+    config = AugmentConfig(erase_prob=1.0, erase_area=0.02)
+    assert not random_holes(np.random.default_rng(0), 100, 3, config).contain(3).any()

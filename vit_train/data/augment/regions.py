@@ -113,15 +113,11 @@ class Cropper:
         return torch.where(per_image(cuts.flip, torch.bool), images.flip(-1), images)
 
 
-class ResizedCropper:
-    """Stretches a random rectangle of each image to full size (Szegedy et al. 2014)."""
-
-    def __init__(self, size: int, smallest_share: float) -> None:
-        self.size, self.share = size, (smallest_share, 1.0)
-
-    def draw(self, rng: np.random.Generator, count: int) -> Rectangles:
-        boxes, _ = random_rectangles(rng, count, self.size, self.share, CROP_ASPECTS, self.size)
-        return boxes
+def random_crops(
+    rng: np.random.Generator, count: int, size: int, smallest_share: float
+) -> Rectangles:
+    """Draw a rectangle of each image, to be stretched to full size (Szegedy et al. 2014)."""
+    return random_rectangles(rng, count, size, (smallest_share, 1.0), CROP_ASPECTS, size)[0]
 
 
 def resized_crop(images: Tensor, boxes: Rectangles) -> Tensor:
@@ -143,22 +139,14 @@ def resized_crop(images: Tensor, boxes: Rectangles) -> Tensor:
     return F.grid_sample(images.float(), grid, align_corners=True).round_().to(torch.uint8)
 
 
-class Eraser:
-    """Fills a rectangle in some of the normalized images with 0, the mean color."""
-
-    def __init__(self, size: int, config: AugmentConfig) -> None:
-        self.size, self.config = size, config
-
-    def draw(self, rng: np.random.Generator, count: int) -> Rectangles:
-        """Draw one rectangle per image; images to be left unchanged get a height of 0."""
-        share = (0.02, self.config.erase_area)
-        boxes, found = random_rectangles(rng, count, self.size, share, (0.3, 3.3), self.size - 1)
-        chosen = found & torch.from_numpy(rng.random(count) < self.config.erase_prob)
-        return boxes._replace(height=boxes.height * chosen)
-
-    def erase(self, images: Tensor, boxes: Rectangles) -> Tensor:
-        """Fill the rectangles of float images (B,C,S,S), in place."""
-        return images.masked_fill_(boxes.contain(self.size), 0)
+def random_holes(
+    rng: np.random.Generator, count: int, size: int, config: AugmentConfig
+) -> Rectangles:
+    """Draw a rectangle of each image to erase; images to be left unchanged get a height of 0."""
+    share = (0.02, config.erase_area)
+    boxes, found = random_rectangles(rng, count, size, share, (0.3, 3.3), size - 1)
+    chosen = found & torch.from_numpy(rng.random(count) < config.erase_prob)
+    return boxes._replace(height=boxes.height * chosen)
 
 
 class Mixture(NamedTuple):
