@@ -29,7 +29,9 @@ from PIL import Image
 from vit_train.commands import tools, train
 from vit_train.commands.errors import FULL_ERROR
 from vit_train.engine import precision
-from vit_train.training import setup
+from vit_train.figures import measures, sheet
+from vit_train.figures.measures import FIGURES
+from vit_train.training import pictures, setup
 
 PRODUCT_SPEEDUP = precision.product_speedup  # which tests replace
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals, links or pipes")
@@ -206,16 +208,40 @@ def figures_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def drawn(figure: Figure, file: BinaryIO, format: str) -> None:
         names = [(axes.title, axes.xaxis.label, axes.yaxis.label) for axes in figure.axes]
-        signs = {sign for each in names for text in each for sign in text.get_text()}
-        odd = "".join(sorted(sign for sign in signs if not sign.isascii()))
-        key = (sys.argv[0], len(figure.axes), *figure.get_size_inches(), odd)
-        if key in DRAWN:
-            file.write(blank(format))
-        else:
+        texts = [text.get_text() for each in names for text in each]
+        if is_new(len(figure.axes), *figure.get_size_inches(), odd(texts)):
             SAVE(figure, file, format=format)
-            DRAWN.add(key)
+        else:
+            file.write(blank(format))
+
+    def once(draw: Callable[..., Figure]) -> Callable[..., Figure]:
+        def figure(*content: Any) -> Figure:
+            kinds = tuple(map(type, content))
+            names = odd(str(each) for each in content if isinstance(each, list | tuple))
+            return draw(*content) if is_new(draw, kinds, names) else Figure((1, 1))
+
+        return figure
 
     monkeypatch.setattr(Figure, "savefig", drawn)
+    for name, draw in list(FIGURES.items()):
+        monkeypatch.setitem(FIGURES, name, once(draw))
+    for place in (pictures, measures):
+        monkeypatch.setattr(place, "draw_mistakes", once(sheet.draw_mistakes))
+    for name in ("draw_gallery", "draw_relevance"):
+        monkeypatch.setattr(pictures, name, once(getattr(pictures, name)))
+
+
+def is_new(*figure: object) -> bool:
+    """Note this figure of the command; false if it was noted before."""
+    key = (sys.argv[0], *figure)
+    fresh = key not in DRAWN
+    DRAWN.add(key)
+    return fresh
+
+
+def odd(texts: Iterable[str]) -> str:
+    """The signs for which the font may have no glyph."""
+    return "".join(sorted({sign for text in texts for sign in text if not sign.isascii()}))
 
 
 @cache

@@ -130,37 +130,42 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     list(TopologicalSorter(graph).static_order())  # raises CycleError for a circle
 
 
+# Two processes share the import of PyTorch.
 IMPORTED = """\
-import contextlib, sys
+import contextlib, os, sys, torch, torchvision
+if os.fork() == 0:
+    command, sys.argv[1:] = "predict", {predicting}
+else:
+    os.wait()
+    command, sys.argv[1:] = "train", {training}
 from vit_train.commands import start
 with contextlib.suppress(SystemExit):
-    start.{command}()
-print(*sorted(name for name in sys.modules if name.split(".")[0] == "vit_train"))
+    getattr(start, command)()
+print(command, sum(name.split(".")[0] == "vit_train" for name in sys.modules))
 """
 TRAIN = ["data.train_images=40", "data.test_images=20", "model.depth=1", "train.max_minutes=1e-9"]
 
 
-def imported_by(command: str, arguments: list[str], folder: Path) -> list[str]:
-    code = f"import sys; sys.argv[1:] = {arguments!r}\n{IMPORTED.format(command=command)}"
+def imported_modules(folder: Path, predicting: list[str], training: list[str]) -> dict[str, int]:
+    code = IMPORTED.format(predicting=predicting, training=training)
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
     )
-    return done.stdout.splitlines()[-1].split()
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return {words[0]: int(words[1]) for words in lines if words[:1] in (["predict"], ["train"])}
 
 
 def test_the_house_is_small(tmp_path: Path) -> None:
     Image.new("RGB", (40, 40)).save(tmp_path / "photo.png")
-    predicting = ["images=photo.png", "ckpt=builtin:cifar10"]
+    imported = imported_modules(tmp_path, ["images=photo.png", "ckpt=builtin:cifar10"], TRAIN)
     figures = {
         "statements in vit_train": statements(PACKAGE),
         "statements in tests": statements(Path(__file__).parent),
         "files": len(FILES),
         "rooms": len(rooms()),
         "floors": max(map(floor, rooms())),
-        "modules that vit-predict imports": len(imported_by("predict", predicting, tmp_path)),
-        "modules that vit-train imports up to its first step": len(
-            imported_by("train", TRAIN, tmp_path)
-        ),
+        "modules that vit-predict imports": imported["predict"],
+        "modules that vit-train imports up to its first step": imported["train"],
     }
     for name, figure in figures.items():
         print(f"{name}: {figure:,} of at most {MOST[name]:,}")
