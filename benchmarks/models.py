@@ -174,8 +174,8 @@ def peer(contender: Contender, config: TrainConfig) -> Subject:
     if {"compiled", "cudagraphs"}.intersection(contender.words):
         graphs = "cudagraphs" in contender.words
         model.compile(dynamic=False, mode="reduce-overhead" if graphs else "default")
-    images = torch.randn(config.train.batch_size, *source.image_shape, device=device)
-    labels = torch.randint(len(source.classes), (len(images),), device=device)
+    images = torch.randn(config.train.batch_size, *data.image_shape, device=device)
+    labels = torch.randint(len(data.classes), (len(images),), device=device)
     smoothing = config.task.label_smoothing if isinstance(config.task, ClassifyConfig) else 0.0
 
     def train() -> None:

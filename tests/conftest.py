@@ -9,10 +9,12 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, BinaryIO
+from unittest.mock import patch
 
 import loopback
 import numpy as np
@@ -29,8 +31,14 @@ from PIL import Image
 from vit_train.commands import tools, train
 from vit_train.commands.errors import FULL_ERROR
 from vit_train.engine import precision
+from vit_train.engine.config import OPTIM_CONFIGS
+from vit_train.engine.optimizers import OPTIMIZERS
+from vit_train.engine.schedule import SCHEDULES
+from vit_train.engine.trainer import CALLBACKS
 from vit_train.figures import measures, sheet
 from vit_train.figures.measures import FIGURES
+from vit_train.model.layers import ACTIVATIONS
+from vit_train.model.pos_embed import POSITIONS
 from vit_train.training import pictures, setup
 
 PRODUCT_SPEEDUP = precision.product_speedup  # which tests replace
@@ -137,6 +145,17 @@ class Run:
         assert outcome.status == 1 and words in outcome.err, outcome.err + outcome.out
         assert "Traceback" not in outcome.err, outcome.err
         return outcome
+
+
+@pytest.fixture
+def registries() -> Iterator[None]:
+    """Forget, after the test, the parts and modules that it registers."""
+    tables = (POSITIONS, ACTIVATIONS, SCHEDULES, OPTIM_CONFIGS, OPTIMIZERS, sys.modules)
+    with ExitStack() as unchanged:
+        for table in tables:
+            unchanged.enter_context(patch.dict(table))
+        yield
+    CALLBACKS.clear()
 
 
 SmallRun = Callable[..., Path]

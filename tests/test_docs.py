@@ -21,9 +21,7 @@ from torchvision.datasets import CIFAR10, CIFAR100
 from docs.update_tables import updated
 from vit_train.commands.command import choices
 from vit_train.data.config import ShapesConfig
-from vit_train.engine import config as engine_settings
 from vit_train.engine.config import LoopConfig
-from vit_train.model import pos_embed
 from vit_train.runs.config import CONF_DIR, GROUPS, TrainConfig, register_schemas, typed
 from vit_train.runs.settings import (
     EvalConfig,
@@ -208,11 +206,7 @@ def test_a_choice_of_ones_own(workplace: Run) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
-def test_the_python_of_a_page_runs(
-    page: Path, workplace: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pos_embed, "POSITIONS", dict(pos_embed.POSITIONS))
-    monkeypatch.setattr(engine_settings, "OPTIM_CONFIGS", dict(engine_settings.OPTIM_CONFIGS))
+def test_the_python_of_a_page_runs(page: Path, workplace: Run, registries: None) -> None:
     for snippet in blocks(page, "python"):
         torch.manual_seed(0)
         exec(compile(snippet, str(page), "exec"), {})

@@ -1,11 +1,9 @@
 """Parts of every kind, registered from outside the package, as CONTRIBUTING.md says."""
 
-import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -26,13 +24,10 @@ from vit_train.engine import workers
 from vit_train.engine.config import OPTIM_CONFIGS, AdamWConfig, LoopConfig, OptimConfig
 from vit_train.engine.metrics import Predictions
 from vit_train.engine.optimizers import OPTIMIZERS, Optimizer, make_adamw
-from vit_train.engine.schedule import SCHEDULES
 from vit_train.engine.stepping import Optimizers
-from vit_train.engine.trainer import CALLBACKS
 from vit_train.figures.measures import FIGURES, NUMBERS
 from vit_train.model.build import BUILDERS
 from vit_train.model.config import MODEL_CONFIGS, ModelConfig, ViTConfig
-from vit_train.model.layers import ACTIVATIONS
 from vit_train.model.pos_embed import POSITIONS, Rotary2D
 from vit_train.runs.checkpoint import Checkpoint
 from vit_train.runs.config import CHOSEN_BY_NAME, TrainConfig
@@ -293,20 +288,6 @@ CALLBACKS.append(Notes)
 """
 
 
-@pytest.fixture
-def my_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The parts of docs/extending.md and a callback, in a module of the current folder."""
-    code = "\n".join([*blocks(ROOT / "docs/extending.md", "python"), NOTES])
-    Path("my_parts.py").write_text(code, encoding="utf-8")
-    tables = (POSITIONS, ACTIVATIONS, SCHEDULES, OPTIM_CONFIGS, OPTIMIZERS, sys.modules)
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    with contextlib.ExitStack() as unchanged:
-        for table in tables:
-            unchanged.enter_context(patch.dict(table))
-        yield
-    CALLBACKS.clear()
-
-
 CHOSEN = [
     *("model.positions=ramp", "model.activation=relu2"),
     *("optim=plain", "optim.schedule=quadratic"),
@@ -314,8 +295,12 @@ CHOSEN = [
 
 
 def test_parts_of_a_module_work_with_every_command(
-    run: Run, small_run: SmallRun, my_parts: None, monkeypatch: pytest.MonkeyPatch
+    run: Run, small_run: SmallRun, registries: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Those of docs/extending.md and a callback, in a module of the current folder."""
+    code = "\n".join([*blocks(ROOT / "docs/extending.md", "python"), NOTES])
+    Path("my_parts.py").write_text(code, encoding="utf-8")
+    monkeypatch.setattr(sys, "path", sys.path[:])
     own, folder = "import=my_parts", "hydra.run.dir=run"
     for missing in ("positions=ramp", "schedule=quadratic", "activation=relu2"):
         (setting,) = (each for each in CHOSEN if missing in each)

@@ -108,8 +108,12 @@ def read_summary(file: Path, required: bool) -> dict[str, Any] | None:
         return None
     if content["status"] != "finished":
         ended = content["status"] == "diverged" or file.name != SUMMARY
-        advice = "" if ended else f"; finish it with: {resume_command(file.parent)}"
-        logger.warning(printable(f"left out ({content['status']}): {file}{advice}"))
+        advice = (
+            ""
+            if ended
+            else f". Unless it is training now, finish it with: {resume_command(file.parent)}"
+        )
+        logger.warning(printable(f"left out ({content['status']}): {file.parent}{advice}"))
         return None
     return content | {"file": str(file), "curve": read_curve(file)}
 
