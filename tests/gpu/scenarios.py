@@ -30,7 +30,7 @@ from vit_train.data.dataset import ImageSet, channel_statistics, to_device
 from vit_train.data.train_batches import TrainBatches
 from vit_train.engine import resuming
 from vit_train.engine.compile import GraphedStep
-from vit_train.engine.config import AdamWConfig, LoopConfig, MuonConfig
+from vit_train.engine.config import AdamWConfig, LoopConfig, MuonConfig, SgdConfig
 from vit_train.engine.distributed import ALONE, Processes
 from vit_train.engine.precision import Precision, choose_algorithms, pick_device
 from vit_train.engine.trainer import Trainer
@@ -235,6 +235,10 @@ RUNS = {
     "autoregress": {"task": NEXT_PATCH},
     "given": {"task": replace(NEXT_PATCH, given_rows=4)},
     "muon": {"model": small(**RECIPE), "optim": MuonConfig()},
+    "sgd": {
+        "model": small(activation="swiglu", head="gap_norm"),
+        "optim": SgdConfig(schedule="wsd"),
+    },
 }
 DETERMINISTIC = {
     "learned": {"augment": STRONG | {"crop_scale": 0.5}},

@@ -268,7 +268,7 @@ import torch
 model = torch.export.load("NAME").module()
 logits = model(images)  # INPUT""",
         content=torch_file,
-        open=lambda path, model: torch.export.load(path).module(),
+        open=lambda path, model: torch.export.load(io.BytesIO(path.read_bytes())).module(),
     ),
     # The weights as they are here.
     "safetensors": Format(
