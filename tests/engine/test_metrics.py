@@ -3,7 +3,6 @@ import pytest
 
 from vit_train.engine.metrics import (
     Classification,
-    Evaluation,
     Predictions,
     interval_of_mean,
     student_quantile,
@@ -18,10 +17,6 @@ from vit_train.engine.metrics import (
 )
 def test_wilson_interval(successes: int, count: int, low: float, high: float) -> None:
     assert wilson_interval(successes, count) == pytest.approx((low, high), abs=1e-4)
-
-
-def test_of_two_losses_the_lower_one_is_better() -> None:
-    assert Evaluation(count=1, loss=0.1).score > Evaluation(count=1, loss=0.2).score
 
 
 @pytest.mark.parametrize(
