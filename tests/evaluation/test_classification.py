@@ -228,14 +228,10 @@ def test_the_figures_can_be_drawn_of_any_answers(classes: int) -> None:
             assert min(text.get_fontsize() for text in texts) * figure.dpi / 72 > 11  # pixels
 
 
-def drawn_answers(count: int, classes: list[int]) -> Predictions:
-    rng = np.random.default_rng(0)
-    return Predictions(rng.choice(classes, count), rng.normal(size=(count, 5)))
-
-
 @pytest.mark.parametrize("classes", [[0, 1, 2, 3, 4], [1, 4], [2]])
 def test_the_matrix_is_that_of_scikit_learn(classes: list[int]) -> None:
-    answers = drawn_answers(200, classes)
+    rng = np.random.default_rng(0)
+    answers = Predictions(rng.choice(classes, 200), rng.normal(size=(200, 5)))
     expected = sk.confusion_matrix(answers.labels, answers.predicted, labels=range(5))
     matrix = confusion_matrix(answers)
     np.testing.assert_array_equal(matrix, expected)

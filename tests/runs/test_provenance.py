@@ -53,21 +53,16 @@ def test_the_machine_is_the_one_that_computes(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_cpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def facts() -> tuple[object, ...]:
-        machine = provenance.machine(torch.device("cpu"))
-        return machine["cpu"], machine["cpu_capability"]
-
-    cpuinfo = tmp_path / "cpuinfo"
-    names = "processor\t: 0\nmodel name\t: Fast CPU @ 3 GHz\nmodel name\t: other\n"
-    cpuinfo.write_text(names, encoding="utf-8")
-    monkeypatch.setattr(provenance, "CPUINFO", cpuinfo)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     monkeypatch.setattr(platform, "processor", lambda: "arm")
-    assert facts() == ("Fast CPU @ 3 GHz", "AVX512")
-    cpuinfo.write_text("processor\t: 0\nFeatures\t: asimd\n", encoding="utf-8")
-    assert facts() == ("arm", "AVX512")
-    cpuinfo.unlink()  # as on macOS and Windows
-    assert facts() == ("arm", "AVX512")
+    names = "processor\t: 0\nmodel name\t: Fast CPU @ 3 GHz\nmodel name\t: other\n"
+    (tmp_path / "named").write_text(names, encoding="utf-8")
+    (tmp_path / "unnamed").write_text("processor\t: 0\nFeatures\t: asimd\n", encoding="utf-8")
+    # There is no such file on macOS and Windows.
+    for file, cpu in (("named", "Fast CPU @ 3 GHz"), ("unnamed", "arm"), ("missing", "arm")):
+        monkeypatch.setattr(provenance, "CPUINFO", tmp_path / file)
+        machine = provenance.machine(torch.device("cpu"))
+        assert (machine["cpu"], machine["cpu_capability"]) == (cpu, "AVX512"), file
 
 
 def test_each_version_is_its_programs() -> None:
