@@ -373,10 +373,12 @@ def test_the_best_epoch_has_the_highest_score_and_of_equals_the_lowest_loss(
     assert found == Best(best, score, {"loss": losses[best - 1]})
 
 
-def test_patience_that_ends_with_the_last_epoch_stops_nothing_early() -> None:
-    for epochs, early in ((2, False), (3, True)):
-        trainer = train(data(), optim=STILL, epochs=epochs, patience=1)
-        assert trainer.epoch == 2 and trainer.stopped_early == early
+@pytest.mark.parametrize("epochs, early", [(2, False), (3, True)])
+def test_patience_that_ends_with_the_last_epoch_stops_nothing_early(
+    epochs: int, early: bool
+) -> None:
+    trainer = train(data(), optim=STILL, epochs=epochs, patience=1)
+    assert trainer.epoch == 2 and trainer.stopped_early == early
 
 
 def test_a_gpu_is_waited_for_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,10 +20,10 @@ def count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def test_the_block_with_biases_in_the_mlp_alone_has_12_d_squared_plus_9_d() -> None:
-    for dim in (8, 128):
-        config = ViTConfig(embed_dim=dim, qkv_bias=False, proj_bias=False)
-        assert count(Block(config)) == 12 * dim**2 + 9 * dim
+@pytest.mark.parametrize("dim", [8, 128])
+def test_the_block_with_biases_in_the_mlp_alone_has_12_d_squared_plus_9_d(dim: int) -> None:
+    config = ViTConfig(embed_dim=dim, qkv_bias=False, proj_bias=False)
+    assert count(Block(config)) == 12 * dim**2 + 9 * dim
 
 
 @pytest.mark.parametrize("pre_norm", [True, False])

@@ -137,13 +137,15 @@ def test_extended_runs_are_grouped_by_how_long_those_before_them_were() -> None:
     assert sizes(*runs) == [1, 1, 1, 1]
 
 
-def test_balanced_accuracy_is_shown_where_the_test_classes_are_uneven() -> None:
-    for counts, shown in (([400, 600], None), ([200, 600], "42.00 ± 2.83")):
-        final = {"test.final.per_class_count": counts}
-        balanced = [final | {"test.final.balanced_acc": each} for each in (0.4, 0.44)]
-        runs = [summary(0.5, seed, each) for seed, each in enumerate(balanced)]
-        (row,) = cells(table(group_runs(runs)))
-        assert row.get("balanced test accuracy, final weights (%)") == shown
+@pytest.mark.parametrize("counts, shown", [([400, 600], None), ([200, 600], "42.00 ± 2.83")])
+def test_balanced_accuracy_is_shown_where_the_test_classes_are_uneven(
+    counts: list[int], shown: str | None
+) -> None:
+    final = {"test.final.per_class_count": counts}
+    balanced = [final | {"test.final.balanced_acc": each} for each in (0.4, 0.44)]
+    runs = [summary(0.5, seed, each) for seed, each in enumerate(balanced)]
+    (row,) = cells(table(group_runs(runs)))
+    assert row.get("balanced test accuracy, final weights (%)") == shown
 
 
 def test_folds_are_one_group_and_each_counts_once() -> None:
