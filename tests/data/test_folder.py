@@ -259,10 +259,12 @@ def test_gray_images_of_any_depth_keep_their_brightness_or_are_refused(
         assert (square(image, 4) == gray).all()
 
 
-def test_a_tilde_is_the_home_folder_for_every_source(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [Cifar10Config, Stl10Config, FolderConfig])
+def test_a_tilde_is_the_home_folder_for_every_source(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Cifar10Config | Stl10Config | FolderConfig]
+) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
-    for kind in (Cifar10Config, Stl10Config, FolderConfig):
-        assert kind(root="~/data").root == "/home/somebody/data"
+    assert kind(root="~/data").root == "/home/somebody/data"
 
 
 def test_a_part_that_loses_all_images_is_refused(tmp_path: Path) -> None:

@@ -42,14 +42,18 @@ def test_the_commit_is_the_one_at_the_start(tmp_path: Path) -> None:
         assert provenance.commit(tmp_path) == git(tmp_path, "rev-list", "--max-parents=0", "HEAD")
 
 
-def test_the_machine_is_the_one_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name, kind, gpu", [("cpu", "cpu", None), ("cuda:1", "cuda", "name of cuda:1")]
+)
+def test_the_machine_is_the_one_that_computes(
+    monkeypatch: pytest.MonkeyPatch, name: str, kind: str, gpu: str | None
+) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"name of {device}")
-    for name, kind, gpu in (("cpu", "cpu", None), ("cuda:1", "cuda", "name of cuda:1")):
-        machine = provenance.machine(torch.device(name))
-        assert (machine["cpus"], machine["threads"]) == (12, 5)
-        assert (machine["device"], machine["gpu"]) == (kind, gpu)
+    machine = provenance.machine(torch.device(name))
+    assert (machine["cpus"], machine["threads"]) == (12, 5)
+    assert (machine["device"], machine["gpu"]) == (kind, gpu)
 
 
 def test_the_cpu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
