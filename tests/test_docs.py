@@ -5,6 +5,7 @@ import shlex
 import shutil
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,14 @@ from docs.update_tables import updated
 from vit_train.commands.command import choices
 from vit_train.data.config import ShapesConfig
 from vit_train.engine.config import LoopConfig
-from vit_train.runs.config import CONF_DIR, GROUPS, TrainConfig, register_schemas, typed
+from vit_train.runs.config import (
+    CONF_DIR,
+    GROUPS,
+    TrainConfig,
+    register_schemas,
+    typed,
+    with_defaults,
+)
 from vit_train.runs.settings import (
     EvalConfig,
     ExplainConfig,
@@ -72,13 +80,10 @@ def blocks(page: Path, language: str) -> list[str]:
 def commands(page: Path) -> Iterator[list[str]]:
     """Each command of the page's shell blocks and code spans, as a shell splits it."""
     spans = re.findall(r"`((?:vit-|make|pip|torchrun|pytest|uv )[^`\n]* [^`\n]*)`", text_of(page))
-    for line in "\n".join([*blocks(page, "sh"), *spans]).splitlines():
+    for line in "\n".join([*blocks(page, "sh"), *spans]).replace("&&", "\n").splitlines():
         words = shlex.split(line, comments=True)
         while words and "=" in words[0] and not words[0].startswith("-"):  # NAME=value command
             words.pop(0)
-        while "&&" in words:
-            yield words[: words.index("&&")]
-            words = words[words.index("&&") + 1 :]
         if words:
             yield words
 
@@ -170,13 +175,10 @@ def workplace(run: Run, small_run: SmallRun, monkeypatch: pytest.MonkeyPatch) ->
 
 def shrunk(config: TrainConfig) -> TrainConfig:
     """The defaults of vit_train.train, but with little data and one epoch."""
-    config = WITH_DEFAULTS(config)
-    config.data = ShapesConfig(train_images=60, test_images=20)
-    config.train = LoopConfig(epochs=1, batch_size=16)
-    return config
+    data = ShapesConfig(train_images=60, test_images=20)
+    return replace(with_defaults(config), data=data, train=LoopConfig(epochs=1, batch_size=16))
 
 
-WITH_DEFAULTS = training.with_defaults
 RUN = [
     ROOT / "README.md",
     *(
