@@ -291,7 +291,7 @@ def test_an_unfinished_run_is_said_with_how_to_finish_it(
     small_run("interrupted", "runs/1")
     # On stderr but for Hydra's logging, which the runs of this process may have set up.
     said = run.succeeds("vit-results", "runs").said + caplog.text
-    words = "Unless it is training now, finish it with: vit-train resume=runs/1"
+    words = "Unless it is still training, finish it with: vit-train resume=runs/1"
     assert f"left out (interrupted): runs/1. {words}" in said
 
 

@@ -89,7 +89,7 @@ class DecodeConfig(TaskConfig):
 
     decoder_depth: int | None = setting(
         None,
-        "Number of the decoder's blocks; null: as many as the encoder's.",
+        "Number of decoder blocks; null: as many as the encoder has.",
         at_least=1,
         at_most=MOST_BLOCKS,
     )

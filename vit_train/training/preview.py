@@ -69,7 +69,7 @@ def draw_contact_sheet(config: SheetConfig) -> None:
 
 
 def inspect_model(config: InspectConfig) -> None:
-    """Print a new model's parameters, arithmetic and symmetry, and draw its position table."""
+    """Print a new model's parameters, FLOPs and permutation test; draw its position table."""
     image_shape, classes = subject(config)
     task = make_task(config.task, config.model, image_shape, classes)
     require_memory(
@@ -120,8 +120,8 @@ def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
 def order_error(encoder: Encoder) -> float:
     """Return max |f(Px) − P f(x)| for all blocks f, random tokens x and a permutation P of patches.
 
-    Up to rounding, it is 0 if and only if the blocks ignore the positions of the patches. The class
-    token keeps its place.
+    Up to rounding, the result is 0 if and only if the blocks ignore the positions of the patches.
+    The class token keeps its place.
     """
     generator = torch.Generator().manual_seed(0)
     config = encoder.config
