@@ -140,7 +140,7 @@ def draw_runs(
 def curves(
     groups: Sequence[tuple[str, Sequence[Curve]]], measures: Sequence[str], validation: str
 ) -> Figure:
-    """Plot each measure against the images seen, in one panel: validation solid, training dashed.
+    """Draw one panel per measure, against the images seen: validation solid, training dashed.
 
     `validation` names the solid lines in the legend. A group of several runs is drawn as their mean
     and a band from their lowest to their highest value. A single group is not named in the legend.

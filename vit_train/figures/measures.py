@@ -68,10 +68,10 @@ def class_reports(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return each class's measures, in order, and their macro and weighted averages.
 
-    `support` is the number of a class's labels, and `predicted` the number of its predictions.
-    `precision` is the correct share of the predictions; `recall`, the correctly predicted share of
-    the labels; `f1`, the harmonic mean of precision and recall; 0/0 counts as 0. As in
-    scikit-learn, the averages leave out classes that occur neither as labels nor as predictions.
+    `support` counts the images labeled as the class; `predicted`, those predicted as the class.
+    `precision` is the correct share of `predicted`; `recall`, the correct share of `support`; `f1`,
+    the harmonic mean of precision and recall; 0/0 counts as 0. As in scikit-learn, the averages
+    leave out classes that occur neither as labels nor as predictions.
     """
     right, taken = predictions.hits, predictions.counts(predictions.predicted)
     support = predictions.counts(predictions.labels)

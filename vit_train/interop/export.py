@@ -92,8 +92,8 @@ def compared(model: Deployed, answer: Answer, name: str, images: Tensor) -> str:
     taken = batches if model.normalize else map(normalize, batches)
     same, difference = agreement(expected, torch.cat(list(map(answer, taken))))
     figures = (
-        f"the same top-1 on {same:,} of {len(images):,} {name}, logits within {difference:.1e} of "
-        "the largest"
+        f"the same top-1 on {same:,} of {len(images):,} {name}, relative logit error "
+        f"{difference:.1e}"
     )
     if same < len(images) or difference > TOLERANCE:
         raise ValueError(

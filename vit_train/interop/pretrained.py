@@ -73,7 +73,7 @@ class Pretrained:
 def pretrained(source: str, wanted: ViTConfig) -> Pretrained:
     """Read the model that `init_from=source` names, to start a model with the config `wanted`.
 
-    Raise ValueError if the source does not exist, or is not a Vision Transformer that fits here.
+    Raise ValueError if the source does not exist, or is not a Vision Transformer of this kind.
     """
     try:
         if source.startswith(TIMM):

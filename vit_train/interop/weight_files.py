@@ -26,7 +26,7 @@ PREFIXES = re.compile(r"^((module|_orig_mod|model|backbone|vit|deit)\.)+")
 
 
 def weights_file(path: Path) -> Path | None:
-    """Return the file of weights at `path`; None if `path` is a run or does not exist.
+    """Return the file of weights at `path`; None if `path` is a run, a checkpoint or missing.
 
     Raise Refused for a folder that contains neither weights nor a run.
     """
@@ -61,7 +61,7 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def read_torch_file(path: Path) -> Any:
-    """Read a file of `torch.save`, restricted to plain values and tensors."""
+    """Read a file written by `torch.save`, allowing only plain values and tensors."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()

@@ -17,7 +17,7 @@ from vit_train.model.vit import Encoder, init_weights
 class DecoderBlock(nn.Module):
     """A decoder block of self-attention, cross-attention and MLP, each computing x + f(LN(x)).
 
-    For all settings of the encoder, a decoder block is pre-LN, without stochastic depth, and
+    Whatever the encoder's settings, a decoder block is pre-LN, without stochastic depth, and
     without norms of queries and keys.
     """
 
@@ -51,7 +51,7 @@ class DecoderBlock(nn.Module):
 class Decoder(nn.Module):
     """Decoder blocks, applied to mask tokens or to preceding patches, with positions added.
 
-    Positions are added once, before the first block, for any `positions_at`. Raises
+    Positions are added once, before the first block, whatever the value of `positions_at`. Raises
     ValueError unless `positions` are absolute.
     """
 
@@ -129,13 +129,13 @@ class Autoencoder(nn.Module):
 class MaskedAutoencoder(Autoencoder):
     """Masked autoencoder: predicts all patches at once from the visible ones.
 
-    Follows He et al. 2022 (arXiv:2111.06377, section 3), except in the decoder. Theirs processes
-    visible patches and mask tokens as one sequence; here, one mask token per patch attends to the
-    visible patches.
+    Follows He et al. 2022 (arXiv:2111.06377, section 3), except in the decoder. Their
+    decoder processes visible patches and mask tokens as one sequence; here, one mask token per
+    patch attends to the visible patches.
     """
 
     def forward(self, images: Tensor, visible: Tensor, return_attention: bool = False) -> Any:
-        """Predict all patches (B,N,C·P²) of images (B,C,S,S) from those at `visible` (B,V).
+        """Predict all patches (B,N,C·P²) of images (B,C,S,S) from those listed in `visible` (B,V).
 
         `return_attention` also returns the decoder's attention.
         """
@@ -180,8 +180,7 @@ class Autoregressor(Autoencoder):
     def generate(self, images: Tensor) -> Tensor:
         """Replace all but the given rows by predictions: (B,C,S,S) → (B,C,S,S).
 
-        Each patch is predicted from the given patches and the predictions before it, never from
-        patches that are not given.
+        Each patch is predicted from the given patches and the predictions before it.
         """
         patches = patchify(images, self.patch_size).clone()
         for place in range(self.count):

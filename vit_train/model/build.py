@@ -141,7 +141,7 @@ def attention_bytes(config: ModelConfig, image_size: int) -> int:
     """Return the bytes of one layer's attention for one image, (H,T,T) float32.
 
     The result is 0 for PyTorch's kernels, which do not store the attention, unless positions are
-    relative. Training with few tokens in bf16 on a CPU does store it, but is not counted.
+    relative. Training with few tokens in bf16 on a CPU also stores it, which is not counted.
     """
     if not isinstance(config, ViTConfig) or (
         config.kernels != "scratch" and config.positions != "relative"

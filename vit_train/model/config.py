@@ -264,7 +264,10 @@ def shown(value: object) -> str:
 
 
 def require_vit(config: ModelConfig, what: str) -> ViTConfig:
-    """Return the config of a Vision Transformer; raise ValueError, naming `what`, for others."""
+    """Return the config if it is a Vision Transformer's.
+
+    Otherwise, raise ValueError, saying that `what` needs one.
+    """
     if not isinstance(config, ViTConfig):
         raise ValueError(f"{what} needs a Vision Transformer, but model.name={config.name}")
     return config

@@ -1,4 +1,4 @@
-"""Position embeddings: Dosovitskiy et al. 2021 (appendix D.4), fixed sinusoids, and rotary.
+"""Position embeddings: those of Dosovitskiy et al. 2021 (appendix D.4), sinusoids, rotations.
 
 Each class defines its initialization, its resizing to another image size, and the widths it
 supports. Absolute positions are added to the tokens; attention positions act inside every attention
@@ -242,7 +242,7 @@ POSITIONS: dict[str, type[PositionEmbedding]] = {
 def make_positions(
     kind: type[Kind], config: ViTConfig, grid: int, has_class: bool | None = None
 ) -> Kind | None:
-    """Make the positions that the config selects; return None if they are not a `kind`.
+    """Make the positions that the config selects; return None if their class is not `kind`.
 
     Raise ValueError for unknown positions, or if they do not fit the rest of the config.
     """

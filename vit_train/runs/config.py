@@ -101,14 +101,14 @@ class TrainConfig(Settings):
     precision: str = setting(
         "auto",
         "auto, fp32, tf32 (NVIDIA GPUs), bf16 or fp16 (GPUs). auto: bf16 on a GPU that "
-        "supports it, or on a CPU where it multiplies at least 1.2 times as fast (measured "
-        "at the start); otherwise fp32.",
+        "supports it, or on a CPU where it multiplies at least 1.2 times as fast as fp32 "
+        "(measured at the start); otherwise fp32.",
         choices=PRECISIONS,
     )
     compile: bool | str = setting(
         "auto",
-        "Compile the model before training: true, false, or auto (only on a GPU). On a CPU "
-        "this takes up to a minute and did not make steps faster; it has not been measured "
+        "Compile the model before training: true, false, or auto (only on a GPU). On a CPU, "
+        "compiling takes up to a minute and did not make steps faster; it has not been measured "
         "on a GPU.",
         choices=COMPILE,
     )

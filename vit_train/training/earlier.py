@@ -19,7 +19,7 @@ from vit_train.training.setup import Setup
 
 @dataclass(frozen=True)
 class Earlier:
-    """A checkpoint to continue from: the run's own or, if `folder` is set, that folder's."""
+    """A checkpoint to continue from: this run's own or one of the run in `folder`."""
 
     state: Checkpoint
     # The chain of runs that this one extends or forks, the first one first.

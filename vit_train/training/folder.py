@@ -131,7 +131,7 @@ class RunFolder:
         warn_of_uneven_classes(self.setup)
 
     def begin_with(self, state: Checkpoint, source: Path, verb: str) -> None:
-        """Copy the curve of the run that this one continues and, for a fork, its best checkpoint."""
+        """Copy the continued run's curve and, for a fork, its best checkpoint."""
         name = self.csv.path.name
         if (source / name).exists():
             rows = read_table(source / name).encode()[: state.written.get(name)]

@@ -110,8 +110,8 @@ def subject(config: InspectConfig) -> tuple[tuple[int, int, int], int]:
     classes = config.classes or data.class_count
     if size is None or classes is None:
         raise ValueError(
-            f"vit-inspect does not load data={data.name}: set classes=N, and image_size=N "
-            "unless it is known"
+            f"vit-inspect does not load data={data.name}: set classes=N and, unless "
+            "data.image_size is set, image_size=N"
         )
     return (3, size, size), classes
 

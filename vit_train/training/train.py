@@ -40,7 +40,7 @@ SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 
 
 class Deadline(Callback):
-    """Stops the run after the given number of minutes from now, or never for None."""
+    """Stops the run the given number of minutes from now; for None, never."""
 
     def __init__(self, minutes: float | None) -> None:
         self.end = math.inf if minutes is None else time.monotonic() + 60 * minutes
